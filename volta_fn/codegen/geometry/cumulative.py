@@ -11,7 +11,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
 
 
-class Accumulation(NamedTuple):
+class CumulativeOp(NamedTuple):
     """What is accumulated.
 
     Attributes:
@@ -33,7 +33,7 @@ class Accumulation(NamedTuple):
     reverse: bool
 
 
-def accumulation(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> Accumulation:
+def cumulative_op(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> CumulativeOp:
     """That of a primitive along an axis, in a dtype."""
     before, behind = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
-    return Accumulation(name, reduction_of(name), operand.dtype, dtype, before, operand.shape[axis], behind, reverse)
+    return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, before, operand.shape[axis], behind, reverse)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from volta_fn.codegen.index_arith import IndexArithmetic, V
 
 Dims = tuple[int, ...]
 
@@ -25,3 +27,14 @@ def merged(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Dims, ...]:
             kept.append((size, *steps))
     columns = list(zip(*kept, strict=True))
     return tuple(columns) if columns else ((),) * (1 + len(strides))
+
+
+def row_offset(f: IndexArithmetic[V], row: V, i: V, size: int, columns: int) -> V:
+    """Emit the offset of element `i` of a row along an axis of so many elements, after which the axes have so many `columns`."""
+
+    def terms() -> Iterator[V]:
+        yield f.times(f.quotient(row, columns), size * columns)
+        yield f.remainder(row, columns)
+        yield f.times(i, columns)
+
+    return f.sum(terms())

@@ -20,7 +20,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True)
-class Accumulation(Generic[S]):
+class BaseAccumulator(Generic[S]):
     """One reduction of numbers of a dtype."""
 
     node: Reduce

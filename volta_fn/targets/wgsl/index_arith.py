@@ -28,5 +28,6 @@ class IndexText(IndexArithmetic[str]):
         return kept[0] if len(kept) == 1 else f"({' + '.join(kept)})" if kept else "0u"
 
 
-_TEXT = IndexText()
-plus, times, quotient, remainder, dotted = _TEXT.plus, _TEXT.times, _TEXT.quotient, _TEXT.remainder, _TEXT.dotted
+#: Index arithmetic without a function.
+TEXT = IndexText()
+plus, times, quotient, remainder, dotted = TEXT.plus, TEXT.times, TEXT.quotient, TEXT.remainder, TEXT.dotted

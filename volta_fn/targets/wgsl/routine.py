@@ -58,6 +58,27 @@ class Routine:
     workspaces: tuple[int, ...] = ()
 
 
+class Workspaces:
+    """The workspaces of a routine being written, whose buffers' numbers follow those of operands and results."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self.sizes: list[int] = []
+
+    def new(self, size: int) -> int:
+        """Add a workspace of so many bytes, and return its buffer's number."""
+        self.sizes.append(size)
+        return self._first + len(self.sizes) - 1
+
+    def words(self, count: int) -> int:
+        """Add a workspace of so many words of 32 bits, and return its buffer's number."""
+        return self.new(4 * count)
+
+    def size_of(self, number: int) -> int:
+        """Return the bytes of a workspace by its buffer's number."""
+        return self.sizes[number - self._first]
+
+
 def grid(count: int, most: int = 65535) -> tuple[int, int, int]:
     """Return a grid of at least `count` workgroups.
 

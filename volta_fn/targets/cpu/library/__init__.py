@@ -1,13 +1,13 @@
-"""Routines of the primitives that are no loops over elements: gathers, scatters, scans, sorts, windows.
+"""Routines of equations that are no loops over elements: gathers, scatters, scans, sorts, windows.
 
-They share `entry_points` (a routine's entry points), `copy_ops` and `strided` (elements in memory) and `numbers`. In the order in which to
+They share `entry_points` (a routine's launches), `copy_ops` and `strided` (elements in memory) and `numbers`. In the order in which to
 read:
 
-- `gather_offsets` (where windows begin), `gather`, `scatter` and `dynamic_slices`;
+- `gather`, `scatter` and `dynamic_slices`;
 - `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `sort`, `top_k`;
 - `scanning` (within a vector) and `cumulative`;
-- `windows` (which elements a window meets), `pooling`, `window_argmax` (of maxima and minima), and by those
-  `pooling_tangents` and `pooling_cotangents`.
+- `windows` (which elements a window meets), `pooling`, `window_argmax` (the extrema of windows, and pooling's tangents) and
+  `pooling_cotangents`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from volta_fn.targets.cpu.library.dynamic_slices import dynamic_slice, dynamic_u
 from volta_fn.targets.cpu.library.gather import gather
 from volta_fn.targets.cpu.library.pooling import reduce_window
 from volta_fn.targets.cpu.library.pooling_cotangents import select_and_scatter_add
-from volta_fn.targets.cpu.library.pooling_tangents import select_and_gather_add
 from volta_fn.targets.cpu.library.scatter import scatter
 from volta_fn.targets.cpu.library.sort import sort
 from volta_fn.targets.cpu.library.top_k import top_k
+from volta_fn.targets.cpu.library.window_argmax import select_and_gather_add
 from volta_fn.targets.cpu.routine import Routine
 
 #: By a primitive's name what makes its routine, of operands' avals and parameters; None for what there is no routine for.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from volta_fn.codegen.geometry.cumulative import accumulation
+from volta_fn.codegen.geometry.cumulative import cumulative_op
 from volta_fn.core.aval import ShapedArray
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.index_arith import counting, greatest, nest
@@ -40,7 +40,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
     if not operand.size:
         return nothing()
     dtype = accumulator(operand.dtype)
-    scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
+    scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
     if not supports(scan.reduction.step, (dtype, dtype), {}):
         return None
     if scan.columns > 1:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from volta_fn.codegen.geometry.window_offsets import Layout, Starts, default_fill, gather_of, window_offset
+from volta_fn.codegen.geometry.window_offsets import Layout, Starts, WindowStart, default_fill, gather_of, window_offset, window_start
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p
-from volta_fn.runtime.llvm.index_arith import least, nest
+from volta_fn.runtime.llvm.index_arith import clamped, least, nest, widened
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_block, fill_block, unit
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
-from volta_fn.targets.cpu.library.gather_offsets import start_of
 from volta_fn.targets.cpu.routine import Routine
 
 #: Windows whose places are found at once, at most.
@@ -113,3 +112,16 @@ class _Gather:
             return []
 
         f.branch(valid, copy, fill)
+
+
+def start_of(f: Function, starts: Starts, indices: Value, number: Value) -> WindowStart[Value]:
+    """Emit the start of the window of a number, by the index vectors at an address."""
+    kind = starts.indices.dtype
+    type_ = f"i{8 * kind.itemsize}"
+
+    def clamp(position: Value, limit: int) -> tuple[Value, Value | None]:
+        index = widened(f, f.load(type_, f.at(indices, type_, position), kind.itemsize), kind.kind == "i")
+        inside = clamped(f, index, limit)
+        return inside, None if starts.clips else f.compare("icmp ule", index, i64(limit))
+
+    return window_start(f, starts, clamp, lambda x, y: f.binary("and", x, y), number)

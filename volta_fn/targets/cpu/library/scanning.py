@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volta_fn.codegen.geometry.cumulative import Accumulation
+from volta_fn.codegen.geometry.cumulative import CumulativeOp
 from volta_fn.core.primitive import reduction_of
 from volta_fn.runtime.llvm.text import Function, Value, element_of
 from volta_fn.targets.cpu.library.numbers import converted
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, splat, store
 
 
-class Scan(Accumulation):
+class Scan(CumulativeOp):
     """An accumulation, and the code of its steps."""
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:

@@ -21,7 +21,7 @@ from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import copy_block, unit
 from volta_fn.targets.cpu.library.dynamic_slices import copy_operand
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
-from volta_fn.targets.cpu.library.gather_offsets import start_of
+from volta_fn.targets.cpu.library.gather import start_of
 from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run
 from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
 from volta_fn.targets.cpu.routine import Routine

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.codegen.geometry.strides import row_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.index_arith import nest
@@ -65,8 +66,7 @@ class Rows(NamedTuple):
 
     def place(self, f: Function, row: Value, i: Value) -> Value:
         """The place in memory of a row's element."""
-        start = f.times(f.quotient(row, self.columns), self.size * self.columns)
-        return f.plus(f.plus(start, f.remainder(row, self.columns)), f.times(i, self.columns))
+        return row_offset(f, row, i, self.size, self.columns)
 
     def read_key(self, f: Function, pointers: list[Value], which: Key, place: Value, faithful: bool = False) -> Value:
         """The key of the element at a place."""

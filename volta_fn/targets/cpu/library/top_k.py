@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from volta_fn.codegen.geometry.strides import row_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.index_arith import nest
@@ -52,8 +53,7 @@ def _put(f: Function, rows: Rows, k: int, pointers: list[Value], row: Value, pla
     """An element and its number to their place in the results."""
     type_ = unit(rows.avals[0].dtype.itemsize)
     read = f.load(type_, f.at(pointers[0], type_, rows.place(f, row, number)), alignment(type_))
-    start = f.times(f.quotient(row, rows.columns), k * rows.columns)
-    at = f.plus(f.plus(start, f.remainder(row, rows.columns)), f.times(place, rows.columns))
+    at = row_offset(f, row, place, k, rows.columns)
     f.store(read, f.at(pointers[1], type_, at), alignment(type_))
     f.store(f.cast("trunc", number, "i32"), f.at(pointers[2], "i32", at), 4)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from volta_fn import dtypes
-from volta_fn.codegen.loops.accumulate import Accumulation
+from volta_fn.codegen.loops.accumulate import BaseAccumulator
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal
 
@@ -16,7 +16,7 @@ State = tuple[Value, ...]
 
 
 @dataclass(frozen=True)
-class Accumulator(Accumulation[State]):
+class Accumulator(BaseAccumulator[State]):
     """The carried state of one reduction, in a function being written."""
 
     f: Function

@@ -11,10 +11,11 @@ from functools import partial
 
 import numpy as np
 
+from volta_fn.codegen.loops.subkernels import Nodes, closure
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Affine, along
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Reduce, operands
+from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, operands
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import rounded_down
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -212,26 +213,16 @@ class Split:
         """The kernel of the second phase: its inputs are the old ones and the parts of every reduction. Also the stores that it does."""
         old = self.facts.kernel
         numbers = [s for s in range(len(old.stores)) if s not in self.schedule.passes[0].stores]
-        needed = {old.stores[s].value for s in numbers}
-        for n in range(len(old.nodes) - 1, -1, -1):
-            if n in needed and n not in self.facts.reduces:
-                needed.update(operands(old.nodes[n]))
-        nodes: list[Node] = []
-        new: dict[int, int] = {}
-        parts = list(self.facts.reduces)
-        for n in sorted(needed):
-            node = old.nodes[n]
-            if isinstance(node, Apply):
-                node = replace(node, operands=tuple([new[i] for i in node.operands]))
-            elif isinstance(node, Reduce):
-                nodes.append(self.part(node.dtype, len(old.inputs) + parts.index(n)))
-                node = replace(node, operand=len(nodes) - 1)
-            new[n] = len(nodes)
-            nodes.append(node)
-        buffers = [Buffer(self.rows * self.cut.chunks, old.nodes[n].dtype) for n in parts]
-        stores = tuple([replace(old.stores[s], value=new[old.stores[s].value]) for s in numbers])
+        targets, nodes = [old.stores[s].value for s in numbers], Nodes(old)
+        needed = closure(old, targets, self.facts.reduces)
+        for k, (n, node) in enumerate(self.facts.reduces.items()):
+            if n in targets or any(n in operands(old.nodes[m]) for m in needed):
+                nodes.new[n] = nodes.add(replace(node, operand=nodes.add(self.part(node.dtype, len(old.inputs) + k))))
+        nodes.copy(targets)
+        buffers = [Buffer(self.rows * self.cut.chunks, node.dtype) for node in self.facts.reduces.values()]
+        stores = tuple([replace(old.stores[s], value=nodes.new[old.stores[s].value]) for s in numbers])
         sizes = (*old.sizes[: old.parallel], self.cut.chunks)
-        return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes), stores), numbers
+        return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes.nodes), stores), numbers
 
     def part(self, dtype: np.dtype, number: int) -> Load:
         """What a chunk gave."""

@@ -1,13 +1,14 @@
-"""Routines of what is no loop over elements: gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts.
+"""Routines of equations that are no loops over elements: gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts.
 
-They share `index_arith` (index arithmetic), `copy_units` (moving elements), `numbers` and `workspaces` (workspaces). In the order in which
-to read:
+They share `copy_units` (moving elements without looking at them). In the order in which to read:
 
 - `gather_offsets` (where windows begin), `gather`, `dynamic_slices`, and `padding`;
-- `keys` (numbers as integers in their order) and `sorting` (what is to be sorted by them); `tile_sort` (by digits, within a workgroup),
-  `ballot_sort` (the same by ballots) and `bitonic_sort` (by comparisons), `small_sort` and `radix` (sorting short and long rows), `sort`;
-  `top_k_threshold` (the first few of long rows), `top_k`;
-- `scatter`, by `scatter_rows` (what goes where) and `segment_reduce` (updates of one place combined);
+- `keys` (numbers as integers in their order) and `sorting` (what is to be sorted by them). How rows are sorted depends on their length:
+  up to 32 elements, every element counts those before it; up to 2048, a workgroup holds the row (`small_sort`): it sorts keys alone by
+  comparisons (`bitonic_sort`), keys with values by digits, with ballots of subgroups (`ballot_sort`) or, where there are none, with
+  counters (`tile_sort`); longer rows are sorted in passes over digits (`radix`). `sort` chooses; `top_k_threshold` finds the first few
+  of long rows, for `top_k`;
+- `scatter`, by `scatter_rows` (what goes where) and `segment_reduce` (updates of one slot combined);
 - `scanning` (within a workgroup) and `cumulative`;
 - `windows` (which elements a window meets) and `pooling`;
 - `linalg`.

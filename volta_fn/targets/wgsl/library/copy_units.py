@@ -51,6 +51,11 @@ def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool 
     return shader.buffer(number, dtype, written, size // dtype.itemsize if unit != 4 else 0)
 
 
+def result_array(shader: Shader, number: int, dtype: np.dtype, size: int) -> Array:
+    """Return a buffer that `fill` writes."""
+    return shader.buffer(number, dtype, written=True, size=size if dtype.itemsize < 4 else 0)
+
+
 def load_unit(array: Array, unit: int, index: str) -> Unit:
     """The unit of a number."""
     return array.load4(index) if unit == 16 else [array.load(index)]

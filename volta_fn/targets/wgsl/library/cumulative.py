@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.geometry.cumulative import accumulation
+from volta_fn.codegen.geometry.cumulative import cumulative_op
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.dtypes import accumulator
@@ -52,7 +52,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Ta
     if not operand.size:
         return Routine(())
     dtype = accumulator(operand.dtype)
-    scan = Scan(*accumulation(name, operand, dtype, params["axis"], params["reverse"]))
+    scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
     if not scan.supported(facts):
         return None
     one_by_one = scan.reduction.step == "mul" and operand.dtype.kind not in "iu"

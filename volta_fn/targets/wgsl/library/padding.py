@@ -9,8 +9,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.joining import pad_p
 from volta_fn.targets.wgsl.index_arith import dotted, quotient
-from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill
-from volta_fn.targets.wgsl.library.numbers import result_array
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, result_array
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, is_supported
 

@@ -17,8 +17,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
-from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
-from volta_fn.targets.wgsl.library.numbers import result_array
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill, result_array
 from volta_fn.targets.wgsl.library.windows import element_count, over_taps, over_windows, turns, window_count
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_places, constant, convert, supports

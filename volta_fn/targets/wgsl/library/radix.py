@@ -19,8 +19,7 @@ from volta_fn.targets.wgsl.library.ballot_sort import digit_bits, exchange, lane
 from volta_fn.targets.wgsl.library.small_sort import SHORT, sort_short
 from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
 from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread
-from volta_fn.targets.wgsl.library.workspaces import Spaces
-from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Shader
 
 _UINT32 = np.dtype(np.uint32)
@@ -39,11 +38,11 @@ _SUMMED = 12
 _FEW_TILES = 16
 
 
-def sort_rows(sorting: Sorting, facts: TargetCapabilities, spaces: Spaces) -> list[Dispatch]:
+def sort_rows(sorting: Sorting, facts: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
     """The shaders that sort."""
     if sorting.size <= SHORT:
         return [sort_short(sorting, facts)]
-    return _Long(sorting, facts, spaces).dispatches()
+    return _Long(sorting, facts, workspaces).dispatches()
 
 
 class _Pass(NamedTuple):
@@ -65,7 +64,7 @@ class _Pass(NamedTuple):
 class _Long:
     """The shaders for long rows."""
 
-    def __init__(self, sorting: Sorting, facts: TargetCapabilities, spaces: Spaces) -> None:
+    def __init__(self, sorting: Sorting, facts: TargetCapabilities, workspaces: Workspaces) -> None:
         self.sorting, self.facts = sorting, facts
         self.ballots = lanes_of(facts) > 0
         few = sorting.size <= _FEW_TILES * _TILE.size
@@ -75,10 +74,10 @@ class _Long:
         words = sorting.rows * sorting.size
         passes = self._passes()
         used = max(1, min(2, len(passes) - 1))
-        self.keys = [spaces.words(words) for _ in range(used)]
-        self.values = [spaces.words(words) for _ in range(used)] if sorting.valued else []
+        self.keys = [workspaces.words(words) for _ in range(used)]
+        self.values = [workspaces.words(words) for _ in range(used)] if sorting.valued else []
         #: Workspaces for counts and for their totals.
-        self.counted = None if few else (spaces.words(sorting.rows * 256 * self.tiles), spaces.words(sorting.rows * 256))
+        self.counted = None if few else (workspaces.words(sorting.rows * 256 * self.tiles), workspaces.words(sorting.rows * 256))
         self.passes = passes
 
     def _passes(self) -> list[_Pass]:

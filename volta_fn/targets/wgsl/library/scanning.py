@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from volta_fn.codegen.geometry.cumulative import Accumulation
+from volta_fn.codegen.geometry.cumulative import CumulativeOp
+from volta_fn.codegen.geometry.strides import row_offset
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
+from volta_fn.targets.wgsl.index_arith import TEXT
 from volta_fn.targets.wgsl.scalars import Number, Shader, combine, constant, supports
 from volta_fn.targets.wgsl.text import Function
 
 
-class Scan(Accumulation):
+class Scan(CumulativeOp):
     """An accumulation, and the code of its steps."""
 
     @property
@@ -32,8 +33,7 @@ class Scan(Accumulation):
     def place(self, line: str, i: str) -> str:
         """Where the element of a line is that comes as number `i`."""
         turned = f"({self.size - 1}u - {i})" if self.reverse else i
-        start = times(quotient(line, self.columns), self.size * self.columns)
-        return plus(start, remainder(line, self.columns), times(turned, self.columns))
+        return row_offset(TEXT, line, turned, self.size, self.columns)
 
 
 def variable(f: Function, value: Number) -> Number:

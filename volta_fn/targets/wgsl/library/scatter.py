@@ -18,9 +18,9 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, for_each, in_units, load_unit, store_unit, unit_array
-from volta_fn.targets.wgsl.library.numbers import summing
 from volta_fn.targets.wgsl.library.scatter_rows import Rows, rows_of
 from volta_fn.targets.wgsl.library.segment_reduce import combine_sorted
+from volta_fn.targets.wgsl.loops.widening import wide_dtype
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, combine, constant, convert, supports, wgsl_type
 
@@ -44,7 +44,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Targe
     operand, _, updates = avals
     if not operand.size:
         return Routine(())
-    dtype = summing(operand.dtype)
+    dtype = wide_dtype(operand.dtype)
     if combines and not supports(combines.step, (dtype, dtype), {}, facts):
         return None
     whole = copy(Shader(facts, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
@@ -164,7 +164,7 @@ def _few(avals: tuple[ShapedArray, ...], rows: Rows, combines: Reduction, alone:
     """The first row of each slot goes on with the later ones."""
     shader = Shader(facts, INVOCATIONS)
     stored = avals[OPERAND].dtype
-    dtype = summing(stored)
+    dtype = wide_dtype(stored)
     target, source, indices = shader.buffer(RESULT, stored, written=True), shader.buffer(UPDATES, stored), rows.indices(shader, INDICES)
 
     def write(index: str) -> None:

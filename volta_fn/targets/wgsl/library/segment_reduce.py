@@ -18,12 +18,11 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction
 from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each, in_units
-from volta_fn.targets.wgsl.library.numbers import summing
 from volta_fn.targets.wgsl.library.radix import sort_rows
 from volta_fn.targets.wgsl.library.scatter_rows import Rows
 from volta_fn.targets.wgsl.library.sorting import Sorting, Word
-from volta_fn.targets.wgsl.library.workspaces import Spaces
-from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.loops.widening import wide_dtype
+from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, constant, convert
 
 _INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
@@ -47,29 +46,29 @@ def combine_sorted(
     avals: tuple[ShapedArray, ...], rows: Rows, op: Reduction, facts: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
     """The shaders that combine all rows into the result, and the workspaces that they take."""
-    spaces = Spaces(_SPACES)
+    workspaces = Workspaces(_SPACES)
     unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
     in_fours = unit == 16 and avals[0].dtype.itemsize == 4
-    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, facts, spaces)
+    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, facts, workspaces)
     sorting = Sorting(1, rows.number, (Word(segments.key, rows.slots.bit_length()),), segments.emit)
     in_pieces = segments.walk_pieces if segments.walked else segments.combine_pieces
-    dispatches = [*sort_rows(sorting, facts, spaces), in_pieces()]
+    dispatches = [*sort_rows(sorting, facts, workspaces), in_pieces()]
     if segments.pieces > 1:
         dispatches.append(segments.combine_tails())
-    return dispatches, spaces.sizes
+    return dispatches, tuple(workspaces.sizes)
 
 
 class _Segments:
     """The rows' elements are single ones, or fours of `lanes`."""
 
     def __init__(
-        self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: Reduction, facts: TargetCapabilities, spaces: Spaces
+        self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: Reduction, facts: TargetCapabilities, workspaces: Workspaces
     ) -> None:
         self.rows, self.lanes, self.op, self.facts = rows, lanes, op, facts
         self.stored = avals[0].dtype
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
-        self.dtype = summing(self.stored)
-        self.slots, self.order = spaces.words(rows.number), spaces.words(rows.number)
+        self.dtype = wide_dtype(self.stored)
+        self.slots, self.order = workspaces.words(rows.number), workspaces.words(rows.number)
         # Some more pieces than rows in a piece. Products are not cut: parts might overflow where the whole does not.
         length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
         if rows.elements >= _LONG:
@@ -78,7 +77,7 @@ class _Segments:
         self.pieces = -(-rows.number // self.length)
         self.walked = rows.elements >= _LONG and self.pieces > 1
         count = 2 * self.pieces * rows.elements * lanes
-        self.parts = spaces.words(count * self.dtype.itemsize // 4) if self.pieces > 1 else 0
+        self.parts = workspaces.words(count * self.dtype.itemsize // 4) if self.pieces > 1 else 0
         self.sizes[self.parts] = count
 
     def key(self, shader: Shader) -> Any:

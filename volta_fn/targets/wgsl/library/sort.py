@@ -11,16 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.codegen.geometry.strides import row_offset
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
-from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
+from volta_fn.targets.wgsl.index_arith import TEXT, plus, quotient, remainder, times
+from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill, result_array
 from volta_fn.targets.wgsl.library.keys import KeyWord, key_words, lesser_zero, number_of, read_key, storage
-from volta_fn.targets.wgsl.library.numbers import result_array
 from volta_fn.targets.wgsl.library.radix import sort_rows
 from volta_fn.targets.wgsl.library.sorting import Emit, Key, Sorting, Word
-from volta_fn.targets.wgsl.library.workspaces import Spaces
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 
 _UINT32 = np.dtype(np.uint32)
@@ -35,9 +34,7 @@ class Rows(NamedTuple):
 
     def place(self, row: str, i: str, size: int | None = None) -> str:
         """The place in memory of a row's element, or in an array whose rows have another size."""
-        size = self.size if size is None else size
-        start = times(quotient(row, self.columns), size * self.columns)
-        return plus(start, remainder(row, self.columns), times(i, self.columns))
+        return row_offset(TEXT, row, i, self.size if size is None else size, self.columns)
 
     def row_of(self, at: str, size: int) -> str:
         """The row of an element of an array whose rows have this size."""
@@ -54,16 +51,16 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCa
     if not avals[0].size:
         return Routine(())
     rows = rows_of(avals[0], params["dimension"])
-    spaces = Spaces(2 * len(avals))
+    workspaces = Workspaces(2 * len(avals))
     first = avals[0].dtype
     small = len(avals) == 1 or (len(avals) == 2 and avals[1].dtype.itemsize <= 4)
     if params["num_keys"] == 1 and small and first.kind != "c" and first.itemsize <= 4:
-        return Routine(tuple(sort_rows(_whole(avals, rows), facts, spaces)), spaces.sizes)
+        return Routine(tuple(sort_rows(_whole(avals, rows), facts, workspaces)), tuple(workspaces.sizes))
     words = [(k, word) for k in range(params["num_keys"]) for word in key_words(avals[k].dtype)]
-    order = spaces.words(rows.number * rows.size)
-    dispatches = sort_rows(by_keys(avals, rows, words, order), facts, spaces)
+    order = workspaces.words(rows.number * rows.size)
+    dispatches = sort_rows(by_keys(avals, rows, words, order), facts, workspaces)
     moves = [ordered(aval, rows, rows.size, order, k, len(avals) + k, facts) for k, aval in enumerate(avals)]
-    return Routine((*dispatches, *moves), spaces.sizes)
+    return Routine((*dispatches, *moves), tuple(workspaces.sizes))
 
 
 def _whole(avals: tuple[ShapedArray, ...], rows: Rows) -> Sorting:

@@ -19,8 +19,7 @@ from volta_fn.targets.wgsl.library.radix import sort_rows
 from volta_fn.targets.wgsl.library.small_sort import SHORT
 from volta_fn.targets.wgsl.library.sort import Rows, by_keys, ordered, rows_of
 from volta_fn.targets.wgsl.library.top_k_threshold import MOST, Sieving, sieve
-from volta_fn.targets.wgsl.library.workspaces import Spaces
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Shader
 
 _OPERAND, _VALUES, _INDICES, _SPACES = range(4)
@@ -37,13 +36,13 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetC
     if not k * operand.size:
         return Routine(())
     rows = rows_of(operand, params["dimension"])
-    spaces = Spaces(_SPACES)
+    workspaces = Workspaces(_SPACES)
     words = key_words(operand.dtype)
     if rows.size > SHORT and k <= MOST and len(words) == 1:
-        return Routine(tuple(_choose(rows, words[0], k, facts, spaces)), spaces.sizes)
+        return Routine(tuple(_choose(rows, words[0], k, facts, workspaces)), tuple(workspaces.sizes))
     sorting = by_keys(avals, rows, [(0, word) for word in words], _INDICES, falling=True, wanted=k)
-    dispatches = sort_rows(sorting, facts, spaces)
-    return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, facts)), spaces.sizes)
+    dispatches = sort_rows(sorting, facts, workspaces)
+    return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, facts)), tuple(workspaces.sizes))
 
 
 class _Candidates(NamedTuple):
@@ -54,12 +53,12 @@ class _Candidates(NamedTuple):
     numbers: int | None = None
 
 
-def _choose(rows: Rows, which: KeyWord, k: int, facts: TargetCapabilities, spaces: Spaces) -> list[Dispatch]:
+def _choose(rows: Rows, which: KeyWord, k: int, facts: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
     candidates, dispatches = _Candidates(rows.size), []
     while True:
         length = _length(rows.number, candidates.number)
         pieces = -(-candidates.number // length)
-        kept = _Candidates(pieces * k, *(spaces.words(rows.number * pieces * k) for _ in range(2))) if pieces > 1 else None
+        kept = _Candidates(pieces * k, *(workspaces.words(rows.number * pieces * k) for _ in range(2))) if pieces > 1 else None
         dispatches.append(_Round(rows, which, k, candidates, length, kept).dispatch(facts))
         if kept is None:
             return dispatches

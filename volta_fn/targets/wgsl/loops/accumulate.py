@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from volta_fn.codegen.loops.accumulate import Accumulation
+from volta_fn.codegen.loops.accumulate import BaseAccumulator
 from volta_fn.targets.wgsl.loops.widening import INT32
 from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_places, constant, wgsl_type
 from volta_fn.targets.wgsl.text import Function
@@ -25,7 +25,7 @@ _EXTREMA = ("max", "min")
 
 
 @dataclass(frozen=True)
-class Accumulator(Accumulation[State]):
+class Accumulator(BaseAccumulator[State]):
     """One reduction, in a shader being written."""
 
     shader: Shader

@@ -14,12 +14,12 @@ from volta_fn.compiler.ir.contraction import contraction_of
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
-from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step
 from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
 from volta_fn.targets.wgsl.loops.rows import Schedule, write_rows
 from volta_fn.targets.wgsl.loops.tiles import crossing
 from volta_fn.targets.wgsl.loops.widening import widened
-from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
 from volta_fn.targets.wgsl.scalars import OtherAccess, Shader
 
 #: Invocations of a workgroup, and of one if a kernel reduces rows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Buffer, Kernel, Load
+from volta_fn.compiler.ir.kernel import Kernel, Load
 
 
 class Buffers(NamedTuple):
@@ -30,20 +30,3 @@ class Step(NamedTuple):
         """How many buffers it binds."""
         read = {self.buffers.inputs[node.input] for node in self.kernel.nodes if isinstance(node, Load)}
         return len(read.union(self.buffers.outputs))
-
-
-class Workspaces:
-    """Buffers for what one step makes and a later one reads."""
-
-    def __init__(self, first: int) -> None:
-        self._first = first
-        self.sizes: list[int] = []
-
-    def new(self, buffer: Buffer) -> int:
-        """A new buffer. Returns its number."""
-        self.sizes.append(buffer.size * buffer.dtype.itemsize)
-        return self._first + len(self.sizes) - 1
-
-    def size_of(self, number: int) -> int:
-        """The bytes of a buffer."""
-        return self.sizes[number - self._first]

@@ -10,9 +10,10 @@ from volta_fn.compiler.ir.analysis import Axes, KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.kernel_step import Step, Workspaces
+from volta_fn.targets.wgsl.loops.kernel_step import Step
 from volta_fn.targets.wgsl.loops.schedule import BUSY, cut_of, rows_or_columns
 from volta_fn.targets.wgsl.loops.split import Split
+from volta_fn.targets.wgsl.routine import Workspaces
 
 
 @lru_cache(maxsize=1024)

@@ -10,13 +10,12 @@ from volta_fn.codegen.loops.subkernels import of_nothing, restricted
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
-from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step
 from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
-from volta_fn.targets.wgsl.loops.pointwise import write_flat
-from volta_fn.targets.wgsl.loops.rows import write
+from volta_fn.targets.wgsl.loops.rows import write, write_flat
 from volta_fn.targets.wgsl.loops.tiles import crossing, write_tiles
 from volta_fn.targets.wgsl.loops.widening import widened
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Shader
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from volta_fn.codegen.loops.accumulate import reductions
 from volta_fn.codegen.loops.passes import Pass, passes_of
 from volta_fn.compiler.ir.analysis import KernelAnalysis
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.accumulate import Accumulator, State
 from volta_fn.targets.wgsl.loops.emit_values import LaneScope, Nest, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Step
@@ -249,3 +250,25 @@ def write_together(places: Sequence[LaneScope], targets: Sequence[int]) -> None:
     for n in places[0].needed(targets):
         for place in places:
             place.number(n)
+
+
+def write_flat(facts: KernelAnalysis, schedule: Schedule, device: TargetCapabilities, step: Step) -> Dispatch:
+    """A step as a dispatch."""
+    rows, width, turns = schedule.rows, schedule.beside, schedule.turns
+    shader = Shader(device, width)
+    root = LaneScope(arrays(shader, facts, (rows,), step.buffers), None, {})
+    stores = range(len(facts.kernel.stores))
+    targets = [store.value for store in facts.kernel.stores]
+    root.hoist(targets)
+    first = shader.let("u32", f"{shader.group} * {width * turns}u + {shader.local}")
+    numbers = [shader.let("u32", f"{first} + {k * width}u") if k else first for k in range(turns)]
+    certain = rows.groups % (width * turns) == 0
+    within = numbers if certain else [shader.let("u32", f"min({number}, {rows.groups - 1}u)") for number in numbers]
+    places = [root.child(rows.bind(shader, number), rows) for number in within]
+    write_together(places, targets)
+    for number, place in zip(numbers, places, strict=True):
+        with shader.block("" if certain else f"if ({number} < {rows.groups}u)"):
+            inside = place.child({})
+            for s in stores:
+                inside.store(s)
+    return shader.dispatch(-(-rows.groups // (width * turns)))

@@ -19,8 +19,9 @@ from volta_fn.compiler.ir.axes import rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step, Workspaces
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step
 from volta_fn.targets.wgsl.loops.widening import INT32
+from volta_fn.targets.wgsl.routine import Workspaces
 
 #: If there are so many rows, the parts of neighbouring rows lie side by side, else those of one row do.
 _MANY = 32
@@ -90,8 +91,8 @@ class Split:
     def of_chunks(self, number: int) -> OfChunks:
         """Buffers for what the chunks give."""
         reduce, size = self.facts.reduces[number], self.rows * self.cut.chunks
-        values = self.workspaces.new(Buffer(size, self.kernel.nodes[reduce.operand].dtype))
-        return OfChunks(values, self.workspaces.new(Buffer(size, reduce.dtype)) if reduce.is_index else None)
+        values = self.workspaces.new(size * self.kernel.nodes[reduce.operand].dtype.itemsize)
+        return OfChunks(values, self.workspaces.new(size * reduce.dtype.itemsize) if reduce.is_index else None)
 
     def placed(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
         """The shape of what the chunks give, and the index in it, in which the chunk is the axis after the outer ones."""
@@ -176,7 +177,7 @@ class Split:
         outputs = self.stored(nodes, stores)
         for n in kept:
             dtype = self.facts.reduces[n].dtype
-            self.known[n] = self.workspaces.new(Buffer(self.rows, dtype))
+            self.known[n] = self.workspaces.new(self.rows * dtype.itemsize)
             outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.known[n]))
         outer = self.kernel.parallel
         return self.made(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)

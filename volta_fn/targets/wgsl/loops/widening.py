@@ -34,7 +34,7 @@ def widened(kernel: Kernel) -> Kernel:
         if isinstance(node, Apply):
             node = replace(node, operands=tuple([new[i] for i in node.operands]))
         if isinstance(node, Reduce):
-            wide = _wide(nodes[new[node.operand]].dtype)
+            wide = wide_dtype(nodes[new[node.operand]].dtype)
             operand = converted(new[node.operand], wide)
             nodes.append(Reduce(INT32 if node.is_index else wide, node.op, operand))
             new.append(converted(len(nodes) - 1, node.dtype))
@@ -44,7 +44,8 @@ def widened(kernel: Kernel) -> Kernel:
     return replace(kernel, nodes=tuple(nodes), stores=tuple([replace(s, value=new[s.value]) for s in kernel.stores]))
 
 
-def _wide(dtype: np.dtype) -> np.dtype:
+def wide_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of at least 32 bits in which numbers of a dtype are combined."""
     if dtype.itemsize >= 4:
         return dtype
     return np.dtype(np.float32 if dtype in dtypes.FLOATS else np.int32 if dtype in dtypes.SIGNED else np.uint32)
