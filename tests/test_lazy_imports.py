@@ -1,4 +1,4 @@
-"""Names that packages load on first use: those in their stubs, each of which is there."""
+"""Public names that packages load on first use."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_threads_find_one_object():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_name_is_that_of_a_submodule(package):
-    """Importing a submodule makes it an attribute of its package, which would hide the name."""
+    """Importing such a submodule would hide the name."""
     folder = MODULES[package].parent
     inside = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     names = {name for name, (home, _) in public_names(package).items() if home != package and name != "jit"}  # which is not lazy
@@ -84,7 +84,7 @@ def test_unknown_names_are_attribute_errors():
 
 
 def test_programs_need_not_load_the_rules_themselves():
-    """Each in a fresh process: a transform is the first thing that is asked for, of a primitive that nothing has loaded."""
+    """Check transforms of primitives that nothing else has loaded."""
     scripts = (
         "print(vf.grad(lambda x: vf.lax.fori_loop(0, 3, lambda i, y: y * x, x))(2.0))",
         "print(vf.vmap(lambda x: vf.lax.cond(x > 0, lambda: x, lambda: -x))(vf.numpy.arange(2.0) - 1.0).sum())",

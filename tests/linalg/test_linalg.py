@@ -1,4 +1,4 @@
-"""What SciPy's linear algebra has beside NumPy's: values against SciPy over dtypes and stacks, derivatives against differences."""
+"""SciPy's further linear algebra: values by dtype and stack, and derivatives."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_cholesky(lower: bool, dtype: str) -> None:
 def test_lu(dtype: str) -> None:
     for shape in ((4, 4), (5, 3), (3, 5)):
         a = make(2, *shape, dtype=dtype)
-        wanted = [np.stack(parts) for parts in zip(*map(scipy.linalg.lu, a), strict=True)]
+        wanted = [np.stack(blocks) for blocks in zip(*map(scipy.linalg.lu, a), strict=True)]
         agrees(lambda a=a: linalg.lu(a), wanted, dtype)
         agrees(lambda a=a: linalg.lu(a, permute_l=True), [wanted[0] @ wanted[1], wanted[2]], dtype)
     a, b = make(2, 5, 5, dtype=dtype), make(2, 5, 3, dtype=dtype, seed=1)
@@ -75,17 +75,17 @@ def test_pivots_are_scipys() -> None:
     close(linalg.lu_solve(scipy.linalg.lu_factor(a), a), np.eye(6), "float32")
 
 
-def test_matrices_of_parts() -> None:
-    parts = [np.ones((2, 3), np.float32), np.float32(5), np.arange(2, dtype=np.float32), np.zeros((2, 0), np.float32)]
-    np.testing.assert_array_equal(linalg.block_diag(*parts), scipy.linalg.block_diag(*parts))
+def test_structured_matrices() -> None:
+    blocks = [np.ones((2, 3), np.float32), np.float32(5), np.arange(2, dtype=np.float32), np.zeros((2, 0), np.float32)]
+    np.testing.assert_array_equal(linalg.block_diag(*blocks), scipy.linalg.block_diag(*blocks))
     assert linalg.block_diag().shape == scipy.linalg.block_diag().shape
     assert linalg.block_diag(np.ones((1, 1), np.int32), 2.5).dtype == np.float32
     c, r = np.arange(1, 5, dtype=np.int32), np.array([9, -1, -2], np.int32)
     np.testing.assert_array_equal(linalg.toeplitz(c), scipy.linalg.toeplitz(c))
     np.testing.assert_array_equal(linalg.toeplitz(c, r), scipy.linalg.toeplitz(c, r))
     np.testing.assert_array_equal(vf.jit(linalg.toeplitz)(np.stack([c, -c])), np.stack([scipy.linalg.toeplitz(x) for x in (c, -c)]))
-    whole = make(3, dtype="complex64")
-    np.testing.assert_array_equal(linalg.toeplitz(whole), scipy.linalg.toeplitz(whole))
+    column = make(3, dtype="complex64")
+    np.testing.assert_array_equal(linalg.toeplitz(column), scipy.linalg.toeplitz(column))
     assert linalg.toeplitz(jnp.ones(0), jnp.ones(3)).shape == (0, 3)
 
 

@@ -1,4 +1,4 @@
-"""How volta_fn.numpy is checked: values against NumPy in wide dtypes, shapes and dtypes against JAX, traced against eager.
+"""The oracle of volta_fn.numpy: NumPy's values, JAX's shapes and dtypes.
 
 A *call* is a function of a namespace and arrays, such as ``lambda xp, a: xp.sum(a, axis=0)``, which runs unchanged with NumPy, JAX and
 volta_fn.numpy.
@@ -35,7 +35,7 @@ TOLERANCE = {np.dtype(np.float16): 4e-3, BF16: 3e-2, np.dtype(np.float32): 3e-6,
 
 
 def sample(shape: tuple[int, ...], dtype: Any, seed: int = 0, low: float = -3.0, high: float = 3.0) -> np.ndarray:
-    """Reproducible numbers of a dtype between two bounds (for unsigned ones from 0 on)."""
+    """Return reproducible numbers of a dtype between two bounds (unsigned: from 0)."""
     dtype = np.dtype(dtype)
     rng = np.random.default_rng(zlib.crc32(repr((shape, dtype.name, seed)).encode()))
     if dtype.kind == "b":
@@ -48,7 +48,7 @@ def sample(shape: tuple[int, ...], dtype: Any, seed: int = 0, low: float = -3.0,
 
 
 def widened(x: Any) -> Any:
-    """Floats and complex numbers in double precision, the rest as it is."""
+    """Convert floats and complex numbers to double precision."""
     if not isinstance(x, np.ndarray):
         return x
     if x.dtype.kind == "c":
@@ -61,12 +61,12 @@ def _as_float(x: Any) -> Any:
 
 
 def flat(result: Any) -> list[Any]:
-    """The arrays of a result that may be one or several."""
+    """List the arrays of a result of one or several."""
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
 def jax_types(call: Callable[..., Any], arrays: tuple[Any, ...]) -> list[tuple[tuple[int, ...], np.dtype]]:
-    """The shapes and dtypes of JAX's results: with 64-bit types enabled where an operand has one."""
+    """Return the shapes and dtypes of JAX's results, with x64 if an operand needs it."""
     jax = pytest.importorskip("jax")
     wide = any(getattr(a, "dtype", None) in (np.int64, np.uint64, np.float64, np.complex128) for a in arrays)
     with jax.enable_x64(wide):
@@ -75,7 +75,7 @@ def jax_types(call: Callable[..., Any], arrays: tuple[Any, ...]) -> list[tuple[t
 
 
 def assert_close(got: Any, wanted: Any, tolerance: float | None = None, where: Any = "") -> None:
-    """Equal up to the precision of `got`'s dtype; NaN and infinities in the same places."""
+    """Compare up to the precision of `got`'s dtype; NaN and infinities must coincide."""
     values = np.asarray(got)
     if values.dtype.kind in "biu":
         np.testing.assert_array_equal(values, np.asarray(wanted).astype(values.dtype), err_msg=str(where))
@@ -95,7 +95,7 @@ def check(
     call: Callable[..., Any], *arrays: Any, oracle: Callable[..., Any] | None = None, tolerance: float | None = None,
     jax: bool = True, traced: bool = True, index: bool = False, floats: bool = False,
 ) -> None:  # fmt: skip
-    """Hold a call of volta_fn.numpy to NumPy's values, JAX's types, and its own results when traced.
+    """Compare with NumPy's values, JAX's types, and the results when traced.
 
     Args:
         call: the call, of a namespace and arrays.

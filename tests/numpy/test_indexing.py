@@ -1,4 +1,4 @@
-"""Choosing and placing elements against NumPy; sizes that depend on values; indices out of range."""
+"""Indexing functions against NumPy; traced sizes; indices out of range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of vectors applied to whole arrays, against NumPy's loops."""
+"""Functions of vectors mapped over arrays, against NumPy's loops."""
 
 from __future__ import annotations
 

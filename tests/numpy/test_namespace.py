@@ -1,4 +1,4 @@
-"""The public names: JAX's, complete but for those listed here, each documented; arrays' methods; files; printing."""
+"""The public names, which are JAX's; methods of arrays; files; printing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_public_functions_are_documented():
 
 
 def test_parameters_are_jaxs():
-    """Every parameter that JAX's function takes is taken here, under its name and in its place."""
+    """Check that functions take JAX's parameters, by the same names and in order."""
     jax = pytest.importorskip("jax")
     # Sharding, other machines' precisions, names on their way out.
     later = {"out_sharding", "precision", "interpolation", "wrap_negative_indices"}

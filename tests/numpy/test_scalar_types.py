@@ -1,4 +1,4 @@
-"""Dtypes as callables stand wherever a dtype is expected and convert what they are called with."""
+"""Dtypes as callables stand for a dtype, and convert their argument."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_unique(options):
 
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_unique_of_a_given_size(size):
-    """Surplus results are cut; missing ones repeat the smallest element and its first place, and occur 0 times."""
+    """Check that missing results repeat the smallest element, with a count of 0."""
     x = np.array([3, 1, 3, 7, 1, 0, 9], np.int32)
     for options in OPTIONS:
         got = vf.jit(lambda x, o=options: vnp.unique(x, size=size, **o))(x)
@@ -87,7 +87,7 @@ def test_intersection_with_indices():
     check(lambda xp, a, b: xp.intersect1d(a, b, return_indices=True), a, b, jax=False, traced=False)
 
 
-def test_a_difference_has_the_dtype_of_what_it_is_taken_from():
+def test_a_difference_has_the_dtype_of_the_minuend():
     found = vnp.setdiff1d(np.int8([1, 2, 3]), np.float32([2]))
     assert (found.dtype, found.tolist()) == (np.dtype(np.int8), [1, 3])
 

@@ -19,7 +19,7 @@ def test_convolve_and_correlate(name, mode):
     for sizes in ((7, 3), (3, 7), (5, 5), (6, 4), (1, 3)):
         for dtype in (np.float32, np.int32, np.complex64):
             a, v = sample((sizes[0],), dtype, 1), sample((sizes[1],), dtype, 2)
-            # JAX turns integers into floats here; NumPy, and volta_fn with it, computes in them.
+            # JAX converts integers to floats here; NumPy and volta_fn compute in integers.
             check(lambda xp, a, v: getattr(xp, name)(a, v, mode=mode), a, v, tolerance=1e-5, jax=dtype != np.int32)
     check(lambda xp, a, v: getattr(xp, name)(a, v, mode=mode), sample((4,), np.int8, 1), sample((2,), np.float16, 2))
 

@@ -1,4 +1,4 @@
-"""Gamma random numbers and their kin: JAX's numbers, the distributions' moments, derivatives by the shape parameter."""
+"""Gamma numbers and their family: JAX's numbers, moments, derivatives."""
 
 from __future__ import annotations
 

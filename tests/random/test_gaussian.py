@@ -1,4 +1,4 @@
-"""Normal vectors and orthogonal matrices: JAX's numbers, covariances, and what is said of shapes that do not fit."""
+"""Normal vectors and orthogonal matrices: JAX's numbers, covariances, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: the values JAX gives, as arrays of keys, as pytrees, through transforms, and what is said of wrong ones."""
+"""Keys: JAX's values, arrays of keys, pytrees, transforms, errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS = [0, 42, 2**31 - 1, 2**32 - 1, -1, np.int16(-3), np.uint8(200), True]
 
 
 def words(keys: object) -> np.ndarray:
-    """The data of keys as NumPy array."""
+    """Return the data of keys as a NumPy array."""
     return np.asarray(random.key_data(keys))
 
 

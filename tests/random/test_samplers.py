@@ -1,4 +1,4 @@
-"""Every sampler gives the numbers that JAX gives for the same key: the last bit where no transcendental function is involved."""
+"""Samplers give JAX's numbers for the same key, where exact to the last bit."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ UNITS = {"float32": 4, "complex64": 4, "float64": 32}
 
 
 @pytest.mark.parametrize("dtype", UNITS)
-def test_normal_numbers_are_within_units_of_the_last_place(dtype):
+def test_normal_numbers_are_within_some_ulps(dtype):
     ours, theirs = compare(lambda r, k, d: r.normal(k, (100_000,), d), np.dtype(dtype), dtype == "float64")
-    parts = [(ours.real, theirs.real), (ours.imag, theirs.imag)] if dtype == "complex64" else [(ours, theirs)]
-    for mine, other in parts:
+    pairs = [(ours.real, theirs.real), (ours.imag, theirs.imag)] if dtype == "complex64" else [(ours, theirs)]
+    for mine, other in pairs:
         assert (np.abs(mine - other) / np.spacing(np.abs(other))).max() <= UNITS[dtype]
         assert (mine == other).mean() > 0.8
 
@@ -228,7 +228,7 @@ def test_wrong_arguments_are_named(call, error, words):
 
 
 def test_no_sample_is_infinite_or_cancelled_away():
-    """Uniform numbers of float16 are often 0; the smaller root of a wald number is a difference of almost equal numbers."""
+    """Check float16, whose uniform numbers are often 0, and roots that would cancel."""
     assert np.isfinite(np.asarray(vf.random.rayleigh(vf.random.key(0), 2.0, (20000,), "float16")).astype(float)).all()
     sample = np.asarray(vf.random.wald(vf.random.key(0), 1e5, (20000,)))
     assert (sample > 0).all() and np.isfinite(sample).all()

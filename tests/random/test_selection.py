@@ -1,4 +1,4 @@
-"""Categories, permutations and choices against JAX, which needs no rounding to agree."""
+"""Categories, permutations and choices against JAX, exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = np.array([0.1, 0.2, 0.3, 0.15, 0.25], np.float32)
 
 
 def assert_equal(call) -> None:
-    """The same call, of our module and of JAX's, gives the same array."""
+    """Compare a call of our module with the same call of JAX's."""
     jax = pytest.importorskip("jax")
     with jax.threefry_partitionable(True):
         theirs = np.asarray(call(jax.random, jax.random.key(11)))

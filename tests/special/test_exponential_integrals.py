@@ -1,4 +1,4 @@
-"""Exponential integrals and erfcx against SciPy's, where each of their formulas holds, at their ends, and by their slopes."""
+"""Exponential integrals and erfcx against SciPy's, with their derivatives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ scipy_special = pytest.importorskip("scipy.special")
 INF, NAN = np.inf, np.nan
 #: On both sides of every border between formulas.
 POSITIVE = np.array([1e-30, 1e-6, 0.01, 0.3, 0.5, 0.999, 1.001, 2.0, 4.9, 5.1, 9.9, 10.2, 27.0, 27.6, 39.9, 40.1, 80.0])
-#: Beside each dtype's precision; erfcx far on the left and Ei beyond 40 are exponentials of large numbers.
+#: Tolerances wider than each dtype's precision: erfcx far on the left and Ei beyond 40 are exponentials of large numbers.
 TOLERANCES = [("float16", 2e-3), ("float32", 3e-6), pytest.param("float64", 5e-14, marks=pytest.mark.wide)]
 
 

@@ -1,4 +1,4 @@
-"""Special functions where a plain formula cancels or overflows, in single precision beside SciPy's double precision."""
+"""Special functions where plain formulas cancel or overflow, against SciPy's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ scipy_special = pytest.importorskip("scipy.special")
 
 
 def singles(low: float, high: float, seed: int) -> np.ndarray:
-    """200 numbers between two powers of ten, the same in whichever order tests run."""
+    """Return 200 numbers between powers of ten, the same in any order of tests."""
     return (10 ** np.random.default_rng(seed).uniform(low, high, 200)).astype(np.float32)
 
 
@@ -22,7 +22,7 @@ def check(name: str, *xs: np.ndarray, rtol: float) -> None:
     np.testing.assert_allclose(np.asarray(getattr(special, name)(*xs))[fits], expected[fits], rtol=rtol)
 
 
-#: Before exponentials, logarithms up to 88 have an error of half a unit in the last place, 4e-6; seen: 2e-5.
+#: Before exponentials, logarithms up to 88 have an error of half an ulp, 4e-6; seen: 2e-5.
 @pytest.mark.parametrize("name, rtol", [("betaln", 3e-6), ("beta", 5e-5), ("comb", 5e-5), ("poch", 5e-5)])
 def test_gamma_functions_quotients_of_large_arguments(name, rtol):
     large, small = singles(1, 6, 0), singles(-3, 1.3, 1)
@@ -51,7 +51,7 @@ def test_entropies_of_almost_equal_numbers(dtype):
     x = rng.uniform(1, 2000, 300)
     x, y = x.astype(dtype), (x * (1 + rng.uniform(-0.02, 0.02, 300))).astype(dtype)
     ratio = (x.astype(float) - y.astype(float)) / y.astype(float)
-    rtol = 2e-3 if dtype == np.float16 else 2e-6  # some units in the last place; seen: 5e-4 and 5e-7
+    rtol = 2e-3 if dtype == np.float16 else 2e-6  # some ulps; seen: 5e-4 and 5e-7
     np.testing.assert_allclose(np.asarray(special.rel_entr(x, y)).astype(float), x.astype(float) * np.log1p(ratio), rtol=rtol, atol=1e-7)
     expected = y * (ratio**2 / 2 - ratio**3 / 6 + ratio**4 / 12 - ratio**5 / 20)
     np.testing.assert_allclose(np.asarray(special.kl_div(x, y)).astype(float), expected, rtol=rtol, atol=1e-7)
@@ -62,7 +62,7 @@ def test_slopes_far_out():
     x = np.array([-50.0, -1e4, -1e20, -3e38], np.float32)
     np.testing.assert_allclose(vf.vmap(vf.grad(special.log_ndtr))(x), -x, rtol=5e-4)  # it is about -x - 1/x: 4e-4 more at -50
     x = np.array([-90.0, 1e-30, 0.5, 89.5], np.float32)  # exp(90) is no float32
-    # Exponentials of 90, whose error is 90 half units in the last place of 1; seen: 3e-7.
+    # Exponentials of 90, whose error is 90 half ulps of 1; seen: 3e-7.
     np.testing.assert_allclose(special.i0(x), scipy_special.i0(x.astype(float)), rtol=1e-5)
     np.testing.assert_allclose(vf.vmap(vf.grad(special.i0))(x), scipy_special.i1(x.astype(float)), rtol=1e-5)
     np.testing.assert_allclose(vf.vmap(vf.grad(special.i1))(x), scipy_special.ivp(1, x.astype(float)), rtol=1e-5)

@@ -13,7 +13,7 @@ NAN, INF = np.nan, np.inf
 
 
 def points(low: float, high: float, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Shape parameters between powers of ten, and places around the mean of their distribution."""
+    """Return shape parameters between powers of ten, and points around their mean."""
     rng = np.random.default_rng(seed)
     a, b = 10 ** rng.uniform(low, high, (2, 300))
     return a, b, rng.beta(a, b).clip(1e-12, 1 - 1e-12)
@@ -43,9 +43,9 @@ def test_slopes_match_differences(low: float, high: float) -> None:
     a, b, x = points(low, high, seed=1)
     at = a, b, x.clip(1e-5, 1 - 1e-5)  # nearer to the ends differences are of few digits
     slopes = vf.vmap(vf.grad(special.betainc, (0, 1, 2)))(*at)
-    for place, slope in enumerate(slopes):
-        step = 1e-5 * at[place] * (1 - at[2] if place == 2 else 1)
-        above, below = ([v + sign * step if i == place else v for i, v in enumerate(at)] for sign in (1, -1))
+    for argument, slope in enumerate(slopes):
+        step = 1e-5 * at[argument] * (1 - at[2] if argument == 2 else 1)
+        above, below = ([v + sign * step if i == argument else v for i, v in enumerate(at)] for sign in (1, -1))
         difference = (scipy_special.betainc(*above) - scipy_special.betainc(*below)) / (2 * step)
         np.testing.assert_allclose(slope, difference, rtol=2e-5, atol=2e-6 * np.abs(difference).max())
 

@@ -1,4 +1,4 @@
-"""gammainc and gammaincc against SciPy's, with derivatives by both arguments, where each of their formulas holds."""
+"""gammainc and gammaincc against SciPy's, with derivatives by both arguments."""
 
 from __future__ import annotations
 

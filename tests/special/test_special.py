@@ -1,4 +1,4 @@
-"""Special functions against SciPy's, with derivatives against JAX's, in every floating dtype and at their singular points."""
+"""Special functions against SciPy's, and their derivatives against JAX's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLOATS = [np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.f
 
 
 def operands(name: str, dtype: np.dtype) -> list[np.ndarray]:
-    """Every combination of points."""
+    """Return every combination of points."""
     return [g.ravel().astype(dtype) for g in np.meshgrid(*POINTS[name])]
 
 

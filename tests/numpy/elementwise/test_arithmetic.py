@@ -209,7 +209,7 @@ def test_errors_name_function_and_argument(call, error, words):
 
 
 def test_derivatives_of_powers_at_an_exponent_of_zero():
-    """x^y: by x it is y x^(y-1), which is 0 for y = 0; by y, that is x^(y-1) (1 + y log x), which is 1/x there."""
+    """Check x^y at y = 0: dx is y x^(y-1), dxdy is x^(y-1) (1 + y log x) = 1/x."""
     by_x = vf.grad(vf.lax.pow)
     both = (0, 1)
     for x in (4.0, 0.5):
@@ -223,9 +223,9 @@ def test_derivatives_of_powers_at_an_exponent_of_zero():
 def test_remainders_of_integers_by_zero_are_zero(name: str) -> None:
     for dtype in ("int32", "uint32", "int8", "uint8"):
         x, y = np.array([5, 0, 7, 100], dtype), np.array([0, 0, 3, 0], dtype)
-        ours, whole = getattr(vnp, name), np.array([0, 0, 1, 0], dtype)
+        ours, quotient = getattr(vnp, name), np.array([0, 0, 1, 0], dtype)
         for found in (ours(x, y), vf.jit(ours)(x, y)):
-            np.testing.assert_array_equal(found[1] if name == "divmod" else found, whole, strict=True)
+            np.testing.assert_array_equal(found[1] if name == "divmod" else found, quotient, strict=True)
     assert (int(vnp.array(-7) % 0), int(vnp.array(-7) % 3), int(7 % vnp.array(0))) == (0, 2, 0)
 
 
@@ -238,7 +238,7 @@ def test_large_integers_stay_exact():
 
 
 @pytest.mark.parametrize("dtype", [*BOOL, *UNSIGNED], ids=str)
-def test_absolute_of_what_has_no_sign(dtype):
+def test_absolute_of_unsigned_numbers(dtype):
     x = sample((3,), dtype)
     assert vnp.absolute(x).dtype == dtype
     np.testing.assert_array_equal(np.asarray(vnp.absolute(x)), x)

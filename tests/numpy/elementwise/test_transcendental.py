@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, trigonometric and hyperbolic functions against NumPy's values and JAX's dtypes."""
+"""Exponentials, logarithms and trigonometry: NumPy's values, JAX's dtypes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_logaddexp_at_the_ends():
 
 
 def test_second_derivative_of_logaddexp_at_a_tie():
-    """d²/dx² log(e^x + e^y) = s (1 - s) with s the logistic function of x - y, a quarter where they are equal."""
+    """Check d²/dx² log(e^x + e^y) = s (1 - s), s = logistic(x - y), 1/4 at a tie."""
     second = vf.grad(vf.grad(lambda x: vnp.logaddexp(x, 1.0)))
     for x in (1.0, 0.3, 4.0):
         s = 1 / (1 + np.exp(1.0 - x))
@@ -62,7 +62,7 @@ def test_second_derivative_of_logaddexp_at_a_tie():
 
 
 @pytest.mark.wide
-def test_i0_over_its_whole_range():
+def test_i0_over_its_range():
     x = np.linspace(-700.0, 700.0, 601)
     np.testing.assert_allclose(np.asarray(vnp.i0(x)), np.i0(x), rtol=1e-13)
 

@@ -1,4 +1,4 @@
-"""Fourier transforms against NumPy over lengths, axes, norms and dtypes; their derivatives against the matrix of the transform."""
+"""Fourier transforms against NumPy; derivatives against the transform's matrix."""
 
 from __future__ import annotations
 
@@ -40,38 +40,38 @@ def same(name: str, x: np.ndarray, **options: Any) -> None:
 @pytest.mark.parametrize("n", LENGTHS)
 def test_lengths(n: int, dtype: Any) -> None:
     real = sample((2, n), dtype, n)
-    whole = sample((2, n), np.result_type(dtype, np.complex64), n)
+    values = sample((2, n), np.result_type(dtype, np.complex64), n)
     for name in ("fft", "ifft"):
-        same(name, whole)
+        same(name, values)
     for name in REAL_TO:
         same(name, real)
     for name in ("irfft", "hfft"):
-        same(name, whole, n=n)
+        same(name, values, n=n)
 
 
 @pytest.mark.parametrize("norm", [None, "backward", "ortho", "forward"])
 def test_axes_sizes_and_norms(norm: str | None) -> None:
-    real, whole = sample((3, 4, 5), np.float32, 1), sample((3, 4, 5), np.complex64, 1)
+    real, values = sample((3, 4, 5), np.float32, 1), sample((3, 4, 5), np.complex64, 1)
     for axis in (0, 1, -1):
         for n in (None, 3, 7):
             for name in COMPLEX_TO:
-                same(name, whole, n=n, axis=axis, norm=norm)
+                same(name, values, n=n, axis=axis, norm=norm)
             for name in REAL_TO:
                 same(name, real, n=n, axis=axis, norm=norm)
 
 
 def test_several_axes() -> None:
-    real, whole = sample((3, 4, 5), np.float32, 1), sample((3, 4, 5), np.complex64, 1)
+    real, values = sample((3, 4, 5), np.float32, 1), sample((3, 4, 5), np.complex64, 1)
     for axes, s in ((None, None), ((0, 2), None), ((2, 0), (4, 2)), ((-1,), (3,)), ((1, 0, 2), (2, 5, 6))):
         for name in ("fftn", "ifftn", "irfftn"):
-            same(name, whole, axes=axes, s=s)
+            same(name, values, axes=axes, s=s)
         same("rfftn", real, axes=axes, s=s, norm="ortho")
     for axes in ((-2, -1), (2, 0)):
         for name in ("fft2", "ifft2", "irfft2"):
-            same(name, whole, axes=axes)
+            same(name, values, axes=axes)
         same("rfft2", real, axes=axes, s=(5, 3))
-    assert vnp.fft.fftn(whole, s=(2, 2)).shape == (3, 2, 2)
-    assert vnp.fft.fftn(whole, axes=()).shape == whole.shape
+    assert vnp.fft.fftn(values, s=(2, 2)).shape == (3, 2, 2)
+    assert vnp.fft.fftn(values, axes=()).shape == values.shape
 
 
 def test_types_are_jaxs_and_traced_calls_agree() -> None:
@@ -86,7 +86,7 @@ def test_types_are_jaxs_and_traced_calls_agree() -> None:
 
 @pytest.mark.parametrize("n", [5, 67, 70])
 def test_derivatives(n: int) -> None:
-    """The transform is linear: its derivative is its matrix F, and the gradient of Σ Re(c · F x) is that matrix's transpose times c."""
+    """Compare with the matrix F of the linear transform: gradients have its transpose."""
     matrix = np.exp(-2j * np.pi / n * np.outer(np.arange(n), np.arange(n)))
     x, c = sample((n,), np.float32, 1), sample((n,), np.complex64, 2)
     loss = lambda x: vnp.sum((c * vnp.fft.fft(x)).real)
@@ -102,11 +102,11 @@ def test_derivatives(n: int) -> None:
 
 
 def test_convolution_theorem_of_a_long_prime() -> None:
-    """A circular shift turns a spectrum: a check without another library's transform."""
+    """Check that a circular shift rotates phases, without another library."""
     n, by = 1009, 5
     x = sample((n,), np.float32, 1)
-    turned = vnp.fft.fft(x) * np.exp(-2j * np.pi / n * by * np.arange(n)).astype(np.complex64)
-    np.testing.assert_allclose(vnp.fft.ifft(turned).real, np.roll(x, by), atol=2e-5)  # two transforms in float32. Seen: 2e-6
+    rotated = vnp.fft.fft(x) * np.exp(-2j * np.pi / n * by * np.arange(n)).astype(np.complex64)
+    np.testing.assert_allclose(vnp.fft.ifft(rotated).real, np.roll(x, by), atol=2e-5)  # two transforms in float32. Seen: 2e-6
 
 
 def test_frequencies() -> None:
@@ -166,7 +166,7 @@ def test_mistakes_with_lax_are_explained(call: Callable[[], Any], error: type[Ex
 
 
 def test_single_precision_of_any_size() -> None:
-    """The largest numbers do not overflow on the way to a spectrum that does not, and small ones keep their digits."""
+    """Check that large numbers do not overflow on the way, and small ones keep digits."""
     x = sample((1000,), np.float32, 1)
     for scale in (1e34, 1e-30):
         same("rfft", x * np.float32(scale))

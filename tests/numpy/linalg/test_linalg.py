@@ -1,4 +1,4 @@
-"""Every function of linear algebra against NumPy over dtypes and stacks, and its derivatives against finite differences."""
+"""Linear algebra against NumPy by dtype and stack; derivatives by differences."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def positive(*shape, dtype="float64"):
 
 
 def close(got, expected, dtype, factor=1000):
-    """Equal up to a thousand roundings: the matrices here have condition numbers of about a hundred."""
+    """Compare up to a thousand roundings: condition numbers are about a hundred."""
     tolerance = factor * np.finfo(dtype).eps
     for g, e in zip(vf.tree.leaves(got), vf.tree.leaves(expected), strict=True):
         e = np.asarray(e)

@@ -77,8 +77,8 @@ def test_gradient():
     check(lambda xp, f: xp.gradient(f, axis=1), f, tolerance=1e-5)
     check(lambda xp, f: xp.gradient(f, 2.0, axis=0), f, tolerance=1e-5)
     check(lambda xp, f: xp.gradient(f, 2.0, 0.5), f, tolerance=1e-5)
-    places = np.array([0.0, 1.0, 1.5, 4.0, 4.5], np.float32)
-    check(lambda xp, f, p: xp.gradient(f, p, axis=1), f, places, tolerance=1e-5, jax=False)
+    points = np.array([0.0, 1.0, 1.5, 4.0, 4.5], np.float32)
+    check(lambda xp, f, p: xp.gradient(f, p, axis=1), f, points, tolerance=1e-5, jax=False)
     check(lambda xp, f: xp.gradient(f), f[0, :2], tolerance=1e-5)
     for call in (lambda: vnp.gradient(f[:1], axis=0), lambda: vnp.gradient(f, np.ones(3), axis=1)):
         with pytest.raises(ShapeError, match="gradient"):

@@ -1,4 +1,4 @@
-"""Reductions against NumPy's values and JAX's dtypes, over axes, masks and empty arrays; and those that leave NaN out."""
+"""Reductions against NumPy and JAX over axes, masks, empty arrays and NaN."""
 
 from __future__ import annotations
 
