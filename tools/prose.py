@@ -31,7 +31,8 @@ BANNED_NAMES = (*BANNED, "what", "line")
 #: Phrases in which a banned word has its usual, or a technical, sense.
 ALLOWED = re.compile(
     r"in[- _]place|takes? place|decimal places?|(real|imaginary|integer|integral|fractional|principal) (and imaginary )?parts?"
-    r"|apart from|in turn|jnp\.place|place ?holders?|placement|returns?\b|on the whole|part of|parts of speech|whole numbers?",
+    r"|apart from|in turn|jnp\.place|place ?holders?|placement|returns?\b|on the whole|part of|parts of speech|whole numbers?"
+    r"|among|turn(s|ed)? \w+( \w+)? into",
     re.IGNORECASE,
 )
 #: Identifiers that are right as they are: public names of NumPy, JAX and the standard library, and lines of text.

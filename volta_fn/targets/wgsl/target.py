@@ -75,7 +75,7 @@ class WgslTarget(Target):
             NodePass(
                 "split-K",
                 "Split long sums of products in chunks whose partial sums the next kernel adds.",
-                partial(split_k_into_consumers, splits=partial(matmul.parts, device=device), most=device.kernel_buffers),
+                partial(split_k_into_consumers, splits=partial(matmul.split_k, device=device), most=device.kernel_buffers),
             ),
             NodePass(
                 "late small kernels",

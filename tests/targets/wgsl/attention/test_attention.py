@@ -81,7 +81,7 @@ def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int
     a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
     for found, transposed in ((schedule.forward_schedule(a, limits), False), (schedule.backward_schedule(a, limits), True)):
         assert 16 * found.memory(width, transposed=transposed) <= memory
-        assert found.y <= found.value_rows <= 4 * min(found.x, found.y) // found.pieces
+        assert found.y <= found.value_rows <= 4 * min(found.x, found.y) // found.passes
 
 
 @pytest.mark.usefixtures("little_unrolled")

@@ -1,6 +1,6 @@
-"""Attention in WGSL, forward and backward, without a matrix of all weights in memory.
+"""Compute attention in WGSL, forward and backward, without storing all weights.
 
-In the order in which to read: `problem` (shapes and strides), `schedule` (how work is divided), `operands` (rows in memory), `blocks`
+In the order in which to read: `problem` (shapes and strides), `schedule` (the division of work), `operands` (rows in memory), `blocks`
 (products of them), `logits` (masks), `forward`, `backward`.
 """
 
@@ -21,12 +21,12 @@ _WIDEST, _SHORTEST = 128, 16
 
 
 def attention(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine:
-    """The routine of the instruction."""
+    """Return the routine of the equation."""
     return forward(attention_of(avals, params["form"]), facts)
 
 
 def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine:
-    """The routine of the instruction."""
+    """Return the routine of the equation."""
     return backward(attention_of(avals, params["form"]), facts)
 
 
@@ -35,7 +35,7 @@ ROUTINES = {"attention": attention, "attention_gradient": attention_gradient}
 
 
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: TargetCapabilities) -> bool:
-    """Whether the routines serve for operands of these types, and their blocks are not mostly empty."""
+    """Return whether the routines serve these operands with mostly full blocks."""
     axes = [form.q, form.k, form.v, *([] if form.cotangent is None else [form.cotangent])]
     if any(a.features != len(a.order) - 1 for a in axes):
         return False

@@ -1,8 +1,9 @@
-"""The gradients of attention: weights are computed again, block by block, from each query's largest logit and total.
+"""Compute the gradients of attention, recomputing weights block by block.
 
 With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
-logits is P (D Vᵀ - δ), from which those of Q and K follow. Three dispatches: δ; the gradients of K and V by blocks of keys, with each
-workgroup's contribution to Q's; the sum of these. A workgroup goes through several blocks of keys and accumulates what they contribute.
+logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ; the
+gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over several
+blocks of keys and accumulates what they contribute.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _INVOCATIONS = 64
 
 
 def backward(a: Attention, facts: TargetCapabilities) -> Routine:
-    """The routine: operands q, k, v, the mask if there is one, the result, its statistics (see `forward`) and cotangent.
+    """Return the routine of the gradients.
 
-    Results are the gradients of q, k and v.
+    Operands are q, k, v, the mask if there is one, the result, its statistics (see `forward`) and cotangent.
     """
     assert a.cotangent is not None
     writer = _Writer(a, a.cotangent, facts)
@@ -37,7 +38,7 @@ def backward(a: Attention, facts: TargetCapabilities) -> Routine:
 
 
 class _Statistics(NamedTuple):
-    """What is known of a query: its largest logit, the inverse of its weights' sum, and δ."""
+    """A query's statistics: its largest logit, the inverse of its weights' sum, and δ."""
 
     maximum: str
     inverse_total: str
@@ -45,7 +46,10 @@ class _Statistics(NamedTuple):
 
 
 class _Writer:
-    """Writes the dispatches. Their workspace holds the partial gradients of Q and, behind them, a vector for each query: `_Statistics`."""
+    """Writes the dispatches.
+
+    Their workspace holds the partial gradients of Q, followed by a vector for each query: `_Statistics`.
+    """
 
     def __init__(self, a: Attention, cotangent: Rows, facts: TargetCapabilities) -> None:
         self.a, self.cotangent, self.facts = a, cotangent, facts
@@ -79,17 +83,20 @@ class _Writer:
             ]
             sum_ = f.var("f32", "0.0f")
             with f.loop(a.out.width, 0, step) as i:
-                places = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
-                ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), places, strict=True))
+                indices = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
+                ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), indices, strict=True))
                 for one, other in zip(ones, others, strict=True):
                     f.line(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
-            top, total = (statistics.load(f.let("u32", f"{number} * 2u + {place}u")).text for place in range(2))
+            top, total = (statistics.load(f.let("u32", f"{number} * 2u + {component_}u")).text for component_ in range(2))
             values = top, f"1.0f / {total}", sum_, "0.0f"
             result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
         return f.dispatch(-(-count // _INVOCATIONS))
 
     def by_keys(self) -> Dispatch:
-        """K's and V's gradients, summed over the heads that share these; and partial gradients of Q."""
+        """Write the gradients of K and V, and partial gradients of Q.
+
+        Those of K and V are summed over the heads that share them.
+        """
         a = self.a
         b = Blocks(a, self.schedule, self.facts, transposed=True)
         f, s = b.f, b.schedule
@@ -97,20 +104,23 @@ class _Writer:
         first = f.let("u32", f"{group} * {a.shared}u")
         k, v = Matrix.of(f, 1, a.k, first), Matrix.of(f, 2, a.v, first)
         to_k, to_v = (Matrix.of(f, self.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
-        with f.loop(-(-self.tiles // self.chunks)) as turn:
-            # Back and forth, so that workgroups have about as much to do: the first blocks of keys are seen by most queries.
-            tile = f.let("u32", f"{turn} * {self.chunks}u + select({chunk}, {self.chunks - 1}u - {chunk}, {turn} % 2u == 1u)")
+        with f.loop(-(-self.tiles // self.chunks)) as iteration:
+            # Alternately from both ends, to balance the load: the first blocks of keys are seen by most queries.
+            tile = f.let("u32", f"{iteration} * {self.chunks}u + select({chunk}, {self.chunks - 1}u - {chunk}, {iteration} % 2u == 1u)")
             with f.block(f"if ({tile} < {self.tiles}u)"):
                 begin = f.let("u32", f"{tile} * {s.rows}u")
                 k_sums, v_sums = b.zeros(s.vectors(a.k.width)), b.zeros(s.vectors(a.v.width))
                 with f.loop(a.shared) as i:
-                    self._head(b, f.let("u32", f"{first} + {i}"), k, v, begin, (k_sums, v_sums), (chunk, turn))
+                    self._head(b, f.let("u32", f"{first} + {i}"), k, v, begin, (k_sums, v_sums), (chunk, iteration))
                 b.store(to_k, begin, k_sums)
                 b.store(to_v, begin, v_sums)
         return f.dispatch(a.groups * self.chunks, 5 * a.products // 2)
 
-    def _head(self, b: Blocks, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], part: tuple[str, str]) -> None:
-        """Add what a head's queries contribute to the gradients of a block of keys and values, and what these contribute to Q's."""
+    def _head(self, b: Blocks, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], position_: tuple[str, str]) -> None:
+        """Add the contributions of a head's queries to the gradients of a block of keys.
+
+        They go to the gradients of keys and values, and, from these, to Q's.
+        """
         a, f, s = self.a, b.f, b.schedule
         q, cotangent = Matrix.of(f, 0, a.q, head), Matrix.of(f, self.number_of_cotangent, self.cotangent, head)
         mask = mask_of(b, 3, head)
@@ -134,23 +144,23 @@ class _Writer:
             down = s.columns // (4 * s.y)
             contribution = b.zeros(s.vectors(a.q.width), down)
             b.add_products(contribution, slopes, k, begin, keys, transposed=True)
-            self._accumulate(b, head, b.row_numbers(query, down), contribution, part)
+            self._accumulate(b, head, b.row_numbers(query, down), contribution, position_)
 
-    def _accumulate(self, b: Blocks, head: str, rows: Sequence[str], contribution: Patch, part: tuple[str, str]) -> None:
-        """Add a contribution to a workgroup's partial gradient of Q, or write it in the first turn, when there is none yet."""
+    def _accumulate(self, b: Blocks, head: str, rows: Sequence[str], contribution: Patch, position_: tuple[str, str]) -> None:
+        """Add a contribution to a partial gradient of Q, or store the first one."""
         a, f = self.a, b.f
-        chunk, turn = part
+        chunk, iteration = position_
         partial = f.buffer(self.work, FLOAT, True, self.floats).name
         columns = b.features(len(contribution[0]))
-        for (row, line), (n, column) in product(zip(rows, contribution, strict=True), enumerate(columns)):
+        for (row, values_), (n, column) in product(zip(rows, contribution, strict=True), enumerate(columns)):
             with f.block(f"if ({row} < {a.queries}u && {column} < {a.q.width}u)"):
                 at = f.let("u32", f"{chunk} * {self.partial}u + ({head} * {a.queries}u + {row}) * {self.vectors}u + {column} / 4u")
-                with f.block(f"if ({turn} > 0u)"):
-                    f.line(f"{line[n]} += {partial}[{at}];")
-                f.line(f"{partial}[{at}] = {line[n]};")
+                with f.block(f"if ({iteration} > 0u)"):
+                    f.line(f"{values_[n]} += {partial}[{at}];")
+                f.line(f"{partial}[{at}] = {values_[n]};")
 
     def sum_partial_gradients(self) -> Dispatch:
-        """Q's gradient: the sum of all chunks' partial gradients."""
+        """Sum Q's gradient over all chunks' partial gradients."""
         a = self.a
         f, s = Shader(self.facts, _INVOCATIONS), self.schedule
         partial = f.buffer(self.work, FLOAT, False, self.floats)
@@ -166,7 +176,10 @@ class _Writer:
         return f.dispatch(-(-self.partial // _INVOCATIONS))
 
     def _known(self, b: Blocks, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
-        """The statistics of some queries of a head, by their numbers; for queries that do not exist, those of the last one."""
+        """Load the statistics of some queries of a head, by number.
+
+        Queries beyond the last one get its statistics.
+        """
         f, a = b.f, self.a
         partial = f.buffer(self.work, FLOAT, True, self.floats)
         found = {}
@@ -177,7 +190,7 @@ class _Writer:
 
 
 def _weights(b: Blocks, patch: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
-    """The weights of an invocation's patch, in place of its logits."""
+    """Replace the logits of an invocation's patch by weights."""
     for r, c in product(range(len(patch)), range(len(position.columns))):
         x, query = component(patch, r, c), known[position.at(r, c)[0]]
         b.f.line(f"{x} = exp({x} - {query.maximum}) * {query.inverse_total};")
@@ -185,7 +198,7 @@ def _weights(b: Blocks, patch: Patch, position: BlockPosition, known: dict[str, 
 
 
 def _slopes(b: Blocks, weights: Patch, products: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
-    """The cotangents of logits (times the scale), in place of the weights."""
+    """Replace the weights by the cotangents of logits (times the scale)."""
     f, scale = b.f, literal("f32", b.a.scale)
     for r, c in product(range(len(weights)), range(len(position.columns))):
         x, (query, key) = component(weights, r, c), position.at(r, c)

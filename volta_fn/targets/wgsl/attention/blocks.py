@@ -1,8 +1,8 @@
-"""The building blocks of attention's shaders: products of blocks of rows by a workgroup.
+"""Emit the building blocks of attention: products of blocks of rows.
 
-Each invocation computes a patch of a block: some vectors (``vec4<f32>``) of rows by some vectors of columns. Operands pass through
-workgroup memory slice by slice, and so do weights, transposed. Slices and weights use the same memory in turn: the less each workgroup
-needs, the more of them are resident side by side. Every step ends with a barrier, so that the next one may overwrite that memory.
+Each invocation of a workgroup computes a patch of a block: some vectors (``vec4<f32>``) of rows by some vectors of columns. Operands pass
+through workgroup memory slice by slice, and so do weights, transposed. Slices and weights alternate in the same memory: the less each
+workgroup needs, the more of them are resident. Every step ends with a barrier, so that the next one may overwrite that memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.operands import Matrix
 from volta_fn.targets.wgsl.attention.problem import Attention
-from volta_fn.targets.wgsl.attention.schedule import PaddedLines, Schedule
+from volta_fn.targets.wgsl.attention.schedule import PaddedRows, Schedule
 from volta_fn.targets.wgsl.matmul.subgroup_patches import patch
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
@@ -27,21 +27,22 @@ Patch = list[list[str]]
 
 
 class _Load(NamedTuple):
-    """A vector that an invocation loads of each slice of a matrix, which is read in blocks of `block` rows.
+    """A vector that an invocation loads of each slice of a matrix.
 
-    It is four features of one row, from `column` on; they are stored from `place` on in lines of `line` vectors, one below the other.
+    The matrix is read in blocks of `block` rows. The vector holds four features of one row, from `column` on; they are stored from
+    `offset_` on in lines of `length` vectors.
     """
 
     matrix: Matrix
     block: int
-    line: int
+    length: int
     column: str
     row: str
-    place: str
+    offset_: str
 
 
 class Stream(NamedTuple):
-    """What an invocation loads of the slices of two operands, and variables that hold the slice that was loaded last."""
+    """The loads of an invocation from two operands, and variables for the last slice."""
 
     left: list[_Load]
     right: list[_Load]
@@ -49,38 +50,34 @@ class Stream(NamedTuple):
 
 
 class _Factor(NamedTuple):
-    """One factor of a product in workgroup memory: where its lines begin, and how they lie."""
+    """One factor of a product in workgroup memory: its offset and layout."""
 
     start: str
-    layout: PaddedLines
+    layout: PaddedRows
 
 
 class _Axis(NamedTuple):
-    """The rows or the columns of a block, as they are divided among invocations: `lanes` of them, with `vectors` vectors each."""
+    """The rows or columns of a block: `lanes` invocations with `vectors` vectors each."""
 
     lane: str
     lanes: int
     vectors: int
-    #: How lines across this axis lie in workgroup memory.
-    layout: PaddedLines
+    #: The layout of offsets across this axis in workgroup memory.
+    layout: PaddedRows
 
 
 class Blocks:
-    """A shader of attention.
-
-    Args:
-        transposed: whether there is to be memory for products with transposed weights.
-    """
+    """A shader of attention under construction."""
 
     def __init__(self, a: Attention, schedule: Schedule, facts: TargetCapabilities, *, transposed: bool = False) -> None:
         self.a, self.schedule, self.f = a, schedule, Shader(facts, schedule.invocations)
         self.memory = self.f.workgroup("memory", "vec4<f32>", schedule.memory(max(a.q.width, a.v.width), transposed=transposed))
-        #: Where the memory behind the weights begins.
-        self.behind = schedule.weights(transposed=transposed)
-        self._place_invocation()
+        #: The offset of the memory after the weights.
+        self.after_weights = schedule.weights(transposed=transposed)
+        self._locate_invocation()
 
-    def _place_invocation(self) -> None:
-        """Compute the first vector of rows, and of columns, that an invocation has."""
+    def _locate_invocation(self) -> None:
+        """Compute the first vector of rows, and of columns, of an invocation."""
         f, s = self.f, self.schedule
         down, across = min(s.y, 4), min(s.x, 8)
         below, right, y, x = patch(f, down, across, s.x // across)
@@ -89,55 +86,61 @@ class Blocks:
     # an invocation's patch
 
     def row_numbers(self, begin: str, vectors: int = 0) -> list[str]:
-        """The numbers of an invocation's rows in a block that begins at `begin`: `vectors` vectors of them, or those of logits."""
+        """Return the indices of an invocation's rows in a block that begins at `begin`.
+
+        They are those of `vectors` vectors, or of the rows of logits.
+        """
         s = self.schedule
         return [self.f.let("u32", f"{begin} + ({self.y} + {i * s.y}u) * 4u + {e}u") for i in range(vectors or s.down) for e in range(4)]
 
     def column_numbers(self, begin: str) -> list[str]:
-        """The numbers of an invocation's columns in a block of logits that begins at `begin`."""
+        """Return the indices of an invocation's columns in a block of logits."""
         s = self.schedule
         return [self.f.let("u32", f"{begin} + ({self.x} + {j * s.x}u) * 4u + {e}u") for j in range(s.across) for e in range(4)]
 
     def features(self, vectors: int) -> list[str]:
-        """The number of the first feature of each of an invocation's vectors of a row."""
+        """Return the index of the first feature of each vector of a row of an invocation."""
         return [self.f.let("u32", f"({self.x} + {j * self.schedule.x}u) * 4u") for j in range(vectors)]
 
     def zeros(self, vectors: int, down: int = 0) -> Patch:
-        """Variables for `vectors` vectors of each of an invocation's rows: `down` vectors of rows, or those of logits."""
+        """Declare variables for `vectors` vectors of each of an invocation's rows.
+
+        There are `down` vectors of rows, or as many as of logits.
+        """
         return [[self.f.var("vec4<f32>", "vec4<f32>()") for _ in range(vectors)] for _ in range(4 * (down or self.schedule.down))]
 
     def store(self, m: Matrix, begin: str, patch: Patch) -> None:
-        """Write an invocation's patch of a block of rows that begins at `begin`."""
+        """Store an invocation's patch of a block of rows that begins at `begin`."""
         columns = self.features(len(patch[0]))
-        for row, line in zip(self.row_numbers(begin), patch, strict=True):
-            for column, value in zip(columns, line, strict=True):
+        for row, values in zip(self.row_numbers(begin), patch, strict=True):
+            for column, value in zip(columns, values, strict=True):
                 m.store(row, column, value)
 
     # logits: products of rows with rows
 
     def stream(self, left: Matrix, right: Matrix) -> Stream:
-        """What the products of rows of two matrices load."""
+        """Return the loads for products of rows of two matrices."""
         s = self.schedule
         loads = self._loads(left, s.rows, s.by_column, 0), self._loads(right, s.columns, s.by_row, s.by_column.size(s.depth))
         return Stream(*loads, [self.f.var("vec4<f32>", "vec4<f32>()") for _ in [*loads[0], *loads[1]]])
 
     def load(self, stream: Stream, row: str, column: str, k: str = "0u") -> None:
-        """Load the slices of features from `k` on, of the rows from `row` and from `column` on."""
+        """Load the slices of features from `k` on, of the rows from `row` and `column` on."""
         f, s = self.f, self.schedule
         loads = [*[(load, row) for load in stream.left], *[(load, column) for load in stream.right]]
         for (load, first), vector in zip(loads, stream.loaded, strict=True):
-            place = f.let("u32", f"{first} + {load.row}"), f.let("u32", f"{k} + {load.column}")
-            f.line(f"{vector} = {load.matrix.vector(*place, load.block, s.depth)};")
+            offset_ = f.let("u32", f"{first} + {load.row}"), f.let("u32", f"{k} + {load.column}")
+            f.line(f"{vector} = {load.matrix.vector(*offset_, load.block, s.depth)};")
 
     def products(self, stream: Stream, row: str, column: str) -> Patch:
-        """The products of rows, whose first slices have been loaded. Each next one is loaded while one is multiplied."""
+        """Compute products of rows whose first slices are loaded; prefetch the next ones."""
         f, s = self.f, self.schedule
         sums = self.zeros(s.across)
         width = stream.left[0].matrix.rows.width
         with f.loop(width, 0, s.depth) as k:
             for load, vector in zip([*stream.left, *stream.right], stream.loaded, strict=True):
                 for e, c in enumerate("xyzw"):
-                    f.line(f"{self.memory}[{load.place} + {e * load.line}u][{load.row} % 4u] = {vector}.{c};")
+                    f.line(f"{self.memory}[{load.offset_} + {e * load.length}u][{load.row} % 4u] = {vector}.{c};")
             f.line(BARRIER)
             following = f.let("u32", f"{k} + {s.depth}u")
             with f.block(f"if ({following} < {width}u)"):
@@ -146,15 +149,15 @@ class Blocks:
             f.line(BARRIER)
         return sums
 
-    def _loads(self, m: Matrix, size: int, layout: PaddedLines, start: int) -> list[_Load]:
-        """What an invocation loads of a slice of `size` rows, which is stored from `start` on."""
+    def _loads(self, m: Matrix, size: int, layout: PaddedRows, start: int) -> list[_Load]:
+        """Return an invocation's loads of a slice of `size` rows, stored from `start` on."""
         f, s = self.f, self.schedule
         found = []
-        for turn in range(size * s.depth // 4 // s.invocations):
-            number = f.let("u32", f"local + {turn * s.invocations}u")
+        for round_ in range(size * s.depth // 4 // s.invocations):
+            number = f.let("u32", f"local + {round_ * s.invocations}u")
             group, row = f.let("u32", f"{number} % {s.depth // 4}u"), f.let("u32", f"{number} / {s.depth // 4}u")
-            place = f.let("u32", f"{start}u + {group} * {layout.group}u + {row} / 4u")
-            found.append(_Load(m, size, layout.length, f.let("u32", f"{group} * 4u"), row, place))
+            offset_ = f.let("u32", f"{start}u + {group} * {layout.group}u + {row} / 4u")
+            found.append(_Load(m, size, layout.length, f.let("u32", f"{group} * 4u"), row, offset_))
         return found
 
     def _multiply(self, sums: Patch, count: int, left: _Factor, right: _Factor) -> None:
@@ -166,86 +169,95 @@ class Blocks:
                 for factor, lane in ((left, self.y), (right, self.x))
             ]
             for step in range(unroll):
-                lines = [(start, factor.layout.offset(step)) for start, factor in zip(starts, (left, right), strict=True)]
+                offsets = [(start, factor.layout.offset(step)) for start, factor in zip(starts, (left, right), strict=True)]
                 with f.block(""):
-                    self._add_outer_product(sums, *lines)
+                    self._add_outer_product(sums, *offsets)
 
     def _add_outer_product(self, sums: Patch, left: tuple[str, int], right: tuple[str, int]) -> None:
-        """Add the products of two lines, each of which is given by a place in memory and an offset from there."""
+        """Add the products of two lines, each given by an offset and a constant one."""
         f = self.f
         for n in range(len(sums) // 4):
             f.line(f"let l{n} = {self.memory}[{left[0]} + {left[1] + n * self.schedule.y}u];")
         for n in range(len(sums[0])):
             f.line(f"let r{n} = {self.memory}[{right[0]} + {right[1] + n * self.schedule.x}u];")
-        for r, line in enumerate(sums):
-            for n, total in enumerate(line):
+        for r, totals in enumerate(sums):
+            for n, total in enumerate(totals):
                 f.line(f"{total} = fma(vec4<f32>(l{r // 4}.{'xyzw'[r % 4]}), r{n}, {total});")
 
     # results and gradients: products of weights with rows
 
     def load_rows(self, m: Matrix, first: str) -> list[str]:
-        """Load the first rows that weights are multiplied by, from `first` on, into variables."""
+        """Load the first rows to be multiplied by weights into variables."""
         return [self.f.var("vec4<f32>", x) for x in self._rows_from(m, first)]
 
     def add_products(self, sums: Patch, weights: Patch, m: Matrix, first: str, loaded: list[str], *, transposed: bool = False) -> None:
-        """Add the products of a block of weights, or of its transpose, with the rows of `m` from `first` on.
+        """Add the products of a block of weights, or of its transpose, with rows of `m`.
 
-        These are as many as the block has columns, or rows if it is `transposed`; `load_rows` has loaded the first of them.
+        The rows begin at `first`; the first of them are `loaded`.
         """
         s = self.schedule
         summed, kept = _Axis(self.x, s.x, s.across, s.by_column), _Axis(self.y, s.y, s.down, s.by_row)
         if transposed:
             summed, kept = kept, summed
-        count = summed.lanes // s.pieces
+        count = summed.lanes // s.passes
         for block in range(summed.vectors):
             vectors = [*self._weight_vectors(weights, block, kept.vectors, transposed=transposed)]
-            with self.f.loop(s.pieces) as piece:
-                with self._lanes_of_piece(summed.lane, count, piece):
+            with self.f.loop(s.passes) as pass_:
+                with self._lanes_of_pass(summed.lane, count, pass_):
                     self._store_weights(vectors, summed, kept, count)
-                start = self.f.let("u32", f"{first} + ({block * summed.lanes}u + {piece} * {count}u) * 4u")
+                start = self.f.let("u32", f"{first} + ({block * summed.lanes}u + {pass_} * {count}u) * 4u")
                 self._multiply_rows(sums, m, start, loaded, 4 * count, summed.layout)
 
     def _store_weights(self, vectors: Sequence[tuple[int, int, str]], summed: _Axis, kept: _Axis, count: int) -> None:
-        """Store an invocation's vectors of weights, which belong to one of `count` lanes of the axis that is summed."""
-        for line, vector, weight in vectors:
-            offset = line * summed.layout.length + vector * kept.lanes
-            place = f"{summed.lane} % {count}u * {summed.layout.group}u + {kept.lane} + {offset}u"
-            self.f.line(f"{self.memory}[{place}] = {weight};")
+        """Store an invocation's vectors of weights.
+
+        They belong to one of `count` lanes of the axis that is summed.
+        """
+        for number, vector, weight in vectors:
+            offset = number * summed.layout.length + vector * kept.lanes
+            offset_ = f"{summed.lane} % {count}u * {summed.layout.group}u + {kept.lane} + {offset}u"
+            self.f.line(f"{self.memory}[{offset_}] = {weight};")
 
     def _weight_vectors(self, weights: Patch, block: int, vectors: int, *, transposed: bool) -> Iterator[tuple[int, int, str]]:
-        """Four lines of an invocation's weights across the axis that is summed: the lines' numbers, those of vectors in them, and these."""
-        for line, vector in product(range(4), range(vectors)):
+        """Yield four lines of weights across the summed axis: line, vector and value."""
+        for number, vector in product(range(4), range(vectors)):
             if transposed:
-                yield line, vector, weights[4 * block + line][vector]
+                yield number, vector, weights[4 * block + number][vector]
             else:
-                column = ", ".join(f"{weights[4 * vector + r][block]}.{'xyzw'[line]}" for r in range(4))
-                yield line, vector, f"vec4<f32>({column})"
+                column = ", ".join(f"{weights[4 * vector + r][block]}.{'xyzw'[number]}" for r in range(4))
+                yield number, vector, f"vec4<f32>({column})"
 
-    def _lanes_of_piece(self, lane: str, count: int, piece: str) -> AbstractContextManager[None]:
-        """A block of statements for the invocations whose weights belong to a piece, which has those of `count` lanes."""
-        return self.f.block(f"if ({lane} / {count}u == {piece})" if self.schedule.pieces > 1 else "")
+    def _lanes_of_pass(self, lane: str, count: int, pass_: str) -> AbstractContextManager[None]:
+        """Open a block of statements for the invocations whose weights belong to a pass.
+
+        A pass has the weights of `count` lanes.
+        """
+        return self.f.block(f"if ({lane} / {count}u == {pass_})" if self.schedule.passes > 1 else "")
 
     def _rows_from(self, m: Matrix, first: str) -> list[str]:
-        """An invocation's vectors of the rows from `first` on, as expressions."""
+        """Return an invocation's vectors of the rows from `first` on, as expressions."""
         f, s = self.f, self.schedule
         vectors = s.x * s.vectors(m.rows.width)
         found = []
-        for turn in range(s.value_rows * vectors // s.invocations):
-            number = f.let("u32", f"local + {turn * s.invocations}u")
+        for round_ in range(s.value_rows * vectors // s.invocations):
+            number = f.let("u32", f"local + {round_ * s.invocations}u")
             row = f.let("u32", f"{first} + {number} / {vectors}u")
             found.append(m.vector(row, f.let("u32", f"{number} % {vectors}u * 4u"), gcd(s.rows, s.columns), 4 * vectors))
         return found
 
-    def _multiply_rows(self, sums: Patch, m: Matrix, first: str, loaded: list[str], count: int, layout: PaddedLines) -> None:
-        """Add the products of `count` lines of weights in memory with the rows from `first` on, and load the rows behind."""
+    def _multiply_rows(self, sums: Patch, m: Matrix, first: str, loaded: list[str], count: int, layout: PaddedRows) -> None:
+        """Add the products of weights in memory with the rows from `first` on.
+
+        There are `count` lines of weights. The following rows are prefetched.
+        """
         f, s = self.f, self.schedule
         vectors = s.x * len(sums[0])
         with f.loop(count, 0, s.value_rows) as start:
-            for turn, vector in enumerate(loaded):
-                f.line(f"{self.memory}[{self.behind}u + local + {turn * s.invocations}u] = {vector};")
+            for round_, vector in enumerate(loaded):
+                f.line(f"{self.memory}[{self.after_weights}u + local + {round_ * s.invocations}u] = {vector};")
             f.line(BARRIER)
             for vector, value in zip(loaded, self._rows_from(m, f.let("u32", f"{first} + {start} + {s.value_rows}u")), strict=True):
                 f.line(f"{vector} = {value};")
             begin = f.let("u32", f"{start} / 4u * {layout.group}u")
-            self._multiply(sums, s.value_rows, _Factor(begin, layout), _Factor(f"{self.behind}u", PaddedLines(vectors, 0)))
+            self._multiply(sums, s.value_rows, _Factor(begin, layout), _Factor(f"{self.after_weights}u", PaddedRows(vectors, 0)))
             f.line(BARRIER)

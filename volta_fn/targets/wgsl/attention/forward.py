@@ -1,7 +1,7 @@
-"""Attention without a matrix of all weights: each block of queries meets one block of keys after the other.
+"""Compute attention in blocks of keys, without storing all weights.
 
-As in FlashAttention (Dao et al. 2022), each query has the largest logit so far and the sum of weights relative to it; sums are scaled when
-that maximum grows.
+As in FlashAttention (Dao et al. 2022), each query keeps the largest logit so far and the sum of weights relative to it; sums are scaled
+when that maximum grows.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from volta_fn.targets.wgsl.text import Function
 
 
 def forward(a: Attention, facts: TargetCapabilities) -> Routine:
-    """The routine: operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
+    """Return the routine of attention.
 
-    The statistics, float32 of the shape (heads, T, 2), are a query's largest logit and the sum of its weights relative to that.
+    Operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
     """
     first = 3 if a.mask is None else 4
     b = Blocks(a, forward_schedule(a, facts), facts)
     f, schedule = b.f, b.schedule
     tiles = -(-a.queries // schedule.rows)
-    turn, head = digits(f, f.group, (tiles, a.stack))
-    tile = f.let("u32", f"{tiles - 1}u - {turn}")  # those that see most keys come first
+    position, head = digits(f, f.group, (tiles, a.stack))
+    tile = f.let("u32", f"{tiles - 1}u - {position}")  # those with most visible keys come first
     q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
     out = Matrix.of(f, first, a.out, head, written=True)
     statistics = f.buffer(first + 1, FLOAT, True)
@@ -51,53 +51,56 @@ def forward(a: Attention, facts: TargetCapabilities) -> Routine:
         b.add_products(sums, weights, v, key, values)
     _exchange(b, partial_totals)
     totals = [f.let("f32", _sum(f, _exchanged(b, row))) for row in b.row_numbers("0u")]
-    b.store(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in line] for line, total in zip(sums, totals, strict=True)])
+    b.store(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in row] for row, total in zip(sums, totals, strict=True)])
     for row, maximum, total in zip(b.row_numbers(begin), maxima, totals, strict=True):
         with f.block(f"if ({b.x} == 0u && {row} < {a.queries}u)"):
-            place = f.let("u32", f"({head} * {a.queries}u + {row}) * 2u")
-            statistics.store(place, Number(FLOAT, maximum))
-            statistics.store(f.let("u32", f"{place} + 1u"), Number(FLOAT, total))
+            offset = f.let("u32", f"({head} * {a.queries}u + {row}) * 2u")
+            statistics.store(offset, Number(FLOAT, maximum))
+            statistics.store(f.let("u32", f"{offset} + 1u"), Number(FLOAT, total))
     return Routine((f.dispatch(a.stack * tiles, a.products),))
 
 
 def _exponentiate(b: Blocks, patch: Patch, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
-    """Make weights of logits, relative to the largest so far of their rows; scale earlier sums by how much that has grown."""
+    """Replace logits by weights relative to the largest so far of their rows.
+
+    Earlier sums are scaled by how much that has grown.
+    """
     f = b.f
-    _exchange(b, [f.let("f32", _maximum(f, line)) for line in patch])
-    for row, line, maximum, partial, total in zip(b.row_numbers("0u"), patch, maxima, partial_totals, sums, strict=True):
+    _exchange(b, [f.let("f32", _maximum(f, row_values)) for row_values in patch])
+    for row, row_values, maximum, partial, total in zip(b.row_numbers("0u"), patch, maxima, partial_totals, sums, strict=True):
         new = f.let("f32", f"max({maximum}, {_maximum(f, _exchanged(b, row))})")
         factor = f.let("f32", f"exp({maximum} - {new})")
         f.line(f"{maximum} = {new};")
-        for x in line:
+        for x in row_values:
             f.line(f"{x} = exp({x} - vec4<f32>({new}));")
-        f.line(f"{partial} = fma({partial}, {factor}, {_sum(f, line)});")
+        f.line(f"{partial} = fma({partial}, {factor}, {_sum(f, row_values)});")
         for vector in total:
             f.line(f"{vector} *= {factor};")
     f.line(BARRIER)
 
 
 def _exchange(b: Blocks, values: Sequence[str]) -> None:
-    """Write a number for each of an invocation's rows to workgroup memory, beside those of the other invocations with the same rows."""
+    """Store a number for each of an invocation's rows in workgroup memory."""
     across = b.schedule.x // 4
     for row, value in zip(b.row_numbers("0u"), values, strict=True):
-        b.f.line(f"{b.memory}[{b.behind}u + {row} * {across}u + {b.x} / 4u][{b.x} % 4u] = {value};")
+        b.f.line(f"{b.memory}[{b.after_weights}u + {row} * {across}u + {b.x} / 4u][{b.x} % 4u] = {value};")
     b.f.line(BARRIER)
 
 
 def _exchanged(b: Blocks, row: str) -> list[str]:
-    """What all invocations wrote for a row, as vectors."""
+    """Return the numbers that all invocations stored for a row, as vectors."""
     across = b.schedule.x // 4
-    return [f"{b.memory}[{b.behind}u + {row} * {across}u + {n}u]" for n in range(across)]
+    return [f"{b.memory}[{b.after_weights}u + {row} * {across}u + {n}u]" for n in range(across)]
 
 
 def _sum(f: Function, vectors: Sequence[str]) -> str:
-    """The sum of all elements of vectors."""
+    """Sum all elements of vectors."""
     vector = f.let("vec4<f32>", " + ".join(vectors))
     return f"(({vector}.x + {vector}.y) + ({vector}.z + {vector}.w))"
 
 
 def _maximum(f: Function, vectors: Sequence[str]) -> str:
-    """The largest of all elements of vectors."""
+    """Return the largest of all elements of vectors."""
     vector = f.let("vec4<f32>", vectors[0])
     for other in vectors[1:]:
         vector = f.let("vec4<f32>", f"max({vector}, {other})")

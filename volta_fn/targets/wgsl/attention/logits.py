@@ -1,4 +1,4 @@
-"""Logits: scaled products, and which query sees which key in an invocation's patch of a block of them."""
+"""Emit logits: scaled products, and which query sees which key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volta_fn.targets.wgsl.matmul.indices import digits, times, walked
 from volta_fn.targets.wgsl.scalars.memory import Array
 from volta_fn.targets.wgsl.scalars.number import literal
 
-#: Less than any logit, and than what stands for those that are not seen.
+#: Less than any logit, including those of keys that are not seen.
 LOWEST = literal("f32", -float(np.finfo(np.float32).max))
 
 
@@ -24,7 +24,7 @@ class Mask(NamedTuple):
 
 
 def mask_of(b: Blocks, number: int, head: str) -> Mask:
-    """The mask of a head, in the buffer of a number."""
+    """Return the mask of a head, in the buffer of a number."""
     if b.a.mask is None:
         return Mask(None, "0u")
     array = b.f.buffer(number, np.dtype(np.bool_))
@@ -32,7 +32,10 @@ def mask_of(b: Blocks, number: int, head: str) -> Mask:
 
 
 class BlockPosition(NamedTuple):
-    """Where a block of logits is: its first query and key, and an invocation's rows (queries if `by_queries`, else keys) and columns."""
+    """The position of a block of logits and of an invocation in it.
+
+    It has the first query and key, and an invocation's rows (queries if `by_queries`, else keys) and columns.
+    """
 
     by_queries: bool
     query: str
@@ -42,20 +45,23 @@ class BlockPosition(NamedTuple):
     mask: Mask
 
     def at(self, row: int, column: int) -> tuple[str, str]:
-        """The query and the key of a row and a column."""
+        """Return the query and the key of a row and a column."""
         pair = self.rows[row], self.columns[column]
         return pair if self.by_queries else pair[::-1]
 
 
 def component(patch: Patch, row: int, column: int) -> str:
-    """An element of an invocation's patch, as an expression."""
+    """Return an element of an invocation's patch, as an expression."""
     return f"{patch[row][column // 4]}.{'xyzw'[column % 4]}"
 
 
 def logits(b: Blocks, products: Patch, position: BlockPosition) -> Patch:
-    """The scaled products as variables: `a.unseen` where a query does not see a key, `LOWEST` where there is no such query or key."""
+    """Declare the scaled products as variables.
+
+    They are `a.unseen` where a query does not see a key, and `LOWEST` beyond the last query or key.
+    """
     f, s, a = b.f, b.schedule, b.a
-    patch = [[f.var("vec4<f32>", f"{vector} * {literal('f32', a.scale)}") for vector in line] for line in products]
+    patch = [[f.var("vec4<f32>", f"{vector} * {literal('f32', a.scale)}") for vector in row_values] for row_values in products]
     sides = (position.query, a.queries), (position.key, a.keys)
     (first_row, all_rows), (first_column, all_columns) = sides if position.by_queries else sides[::-1]
     ragged = all_rows % s.rows, all_columns % s.columns
@@ -78,7 +84,10 @@ def logits(b: Blocks, products: Patch, position: BlockPosition) -> Patch:
 
 
 def seen(b: Blocks, query: str, key: str, mask: Mask) -> str:
-    """Whether a query may see a key, as an expression, empty if all see all. It says anything of a query or key that does not exist."""
+    """Return whether a query may see a key, as an expression; empty if all see all.
+
+    It is arbitrary beyond the last query or key.
+    """
     f, a = b.f, b.a
     conditions = [f"{key} <= {query}"] if a.causal else []
     array, base = mask

@@ -1,4 +1,4 @@
-"""The rows of operands and results, of which an invocation loads and stores vectors of four neighbours."""
+"""Load and store rows of operands and results, in vectors of four elements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORK = Working(FLOAT)
 
 
 class Matrix(NamedTuple):
-    """The rows of one head in a buffer, as an invocation of a shader reads or writes them."""
+    """The rows of one head in a buffer, as an invocation of a shader accesses them."""
 
     f: Shader
     array: Array
@@ -27,23 +27,23 @@ class Matrix(NamedTuple):
 
     @classmethod
     def of(cls, f: Shader, number: int, rows: Rows, head: str, *, written: bool = False) -> Matrix:
-        """The rows of a head in the buffer `number`."""
+        """Return the rows of a head in the buffer `number`."""
         array = f.buffer(number, rows.dtype, written, rows.elements if rows.by_vectors else 0)
         return cls(f, array, rows, walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
 
     def vector(self, row: str, column: str, block: int, depth: int) -> str:
-        """Four neighbours in a row, as a vector, with zeros for what is beyond the matrix.
+        """Load four neighbours in a row as a vector, with zeros beyond the matrix.
 
-        Blocks of `block` rows and `depth` columns are read: edges are only checked where the matrix is no whole number of these.
+        Blocks of `block` rows and `depth` columns are read: edges are only checked where these do not divide the matrix.
         """
         f, rows = self.f, self.rows
         at = f.let("u32", f"{self.base} + min({row}, {rows.count - 1}u) * {rows.step}u")
         inside = [f"{row} < {rows.count}u"] if rows.count % block else []
         if rows.by_vectors:
             ok = " && ".join([*inside, *([f"{column} < {rows.width}u"] if rows.width % depth else [])])
-            place = f.let("u32", f"({at} + min({column}, {rows.width - 4}u)) / 4u")
-            whole = f"vec4<f32>({', '.join(_WORK.read(f, x) for x in self.array.load4(place))})"
-            return f.let("vec4<f32>", f"select(vec4<f32>(), {whole}, {ok})" if ok else whole)
+            vector_index = f.let("u32", f"({at} + min({column}, {rows.width - 4}u)) / 4u")
+            loaded = f"vec4<f32>({', '.join(_WORK.read(f, x) for x in self.array.load4(vector_index))})"
+            return f.let("vec4<f32>", f"select(vec4<f32>(), {loaded}, {ok})" if ok else loaded)
         texts = []
         for e in range(4):
             ok = " && ".join([*inside, f"{column} + {e}u < {rows.width}u"])
@@ -52,7 +52,7 @@ class Matrix(NamedTuple):
         return f.let("vec4<f32>", f"vec4<f32>({', '.join(texts)})")
 
     def store(self, row: str, column: str, value: str) -> None:
-        """Write a vector to four neighbours in a row, but nothing beyond the matrix."""
+        """Store a vector to four neighbours in a row, but nothing beyond the matrix."""
         f, rows = self.f, self.rows
         with f.block(f"if ({row} < {rows.count}u)"):
             at = f.let("u32", f"{self.base} + {row} * {rows.step}u + {column}")

@@ -1,4 +1,7 @@
-"""What attention is asked for: ``softmax(scale q kᵀ + mask) v`` for each of many heads, of arrays with rows of neighbours."""
+"""Describe a problem: ``softmax(scale q kᵀ + mask) v`` for many heads.
+
+Arrays have contiguous rows.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from volta_fn.core.aval import Shape, ShapedArray
 
 @dataclass(frozen=True)
 class Rows:
-    """Matrices in an array, one for each head of each batch entry: `count` rows of `width` neighbours, `step` elements apart."""
+    """Matrices in an array, one for each head of each batch entry.
+
+    Each has `count` rows of `width` contiguous elements, with a stride of `step` elements.
+    """
 
     dtype: np.dtype
     elements: int
@@ -29,12 +35,12 @@ class Rows:
 
     @property
     def by_vectors(self) -> bool:
-        """Whether rows can be read four elements at a time: neighbours from a multiple of 4 on are an aligned vector."""
+        """Whether rows can be read four elements at a time, as aligned vectors."""
         return all(n % 4 == 0 for n in (self.elements, self.step, self.width, *self.heads.strides))
 
 
 class MaskWalk(NamedTuple):
-    """Where a mask's elements are: by head, and how far apart by query and by key."""
+    """The strides of a mask: by head, by query and by key."""
 
     heads: Walk
     query: int
@@ -43,22 +49,22 @@ class MaskWalk(NamedTuple):
 
 @dataclass(frozen=True)
 class Attention:
-    """The whole. Results lie in memory as `out`, the gradients as what they are of."""
+    """The problem. Results have the layout of `out`, gradients that of their operands."""
 
     q: Rows
     k: Rows
     v: Rows
     out: Rows
-    #: The result's cotangent; None where there is none.
+    #: The result's cotangent; None in the forward computation.
     cotangent: Rows | None
     scale: float
-    #: What logits are where a query does not see a key.
+    #: The logit where a query does not see a key.
     unseen: float
-    #: Whether query t sees the keys up to t only.
+    #: Whether query t only sees the keys up to t.
     causal: bool
-    #: None: there is no mask.
+    #: None without a mask.
     mask: MaskWalk | None
-    #: Heads of q that share one of k and v: neighbours.
+    #: Consecutive heads of q that share one of k and v.
     shared: int
 
     @property
@@ -68,7 +74,7 @@ class Attention:
 
     @property
     def stack(self) -> int:
-        """How many heads there are, of all batch entries."""
+        """Heads of all batch entries."""
         return self.q.heads.size
 
     @property
@@ -83,12 +89,12 @@ class Attention:
 
     @property
     def products(self) -> int:
-        """How many multiplications there are, all keys seen."""
+        """Multiplications, if all keys are seen."""
         return self.stack * self.queries * self.keys * (self.q.width + self.v.width)
 
 
 def attention_of(avals: Sequence[ShapedArray], form: Form) -> Attention:
-    """The problem of an instruction with operands of these types (see `compiler/ir/attention.py`)."""
+    """Return the problem of an equation with operands of these types."""
     q, k, v = avals[:3]
     heads = tuple([q.shape[a] for a in form.q.heads])
     shared = heads[-1] // k.shape[form.k.heads[-1]]
@@ -111,12 +117,12 @@ def attention_of(avals: Sequence[ShapedArray], form: Form) -> Attention:
 
 
 def _strides(shape: Shape) -> list[int]:
-    """The steps of a contiguous array's axes, in elements."""
+    """Return the strides of a contiguous array, in elements."""
     return [*accumulate(reversed(shape[1:]), mul, initial=1)][::-1] if shape else []
 
 
 def _rows(shape: Shape, dtype: np.dtype, axes: Axes, shared: int = 1) -> Rows:
-    """The matrices of an array, each of which serves so many neighbouring heads."""
+    """Return the matrices of an array, each serving `shared` consecutive heads."""
     steps = _strides(shape)
     sizes, strides = [shape[a] for a in axes.heads], [steps[a] for a in axes.heads]
     if shared > 1:
@@ -125,7 +131,7 @@ def _rows(shape: Shape, dtype: np.dtype, axes: Axes, shared: int = 1) -> Rows:
 
 
 def _mask(shape: Shape, heads: Shape) -> MaskWalk:
-    """A mask whose shape broadcasts to (heads, queries, keys)."""
-    whole = (1,) * (len(heads) + 2 - len(shape)) + shape
-    *stack, query, key = [0 if size == 1 else step for size, step in zip(whole, _strides(whole), strict=True)]
+    """Return a mask whose shape broadcasts to (heads, queries, keys)."""
+    padded = (1,) * (len(heads) + 2 - len(shape)) + shape
+    *stack, query, key = [0 if size == 1 else step for size, step in zip(padded, _strides(padded), strict=True)]
     return MaskWalk(Walk(heads, tuple(stack)), query, key)

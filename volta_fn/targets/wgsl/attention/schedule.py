@@ -1,4 +1,4 @@
-"""Schedules of attention: how blocks of queries and keys are divided among workgroups, and a block among invocations.
+"""Divide the blocks of attention among workgroups, and a block among invocations.
 
 A *vector* is a ``vec4<f32>``. Workgroup memory is an array of vectors.
 """
@@ -11,11 +11,11 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.problem import Attention
 
 
-class PaddedLines(NamedTuple):
-    """A layout of lines of `length` vectors in workgroup memory, with `padding` vectors behind each group of four lines.
+class PaddedRows(NamedTuple):
+    """A layout of lines of `length` vectors in workgroup memory.
 
-    The padding keeps what eight neighbouring invocations write in different banks, whether each writes an element of every line of a group
-    or a vector of every group.
+    It has `padding` vectors after each group of four lines. The padding keeps what eight neighbouring invocations write in different banks,
+    whether each writes an element of every line of a group or a vector of every group.
     """
 
     length: int
@@ -26,26 +26,29 @@ class PaddedLines(NamedTuple):
         """Vectors from one group of four lines to the next."""
         return 4 * self.length + self.padding
 
-    def size(self, lines: int) -> int:
-        """Vectors that `lines` lines, a multiple of four, take."""
-        return lines // 4 * self.group
+    def size(self, count: int) -> int:
+        """Return the vectors that `count` lines, a multiple of four, occupy."""
+        return count // 4 * self.group
 
-    def offset(self, lines: int) -> int:
-        """Vectors from the first line of a group to the one that is `lines` lines further on."""
-        return lines // 4 * self.group + lines % 4 * self.length
+    def offset(self, count: int) -> int:
+        """Return the vectors from the first line of a group to a later one."""
+        return count // 4 * self.group + count % 4 * self.length
 
 
 class Schedule(NamedTuple):
-    """Workgroups of y by x invocations, each with `down` vectors of rows and `across` vectors of columns of a block of logits."""
+    """Workgroups of y by x invocations.
+
+    Each has `down` vectors of rows and `across` vectors of columns of a block of logits.
+    """
 
     y: int
     x: int
     down: int = 1
     across: int = 1
-    #: Steps of a product that are unrolled.
+    #: Iterations of a product that are unrolled.
     unroll: int = 4
-    #: Pieces in which a block of weights passes through workgroup memory, to take less of it.
-    pieces: int = 1
+    #: Passes in which a block of weights goes through workgroup memory, to take less of it.
+    passes: int = 1
     #: Features of both operands of logits that are in workgroup memory at a time.
     depth: int = 16
     #: Rows of the matrix that weights are multiplied by which are in workgroup memory at a time. Every invocation loads at least one
@@ -68,48 +71,51 @@ class Schedule(NamedTuple):
         return 4 * self.x * self.across
 
     @property
-    def by_column(self) -> PaddedLines:
+    def by_column(self) -> PaddedRows:
         """Lines that have an element for every row of the block."""
-        return PaddedLines(self.y * self.down)
+        return PaddedRows(self.y * self.down)
 
     @property
-    def by_row(self) -> PaddedLines:
+    def by_row(self) -> PaddedRows:
         """Lines that have an element for every column of the block."""
-        return PaddedLines(self.x * self.across)
+        return PaddedRows(self.x * self.across)
 
     def vectors(self, width: int) -> int:
-        """How many vectors of a row of `width` features an invocation has."""
+        """Return how many vectors of a row of `width` features an invocation has."""
         return -(-width // (4 * self.x))
 
     def slices(self) -> int:
-        """Vectors of workgroup memory for slices of both operands of logits."""
+        """Return the vectors of workgroup memory for slices of both operands of logits."""
         return self.by_column.size(self.depth) + self.by_row.size(self.depth)
 
     def weights(self, *, transposed: bool) -> int:
-        """Vectors of workgroup memory for a piece of a block of weights, or of its transpose if that is multiplied, too."""
-        plain = self.by_column.size(4 * self.x // self.pieces)
-        return max(plain, self.by_row.size(4 * self.y // self.pieces)) if transposed else plain
+        """Return the vectors of workgroup memory for a pass over a block of weights.
+
+        If its transpose is multiplied, too, both must fit.
+        """
+        plain = self.by_column.size(4 * self.x // self.passes)
+        return max(plain, self.by_row.size(4 * self.y // self.passes)) if transposed else plain
 
     def memory(self, width: int, *, transposed: bool) -> int:
-        """Vectors of workgroup memory in all.
+        """Return the vectors of workgroup memory in total.
 
-        They hold slices; or weights, and behind them the rows that these are multiplied by or a number for each row of each invocation.
+        They hold slices; or weights, followed by the rows that these are multiplied by or a number for each row of each invocation.
         """
-        behind = max(self.value_rows * self.x * self.vectors(width), self.rows * self.x // 4)
-        return max(self.slices(), self.weights(transposed=transposed) + behind)
+        after_weights = max(self.value_rows * self.x * self.vectors(width), self.rows * self.x // 4)
+        return max(self.slices(), self.weights(transposed=transposed) + after_weights)
 
     def fitted(self, width: int, facts: TargetCapabilities, *, transposed: bool) -> Schedule | None:
-        """The same with as few more pieces as a device has room for; None if it has no room."""
+        """Return the schedule with as few more passes as fit a device; None if none fits."""
         if self.invocations > facts.invocations:
             return None
-        pieces = range(self.pieces, 4 * min(self.x, self.y) // self.value_rows + 1)  # none has fewer rows than are multiplied at a time
-        fitting = (self._replace(pieces=n) for n in pieces if self.x % n == 0)
+        passes = range(self.passes, 4 * min(self.x, self.y) // self.value_rows + 1)  # each has enough rows for a product
+        fitting = (self._replace(passes=n) for n in passes if self.x % n == 0)
         return next((s for s in fitting if 16 * s.memory(width, transposed=transposed) <= facts.workgroup_memory), None)
 
 
 #: Schedules for little work, and for much of it: forward, backward, and backward for wide rows. Every device has room for the first three.
 _USUAL, _FORWARD, _BACKWARD = Schedule(8, 16), Schedule(16, 8, across=2, unroll=16), Schedule(16, 16)
-_WIDE = Schedule(16, 16, 2, unroll=16, pieces=2)
+_WIDE = Schedule(16, 16, 2, unroll=16, passes=2)
 
 #: Blocks that keep a GPU busy; workgroups enough that the last ones, which leave it partly idle, take a small part of the time (on an
 #: H200 some 260 are resident at once); bytes that partial gradients may take.
@@ -117,18 +123,18 @@ _MANY, _ENOUGH, _MOST_BYTES = 256, 1536, 1 << 29
 
 
 def forward_schedule(a: Attention, facts: TargetCapabilities) -> Schedule:
-    """How the queries of each head are divided into blocks."""
+    """Divide the queries of each head into blocks."""
     return _first((_FORWARD,), a, a.stack * a.queries, facts, transposed=False)
 
 
 def backward_schedule(a: Attention, facts: TargetCapabilities) -> Schedule:
-    """How the keys of each head are divided into blocks."""
+    """Divide the keys of each head into blocks."""
     wide = max(a.q.width, a.v.width) > 4 * _BACKWARD.x
     return _first((_WIDE, _BACKWARD) if wide else (_BACKWARD,), a, a.groups * a.keys, facts, transposed=True)
 
 
 def _first(schedules: tuple[Schedule, ...], a: Attention, rows: int, facts: TargetCapabilities, *, transposed: bool) -> Schedule:
-    """The first of some schedules that divides the work into many blocks, or else the usual one."""
+    """Return the first schedule that gives many blocks, or else the usual one."""
     width = max(a.q.width, a.v.width)
     fitting = [s.fitted(width, facts, transposed=transposed) for s in schedules if rows >= _MANY * s.rows]
     found = next((s for s in fitting if s is not None), None) or _USUAL.fitted(width, facts, transposed=transposed)
@@ -137,9 +143,12 @@ def _first(schedules: tuple[Schedule, ...], a: Attention, rows: int, facts: Targ
 
 
 def chunks(a: Attention, schedule: Schedule, facts: TargetCapabilities) -> int:
-    """How many workgroups the blocks of keys of a head are divided among, evenly. Each accumulates a whole gradient of Q."""
+    """Return among how many workgroups to divide the blocks of keys of a head, evenly.
+
+    Each accumulates a gradient of all of Q.
+    """
     each = 16 * a.stack * a.queries * (1 + -(-a.q.width // 4))
     room = min(facts.binding, _MOST_BYTES) // each
     tiles = -(-a.keys // schedule.rows)
-    turns = -(-tiles // max(1, min(-(-_ENOUGH // a.groups), room)))
-    return -(-tiles // turns)
+    rounds = -(-tiles // max(1, min(-(-_ENOUGH // a.groups), room)))
+    return -(-tiles // rounds)

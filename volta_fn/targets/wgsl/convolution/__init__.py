@@ -1,6 +1,7 @@
-"""Convolutions in WGSL, and both of their gradients: as matrix products over index maps, by `winograd`, or, for few outputs, by `narrow`.
+"""Compute convolutions in WGSL, and both of their gradients.
 
-`choice` selects one; `winograd_schedule` divides a convolution by Winograd's algorithm into pieces, and estimates their time.
+They become matrix products over index maps, or, by `winograd`, products at points, or, for few outputs, `narrow`. `choice` selects one;
+`winograd_schedule` tiles a convolution by Winograd's algorithm and estimates its time.
 """
 
 from volta_fn.targets.wgsl.convolution.choice import conv_general_dilated as conv_general_dilated

@@ -1,4 +1,4 @@
-"""The maker of routines for `conv_general_dilated`: which algorithm for which shape."""
+"""Select the algorithm for `conv_general_dilated`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported
 
 _UINT32 = np.dtype(np.uint32)
 
-#: Multiplications that keep a GPU busy without anything beside them.
+#: Multiplications that keep a GPU busy alone.
 _MUCH = 1 << 26
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of a convolution; None for dtypes that the device does not have, and for results without elements."""
-    parts, dtypes, elements = _canonical(avals, params)
+    """Return the routine of a convolution.
+
+    None for dtypes that the device lacks, and for results without elements.
+    """
+    correlations_, dtypes, elements = _canonical(avals, params)
     if not all(is_supported(dtype, facts) for dtype in dtypes):
         return None
     algorithm = params.get("algorithm", "auto")
-    summed = [c for c in parts if c.taps * c.channels]
-    dispatches: list[Dispatch] = [] if summed == parts else [_zeros(dtypes[2], elements[2], facts)]
+    summed = [c for c in correlations_ if c.taps * c.channels]
+    dispatches: list[Dispatch] = [] if summed == correlations_ else [_zeros(dtypes[2], elements[2], facts)]
     workspaces: list[int] = []
     for c in summed:
         first = len(avals) + 1 + len(workspaces)
@@ -51,34 +54,31 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
 
 
 def _zeros(dtype: np.dtype, size: int, facts: TargetCapabilities) -> Dispatch:
-    """The shader that makes all results zero."""
+    """Write zeros to all results."""
     shader, words = Shader(facts, INVOCATIONS), -(-size * dtype.itemsize // 4)
     target = shader.buffer(2, _UINT32, written=True, size=words)
     return for_each(shader, -(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
 
 
 def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, BufferNumbers]]:
-    """The contractions whose results are, together, those of a convolution; none if there are none.
-
-    Each is a matrix product of which one operand, the patches of the input, is never made: it is read through an index map.
-    """
-    parts, dtypes, elements = _canonical(avals, params)
-    return [oriented(of_correlation(c, dtypes, elements)) for c in parts]
+    """Return the contractions that make a convolution; none if it has no elements."""
+    correlations_, dtypes, elements = _canonical(avals, params)
+    return [oriented(of_correlation(c, dtypes, elements)) for c in correlations_]
 
 
 def products_at_points(
     avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities
 ) -> list[tuple[Contraction, BufferNumbers]]:
-    """The products in a convolution's parts that Winograd's algorithm is chosen for."""
-    parts, dtypes, _ = _canonical(avals, params)
-    shapes = [shape_of(c, dtypes, facts, wanted=False) for c in parts]
+    """Return the products at points of correlations that use Winograd's algorithm."""
+    correlations_, dtypes, _ = _canonical(avals, params)
+    shapes = [shape_of(c, dtypes, facts, wanted=False) for c in correlations_]
     return [product_of(shape, BufferNumbers()) for shape in shapes if shape is not None]
 
 
 class _Canonical(NamedTuple):
-    """A convolution as correlations, and the dtypes and numbers of elements of both operands and the result."""
+    """A convolution as correlations, with the dtypes and sizes of operands and result."""
 
-    parts: list[Correlation]
+    correlations_: list[Correlation]
     dtypes: tuple[np.dtype, np.dtype, np.dtype]
     elements: tuple[int, int, int]
 
@@ -87,6 +87,6 @@ def _canonical(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> _Canon
     lhs, rhs = avals
     preferred = params["preferred_element_type"]
     dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
-    parts = correlations(lhs.shape, rhs.shape, params)
-    size = sum(c.groups * c.images * c.outputs * c.places for c in parts)
-    return _Canonical(parts if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))
+    correlations_ = correlations(lhs.shape, rhs.shape, params)
+    size = sum(c.groups * c.images * c.outputs * c.places for c in correlations_)
+    return _Canonical(correlations_ if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))

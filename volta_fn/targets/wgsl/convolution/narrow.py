@@ -1,8 +1,8 @@
-"""Convolutions with few outputs: every element of x that is loaded serves several places, and all outputs.
+"""Compute convolutions with few outputs: loaded elements serve several results.
 
-An invocation has places below each other, for all outputs of a group. It goes along channels and along a window's columns, of which it
-loads what its places need; neighbouring invocations have neighbouring places in a row, so that they load neighbours. The taps are in
-workgroup memory, some channels of them at a time.
+An invocation has several rows of results, for all outputs of a group. It iterates over channels and a window's columns, of which it loads
+what its results need; neighbouring invocations have neighbouring columns, so that they load neighbours. The taps are in workgroup memory,
+some channels of them at a time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 
 _INVOCATIONS = 128
 
-#: Outputs at most, and sums that an invocation has.
+#: Outputs, at most, and sums of an invocation.
 _FEW, _SUMS = 4, 12
 
-#: Terms of a sum, at most, for each result that there is: longer sums are to be shared out.
+#: Terms of a sum, at most, per result: longer sums are better divided.
 _LONG = 4
 
-#: Taps at most, and taps that are in workgroup memory at a time.
+#: Taps, at most, and taps in workgroup memory at a time.
 _TAPS, _STAGED = 64, 512
 
 
@@ -35,7 +35,7 @@ _Dtypes = tuple[np.dtype, np.dtype, np.dtype]
 
 
 def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
-    """Whether this is the way for a correlation with results of a dtype."""
+    """Return whether this algorithm serves a correlation with results of a dtype."""
     if len(c.axes) != 2 or c.outputs > _FEW or not 4 <= c.taps <= _TAPS or working(dtype).lanes != 4:
         return False
     if c.x.strides[-1] != 1 or min(axis.places for axis in c.axes) < 4 or 0 in (c.channels, *[axis.size for axis in c.axes]):
@@ -44,7 +44,7 @@ def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
 
 
 def narrow(c: Correlation, dtypes: _Dtypes, facts: TargetCapabilities) -> Dispatch:
-    """The shader."""
+    """Return the dispatch."""
     return _Narrow(c, working(dtypes[2]), dtypes, facts).dispatch()
 
 
@@ -69,7 +69,7 @@ class _Narrow:
         image, strip, column = digits(f, f.let("u32", f"min({index}, {count - 1}u)"), (c.images, strips, across.places))
         first = f.let("u32", times(strip, self.below))
         start = walked(f, [group, image], c.x.strides[:2], c.x.offset)
-        self._lines(first)
+        self._locate_rows(first)
         self.left = f.let("u32", f"{times(column, across.stride)} + {-across.low % 2**32}u")
         self.sums = [[f.var(self.work.type, f"{self.work.type}()") for _ in range(c.outputs)] for _ in range(self.below)]
         if self.channels == c.channels:
@@ -82,14 +82,14 @@ class _Narrow:
             self._store(group, image, first, column)
         return f.dispatch(c.groups * each, c.products)
 
-    def _lines(self, first: str) -> None:
-        """The lines of x that the places meet, by how far they are from the first one: offsets, and whether they exist."""
+    def _locate_rows(self, first: str) -> None:
+        """Compute the rows of x that the results meet: offsets, and whether they exist."""
         f, axis = self.f, self.c.axes[0]
-        self.lines: dict[int, tuple[str, str]] = {}
+        self.rows_of_x: dict[int, tuple[str, str]] = {}
         for step in sorted({p * axis.stride + k * axis.dilation for p in range(self.below) for k in range(axis.taps)}):
             at = f.let("u32", f"{times(first, axis.stride)} + {(step - axis.low) % 2**32}u")
             exists = f.let("bool", f"{at} < {axis.size}u")
-            self.lines[step] = f.let("u32", times(f"min({at}, {axis.size - 1}u)", self.c.x.strides[3])), exists
+            self.rows_of_x[step] = f.let("u32", times(f"min({at}, {axis.size - 1}u)", self.c.x.strides[3])), exists
 
     def _add(self, group: str, start: str, channel: str, count: int | str) -> None:
         """Add the products of some channels."""
@@ -100,25 +100,25 @@ class _Narrow:
             at = f.let("u32", f"{self.left} + {times(j, across.dilation)}")
             exists = f.let("bool", f"{at} < {across.size}u")
             base = f.let("u32", f"{base} + min({at}, {across.size - 1}u)")
-            xs = {step: self._read(base, line, exists) for step, line in self.lines.items()}
+            xs = {step: self._read(base, row_, exists) for step, row_ in self.rows_of_x.items()}
             for k in range(down.taps):
                 tap = f.let(self.tap, f"{self.taps}[({i} * {across.taps}u + {j}) * {down.taps}u + {k}u]")
                 weights = [f"{tap}.{'xyzw'[o]}" if c.outputs > 1 else tap for o in range(c.outputs)]
                 for (p, sums), (o, w) in product(enumerate(self.sums), enumerate(weights)):
                     f.line(f"{sums[o]} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sums[o])};")
 
-    def _read(self, base: str, line: tuple[str, str], exists: str) -> str:
-        f, (offset, there) = self.f, line
+    def _read(self, base: str, row_: tuple[str, str], exists: str) -> str:
+        f, (offset, there) = self.f, row_
         value = self.work.read(f, self.x.load(f.let("u32", f"{base} + {offset}")))
         return f.let(self.work.type, f"select({self.work.type}(), {value}, {there} && {exists})")
 
     def _stage(self, group: str, channel: str) -> None:
-        """Bring the taps of channels from one on into workgroup memory, by channel, column and line."""
+        """Load the taps of channels to workgroup memory, by channel, column and row."""
         c, f, work = self.c, self.f, self.work
         sizes = self.channels, c.axes[1].taps, c.axes[0].taps
         with f.loop(self.channels * c.taps, "local", _INVOCATIONS) as number:
             further, j, k = digits(f, number, sizes)
-            # Beyond the last channel it is the last.
+            # Beyond the last channel: the last one.
             one = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
             at = walked(f, [group, one, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
             found = [work.read(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
@@ -129,8 +129,8 @@ class _Narrow:
     def _store(self, group: str, image: str, first: str, column: str) -> None:
         c, f, down = self.c, self.f, self.c.axes[0]
         for p, sums in enumerate(self.sums):
-            line = f.let("u32", f"{first} + {p}u")
-            with f.block(f"if ({line} < {down.places}u)" if down.places % self.below else ""):
-                at = walked(f, [group, image, line, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
+            row_ = f.let("u32", f"{first} + {p}u")
+            with f.block(f"if ({row_} < {down.places}u)" if down.places % self.below else ""):
+                at = walked(f, [group, image, row_, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
                 for o, sum_ in enumerate(sums):
                     self.y.store(total(f, at, o * c.y.strides[2]), self.work.number(f, sum_, self.y.dtype))

@@ -1,8 +1,9 @@
-"""Winograd's convolution: windows that move by single steps, as products at points (see `compiler/contractions/winograd_points`).
+"""Compute Winograd's convolution: products at points.
 
-The *blocks* of taps, and squares of n by n elements of the input that overlap (*tiles*), are transformed to workspaces
-``[points, groups, …]``; at each of the n² points tiles times terms (channels and blocks) are multiplied with terms times outputs; and the
-products are transformed to squares of m by m places. What is near in memory is so in the workspaces, too (see `cutting`).
+See `compiler.contractions.winograd_points`; windows move by single steps. The *blocks* of taps, and overlapping squares of n by n elements
+of the input (*tiles*), are transformed to workspaces ``[points, groups, …]``; at each of the n² points tiles times terms (channels and
+blocks) are multiplied with terms times outputs; and the products are transformed to squares of m by m results. Neighbours in memory stay
+neighbours in the workspaces.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ _FLOAT = np.dtype(np.float32)
 
 
 class Arithmetic:
-    """The algebra of expressions."""
+    """The algebra of expressions, in which the transforms are written."""
 
     def __init__(self, f: Shader) -> None:
         self.f = f
 
     def plus(self, x: str, y: str) -> str:
-        """x + y"""
+        """Return x + y."""
         return self.f.let("f32", f"{x} + {y}")
 
     def minus(self, x: str, y: str) -> str:
-        """x - y"""
+        """Return x - y."""
         return self.f.let("f32", f"{x} - {y}")
 
     def more(self, x: str, factor: float, y: str) -> str:
-        """x + factor y"""
+        """Return x + factor y."""
         return self.f.let("f32", f"fma({factor!r}f, {y}, {x})")
 
     def times(self, factor: float, x: str) -> str:
-        """factor x"""
+        """Return factor x."""
         return self.f.let("f32", f"{factor!r}f * {x}")
 
 
 def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: TargetCapabilities, workspace: int) -> Routine:
-    """The routine of a correlation that is cut up; its three workspaces have the numbers from `workspace` on."""
+    """Return the routine of a tiled correlation; its workspaces follow `workspace`."""
     work = working(dtypes[2])
     buffers = BufferNumbers(workspace, workspace + 1, workspace + 2, workspace + 3)
     product, ordered = product_of(shape, buffers)
@@ -68,7 +69,7 @@ def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: T
 
 
 def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[Contraction, BufferNumbers]:
-    """The stack of products at points."""
+    """Return the stack of products at points."""
     o, (t, p) = shape.by_outputs, shape.by_tiles
     terms, outputs, count, stack = shape.terms, shape.c.outputs, shape.count, shape.stack
 
@@ -82,82 +83,88 @@ def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[Contraction, Buffe
     target = Target(
         _FLOAT, shape.sizes[2], 0, walk(stack, outputs * count), walk(outputs, count if p else 1), walk(count, 1 if p else outputs)
     )
-    whole = Contraction(taps, tiles, target)
-    return (whole, buffers) if p else (whole.swapped(), buffers.swapped())
+    contraction = Contraction(taps, tiles, target)
+    return (contraction, buffers) if p else (contraction.swapped(), buffers.swapped())
 
 
 class _Writer:
-    """The shaders of the transforms."""
+    """Writes the shaders of the transforms."""
 
     def __init__(self, shape: Shape, work: Working, facts: TargetCapabilities, workspace: int) -> None:
         self.shape, self.c, self.work, self.facts, self.workspace = shape, shape.c, work, facts, workspace
 
     def _each(self, sizes: tuple[int, ...], write: Callable[[Shader, list[str]], None], f: Shader) -> Dispatch:
-        """A shader with an invocation for each place in an array of these sizes."""
+        """Write a shader with an invocation for each index of an array of these sizes."""
         number = f.let("u32", f"group * {_INVOCATIONS}u + local")
         with f.block(f"if ({number} < {prod(sizes)}u)"):
             write(f, digits(f, number, sizes))
         return f.dispatch(-(-prod(sizes) // _INVOCATIONS))
 
     def taps(self, dtype: np.dtype) -> Dispatch:
-        """w at the points, ``[points, groups, terms, outputs]`` or ``[points, groups, outputs, terms]``."""
+        """Transform w to the points.
+
+        The result is ``[points, groups, terms, outputs]`` or ``[points, groups, outputs, terms]``.
+        """
         c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
         w, out = f.buffer(1, dtype), f.buffer(self.workspace, _FLOAT, True)
         terms, n, r = shape.terms, shape.points, shape.block
 
-        def write(f: Shader, place: list[str]) -> None:
-            group, term, output = place if shape.by_outputs else (place[0], place[2], place[1])
+        def write(f: Shader, index: list[str]) -> None:
+            group, term, output = index if shape.by_outputs else (index[0], index[2], index[1])
             channel, *corner = digits(f, term, shape.blocks)
             start = walked(f, [group, output, channel], c.w.strides[:3], c.w.offset)
             square = _Square(f, c.w.strides[3:], [axis.taps for axis in c.axes])
             for number, axis in zip(corner, c.axes, strict=True):
-                square.line([f.let("u32", f"{number} * {r}u + {i}u") for i in range(r)], check=axis.taps % r != 0)
-            a, lines = Arithmetic(f), square.read(lambda at: self._read(f, w, at), start)
-            across = [of_taps(a, line, n) for line in lines]
-            found = [of_taps(a, [line[j] for line in across], n) for j in range(n)]
+                square.row([f.let("u32", f"{number} * {r}u + {i}u") for i in range(r)], check=axis.taps % r != 0)
+            a, rows = Arithmetic(f), square.read(lambda at: self._read(f, w, at), start)
+            across = [of_taps(a, row, n) for row in rows]
+            found = [of_taps(a, [row[j] for row in across], n) for j in range(n)]
             steps = (terms * c.outputs, c.outputs, 1) if shape.by_outputs else (terms * c.outputs, terms, 1)
-            self._scatter(f, out, found, walked(f, place, steps), c.groups * terms * c.outputs)
+            self._scatter(f, out, found, walked(f, index, steps), c.groups * terms * c.outputs)
 
         return self._each((c.groups, terms, c.outputs) if shape.by_outputs else (c.groups, c.outputs, terms), write, f)
 
     def tiles(self, dtype: np.dtype) -> Dispatch:
-        """x at the points, ``[points, groups, terms, tiles]`` or ``[points, groups, tiles, terms]``."""
+        """Transform x to the points.
+
+        The result is ``[points, groups, terms, tiles]`` or ``[points, groups, tiles, terms]``.
+        """
         c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
         x, out = f.buffer(0, dtype), f.buffer(self.workspace + 1, _FLOAT, True)
         terms, count, n = shape.terms, shape.count, shape.points
 
-        def write(f: Shader, place: list[str]) -> None:
-            group, term, tile = place if shape.by_tiles[0] else (place[0], place[2], place[1])
+        def write(f: Shader, index: list[str]) -> None:
+            group, term, tile = index if shape.by_tiles[0] else (index[0], index[2], index[1])
             (image, *corner), (channel, *further) = digits(f, tile, shape.tiles), digits(f, term, shape.blocks)
             start = walked(f, [group, image, channel], c.x.strides[:3], c.x.offset)
             square = _Square(f, c.x.strides[3:], [axis.size for axis in c.axes])
             for number, block, axis in zip(corner, further, c.axes, strict=True):
-                first = total(f, times(number, shape.places), times(block, shape.block))
-                square.line([f.let("u32", f"{first} + {(i - axis.low) % 2**32}u") for i in range(n)], check=True)
-            a, lines = Arithmetic(f), square.read(lambda at: self._read(f, x, at), start)
-            across = [of_input(a, line) for line in lines]
-            found = [of_input(a, [line[j] for line in across]) for j in range(n)]
+                first = total(f, times(number, shape.positions), times(block, shape.block))
+                square.row([f.let("u32", f"{first} + {(i - axis.low) % 2**32}u") for i in range(n)], check=True)
+            a, rows = Arithmetic(f), square.read(lambda at: self._read(f, x, at), start)
+            across = [of_input(a, row) for row in rows]
+            found = [of_input(a, [row[j] for row in across]) for j in range(n)]
             steps = (terms * count, count, 1) if shape.by_tiles[0] else (terms * count, terms, 1)
-            self._scatter(f, out, found, walked(f, place, steps), c.groups * terms * count)
+            self._scatter(f, out, found, walked(f, index, steps), c.groups * terms * count)
 
         many = prod(shape.tiles)
         return self._each((c.groups, terms, many) if shape.by_tiles[0] else (c.groups, many, terms), write, f)
 
     def results(self, dtype: np.dtype) -> Dispatch:
-        """The places from the products."""
+        """Transform the products to results."""
         c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
         products, out = f.buffer(self.workspace + 2, _FLOAT), f.buffer(2, dtype, True)
-        m, n = shape.places, shape.points
+        m, n = shape.positions, shape.points
         sizes = [axis.places for axis in c.axes]
 
-        def write(f: Shader, place: list[str]) -> None:
-            group, output, tile = place if shape.by_tiles[1] else (place[0], place[2], place[1])
+        def write(f: Shader, index: list[str]) -> None:
+            group, output, tile = index if shape.by_tiles[1] else (index[0], index[2], index[1])
             a = Arithmetic(f)
             steps = (c.outputs * shape.count, shape.count, 1) if shape.by_tiles[1] else (c.outputs * shape.count, c.outputs, 1)
-            start, step = walked(f, place, steps), c.groups * c.outputs * shape.count
+            start, step = walked(f, index, steps), c.groups * c.outputs * shape.count
             read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
-            lines = [to_places(a, line, m) for line in read]
-            found = [to_places(a, [line[j] for line in lines], m) for j in range(m)]  # by column and row
+            rows = [to_places(a, row, m) for row in read]
+            found = [to_places(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
             image, *corner = digits(f, tile, shape.tiles)
             first = [f.let("u32", f"{number} * {m}u") for number in corner]
             base = walked(f, [group, image, output, *first], c.y.strides, c.y.offset)
@@ -175,7 +182,7 @@ class _Writer:
 
     @staticmethod
     def _scatter(f: Shader, out: Array, columns: list[list[str]], start: str, step: int) -> None:
-        """Write values, by column and row, at points `step` elements apart."""
+        """Store values, by column and row, at points with a stride of `step` elements."""
         n = len(columns)
         for i in range(n):
             for j in range(n):
@@ -183,30 +190,30 @@ class _Writer:
 
 
 class _Square:
-    """Elements on a few lines along either of two axes, of which those outside are zero."""
+    """Elements at the crossings of some rows and columns; those outside are zero."""
 
     def __init__(self, f: Shader, strides: Sequence[int], sizes: Sequence[int]) -> None:
         self.f, self.strides, self.sizes = f, strides, sizes
         self.offsets: list[list[str]] = []
         self.inside: list[list[str]] = []
 
-    def line(self, places: list[str], *, check: bool) -> None:
-        """Where the elements are along the next axis, and whether some may be outside."""
+    def row(self, positions: list[str], *, check: bool) -> None:
+        """Add the offsets along the next axis; `check` tells whether some may be outside."""
         f, axis = self.f, len(self.offsets)
-        self.offsets.append([f.let("u32", times(at, self.strides[axis])) for at in places])
-        self.inside.append([f.let("bool", f"{at} < {self.sizes[axis]}u") for at in places] if check else [])
+        self.offsets.append([f.let("u32", times(at, self.strides[axis])) for at in positions])
+        self.inside.append([f.let("bool", f"{at} < {self.sizes[axis]}u") for at in positions] if check else [])
 
     def read(self, load: Callable[[str], str], start: str) -> list[list[str]]:
         """Load all of them."""
-        f, (rows, columns), (above, beside) = self.f, self.offsets, self.inside
+        f, (rows, columns), (above, left) = self.f, self.offsets, self.inside
 
         def one(i: int, j: int) -> str:
-            tests = [line[k] for line, k in ((above, i), (beside, j)) if line]
-            place = f"{start} + {rows[i]} + {columns[j]}"
+            tests = [row[k] for row, k in ((above, i), (left, j)) if row]
+            index = f"{start} + {rows[i]} + {columns[j]}"
             if not tests:
-                return load(f.let("u32", place))
+                return load(f.let("u32", index))
             there = f.let("bool", " && ".join(tests))
-            value = load(f.let("u32", f"select(0u, {place}, {there})"))
+            value = load(f.let("u32", f"select(0u, {index}, {there})"))
             return f.let("f32", f"select(0.0f, {value}, {there})")
 
         return [[one(i, j) for j in range(len(columns))] for i in range(len(rows))]

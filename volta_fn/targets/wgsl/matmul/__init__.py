@@ -1,4 +1,4 @@
-"""Products of matrices in WGSL, and whatever else is a contraction over index maps.
+"""Compute matrix products in WGSL, and other contractions over index maps.
 
 In the order in which to read: `indices` (writing code with indices), `compute_dtype` (the dtype of sums), `schedule` (how work is divided),
 `slices` (staging operands in workgroup memory), `subgroup_patches` (which sums an invocation has), `epilogues` and `results` (storing
@@ -10,7 +10,7 @@ from volta_fn.targets.wgsl.matmul.dot import dot_general as dot_general
 from volta_fn.targets.wgsl.matmul.fused import contraction as contraction
 from volta_fn.targets.wgsl.matmul.fused import contracts as contracts
 from volta_fn.targets.wgsl.matmul.fused import is_little as is_little
-from volta_fn.targets.wgsl.matmul.fused import parts as parts
+from volta_fn.targets.wgsl.matmul.fused import split_k as split_k
 
 #: Makers of routines by the name of the primitive.
 ROUTINES = {"dot_general": dot_general}

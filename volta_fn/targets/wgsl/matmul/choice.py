@@ -1,4 +1,4 @@
-"""Choosing schedules: an estimate of the time that each takes on a large GPU, and the best few by it, to be measured."""
+"""Choose schedules by an estimate of their time on a large GPU."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.matmul.tuned_schedules import remembered
 
-#: Multiprocessors of the device, and how many invocations keep one of them busy with multiplying.
+#: Multiprocessors of the device, and the invocations that saturate one of them.
 _PROCESSORS = 132
 _BUSY = 256
 
-#: Multiplications that a multiprocessor does while a slice waits for memory, and while a dispatch waits for the one before it; and
-#: that all of them do while a byte is read or written.
+#: Multiplications of a multiprocessor during the latency of a slice, and of a dispatch; and of all of them during the access to a byte.
 _SLICE_WAIT = 8_000
 _DISPATCH_WAIT = 500_000
 _BYTE = 8
 
-#: Below so many multiplications loops are unrolled less: fetching and compiling long shaders takes more time than they save.
+#: Below this many multiplications loops are unrolled less: fetching and compiling long shaders costs more than it saves.
 LITTLE = 1 << 29
 
-#: Up to so many workgroups for each multiprocessor, whole rounds of them are counted.
+#: Up to this many workgroups per multiprocessor, their number is rounded up to full waves.
 _ROUNDS = 4
 
-#: Tiles for dtypes that there are vectors of, and the fraction of peak speed that each reaches.
+#: Tiles for dtypes with vectors, and the fraction of peak speed that each reaches.
 _VECTORS = (
     (Schedule(64, 128, 16, 8, 8), 0.94),
     (Schedule(128, 64, 16, 8, 8), 0.94),
@@ -82,9 +81,9 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 def candidates(c: Contraction, work: Working, facts: TargetCapabilities, count: int = 8, batch_products: int = 0) -> list[Schedule]:
-    """Schedules that fit the device, the one that is probably fastest first, at most two for each tile.
+    """Return schedules that fit the device, the probably fastest first.
 
-    `batch_products`: see `choose`.
+    There are at most two for each tile. `batch_products`: see `choose`.
     """
     found = []
     little = c.products < LITTLE
@@ -97,7 +96,7 @@ def candidates(c: Contraction, work: Working, facts: TargetCapabilities, count: 
 
 
 def choose(c: Contraction, work: Working, facts: TargetCapabilities, batch_products: int = 0) -> Schedule:
-    """Return the schedule that was measured to be fastest on such a device, or else the one that is probably fastest.
+    """Return the schedule measured to be fastest, or the one estimated to be.
 
     If the product is deferred to run in one dispatch with others, `batch_products` counts the multiplications of all of them.
     """
@@ -107,21 +106,21 @@ def choose(c: Contraction, work: Working, facts: TargetCapabilities, batch_produ
 
 
 def variations(schedule: Schedule, work: Working, facts: TargetCapabilities) -> list[Schedule]:
-    """Schedules with the same tile that differ in details."""
+    """Return schedules with the same tile that differ in details."""
     found = [replace(schedule, **details) for details in _VARIATIONS]
     return [x for x in found if x.fits(work, facts)]
 
 
 def _time(c: Contraction, schedule: Schedule, efficiency: float, batch_products: int) -> float:
-    """An estimate of how long it takes, in multiplications of one multiprocessor."""
-    groups, terms = schedule.groups(c), schedule.part(c)
+    """Estimate the time of a schedule, in multiplications of one multiprocessor."""
+    groups, terms = schedule.groups(c), schedule.chunk(c)
     adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0
-    if batch_products:  # all multiprocessors are busy until the end, unless a single workgroup takes longer
+    if batch_products:  # all multiprocessors are busy until the end, unless one workgroup takes longer
         busy = efficiency * schedule.invocations / _BUSY
         alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / busy
         return max(batch_products / _PROCESSORS / efficiency, alone) + adding
     rounds = groups / _PROCESSORS
-    each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, multiprocessors that finish early begin others
+    each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, multiprocessors that finish early start others
     together = min(each, max(1, 512 // schedule.invocations))
     busy = min(1.0, together * schedule.invocations / _BUSY)
     work = each * schedule.rows * schedule.columns * terms / (efficiency * busy)

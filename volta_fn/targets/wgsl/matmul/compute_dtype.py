@@ -1,7 +1,7 @@
-"""What a contraction computes in: the type of its sums, and how numbers of other dtypes become numbers of it, and are made of it.
+"""Define the dtypes of sums, and conversions of other dtypes to and from them.
 
-float32, float64, the integers of 32 and 64 bits and complex numbers work in themselves; float16 and bfloat16 in float32, rounded once at
-the end; narrower integers in 32 bits, of which the low ones are theirs; bools as 0 and 1, in "any of (a and b)".
+float32, float64, integers of 32 and 64 bits and complex numbers are summed in their own dtype; float16 and bfloat16 in float32, rounded
+once at the end; narrower integers in 32 bits, of which they are the low ones; bools as 0 and 1, in "any of (a and b)".
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Working:
 
     @cached_property
     def lanes(self) -> int:
-        """How many numbers are computed with at once: those that there are vectors of."""
+        """Numbers that are computed at once: 4 if WGSL has vectors of them, otherwise 1."""
         return 4 if self.dtype.name in ("float32", "int32", "uint32", "float64") else 1
 
     @cached_property
     def vector(self) -> str:
-        """The type of so many."""
+        """The type of `lanes` numbers."""
         return f"vec4<{self.type}>" if self.lanes == 4 else self.type
 
     @property
@@ -44,27 +44,27 @@ class Working:
         return f"{self.vector}()"
 
     def read(self, f: Function, x: Number) -> str:
-        """A number of another dtype as one of this type."""
+        """Convert a number of another dtype to this type."""
         if self.boolean:
             return f.let("u32", f"select(0u, 1u, {x.text})") if x.dtype == np.bool_ else x.text
         return convert(f, x, self.dtype).text
 
     def number(self, f: Function, text: str, dtype: np.dtype) -> Number:
-        """A sum as a number of a dtype."""
+        """Convert a sum to a dtype."""
         if self.boolean:
             return Number(dtype, f.let("bool", f"{text} != 0u"))
         return convert(f, Number(self.dtype, text), dtype)
 
     def add(self, x: str, y: str) -> str:
-        """The sum of two sums."""
+        """Return the sum of two sums."""
         return f"{x} | {y}" if self.boolean else f"{x} + {y}"
 
     def across(self, x: str) -> str:
-        """The sum of a vector's four numbers."""
+        """Return the sum of a vector's four numbers."""
         return self.add(f"({self.add(f'{x}.x', f'{x}.y')})", f"({self.add(f'{x}.z', f'{x}.w')})")
 
     def fused(self, x: str, y: str, total: str) -> str:
-        """``total + x * y`` for three numbers, or for three vectors."""
+        """Return ``total + x * y`` for three numbers or three vectors."""
         if self.boolean:
             return f"{total} | ({x} & {y})"
         if self.dtype.kind == "c":
@@ -72,7 +72,7 @@ class Working:
         return f"fma({x}, {y}, {total})" if self.dtype.kind == "f" else f"{total} + {x} * {y}"
 
     def multiply_add(self, x: str, y: str, total: str) -> str:
-        """``total + x * y`` for one number x and vectors y and total."""
+        """Return ``total + x * y`` for a number x and vectors y and total."""
         if self.dtype.kind == "c":
             real = f"fma(-{x}.y, {y}.y, fma({x}.x, {y}.x, {total}.x))"
             return f"{self.type}({real}, fma({x}.y, {y}.x, fma({x}.x, {y}.y, {total}.y)))"
@@ -80,7 +80,7 @@ class Working:
 
 
 def working(dtype: np.dtype) -> Working:
-    """What contractions with results of a dtype work in."""
+    """Return the dtype in which contractions with results of `dtype` sum."""
     if dtype == np.bool_:
         return Working(np.dtype(np.uint32), boolean=True)
     if dtype.kind in "iu" and dtype.itemsize < 4:

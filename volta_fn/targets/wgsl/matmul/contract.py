@@ -1,4 +1,4 @@
-"""The routine of any contraction: which of the ways."""
+"""Select the algorithm of a contraction."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def contract(
     buffers: BufferNumbers,
     epilogue: Epilogue | None = None,
     *,
-    parts: bool = True,
+    may_split: bool = True,
     batch_products: int = 0,
     alone: bool = False,
 ) -> Routine:
-    """The routine of a contraction with results; the epilogue is given their rows and columns as they are in `c`.
+    """Return the routine of a contraction with results.
 
-    Sums are made in `parts` only if the device can bind all that adding them up needs. `batch_products`: see `choose`; `alone`: see
-    `tiled`.
+    The epilogue gets rows and columns as they are in `c`. Sums are only split if `may_split` says that the device can bind all that adding
+    them needs. `batch_products`: see `choose`; `alone`: see `tiled`.
     """
     work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
     if is_of_few_terms(c):
@@ -34,18 +34,18 @@ def contract(
     if is_of_few_results(c):
         return few_results(c, work, facts, finish, buffers)
     if is_thin(c, work):
-        return thin(c, work, facts, finish, buffers, parts=parts)
+        return thin(c, work, facts, finish, buffers, may_split=may_split)
     schedule = choose(c, work, facts, batch_products)
-    return tiled(c, work, schedule if parts else schedule.split(1), facts, finish, buffers, alone=alone)
+    return tiled(c, work, schedule if may_split else schedule.split(1), facts, finish, buffers, alone=alone)
 
 
 def is_tiled(c: Contraction) -> bool:
-    """Whether a contraction is done by tiles, for which there are schedules."""
+    """Return whether a contraction is computed by tiles, which have schedules."""
     return not (is_of_few_terms(c) or is_of_few_results(c) or is_thin(c, working(c.target.dtype)))
 
 
 def oriented(c: Contraction) -> tuple[Contraction, BufferNumbers]:
-    """A contraction with rows and columns such that neighbours in a row of results are the nearer ones in memory."""
+    """Return a contraction whose columns are the more contiguous axis of the results."""
     rows, columns = c.target.rows.strides, c.target.columns.strides
     if rows and (not columns or rows[-1] < columns[-1]):
         return c.swapped(), BufferNumbers().swapped()

@@ -1,4 +1,4 @@
-"""`dot_general` as a routine."""
+"""Lower `dot_general` to a routine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from volta_fn.targets.wgsl.scalars.number import is_supported
 
 
 def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine for operands of these avals; None for dtypes that the device does not have, and for results without elements."""
+    """Return the routine for operands of these types.
+
+    None for dtypes that the device lacks, and for results without elements.
+    """
     lhs, rhs = avals
     dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))
     if not all(is_supported(d, facts) for d in (lhs.dtype, rhs.dtype, dtype)):

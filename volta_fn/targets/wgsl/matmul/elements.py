@@ -1,4 +1,4 @@
-"""Single elements of operands, read through their index maps."""
+"""Load single elements of operands through their index maps."""
 
 from __future__ import annotations
 
@@ -10,40 +10,43 @@ from volta_fn.targets.wgsl.matmul.indices import digits, total, walked
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
-class Line(NamedTuple):
-    """A row or column of an operand: its address, and its coordinates, at k = 0."""
+class OperandRow(NamedTuple):
+    """A row or column of an operand: its offset, and its coordinates, at k = 0."""
 
     address: str
     coordinates: list[str]
 
 
 class Elements:
-    """An operand, number `number` of the buffers; read in vectors of four (`fours`), or one by one."""
+    """An operand in a buffer, read in vectors of four (`fours`) or one by one."""
 
     def __init__(self, f: Shader, work: Working, map_: Map, number: int, *, fours: bool = False) -> None:
         self.f, self.work, self.map = f, work, map_
         self.array = f.buffer(number, map_.dtype, False, map_.elements if fours else 0)
         self.fours = fours
 
-    def line(self, stack: str, outer: str) -> Line:
-        """The row or column of the number `outer`, of the product number `stack`."""
+    def row(self, stack: str, outer: str) -> OperandRow:
+        """Return row or column `outer` of product `stack`."""
         f, map_ = self.f, self.map
         start = walked(f, digits(f, stack, map_.stack.sizes), map_.stack.strides, map_.start)
-        places = digits(f, outer, map_.outer.sizes)
-        coordinates = [walked(f, places, bound.outer, bound.start) for bound in map_.bounds]
-        return Line(total(f, start, walked(f, places, map_.outer.strides)), coordinates)
+        digits_ = digits(f, outer, map_.outer.sizes)
+        coordinates = [walked(f, digits_, bound.outer, bound.start) for bound in map_.bounds]
+        return OperandRow(total(f, start, walked(f, digits_, map_.outer.strides)), coordinates)
 
-    def load(self, line: Line, inner: str | int) -> str:
-        """The element at k = `inner`, a constant or an expression, or the four from there on as a vector; zero out of bounds."""
+    def load(self, row: OperandRow, inner: str | int) -> str:
+        """Load the element at k = `inner`, a constant or an expression, or zero.
+
+        It is zero out of bounds. With `fours`, it is the vector of four elements from there on.
+        """
         f, map_ = self.f, self.map
         if isinstance(inner, int):
             known = _digits(inner, map_.inner.sizes)
             steps = [sum(d * s for d, s in zip(known, walk, strict=True)) for walk in self._walks]
-            address, *coordinates = [total(f, base, step) for base, step in zip((line.address, *line.coordinates), steps, strict=True)]
+            address, *coordinates = [total(f, base, step) for base, step in zip((row.address, *row.coordinates), steps, strict=True)]
         else:
-            places = digits(f, inner, map_.inner.sizes)
-            ways = zip((line.address, *line.coordinates), self._walks, strict=True)
-            address, *coordinates = [total(f, base, walked(f, places, walk)) for base, walk in ways]
+            digits_ = digits(f, inner, map_.inner.sizes)
+            ways = zip((row.address, *row.coordinates), self._walks, strict=True)
+            address, *coordinates = [total(f, base, walked(f, digits_, walk)) for base, walk in ways]
         condition = " && ".join(f"{c} < {bound.size}u" for c, bound in zip(coordinates, map_.bounds, strict=True))
         if condition:
             condition = f.let("bool", condition)

@@ -1,4 +1,4 @@
-"""What becomes of the sums: an *epilogue* writes the code that turns them into results, and stores these.
+"""Define epilogues, which make results of sums and store them.
 
 The plain one stores the sums themselves; `fused` has one that is a kernel.
 """
@@ -16,8 +16,8 @@ from volta_fn.targets.wgsl.matmul.indices import digits, total, walked
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
-class SumPlace(NamedTuple):
-    """Which sums: the number of the product, the row, and the first of neighbouring columns, as u32."""
+class SumIndex(NamedTuple):
+    """The position of sums: product, row, and the first column, as u32."""
 
     stack: str
     row: str
@@ -25,27 +25,27 @@ class SumPlace(NamedTuple):
 
 
 class Results(NamedTuple):
-    """How results are written: `store` writes those of the sums of so many neighbouring columns, given as expressions, 1 or 4."""
+    """How results are stored: `store` takes the sums of 1 or 4 consecutive columns."""
 
     together: int
-    store: Callable[[SumPlace, Sequence[str]], None]
+    store: Callable[[SumIndex, Sequence[str]], None]
 
 
-#: Given a shader, the type of the sums, the contraction, the number of the result's buffer, and how many neighbours there may be together.
+#: Given a shader, the type of the sums, the contraction, the number of the result's buffer, and the most consecutive columns.
 Epilogue = Callable[[Shader, Working, Contraction, int, int], Results]
 
 
 def rounded(dtype: np.dtype) -> Epilogue:
-    """The sums themselves, as numbers of a dtype, where the contraction has its results."""
+    """Return the epilogue that stores the sums as numbers of a dtype."""
 
     def declare(f: Shader, work: Working, c: Contraction, number: int, lanes: int) -> Results:
         target, fours = c.target, c.target.fours and lanes == 4
         array = f.buffer(number, dtype, True, target.elements if fours else 0)
 
-        def store(place: SumPlace, sums: Sequence[str]) -> None:
+        def store(index: SumIndex, sums: Sequence[str]) -> None:
             numbers = [work.number(f, x, dtype) for x in sums]
             ways = [target.stack, target.rows, target.columns]
-            at = total(f, target.start, *[walked(f, digits(f, x, way.sizes), way.strides) for x, way in zip(place, ways, strict=True)])
+            at = total(f, target.start, *[walked(f, digits(f, x, way.sizes), way.strides) for x, way in zip(index, ways, strict=True)])
             if fours:
                 array.store4(f.let("u32", f"{at} / 4u"), numbers)
             else:

@@ -1,7 +1,6 @@
-"""Products that are kernels (see `compiler/ir/contraction`).
+"""Lower kernels that are matrix products (see `compiler.ir.contraction`).
 
-Operands are read through their index maps, and what the kernel does with the sums is done with those in registers, as the loops of an
-elementwise kernel do it.
+Operands are read through their index maps, and the kernel's elementwise operations on the sums are an epilogue in registers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from volta_fn.targets.wgsl.loops.linear_index import LANES, Span, Texts
 from volta_fn.targets.wgsl.matmul.choice import LITTLE, choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
 from volta_fn.targets.wgsl.matmul.contract import contract, is_tiled
-from volta_fn.targets.wgsl.matmul.epilogues import Results, SumPlace
+from volta_fn.targets.wgsl.matmul.epilogues import Results, SumIndex
 from volta_fn.targets.wgsl.matmul.indices import digits
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers
 from volta_fn.targets.wgsl.routine import Routine
@@ -31,7 +30,10 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
 def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
-    """Whether a kernel is a product whose operands can be read in place: neighbouring invocations must read neighbouring elements."""
+    """Return whether a kernel is a product whose operands can be read in index_.
+
+    Neighbouring invocations must read neighbouring elements.
+    """
     found = contraction_of(kernel)
     if found is None:
         return False
@@ -41,32 +43,29 @@ def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
 
 
 def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
-    """Whether a kernel is a product that leaves a GPU partly idle."""
+    """Return whether a kernel is a product that leaves a GPU underused."""
     return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
 
 
 def _is_near(operand: Operand) -> bool:
-    """Whether an operand is contiguous along its rows or columns, or along the axis of the sum."""
+    """Return whether an operand is contiguous along an axis of the product."""
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
 def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0) -> Routine | None:
-    """The routine of a kernel that `contracts`; None for others. Buffers are the kernel's inputs and outputs.
-
-    For `batch_products` see `choice.choose`.
-    """
+    """Return the routine of a kernel that `contracts`; None for others."""
     if not contracts(kernel, device):
         return None
     found = _oriented(kernel)
     epilogue = Fused(found)
     count = len(found.kernel.inputs)
     buffers = BufferNumbers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
-    parts = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
-    return contract(_maps(found, epilogue), device, buffers, epilogue, parts=parts, batch_products=batch_products)
+    may_split = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
+    return contract(_maps(found, epilogue), device, buffers, epilogue, may_split=may_split, batch_products=batch_products)
 
 
-def parts(kernel: Kernel, device: TargetCapabilities) -> int:
-    """In how many parts the sums of a kernel are best split, if it is a product."""
+def split_k(kernel: Kernel, device: TargetCapabilities) -> int:
+    """Return the split-K factor of a kernel; 1 if it is no product."""
     if not contracts(kernel, device):
         return 1
     found = _oriented(kernel)
@@ -75,7 +74,7 @@ def parts(kernel: Kernel, device: TargetCapabilities) -> int:
 
 
 def _maps(found: Contraction, epilogue: Fused) -> index_maps.Contraction:
-    """The contraction as the schedules know it."""
+    """Return the contraction as schedules see it."""
     inputs, problem = found.kernel.inputs, found.problem()
     lhs, rhs = [
         index_maps.Map(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
@@ -85,7 +84,7 @@ def _maps(found: Contraction, epilogue: Fused) -> index_maps.Contraction:
 
 
 def _oriented(kernel: Kernel) -> Contraction:
-    """A contraction whose columns go along the contiguous axis of the first result."""
+    """Return a contraction whose columns are the contiguous axis of the first result."""
     found = contraction_of(kernel)
     assert found is not None
     store = found.kernel.stores[0]
@@ -94,7 +93,7 @@ def _oriented(kernel: Kernel) -> Contraction:
 
 
 class Fused:
-    """The epilogue of a contraction: what its kernel does with the sums."""
+    """The epilogue of a contraction: the kernel's operations on the sums."""
 
     def __init__(self, found: Contraction) -> None:
         self.found = found
@@ -104,18 +103,18 @@ class Fused:
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 
     def target(self) -> index_maps.Target:
-        """Where the first result's elements are."""
-        kernel, place = self.found.kernel, self.facts.store_offsets[0]
-        steps = dict(place.terms)
+        """Return where the first result's elements are."""
+        kernel, index_ = self.found.kernel, self.facts.store_offsets[0]
+        steps = dict(index_.terms)
 
         def walk(axes: Axes) -> index_maps.Walk:
             return merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
 
         walks = [walk(axes) for axes in (self.found.batch, self.found.rows, self.found.columns)]
-        return index_maps.Target(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, place.offset, *walks)
+        return index_maps.Target(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, index_.offset, *walks)
 
     def __call__(self, f: Shader, work: Working, c: index_maps.Contraction, number: int, lanes: int) -> Results:
-        """See `Epilogue`."""
+        """Declare the results; see `Epilogue`."""
         found, sizes = self.found, self.found.kernel.sizes
         columns = tuple([sizes[a] for a in found.columns])
         together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
@@ -123,11 +122,11 @@ class Fused:
         outputs = tuple(range(number, number + len(found.kernel.stores)))
         nest = arrays(f, self.facts, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
 
-        def store(place: SumPlace, sums: Sequence[str]) -> None:
+        def store(index_: SumIndex, sums: Sequence[str]) -> None:
             axes: dict[int, Texts] = {}
-            for names, index in ((found.batch, place.stack), (found.rows, place.row)):
+            for names, index in ((found.batch, index_.stack), (found.rows, index_.row)):
                 axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
-            group = place.column if together == 1 else f.let("u32", f"{place.column} / {LANES}u")
+            group = index_.column if together == 1 else f.let("u32", f"{index_.column} / {LANES}u")
             here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
             here.numbers[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
             for s in range(len(outputs)):

@@ -1,4 +1,4 @@
-"""Indices in shaders: taking them apart into digits, and how far they have walked, as u32, modulo 2**32."""
+"""Emit arithmetic of indices: digits and offsets, as u32 modulo 2**32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ ZERO = "0u"
 
 
 def digits(f: Function, index: str, sizes: Sequence[int]) -> list[str]:
-    """The place in an array of these sizes that an index has. The first digit is not reduced."""
+    """Split an index into its digits for an array of these sizes.
+
+    The first digit is not reduced.
+    """
     found: list[str] = []
     for size in reversed(sizes[1:]):
         found.append(remainder(f, index, size))
@@ -19,29 +22,29 @@ def digits(f: Function, index: str, sizes: Sequence[int]) -> list[str]:
 
 
 def remainder(f: Function, index: str, size: int) -> str:
-    """index % size"""
+    """Return index % size."""
     return ZERO if index == ZERO or size == 1 else f.let("u32", f"{index} % {size}u")
 
 
 def quotient(f: Function, index: str, size: int) -> str:
-    """index / size"""
+    """Return index / size."""
     return index if index == ZERO or size == 1 else f.let("u32", f"{index} / {size}u")
 
 
 def total(f: Function, *terms: str | int) -> str:
-    """The sum of terms, of which those that are 0 are left out."""
+    """Return the sum of terms, without zeros."""
     texts = [f"{term % 2**32}u" if isinstance(term, int) else term for term in terms]
     kept = [text for text in texts if text != ZERO]
     return f.named("u32", " + ".join(kept)) if kept else ZERO
 
 
 def times(index: str, stride: int) -> str:
-    """An index times a stride, as an expression."""
+    """Return an index times a stride, as an expression."""
     if stride == 0 or index == ZERO:
         return ZERO
     return index if stride == 1 else f"{index} * {stride % 2**32}u"
 
 
-def walked(f: Function, places: Sequence[str], strides: Sequence[int], start: int = 0) -> str:
-    """How far from the start digits have come."""
-    return total(f, start, *[times(place, stride) for place, stride in zip(places, strides, strict=True)])
+def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start: int = 0) -> str:
+    """Return the offset of an element, given its digits and strides."""
+    return total(f, start, *[times(position, stride) for position, stride in zip(positions, strides, strict=True)])

@@ -1,8 +1,8 @@
-"""Slices of operands: how the invocations of a workgroup stage what a tile needs for some k in workgroup memory.
+"""Stage slices of operands in workgroup memory.
 
-A slice has a line for each of `depth` k, with a number of each of the operand's rows (of A) or columns (of B) in the tile. An invocation
+A slice has a pitch for each of `depth` k, with a number of each of the operand's rows (of A) or columns (of B) in the tile. An invocation
 loads a few *units* of it: vectors of four along the contiguous index, where they are aligned, or else single elements. Neighbouring
-invocations load neighbouring units. What of an address does not depend on the slice is computed before the loop.
+invocations load neighbouring units. The loop-invariant terms of addresses are computed before the loop.
 """
 
 from __future__ import annotations
@@ -19,43 +19,46 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
 class _Unit(NamedTuple):
-    """Where in a slice a unit is: its row or column, and its k, relative to those of the invocation's first unit."""
+    """The position of a unit in a slice: its row or column, and its k.
+
+    Both are relative to the invocation's first unit.
+    """
 
     across: int
     k: int
 
 
 class Slice:
-    """The slice of an operand, number `number` of the buffers: `width` numbers in each of `depth` lines."""
+    """The slice of an operand: `width` numbers in each of `depth` lines."""
 
     def __init__(self, f: Shader, work: Working, name: str, number: int, map_: Map, schedule: Schedule, width: int) -> None:
         self.f, self.work, self.name, self.map = f, work, name, map_
         self.width, self.depth = width, schedule.depth
         self.along_inner = _nearness(map_.inner) < _nearness(map_.outer)
-        self.line = self.width // work.lanes + (schedule.pad if self.along_inner else 0)
-        self.size = self.line * self.depth
+        self.pitch = self.width // work.lanes + (schedule.pad if self.along_inner else 0)
+        self.size = self.pitch * self.depth
         self.tile = f.workgroup(name, work.vector, self.size * (2 if schedule.twice else 1))
         self.unit = 4 if work.lanes == 4 and map_.fours(along_inner=self.along_inner) else 1
         self.type = work.vector if self.unit == 4 else work.type
         self.array = f.buffer(number, map_.dtype, False, map_.elements if self.unit == 4 else 0)
-        #: Whether the k, or rows, of a slice differ in their last digit only, and all exist.
+        #: Whether the k, or rows, of a slice differ only in their last digit, and all exist.
         self.k_is_plain = len(map_.inner.sizes) <= 1 or map_.inner.sizes[-1] % self.depth == 0
         self.across_is_plain = bool(map_.outer.sizes) and map_.outer.sizes[-1] % self.width == 0
-        self._place_units()
+        self._distribute_units()
 
-    def _place_units(self) -> None:
-        """Distribute the units: neighbouring invocations have neighbouring units along the index that is contiguous in memory."""
+    def _distribute_units(self) -> None:
+        """Distribute the units among invocations, neighbours along the contiguous index."""
         f = self.f
         quick, slow = (self.depth, self.width) if self.along_inner else (self.width, self.depth)
         quick //= self.unit
         self.all = quick * slow
         count = max(1, self.all // f.invocations)
         if f.invocations >= quick:
-            places = [(0, i * (f.invocations // quick)) for i in range(count)]
+            positions = [(0, i * (f.invocations // quick)) for i in range(count)]
         else:
-            turns = quick // f.invocations
-            places = [(i % turns * f.invocations * self.unit, i // turns) for i in range(count)]
-        self.units = [_Unit(*(place[::-1] if self.along_inner else place)) for place in places]
+            rounds = quick // f.invocations
+            positions = [(i % rounds * f.invocations * self.unit, i // rounds) for i in range(count)]
+        self.units = [_Unit(*(position[::-1] if self.along_inner else position)) for position in positions]
         first = total(f, times(remainder(f, f.local, quick), self.unit)), quotient(f, f.local, quick)
         self.across, self.k = first[::-1] if self.along_inner else first
         self.idle = f"local < {self.all}u" if self.all < f.invocations else ""
@@ -63,9 +66,9 @@ class Slice:
     # before the loop
 
     def prepare(self, stack: str, first: str, end: str, *, exact: bool) -> None:
-        """Write what is computed once: for the product number `stack`, and rows or columns from `first` on.
+        """Compute what is loop-invariant.
 
-        `end` is where the sum ends; slices that are `exact` never reach beyond.
+        It is for the product number `stack`, and rows or columns from `first` on. The sum ends at `end`; `exact` slices never exceed it.
         """
         f = self.f
         self.end, self.exact = end, exact
@@ -78,19 +81,22 @@ class Slice:
             f.line(f"var {self.name}_{i}: {self.type};")
 
     def _base(self, first: str, further: int) -> list[str]:
-        """The address of a row or column, and its coordinates, at k = 0, or the invocation's first k if that is all there is to it."""
+        """Return the offset of a row or column, and its coordinates, at k = 0.
+
+        They are taken at the invocation's first k if that is all that remains.
+        """
         f, outer = self.f, self.map.outer
         bounds = [(bound.outer, bound.inner, bound.start) for bound in self.map.bounds]
         if self.across_is_plain:
-            places = digits(f, first, outer.sizes)
-            places[-1] = total(f, places[-1], self.across, further)
+            positions = digits(f, first, outer.sizes)
+            positions[-1] = total(f, positions[-1], self.across, further)
         else:
             last = outer.size - (1 if self.along_inner else self.unit)
-            places = digits(f, f.let("u32", f"min({total(f, first, self.across, further)}, {last}u)"), outer.sizes)
+            positions = digits(f, f.let("u32", f"min({total(f, first, self.across, further)}, {last}u)"), outer.sizes)
         found = []
         for outwards, inwards, start in [(outer.strides, self.map.inner.strides, 0), *bounds]:
             step = times(self.k, inwards[-1]) if self.k_is_plain and inwards else ZERO
-            found.append(total(f, walked(f, places, outwards, start), step))
+            found.append(total(f, walked(f, positions, outwards, start), step))
         found[0] = total(f, self.start, found[0])
         return found
 
@@ -104,8 +110,8 @@ class Slice:
         for i, unit in enumerate(self.units):
             key = 0 if self.k_is_plain else unit.k
             if key not in shared:
-                places = digits(f, k if self.k_is_plain else total(f, k, self.k, unit.k), inner.sizes)
-                shared[key] = [walked(f, places, walk) for walk in walks]
+                positions = digits(f, k if self.k_is_plain else total(f, k, self.k, unit.k), inner.sizes)
+                shared[key] = [walked(f, positions, walk) for walk in walks]
             further = [unit.k * walk[-1] if self.k_is_plain and walk else 0 for walk in walks]
             address, *coordinates = [
                 total(f, base, step, more) for base, step, more in zip(self.bases[unit.across], shared[key], further, strict=True)
@@ -117,7 +123,7 @@ class Slice:
             f.line(f"{self.name}_{i} = {self._loaded(address, ' && '.join(conditions))};")
 
     def _loaded(self, address: str, condition: str) -> str:
-        """A unit's numbers, zero unless the condition holds."""
+        """Return a unit's numbers, zero unless the condition holds."""
         f = self.f
         if condition:
             condition = f.let("bool", condition)
@@ -129,33 +135,33 @@ class Slice:
             value = self.work.read(f, self.array.load(address))
         return f"select({self.type}(), {value}, {condition})" if condition else value
 
-    def store(self, turn: str = "") -> None:
-        """Store the loaded units to workgroup memory."""
+    def store(self, second: str = "") -> None:
+        """Store the loaded units to workgroup memory; `second` selects one of two buffers."""
         f = self.f
         with f.block(f"if ({self.idle})" if self.idle else ""):
             shared: dict[int, tuple[str, str]] = {}
             for i, unit in enumerate(self.units):
                 past = unit.across % self.work.lanes
                 if past not in shared:
-                    shared[past] = self._place(total(f, self.across, past))
-                place, lane = shared[past]
-                at = total(f, place, times(turn, self.size) if turn else 0, unit.k * self.line + unit.across // self.work.lanes)
+                    shared[past] = self._position(total(f, self.across, past))
+                position, lane = shared[past]
+                at = total(f, position, times(second, self.size) if second else 0, unit.k * self.pitch + unit.across // self.work.lanes)
                 self._put(f"{self.name}_{i}", at, lane)
 
-    def _place(self, across: str) -> tuple[str, str]:
-        """Where in workgroup memory a row or column is, and which of a vector's lanes."""
+    def _position(self, across: str) -> tuple[str, str]:
+        """Return the offset of a row or column in workgroup memory, and its component."""
         f, lanes = self.f, self.work.lanes
-        return f.let("u32", f"{self.k} * {self.line}u + {across} / {lanes}u"), f"[{across} % {lanes}u]"
+        return f.let("u32", f"{self.k} * {self.pitch}u + {across} / {lanes}u"), f"[{across} % {lanes}u]"
 
     def _put(self, unit: str, at: str, lane: str) -> None:
         f = self.f
         if self.along_inner and self.unit == 4:
             for e in range(4):
-                f.line(f"{self.tile}[{at} + {e * self.line}u]{lane} = {unit}.{'xyzw'[e]};")
+                f.line(f"{self.tile}[{at} + {e * self.pitch}u]{lane} = {unit}.{'xyzw'[e]};")
         else:
             f.line(f"{self.tile}[{at}]{lane if self.unit < self.work.lanes else ''} = {unit};")
 
 
 def _nearness(walk: Walk) -> tuple[float, int]:
-    """How far apart neighbours are, and how few of them there are."""
+    """Return the distance of neighbours, and minus their number."""
     return (walk.strides[-1], -walk.sizes[-1]) if walk.strides else (inf, 0)

@@ -1,4 +1,4 @@
-"""Patches of results: which of them an invocation of a subgroup computes."""
+"""Arrange the invocations of a subgroup in patches of results."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
 def patch(f: Shader, rows: int, columns: int, across: int) -> tuple[str, str, str, str]:
-    """The row and the column of an invocation's patch, `across` of which are side by side, and its own in the patch, which has so many.
+    """Return the row and column of an invocation's patch, and its own in the patch.
 
-    Invocations side by side are two rows by some columns: what eight of them read of either operand is in different banks of memory.
+    `across` patches are next to each other; each has `rows` by `columns` invocations.
     """
     lane, number = digits(f, f.local, (0, rows * columns))[::-1]
     pair, x, low = digits(f, lane, (0, columns, min(2, rows)))

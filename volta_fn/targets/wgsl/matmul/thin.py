@@ -1,7 +1,7 @@
-"""Products of a matrix by one or two vectors, where the matrix is contiguous along the results, not along the sums.
+"""Multiply a matrix, contiguous along the results, by one or two vectors.
 
-Each element of the matrix is used once or twice, so that memory bandwidth bounds the speed: a workgroup computes a narrow strip of results,
-of which its invocations read four at a time, each for other terms of the sums; the partial sums are added up at the end.
+Each element of the matrix is used once or twice, so memory bandwidth bounds the speed: a workgroup computes a narrow strip of results, of
+which its invocations read four at a time, each for other terms of the sums; the partial sums are added up at the end.
 """
 
 from __future__ import annotations
@@ -10,41 +10,43 @@ from volta_fn.compiler.contractions.index_maps import Contraction, Map
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.direct import add_up
-from volta_fn.targets.wgsl.matmul.elements import Elements, Line
+from volta_fn.targets.wgsl.matmul.elements import Elements, OperandRow
 from volta_fn.targets.wgsl.matmul.epilogues import Epilogue
 from volta_fn.targets.wgsl.matmul.indices import digits, times, total
-from volta_fn.targets.wgsl.matmul.results import part, results
+from volta_fn.targets.wgsl.matmul.results import partial, results
 from volta_fn.targets.wgsl.matmul.split_k_combine import combine
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
-#: Invocations of a workgroup: the fewest and the most; and the iterations that each has at least if there are more than the fewest.
-_FEWEST, _MOST, _TURNS = 256, 1024, 2
+#: Invocations of a workgroup: the fewest, the most, and the iterations that each has at least if there are more than the fewest.
+_FEWEST, _MOST, _ITERATIONS = 256, 1024, 2
 
-#: The most vectors, and the least terms of a sum.
+#: The most vectors, and the fewest terms of a sum.
 _VECTORS, _TERMS = 2, 256
 
-#: Vectors of results that a strip may have, widest first, and how many such strips there must be for that. (Eight are a cache line.)
+#: Vectors of results in a strip, widest first, and the strips that there must be for that. (Eight are a cache row.)
 _STRIPS = ((32, 256), (16, 256), (8, 64), (4, 0))
 
-#: Below so many workgroups sums are split into parts of at least so many terms.
-_FEW, _PART = 32, 2048
+#: Below so many workgroups sums are split into chunks of at least so many terms.
+_FEW, _CHUNK = 32, 2048
 
 #: Terms that an invocation reads at a time.
 _TOGETHER = 16
 
 
 def is_thin(c: Contraction, work: Working) -> bool:
-    """Whether a contraction is a matrix by one or two vectors, contiguous along the results."""
+    """Return whether a contraction is such a product."""
     return work.lanes == 4 and c.k >= _TERMS and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
 
 
-def thin(c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, parts: bool) -> Routine:
-    """The routine; sums are split only if `parts` allows it."""
+def thin(
+    c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
+) -> Routine:
+    """Return the routine; sums are only split if `may_split` allows it."""
     wide = _strip(c.batch * max(c.m, c.n))
     strips = -(-max(c.m, c.n) // (4 * wide))
-    length, splits = _cut(c.k, c.batch * strips) if parts else (c.k, 1)
+    length, splits = _cut(c.k, c.batch * strips) if may_split else (c.k, 1)
     first = _Strips(c, work, facts, buffers, wide, _invocations(c, work, facts, wide, length)).dispatch(epilogue, strips, length, splits)
     if splits == 1:
         return Routine((first,))
@@ -53,31 +55,34 @@ def thin(c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epi
 
 
 def _sides(c: Contraction) -> tuple[Map, Map]:
-    """The vectors, and the matrix."""
+    """Return the vectors, and the matrix."""
     return (c.lhs, c.rhs) if c.m <= c.n else (c.rhs, c.lhs)
 
 
 def _strip(results: int) -> int:
-    """Vectors of results of a workgroup."""
+    """Return the vectors of results of a workgroup."""
     return next(wide for wide, strips in _STRIPS if results >= 4 * wide * strips)
 
 
 def _cut(terms: int, groups: int) -> tuple[int, int]:
-    """The terms of a part of a sum, and how many parts there are."""
-    wanted = max(1, min(2 * _FEW // groups, terms // _PART)) if groups < _FEW else 1
+    """Return the terms of a chunk of a sum, and how many chunks there are."""
+    wanted = max(1, min(2 * _FEW // groups, terms // _CHUNK)) if groups < _FEW else 1
     length = -(-terms // wanted // _TOGETHER) * _TOGETHER
     return length, -(-terms // length)
 
 
 def _invocations(c: Contraction, work: Working, facts: TargetCapabilities, wide: int, length: int) -> int:
-    """How many invocations compute a strip's sums of `length` terms: as many as have enough to do, and as the device allows."""
+    """Return how many invocations compute a strip's sums of `length` terms.
+
+    They are as many as have enough to do and the device allows.
+    """
     room = facts.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
-    most = min(_MOST, facts.invocations, room, length * wide // (_TOGETHER * _TURNS))
+    most = min(_MOST, facts.invocations, room, length * wide // (_TOGETHER * _ITERATIONS))
     return max(_FEWEST, 1 << most.bit_length() >> 1)
 
 
 class _Strips:
-    """The shader under construction: workgroups of `invocations` with strips of `wide` vectors of results."""
+    """A shader under construction, for strips of `wide` vectors of results."""
 
     def __init__(
         self, c: Contraction, work: Working, facts: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
@@ -92,17 +97,17 @@ class _Strips:
         self.matrix = Elements(f, work, matrix, numbers[1], fours=True)
 
     def dispatch(self, epilogue: Epilogue, strips: int, length: int, splits: int) -> Dispatch:
-        """The finished dispatch, with sums in `splits` parts of `length` terms."""
+        """Return the finished dispatch, with sums in `splits` chunks of `length` terms."""
         c, f, work, few, wide, all_ = self.c, self.f, self.work, self.few, self.wide, self.invocations
         split, stack, strip = digits(f, f.group, (splits, c.batch, strips))
         begin = f.let("u32", f"{split} * {length}u") if splits > 1 else "0u"
         end = f.let("u32", f"min({begin} + {length}u, {c.k}u)") if splits > 1 else f"{c.k}u"
         shared = f.workgroup("totals", work.vector, few * all_)
-        for place, sum_ in enumerate(self._sums(stack, strip, begin, end)):
-            f.line(f"{shared}[local + {place * all_}u] = {sum_};")
+        for position, sum_ in enumerate(self._sums(stack, strip, begin, end)):
+            f.line(f"{shared}[local + {position * all_}u] = {sum_};")
         add_up(f, work, shared, few, all_, wide)
         number, results_ = self.buffers.result, self.buffers.workspace
-        put = results(f, work, c, number, epilogue, 1) if splits == 1 else part(f, work, c, results_, splits, 1)
+        put = results(f, work, c, number, epilogue, 1) if splits == 1 else partial(f, work, c, results_, splits, 1)
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         with f.block(f"if (local < {few * wide * 4}u)"):
             vector, result = digits(f, "local", (few, wide * 4))
@@ -112,25 +117,25 @@ class _Strips:
         return f.dispatch(splits * c.batch * strips, c.products)
 
     def _sums(self, stack: str, strip: str, begin: str, end: str) -> list[str]:
-        """An invocation's sums of four results of each vector."""
+        """Compute an invocation's sums of four results of each vector."""
         f, work, wide = self.f, self.work, self.wide
         x, y = f.let("u32", f"local % {wide}u"), f.let("u32", f"local / {wide}u")
         column = f.let("u32", f"min(({strip} * {wide}u + {x}) * 4u, {self.many - 4}u)")
-        line = self.matrix.line(stack, column)
-        lines = [self.vectors.line(stack, f"{i}u") for i in range(self.few)]
-        sums = [f.var(work.vector, work.zero) for _ in lines]
+        row = self.matrix.row(stack, column)
+        rows = [self.vectors.row(stack, f"{i}u") for i in range(self.few)]
+        sums = [f.var(work.vector, work.zero) for _ in rows]
         together = next(n for n in (_TOGETHER, 8, 4, 2, 1) if self.c.k % n == 0)
         start = f.let("u32", f"{begin} + {y} * {together}u")
         with f.loop(end, start, self.invocations // wide * together) as k:
             terms = [k, *[f.let("u32", f"{k} + {i}u") for i in range(1, together)]]
-            fours = [self.matrix.load(line, term) for term in terms]
-            for vector, sum_ in zip(lines, sums, strict=True):
+            fours = [self.matrix.load(row, term) for term in terms]
+            for vector, sum_ in zip(rows, sums, strict=True):
                 for factor, four in zip(self._factors(vector, terms), fours, strict=True):
                     f.line(f"{sum_} = {work.multiply_add(factor, four, sum_)};")
         return sums
 
-    def _factors(self, vector: Line, terms: list[str]) -> list[str]:
-        """A vector's numbers for terms, of which those after the first follow it."""
+    def _factors(self, vector: OperandRow, terms: list[str]) -> list[str]:
+        """Load a vector's numbers for terms, of which those after the first follow it."""
         if not self.vectors.fours:
             return [self.vectors.load(vector, term) for term in terms]
         return [f"{four}.{c}" for four in [self.vectors.load(vector, term) for term in terms[::4]] for c in "xyzw"]

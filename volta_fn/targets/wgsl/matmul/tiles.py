@@ -1,4 +1,4 @@
-"""Tiled contractions: slices of both operands are staged in workgroup memory, sums are kept in registers."""
+"""Compute tiled contractions: slices in workgroup memory, sums in registers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.epilogues import Epilogue
 from volta_fn.targets.wgsl.matmul.indices import digits, times, total
-from volta_fn.targets.wgsl.matmul.results import part, results
+from volta_fn.targets.wgsl.matmul.results import partial, results
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.matmul.slices import Slice
 from volta_fn.targets.wgsl.matmul.split_k_combine import combine
@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
 class BufferNumbers(NamedTuple):
-    """The numbers of the buffers: operands, results, and the workspace for the parts of split sums."""
+    """The numbers of the buffers: operands, results, and workspace for partial sums."""
 
     lhs: int = 0
     rhs: int = 1
@@ -29,7 +29,7 @@ class BufferNumbers(NamedTuple):
     workspace: int = 3
 
     def swapped(self) -> BufferNumbers:
-        """The operands the other way round."""
+        """Return the numbers with the operands exchanged."""
         return self._replace(lhs=self.rhs, rhs=self.lhs)
 
 
@@ -43,7 +43,10 @@ def tiled(
     *,
     alone: bool = False,
 ) -> Routine:
-    """The routine of a contraction by a schedule. If a program consists of it `alone`, it begins with a short shader in any case."""
+    """Return the routine of a contraction by a schedule.
+
+    If a program consists of it `alone`, it always starts with a short shader.
+    """
     if c.k == 0:
         return Routine((combine(c, work, 0, facts, epilogue, buffers.workspace, buffers.result),))
     schedule = schedule.fitted(c)
@@ -57,7 +60,10 @@ def tiled(
 def _dispatch(
     c: Contraction, work: Working, schedule: Schedule, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, alone: bool
 ) -> Dispatch:
-    """The dispatch of a schedule, which begins with a shader that compiles faster if the schedule's own is long, or it is `alone`."""
+    """Return the dispatch of a schedule.
+
+    It starts with a shader that compiles faster if the schedule's own is long, or it is `alone`.
+    """
 
     def written(by: Schedule) -> Dispatch:
         return Tiles(c, work, by, facts, epilogue, buffers).dispatch()
@@ -69,15 +75,15 @@ def _dispatch(
 
 
 class Tiles:
-    """The shader of a tiled contraction, while it is written."""
+    """The shader of a tiled contraction under construction."""
 
     def __init__(
         self, c: Contraction, work: Working, schedule: Schedule, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
     ) -> None:
         self.c, self.work, self.schedule = c, work, schedule
-        #: Which of the two buffers in workgroup memory is being read, if there are two.
-        self.turn = ""
-        #: A zero that compilers cannot see through, if they are not to know where loops end (and so not to unroll them).
+        #: The variable that tells which of two buffers in workgroup memory is read.
+        self.second = ""
+        #: A zero that compilers cannot fold, which keeps them from unrolling loops; empty if they may.
         self.nothing = ""
         self.f = f = Shader(facts, schedule.invocations)
         sizes = schedule.rows, schedule.columns
@@ -88,13 +94,13 @@ class Tiles:
         if schedule.splits == 1:
             self.put = results(f, work, c, buffers.result, epilogue, work.lanes)
         else:
-            self.put = part(f, work, c, buffers.workspace, schedule.splits, work.lanes)
+            self.put = partial(f, work, c, buffers.workspace, schedule.splits, work.lanes)
 
     def dispatch(self) -> Dispatch:
-        """The finished dispatch."""
+        """Return the finished dispatch."""
         f, schedule, work = self.f, self.schedule, self.work
         stack, row, column, split = self._position()
-        begin, end, terms = "0u", f"{self.c.k}u", schedule.part(self.c)
+        begin, end, terms = "0u", f"{self.c.k}u", schedule.chunk(self.c)
         if schedule.splits > 1:
             begin = f.let("u32", f"{split} * {terms}u")
             end = f.let("u32", f"min({begin} + {terms}u, {self.c.k}u)")
@@ -113,7 +119,7 @@ class Tiles:
         return f.dispatch(schedule.groups(self.c), self.c.products)
 
     def _position(self) -> tuple[str, str, str, str]:
-        """The product, the first row and column, and the part of the sum that a workgroup has."""
+        """Compute the product, the first row and column, and the chunk of a workgroup."""
         f, schedule = self.f, self.schedule
         down, across = schedule.tiles(self.c)
         band = next(b for b in range(min(schedule.band, down), 0, -1) if down % b == 0)
@@ -122,7 +128,10 @@ class Tiles:
         return stack, row, f.let("u32", f"{j} * {schedule.columns}u"), split
 
     def _lanes(self) -> None:
-        """Compute the first vector of rows, and of columns, that an invocation has; its next ones are `lane_rows`, `lane_columns` away."""
+        """Compute the first vector of rows, and of columns, of an invocation.
+
+        Its next ones are `lane_rows` and `lane_columns` spacing.
+        """
         f, s, lanes = self.f, self.schedule, self.work.lanes
         self.lane_rows = min(s.lane_rows, s.rows // s.thread_rows)
         self.lane_columns = min(s.lane_columns, s.columns // s.thread_columns)
@@ -131,7 +140,7 @@ class Tiles:
         self.left = f.let("u32", f"{right} * {self.lane_columns * s.thread_columns // lanes}u + {x}")
 
     def _sum(self, begin: str, end: str) -> None:
-        """Sum over the terms from `begin` to `end`, one slice after the other."""
+        """Sum the terms from `begin` to `end`, slice by slice."""
         f, depth, schedule = self.f, self.schedule.depth, self.schedule
         if not schedule.ahead:
             with f.loop(end, begin, depth) as k:
@@ -147,7 +156,7 @@ class Tiles:
             self._load(begin)
             self._stage()
         if schedule.twice:
-            self._sum_by_turns(begin, end)
+            self._sum_double_buffered(begin, end)
             return
         with f.loop(end, f"{begin} + {depth}u", depth) as k:
             self._load(k)
@@ -157,7 +166,7 @@ class Tiles:
         self._multiply()
 
     def _sum_in_one_loop(self, begin: str, end: str) -> None:
-        """The same with one copy of the multiplications, and the next slice prefetched if there is one."""
+        """Sum with one copy of the multiplications, prefetching the next slice if any."""
         f, depth = self.f, self.schedule.depth
         with f.block(""):
             self._load(begin)
@@ -169,14 +178,14 @@ class Tiles:
             self._multiply()
             f.line("workgroupBarrier();")
 
-    def _sum_by_turns(self, begin: str, end: str) -> None:
-        """The same with slices in two buffers of workgroup memory in turn."""
+    def _sum_double_buffered(self, begin: str, end: str) -> None:
+        """Sum with slices that alternate between two buffers of workgroup memory."""
         f, depth = self.f, self.schedule.depth
-        self.turn = f.var("u32", "0u")
+        self.second = f.var("u32", "0u")
         with f.loop(end, f"{begin} + {depth}u", depth) as k:
             self._load(k)
             self._multiply()
-            f.line(f"{self.turn} = 1u - {self.turn};")
+            f.line(f"{self.second} = 1u - {self.second};")
             self._stage()
         self._multiply()
 
@@ -185,17 +194,17 @@ class Tiles:
             side.load(k)
 
     def _stage(self) -> None:
-        """Store the slice that has been loaded to workgroup memory."""
+        """Store the loaded slice to workgroup memory."""
         for side in self.sides:
-            side.store(self.turn)
+            side.store(self.second)
         self.f.line("workgroupBarrier();")
 
     def _multiply(self) -> None:
         """Add the products of a slice."""
         f, depth, unroll = self.f, self.schedule.depth, self.schedule.unroll
         self.firsts = [self.top, self.left]
-        if self.turn:
-            self.firsts = [total(f, times(self.turn, side.size), x) for side, x in zip(self.sides, self.firsts, strict=True)]
+        if self.second:
+            self.firsts = [total(f, times(self.second, side.size), x) for side, x in zip(self.sides, self.firsts, strict=True)]
         if not unroll or unroll >= depth:
             for number in range(depth):
                 self._step(f"{number}u")
@@ -205,7 +214,7 @@ class Tiles:
                 self._step(f"({k} + {more}u)")
 
     def _unknown(self, end: str) -> str:
-        """The end of a loop, which compilers cannot see if there is a `nothing`."""
+        """Hide the end of a loop from compilers, if `nothing` is set."""
         return f"{end} + {self.nothing}" if self.nothing else end
 
     def _step(self, k: str) -> None:
@@ -215,24 +224,27 @@ class Tiles:
             columns = self._factors("b", self.sides[1], k, self.firsts[1], self.schedule.thread_columns, self.lane_columns)
             self._add_products(rows, columns)
 
-    def _factors(self, name: str, side: Slice, k: str, first: str, count: int, apart: int) -> list[str]:
-        """Load `count` numbers of line `k` of a slice, by vectors that are `apart` lanes apart, into variables called after `name`."""
+    def _factors(self, name: str, side: Slice, k: str, first: str, count: int, spacing: int) -> list[str]:
+        """Load `count` numbers of line `k` of a slice into variables named after `name`.
+
+        Consecutive vectors are `spacing` lanes spacing.
+        """
         f, work, found = self.f, self.work, []
         for i in range(count // work.lanes):
-            f.line(f"let {name}{i}: {work.vector} = {side.tile}[{k} * {side.line}u + {first} + {i * apart}u];")
+            f.line(f"let {name}{i}: {work.vector} = {side.tile}[{k} * {side.pitch}u + {first} + {i * spacing}u];")
             numbers = [f"{name}{i}.{c}" for c in "xyzw"] if work.lanes == 4 else [f"{name}{i}"]
             found += numbers if self.schedule.brief or work.lanes == 1 else [f.let(work.type, x) for x in numbers]
         return found
 
     def _add_products(self, rows: list[str], columns: list[str]) -> None:
-        """Add each product of two numbers to its sum; by vectors in a brief shader, whose text is shorter so."""
+        """Add each product of two numbers to its sum; by vectors in a brief shader."""
         f, work = self.f, self.work
         for r, x in enumerate(rows):
             if self.schedule.brief:
                 for v in range(len(columns) // work.lanes):
                     f.line(f"c{r}_{v} = {work.multiply_add(x, f'b{v}', f'c{r}_{v}')};")
                 continue
-            # Back and forth, so that consecutive products have a factor in common, which then stays in its register.
+            # In alternating order, so that consecutive products share a factor, which then stays in its register.
             for j, y in [*enumerate(columns)][:: -1 if r % 2 else 1]:
                 f.line(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
 
@@ -247,12 +259,12 @@ class Tiles:
         for r in range(s.thread_rows):
             block, element = divmod(r, lanes)
             for v in range(s.thread_columns // lanes):
-                place = f"{top} + {block * self.lane_rows * lanes + element}u, {left} + {v * self.lane_columns * lanes}u"
+                position = f"{top} + {block * self.lane_rows * lanes + element}u, {left} + {v * self.lane_columns * lanes}u"
                 sums = ", ".join(f"c{r}_{v * lanes + e}" for e in range(lanes))
-                f.line(f"{self.put}({stack}, {place}, {self.work.vector}({sums}));")
+                f.line(f"{self.put}({stack}, {position}, {self.work.vector}({sums}));")
 
     def _finish_in_a_loop(self, stack: str, top: str, left: str) -> None:
-        """The same with the sums, which are vectors, in an array that a loop goes over, so that the epilogue is in the text once."""
+        """Store the sums by a loop over vectors, so that the epilogue occurs once."""
         f, s, lanes = self.f, self.schedule, self.work.lanes
         across = s.thread_columns // lanes
         vectors = [f"c{r}_{v}" for r in range(s.thread_rows) for v in range(across)]

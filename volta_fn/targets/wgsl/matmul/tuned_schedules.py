@@ -1,7 +1,7 @@
-"""The fastest schedules measured so far: by an adapter's name, for classes of contractions.
+"""Remember the fastest schedules measured, by adapter and class of contraction.
 
 Some are shipped with the package, in a JSON file; others were measured in this process, or in an earlier one and are in such a file in the
-user's cache folder. Where none is known and tuning is wanted, schedules are measured (see `tuning`).
+user's cache folder. Where none is known and tuning is enabled, schedules are measured (see `tuning`).
 """
 
 from __future__ import annotations
@@ -26,20 +26,26 @@ Choices = dict[str, dict[str, Schedule]]
 
 
 def class_of(c: Contraction) -> str:
-    """The class of a contraction, for which one schedule serves: dtypes, sizes, and how operands and results lie in memory."""
+    """Return the class of a contraction, for which one schedule serves.
+
+    It consists of dtypes, sizes, and how operands and results lie in memory.
+    """
     dtypes = ",".join(x.dtype.name for x in (c.lhs, c.rhs, c.target))
     forms = _form(c.lhs), _form(c.rhs), "4" if c.target.fours else "1"
     return f"{dtypes} {c.batch}x{c.m}x{c.n}x{c.k} {' '.join(forms)}"
 
 
 def _form(map_: Map) -> str:
-    """Where elements can be read as vectors of four: along the index that is summed over (k4), the other (o4), or neither; and bounds."""
+    """Describe the indices that allow vectors of four: summed (k4) or other (o4).
+
+    Bounds follow.
+    """
     fours = [name for name, inner in (("k4", True), ("o4", False)) if map_.fours(along_inner=inner)]
     return "".join(fours or ["1"]) + ("b" * len(map_.bounds))
 
 
 def read(path: Path) -> Choices:
-    """The schedules in a file; none if there is no such file, or if it has another format."""
+    """Read a file of schedules; empty if it is missing or has another format."""
     try:
         content = json.loads(path.read_text())
         return {adapter: {key: Schedule(**value) for key, value in known.items()} for adapter, known in content.items()}
@@ -58,12 +64,15 @@ def write(path: Path, choices: Choices) -> None:
 
 @functools.cache
 def shipped() -> Choices:
-    """The schedules that come with the package."""
+    """Return the schedules that come with the package."""
     return read(SHIPPED)
 
 
 def users_file() -> Path | None:
-    """The file of schedules that were measured on the user's devices; None if there is no cache folder."""
+    """Return the file of schedules measured on the user's devices, if any.
+
+    It is None without a cache folder.
+    """
     where = cache_dir()
     return None if where is None else where / "schedules.json"
 
@@ -77,7 +86,7 @@ def _users() -> Choices:
 #: The schedules that were measured in this process.
 _learnt: Choices = {}
 
-#: Measures the fastest schedule of a contraction; by the adapters' names of devices for which that is wanted.
+#: Measures the fastest schedule of a contraction; by the names of adapters for which tuning is enabled.
 Finder = Callable[[Contraction, Working, TargetCapabilities], Schedule]
 _finders: dict[str, Finder] = {}
 
@@ -89,12 +98,15 @@ def learn(choices: Choices) -> None:
 
 
 def find_by(adapter: str, finder: Finder) -> None:
-    """From now on, measure schedules that are not known on a device."""
+    """Measure unknown schedules on a device from now on."""
     _finders[adapter] = finder
 
 
 def remembered(c: Contraction, work: Working, facts: TargetCapabilities) -> Schedule | None:
-    """The schedule that was, or is now, measured to be the fastest on a device of this name, if it fits this one; None if there is none."""
+    """Return the schedule measured to be fastest on such a device, if it fits.
+
+    With a finder for the device, it is measured now; None if it is unknown.
+    """
     name = class_of(c)
     for choices in (_learnt, _users(), shipped()):
         found = choices[facts.adapter].get(name) if facts.adapter in choices else None

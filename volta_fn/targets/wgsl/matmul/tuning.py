@@ -1,4 +1,4 @@
-"""Tuning: schedules are tried on the device, those with right results are timed, and the fastest is remembered."""
+"""Time schedules on the device, check their results, and remember the fastest."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.targets.wgsl.matmul.tuned_schedules import Choices, class_of, learn, read, write
 from volta_fn.targets.wgsl.routine import Routine
 
-#: The schedule whose results the others are compared with: a plain one.
+#: The plain schedule whose results are the reference.
 SIMPLE = Schedule(32, 32, 8, 4, 4, ahead=False, unroll=4)
 
-#: Terms of a sum that is exact enough to compare with.
+#: Terms of a sum that is accurate enough for a reference.
 _LONGEST = 1 << 14
 
-#: Runs a routine on operands, given as flat arrays; with the number and dtype of the result's elements; gives the result and the seconds.
+#: Runs a routine on flat operands, given the number and dtype of the result's elements; returns the result and the seconds.
 Trial = Callable[[Routine, Sequence[np.ndarray], int, np.dtype], tuple[np.ndarray, float]]
 
 
 class Timing(NamedTuple):
-    """How long a schedule took."""
+    """The time of a schedule."""
 
     seconds: float
     schedule: Schedule
@@ -43,7 +43,10 @@ def timings(
     trial: Trial,
     buffers: BufferNumbers | None = None,
 ) -> list[Timing]:
-    """The times of schedules, the first of which is trusted; those that give other results than it (up to rounding) are left out."""
+    """Return the times of schedules, of which the first is trusted.
+
+    Those whose results differ from its results (up to rounding) are left out.
+    """
     buffers = buffers or BufferNumbers()
     rng = np.random.default_rng(0)
     sides = sorted([(buffers.lhs, c.lhs), (buffers.rhs, c.rhs)], key=lambda side: side[0])
@@ -72,7 +75,7 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
 
 
 def tried(c: Contraction, work: Working, facts: TargetCapabilities, count: int = 8) -> list[Schedule]:
-    """The schedules to try: a plain one, which is trusted as its sums are not too long, and those that are probably good."""
+    """Return the schedules to try: a plain one, which is trusted, and promising ones."""
     return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, facts, count)]
 
 
@@ -85,7 +88,7 @@ def tune(
     path: Path | None = None,
     count: int = 8,
 ) -> list[Timing]:
-    """Try schedules, and remember the fastest, in a file, too, if its path is given. Returns all their times."""
+    """Time schedules and remember the fastest, also in a file if its path is given."""
     found = timings(c, work, facts, tried(c, work, facts, count), trial, buffers)
     best: Choices = {facts.adapter: {class_of(c): found[0].schedule}}
     learn(best)
