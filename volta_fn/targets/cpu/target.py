@@ -11,7 +11,7 @@ from volta_fn.compiler.target import Target, TargetCapabilities
 from volta_fn.targets.cpu import matmul
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.routines import IN_PLACE, ROUTINES, kernel_routine
-from volta_fn.targets.cpu.runtime.commands import MOST_BUFFERS
+from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
 
 

@@ -21,7 +21,6 @@ from volta_fn.primitives.formulas import threefry
 from volta_fn.targets.numpy import (
     contraction,
     convolution,
-    cumulative,
     fourier,
     indexing,
     linalg,
@@ -39,7 +38,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     # convolution
     "conv_general_dilated": convolution.conv_general_dilated,
     # cumulative
-    **{name: partial(cumulative.cumulative, name=name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
+    **{name: partial(reductions.cumulative, name=name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
     # Fourier transforms
     "fft": fourier.fft,
     # indexing

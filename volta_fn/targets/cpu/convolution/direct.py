@@ -15,12 +15,12 @@ import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation
 from volta_fn.runtime.llvm.text import Function, Value
-from volta_fn.targets.cpu.convolution.blocks import TILE, Blocks, RegisterTile, divisor, fitting, register_tile
+from volta_fn.targets.cpu.convolution.blocking import TILE, Blocks, RegisterTile, divisor, fitting, register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
-from volta_fn.targets.cpu.convolution.epilogue import SumTile
-from volta_fn.targets.cpu.convolution.gather import Tile, gather, tile_of
+from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
+from volta_fn.targets.cpu.convolution.sum_tile import SumTile
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, stored_as
 
 #: Registers for sums along groups, where elements of x wait in others for the taps that they meet.

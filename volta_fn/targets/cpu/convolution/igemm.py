@@ -13,12 +13,12 @@ from math import prod
 
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times, value
-from volta_fn.targets.cpu.convolution.epilogue import SumTile
-from volta_fn.targets.cpu.convolution.gather import Tile, gather, tile_of
 from volta_fn.targets.cpu.convolution.igemm_plan import Plan, turns_of
+from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
-from volta_fn.targets.cpu.convolution.panels import pack
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
+from volta_fn.targets.cpu.convolution.sum_tile import SumTile
+from volta_fn.targets.cpu.convolution.weight_panels import pack
 from volta_fn.targets.cpu.matmul.compute_dtype import is_itself, stored_as
 
 

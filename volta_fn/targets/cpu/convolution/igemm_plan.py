@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from volta_fn.compiler.contractions.correlation import Correlation
-from volta_fn.targets.cpu.convolution.blocks import SUMS, Blocks, RegisterTile, place_blocks, register_tile, sum_blocks
+from volta_fn.targets.cpu.convolution.blocking import SUMS, Blocks, RegisterTile, place_blocks, register_tile, sum_blocks
 from volta_fn.targets.cpu.matmul.compute_dtype import Working
 
 #: Results in fewer blocks than this are summed in pieces.
@@ -83,12 +83,12 @@ class Plan:
         return self.blocks.images * prod(self.blocks.places) * self.panel_block * self.width
 
 
-def plan(c: Correlation, work: Working, room: int, largest: int | None = None) -> Plan:
-    """How to compute a correlation in so many bytes of room; with at most `largest` places in a block times steps of their sums."""
-    blocks, packed = place_blocks(c, largest), True
+def plan(c: Correlation, work: Working, room: int) -> Plan:
+    """Choose how to compute a correlation in so many bytes of workspace."""
+    blocks, packed = place_blocks(c), True
     outputs = -(-c.outputs // work.lanes) * work.lanes
     if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.places:
-        blocks, packed = sum_blocks(c, largest), False
+        blocks, packed = sum_blocks(c), False
     rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.places))]
     steps = blocks.channels * prod(blocks.taps)
     adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]

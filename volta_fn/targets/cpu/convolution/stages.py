@@ -1,16 +1,17 @@
-"""Putting routines together of pieces: several correlations, each in up to four stages, share the phases of one routine."""
+"""Several correlations in one routine: each has up to four stages, and those of one kind share a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.convolution.emit_utils import Index, least, most, plus, repeat, times, value
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, stored_as
+from volta_fn.targets.cpu.convolution.emit_utils import Index, least, most, plus, repeat, step, times, value
+from volta_fn.targets.cpu.matmul.compute_dtype import Working, stored_as, write
 from volta_fn.targets.cpu.routine import Phase, Routine
 
 #: About how many nanoseconds a multiplication takes.
@@ -133,3 +134,26 @@ def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) ->
         f.loop(value(start), value(stop), 1, [], one)
         first += job.tasks
     f.finish()
+
+
+def write_zeros(piece: Piece) -> None:
+    """Add the stage that fills a piece's part of the result with zeros."""
+    c = piece.c
+    sizes = [c.images, c.outputs, *(axis.places for axis in c.axes)]
+    sides = sorted(zip(sizes, c.y.strides[1:], strict=True), key=lambda side: -side[1])
+
+    def fill(f: Function, args: Arguments, task: Value) -> None:
+        def loops(rest: list[tuple[int, int]], at: Value) -> None:
+            if not rest:
+                write(f, piece.work, piece.y_dtype, Value(piece.work.type, "0.0"), 1, at)
+                return
+            (size, stride), *inner = rest
+
+            def one(index: Index) -> None:
+                loops(inner, step(f, at, stored_as(piece.y_dtype), times(f, index, stride)))
+
+            repeat(f, size, one)
+
+        loops(sides, piece.at(f, "y", args.y, task))
+
+    piece.job("sum", c.groups, c.groups * prod(sizes) * 0.5, fill)

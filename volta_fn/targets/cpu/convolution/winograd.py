@@ -15,16 +15,14 @@ from math import prod
 
 from volta_fn.compiler.contractions.winograd_points import of_input
 from volta_fn.runtime.llvm.text import Function, Value
-from volta_fn.targets.cpu.convolution.algebra import Algebra
-from volta_fn.targets.cpu.convolution.blocks import register_tile
+from volta_fn.targets.cpu.convolution.blocking import register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
-from volta_fn.targets.cpu.convolution.epilogue import SumTile
-from volta_fn.targets.cpu.convolution.gather import Tile, gather, tile_of
+from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
-from volta_fn.targets.cpu.convolution.winograd_output import Leaving, each_tile
-from volta_fn.targets.cpu.convolution.winograd_schedule import Shape
-from volta_fn.targets.cpu.convolution.winograd_weights import write_taps
+from volta_fn.targets.cpu.convolution.sum_tile import SumTile
+from volta_fn.targets.cpu.convolution.winograd_plan import Shape
+from volta_fn.targets.cpu.convolution.winograd_transforms import Algebra, Leaving, each_tile, write_taps
 
 
 class Winograd:

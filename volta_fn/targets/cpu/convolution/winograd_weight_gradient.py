@@ -14,14 +14,14 @@ from math import prod
 from volta_fn.compiler.contractions.correlation import Correlation
 from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_places
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.convolution.algebra import Algebra
-from volta_fn.targets.cpu.convolution.blocks import TILE, RegisterTile, divisor, fitting, register_tile
+from volta_fn.targets.cpu.convolution.blocking import TILE, RegisterTile, divisor, fitting, register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, least, plus, repeat, split, step, times, value
-from volta_fn.targets.cpu.convolution.epilogue import SumTile, store_transposed, store_vector
-from volta_fn.targets.cpu.convolution.gather import gather, strided, tile_of
+from volta_fn.targets.cpu.convolution.input_tile import gather, strided, tile_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
-from volta_fn.targets.cpu.convolution.winograd_schedule import SPREAD, odd_vectors
+from volta_fn.targets.cpu.convolution.sum_tile import SumTile, store_transposed, store_vector
+from volta_fn.targets.cpu.convolution.winograd_plan import SPREAD, odd_vectors
+from volta_fn.targets.cpu.convolution.winograd_transforms import Algebra
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, stored_as
 
 #: Places along an axis.

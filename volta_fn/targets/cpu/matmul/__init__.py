@@ -1,14 +1,15 @@
-"""Products of matrices as machine code: `dot_general`, and the tiles, packing and epilogues that other contractions share.
+"""Matrix products as machine code, in the manner of GotoBLAS and BLIS.
 
-In the order in which to read: `schedule` (how a product is blocked), `compute_dtype` (the dtype of sums), `cursor`, `loops` and `tasks`
-(helpers for writing code), `sources` (how operands are read), by `packing`, `pack_rows` and `transpose`; `tile` (the innermost loop),
-`tiles` and `shared` (functions that all products have in common), `partial_sums` and `epilogues` (what is done with sums), `gemm` (the
-loops around them); products of vectors, `dots` and `gemv`; `dot` (equations), `fused` and `contract` (kernels).
+In the order in which to read: `compute_dtype` (the dtype of sums), `task_loops` (loops and indices in generated code), `micro_kernel` (the
+innermost loop, over a register tile), `blocking` (register tiles, cache blocking, tasks), `pack_kernels` and `operands` (how operands are
+read and packed into panels), `packing` (panels packed before the product), `epilogues` and `fused_epilogue` (what becomes of sums),
+`macro_kernel` (a tile with its epilogue), `gemm` (the loops around them); without packing, `dot_products` and `gemv`; and `choice`, which
+selects among them for equations and for kernels.
 """
 
-from volta_fn.targets.cpu.matmul.contract import contraction as contraction
-from volta_fn.targets.cpu.matmul.contract import contracts as contracts
-from volta_fn.targets.cpu.matmul.dot import dot_general as dot_general
+from volta_fn.targets.cpu.matmul.choice import contraction as contraction
+from volta_fn.targets.cpu.matmul.choice import contracts as contracts
+from volta_fn.targets.cpu.matmul.choice import dot_general as dot_general
 
 #: Makers of routines by the name of the primitive.
 ROUTINES = {"dot_general": dot_general}

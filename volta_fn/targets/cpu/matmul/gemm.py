@@ -13,22 +13,31 @@ from functools import partial
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.matmul.blocking import Packing, Schedule
 from volta_fn.targets.cpu.matmul.compute_dtype import Working
-from volta_fn.targets.cpu.matmul.epilogues import Epilogue
-from volta_fn.targets.cpu.matmul.fused import Fused, Strip
-from volta_fn.targets.cpu.matmul.loops import each, when
-from volta_fn.targets.cpu.matmul.pack_rows import LinePacking, column_sections, row_sections
-from volta_fn.targets.cpu.matmul.packing import pack_panels
-from volta_fn.targets.cpu.matmul.partial_sums import Partial, combine
-from volta_fn.targets.cpu.matmul.schedule import Packing, Schedule
-from volta_fn.targets.cpu.matmul.sources import Source, Span
-from volta_fn.targets.cpu.matmul.tasks import PackTasks, Task, digits_of, entry, number_of, parameters_of, part_of
-from volta_fn.targets.cpu.matmul.tiles import Spot, Tiles
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue, Partial, combine
+from volta_fn.targets.cpu.matmul.fused_epilogue import Fused, Strip
+from volta_fn.targets.cpu.matmul.macro_kernel import Spot, Tiles
+from volta_fn.targets.cpu.matmul.operands import Source, Span
+from volta_fn.targets.cpu.matmul.packing import LinePacking, PackTasks, column_sections, pack_panels, row_sections
+from volta_fn.targets.cpu.matmul.task_loops import digits_of, each, entry, number_of, parameters_of, part_of, when
 from volta_fn.targets.cpu.routine import Phase, Routine
 
 _GROUP = 8  # panels that are packed together
 _ELEMENT = 0.1  # nanoseconds that packing a number takes
 _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
+
+
+class Task(NamedTuple):
+    """What a task does: a product of the stack, a part of the sum, and ranges of panels."""
+
+    batch: Value
+    split: Value
+    first_row: Value
+    end_row: Value
+    first_column: Value
+    end_column: Value
+    number: Value
 
 
 class Gemm:

@@ -10,10 +10,9 @@ import numpy as np
 from volta_fn.compiler.contractions.matmul_problem import Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, read
-from volta_fn.targets.cpu.matmul.cursor import origin, walked
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue
-from volta_fn.targets.cpu.matmul.loops import each, when
-from volta_fn.targets.cpu.matmul.tile import Tile
+from volta_fn.targets.cpu.matmul.micro_kernel import Tile
+from volta_fn.targets.cpu.matmul.task_loops import each, origin, walked, when
 from volta_fn.targets.cpu.routine import Phase, Routine
 
 _NARROW = 256  # columns, below which tiles do better

@@ -1,9 +1,8 @@
 """Running compiled programs.
 
-In the order in which to read: `commands` (a program as the executor sees it), `executor` (machine code that runs commands), `pool` (threads
-that divide a routine's tasks among them), `affinity` (the CPUs where they wake up), `entry` (how Python calls a program), `objects`
-(compiled code on disk), `support_code` (executor, pool and entry, compiled), `slots` (the table of a program's values), `artifact` (a
-compiled program as data), `fingerprint` (a traced program as text), `store` (artifacts on disk, by that text), `deferred_errors`, `blocks`
-(memory of results), and `program` (all of it together). The rest compiles what is not on disk: `code_cache` (routines compiled and loaded),
-`host` (equations that NumPy evaluates), `writer` and `control_flow` (bodies as commands), and `compile`.
+In the order in which to read: `executor` (a program as commands, and the machine code that runs them), `pool` (threads that share a
+launch's tasks), `support_code` (both, compiled, with what `runtime.internals` adds), `disk_cache` (the cache on disk), `fingerprint` (a
+traced program as text), `program_cache` (compiled programs in the cache, by that text), and `program` (a program as a function of NumPy
+arrays). The rest is loaded for programs that are not in the cache: `code_cache` (routines, compiled and loaded), `host_calls` (equations
+that NumPy evaluates) and `compile` (lowered programs to commands).
 """

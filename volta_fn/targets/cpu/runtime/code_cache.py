@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.program import RoutineKey
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import Part
-from volta_fn.targets.cpu.runtime import objects
+from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.pool import thread_count
 
 #: A phase that costs less than this many nanoseconds is done by one thread: waking another takes about as long.
@@ -46,7 +46,7 @@ class Shared:
 
     def compile(self, part: Part) -> str:
         """Have a function compiled, unless it is there or another thread does it; the name of its entry."""
-        name = objects.name_of(f"part {part.name}")
+        name = disk_cache.name_of(f"part {part.name}")
         code: Future[bytes] = Future()
         with self._lock:
             mine = self._codes.setdefault(name, code) is code
@@ -62,7 +62,7 @@ class Shared:
     def has(self, name: str) -> bool:
         """Whether there is such a function, here or on disk."""
         if name not in self._codes:
-            found = objects.read_compiled(name)
+            found = disk_cache.read_compiled(name)
             if found is None:
                 return False
             code: Future[bytes] = Future()
@@ -77,10 +77,10 @@ class Shared:
 
 
 def _part_compiled(name: str, part: Part) -> bytes:
-    found = objects.read_compiled(name)
+    found = disk_cache.read_compiled(name)
     if found is None:
-        found = objects.Compiled(compile_object(part.text))
-        objects.write_compiled(name, found)
+        found = disk_cache.Compiled(compile_object(part.text))
+        disk_cache.write_compiled(name, found)
     return found.code
 
 
@@ -106,10 +106,10 @@ class Library:
                 self._loaded.setdefault(key.key, None if found is None else loaded[found[0]])
         return [self._loaded[k.key] for k in keys]
 
-    def _compiled(self, key: RoutineKey) -> tuple[str, objects.Compiled] | None:
+    def _compiled(self, key: RoutineKey) -> tuple[str, disk_cache.Compiled] | None:
         """The name of its entry on disk, which no other routine has, and what is or might be in it."""
-        name = objects.name_of(repr(key.key))
-        found = objects.read_compiled(name)
+        name = disk_cache.name_of(repr(key.key))
+        found = disk_cache.read_compiled(name)
         if found is None or not all(map(self._shared.has, found.shared)):
             routine = key.make()
             if routine is None:
@@ -117,11 +117,11 @@ class Library:
             suffix = f"_{name}"  # so that the routines of a program can be loaded together
             phases = tuple([(p.symbol + suffix, p.tasks, p.cost) for p in routine.phases])
             shared = tuple([self._shared.compile(part) for part in routine.shared])
-            found = objects.Compiled(compile_object(routine.text, suffix), phases, routine.workspace, shared)
-            objects.write_compiled(name, found)
+            found = disk_cache.Compiled(compile_object(routine.text, suffix), phases, routine.workspace, shared)
+            disk_cache.write_compiled(name, found)
         return name, found
 
-    def _load(self, entries: Mapping[str, objects.Compiled]) -> dict[str, Loaded]:
+    def _load(self, entries: Mapping[str, disk_cache.Compiled]) -> dict[str, Loaded]:
         """Routines loaded, all at once, which takes little longer than loading one of them, with what they share."""
         if not entries:
             return {}
@@ -132,7 +132,7 @@ class Library:
         return {entry: _ready(entry, compiled, addresses) for entry, compiled in entries.items()}
 
 
-def _ready(entry: str, compiled: objects.Compiled, addresses: Mapping[str, int]) -> Loaded:
+def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int]) -> Loaded:
     phases = [
         LoadedPhase(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry) for symbol, tasks, cost in compiled.phases
     ]

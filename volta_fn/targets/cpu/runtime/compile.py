@@ -1,23 +1,215 @@
-"""Programs compiled: traced programs to artifacts."""
+"""Lowered programs compiled to commands.
+
+Loops and branches are commands that hold others. A loop's carry is updated in place where a step allows it; else it alternates between two
+buffers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
+from volta_fn.compiler.buffers.emit import ProgramWriter
 from volta_fn.compiler.buffers.memory_layout import Output
-from volta_fn.compiler.program import LoweredProgram
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.array import host_buffer
-from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.targets.cpu.runtime.artifact import Artifact
-from volta_fn.targets.cpu.runtime.code_cache import LIBRARY, LoadedPhase
-from volta_fn.targets.cpu.runtime.control_flow import CONTROL_FLOW
-from volta_fn.targets.cpu.runtime.host import HostCall
-from volta_fn.targets.cpu.runtime.slots import layout_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.targets.cpu.runtime.code_cache import LIBRARY, Loaded, LoadedPhase
+from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Op
+from volta_fn.targets.cpu.runtime.host_calls import HostCall, equation_call, kernel_call
+from volta_fn.targets.cpu.runtime.program_cache import Artifact, layout_of
 from volta_fn.targets.cpu.runtime.support_code import machinery
-from volta_fn.targets.cpu.runtime.writer import Writer
 from volta_fn.targets.cpu.target import TARGET
+
+#: How control flow is written: (writer, item, operands' slots, results' slots, block).
+ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
+
+#: Nanoseconds that a call of NumPy costs at least.
+_HOST_COST = 10_000.0
+
+
+class Writer(ProgramWriter):
+    """The commands of one program, written item by item."""
+
+    def __init__(self, loaded: Mapping[Any, Loaded | None], control_flow: Mapping[str, ControlFlow]) -> None:
+        super().__init__()
+        self.loaded = loaded
+        self.control_flow = control_flow
+        self.words: list[int | Slot | LoadedPhase] = []
+        self.hosts: list[HostCall] = []
+        #: Nanoseconds that the program takes, roughly.
+        self.cost = 0.0
+
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write an item."""
+        loaded = None if item.key is None else self.loaded[item.key.key]
+        if loaded is not None and len(operands) + len(results) < MOST_BUFFERS:
+            self.run(loaded, [*operands, *results], block)
+        elif isinstance(item.node, KernelCall):
+            self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
+        elif item.node.primitive.name in self.control_flow:
+            self.control_flow[item.node.primitive.name](self, item, operands, results, block)
+        else:
+            self.host(item, equation_call(item.node, operands, results), [*operands, *results], block)
+
+    # commands
+
+    def command(self, block: Block, touched: Sequence[Slot], op: Op, *words: int | Slot) -> None:
+        """Write a command that uses some slots."""
+        for slot in touched:
+            self.slots.touch(slot, block)
+        self.words += [op, *words]
+        self.slots.time += 1
+
+    def run(self, loaded: Loaded, buffers: list[Slot], block: Block) -> None:
+        """Do a routine."""
+        if loaded.workspace:
+            buffers = [*buffers, self.slots.memory(loaded.workspace, block)]
+        self.cost += loaded.cost
+        for slot in buffers:
+            self.slots.touch(slot, block)
+        for phase in loaded.phases:
+            if phase.tasks:
+                self.words += [Op.RUN, phase, phase.tasks, int(phase.shared), len(buffers), *buffers]
+        self.slots.time += 1
+
+    def host(self, item: Item, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
+        """Call NumPy."""
+        self.on_host.append(item)
+        self.hosts.append(call)
+        self.cost += _HOST_COST
+        self.command(block, touched, Op.HOST, call.address)
+
+    def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
+        """Copy an array."""
+        if to is not source and size:
+            self.command(block, [to, source], Op.COPY, to, source, size)
+
+    # the end
+
+    def code(self) -> tuple[np.ndarray, np.ndarray, list[LoadedPhase]]:
+        """The commands as words, which words are phases, by number, and the phases; the slots are numbered."""
+        phases = {w: i for i, w in enumerate(dict.fromkeys([w for w in self.words if isinstance(w, LoadedPhase)]))}
+        places = [i for i, w in enumerate(self.words) if isinstance(w, LoadedPhase)]
+        words = [w.number if isinstance(w, Slot) else phases[w] if isinstance(w, LoadedPhase) else w for w in self.words]
+        return np.array(words, np.int64), np.array(places, np.int64), list(phases)
+
+
+def _bytes(aval: ShapedArray) -> int:
+    return aval.size * aval.dtype.itemsize
+
+
+class _Carry(NamedTuple):
+    """Where a step reads a part of the carry, and where it puts the next."""
+
+    now: Slot
+    next: Slot
+
+
+def _carries(
+    writer: Writer, body: LoweredProgram, first: int, initial: Sequence[Slot], results: Sequence[Slot], block: Block, steps: int
+) -> list[_Carry]:
+    """Begin a loop of some number of steps: the initial carry is put where the final one will be at the end."""
+    jaxpr = body.closed.jaxpr
+    carries = []
+    for position, (start, result) in enumerate(zip(initial, results, strict=True)):
+        var, out = jaxpr.invars[first + position], jaxpr.outvars[position]
+        size = _bytes(var.aval)
+        if out is var or body.may_share(var, out):
+            writer.copy(result, start, size, block)
+            carries.append(_Carry(result, result))
+            continue
+        other = writer.slots.memory(size, block)
+        now, then = (result, other) if steps % 2 == 0 else (other, result)
+        writer.copy(now, start, size, block)
+        carry = _Carry(writer.slots.pointer(block, result, other), writer.slots.pointer(block, result, other))
+        writer.command(block, [now, carry.now], Op.POINT, carry.now, now)
+        writer.command(block, [then, carry.next], Op.POINT, carry.next, then)
+        carries.append(carry)
+    return carries
+
+
+def _turn(writer: Writer, carries: Sequence[_Carry], block: Block) -> None:
+    """What was next is now."""
+    for now, then in carries:
+        if now is not then:
+            writer.command(block, [now, then], Op.SWAP, now, then)
+
+
+def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    (body,), params = item.programs, _params(item)
+    length, consts, carry = params["length"], params["num_consts"], params["num_carry"]
+    carries = _carries(writer, body, consts, operands[consts : consts + carry], results[:carry], block, length)
+    counter = writer.slots.pointer(block)
+    first, step = (length - 1, -1) if params["reverse"] else (0, 1)
+    cost = writer.cost
+    inner = writer.slots.begin(block)
+    writer.command(block, [counter], Op.LOOP, length, counter, first, step, 0)
+    start = len(writer.words)
+
+    def row(base: Slot, aval: ShapedArray) -> Slot:
+        slot = writer.slots.pointer(inner, base)
+        writer.command(inner, [base, slot], Op.ROW, slot, base, _bytes(aval), counter)
+        return slot
+
+    jaxpr = body.closed.jaxpr
+    rows = [row(base, v.aval) for base, v in zip(operands[consts + carry :], jaxpr.invars[consts + carry :], strict=True)]
+    ys = [row(base, v.aval) for base, v in zip(results[carry:], jaxpr.outvars[carry:], strict=True)]
+    writer.body(body, [*operands[:consts], *[c.now for c in carries], *rows], [*[c.next for c in carries], *ys], inner)
+    _turn(writer, carries, inner)
+    writer.words[start - 1] = len(writer.words) - start
+    writer.slots.touch(counter, inner)
+    writer.slots.finish(inner)
+    writer.cost = cost + length * (writer.cost - cost)
+
+
+def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    condition, body = item.programs
+    first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
+    carries = _carries(writer, body, second, operands[first + second :], results, block, 0)
+    flag = writer.slots.memory(1, block)
+    inner = writer.slots.begin(block)
+    writer.command(block, [flag], Op.WHILE, flag, 0, 0)
+    start = len(writer.words)
+    now = [c.now for c in carries]
+    writer.body(condition, [*operands[:first], *now], [flag], inner)
+    middle = len(writer.words)
+    writer.body(body, [*operands[first : first + second], *now], [c.next for c in carries], inner)
+    _turn(writer, carries, inner)
+    writer.words[start - 2 : start] = [middle - start, len(writer.words) - middle]
+    writer.slots.touch(flag, inner)
+    writer.slots.finish(inner)
+    writer.cost = float("inf")
+    for carry, result, out in zip(carries, results, item.results, strict=True):
+        writer.copy(result, carry.now, _bytes(out.aval), block)
+
+
+def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    branches = item.programs
+    index, *arguments = operands
+    writer.command(block, [index], Op.SWITCH, index, len(branches), *[0] * len(branches))
+    place = len(writer.words) - len(branches)
+    for number, branch in enumerate(branches):
+        start = len(writer.words)
+        inner = writer.slots.begin(block)
+        writer.body(branch, arguments, results, inner)
+        writer.slots.finish(inner)
+        writer.words[place + number] = len(writer.words) - start
+
+
+def _params(item: Item) -> dict[str, Any]:
+    assert isinstance(item.node, Equation)
+    return item.node.params
+
+
+CONTROL_FLOW: dict[str, ControlFlow] = {"scan": _scan, "while": _while, "cond": _cond}
+
 
 #: A program of more nanoseconds than this lets other Python threads run.
 _LONG = 20_000.0

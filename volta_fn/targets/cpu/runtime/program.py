@@ -16,9 +16,9 @@ from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.runtime.internals.result_allocator import LARGE
-from volta_fn.targets.cpu.runtime import store
-from volta_fn.targets.cpu.runtime.artifact import Artifact
-from volta_fn.targets.cpu.runtime.deferred_errors import failure
+from volta_fn.targets.cpu.runtime import program_cache
+from volta_fn.targets.cpu.runtime.host_calls import failure
+from volta_fn.targets.cpu.runtime.program_cache import Artifact
 from volta_fn.targets.cpu.runtime.support_code import libc_free, machinery
 
 
@@ -34,13 +34,13 @@ class Program:
     @classmethod
     def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Program:
         """A traced program, compiled unless what it became is on disk."""
-        key = store.key_of(closed, donated)
-        kept = None if key is None else store.find(key)
+        key = program_cache.key_of(closed, donated)
+        kept = None if key is None else program_cache.find(key)
         if kept is not None:
             return cls(kept.artifact, kept.addresses)
         built = _building().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
-            store.keep(key, built.artifact, [(phase.entry, phase.symbol) for phase in built.phases])
+            program_cache.keep(key, built.artifact, [(phase.entry, phase.symbol) for phase in built.phases])
         return cls(built.artifact, [phase.address for phase in built.phases], built.hosts)
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:

@@ -11,7 +11,7 @@ from volta_fn.runtime.internals.fastcall import Entry, make_entry, write_entry
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Module
-from volta_fn.targets.cpu.runtime import objects
+from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.executor import write_executor
 from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
 
@@ -35,14 +35,14 @@ def machinery() -> Machinery:
 
 @functools.cache
 def _compiled() -> Machinery:
-    name = objects.name_of("machinery")
-    found = objects.read_compiled(name)
+    name = disk_cache.name_of("machinery")
+    found = disk_cache.read_compiled(name)
     if found is None:
         module = Module()
         for write in (write_pool, write_executor, write_entry, write_blocks):
             write(module)
-        found = objects.Compiled(compile_object(str(module)))
-        objects.write_compiled(name, found)
+        found = disk_cache.Compiled(compile_object(str(module)))
+        disk_cache.write_compiled(name, found)
     enter, execute, work, reset, *allocator = load_object(found.code, ["enter", "execute", "work", "reset", *FUNCTIONS])
     return Machinery(make_entry(enter, execute), Workers(work, reset), make_empty(allocator))
 

@@ -1,4 +1,4 @@
-"""How a product is cut up: tiles for the registers, blocks of k and of columns for the caches, tasks for the threads.
+"""Blocking of a product: register tiles, blocks of k and of columns for the caches, tasks for the threads.
 
 All of it follows from the shape alone, so that sums are formed in the same order whatever the number of threads.
 """
@@ -9,7 +9,7 @@ import enum
 from typing import NamedTuple
 
 from volta_fn.targets.cpu.matmul.compute_dtype import Working
-from volta_fn.targets.cpu.matmul.tile import tile_shapes
+from volta_fn.targets.cpu.matmul.micro_kernel import tile_shapes
 
 _DEPTH = 256  # k in a block: a panel of A, and what passes of B meanwhile, should fit into the level-1 cache
 _WHOLE_DEPTH = 384  # so many k are not cut into blocks

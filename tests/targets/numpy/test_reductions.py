@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from volta_fn.targets.numpy import cumulative
+from volta_fn.targets.numpy.kernels import KERNELS as FUNCTIONS
 
 DTYPES = ["int8", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64", ml_dtypes.bfloat16]
 KERNELS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
@@ -41,7 +41,7 @@ def test_accumulates_along_the_axis(name, shape, dtype, reverse, ordered, data):
     axis = data.draw(st.integers(0, len(shape) - 1))
     x = np.array(make(shape, dtype), order="C" if ordered else "F")
     wide = "float32" if dtype == "float16" or dtype is ml_dtypes.bfloat16 else dtype
-    got = getattr(cumulative, name)(x, axis=axis, reverse=reverse)
+    got = FUNCTIONS[name](x, axis=axis, reverse=reverse)
     assert got.dtype == x.dtype
     with np.errstate(all="ignore"):  # 3^70 overflows, and inf * 0 is NaN, in both.
         expected = naive(KERNELS[name], x.astype(wide), axis, reverse).astype(dtype)
@@ -50,20 +50,20 @@ def test_accumulates_along_the_axis(name, shape, dtype, reverse, ordered, data):
 
 def test_half_precision_sums_keep_small_addends():
     for dtype in ("float16", ml_dtypes.bfloat16):
-        assert float(cumulative.cumsum(np.ones(4096, dtype), axis=0, reverse=False)[-1]) == 4096
+        assert float(FUNCTIONS["cumsum"](np.ones(4096, dtype), axis=0, reverse=False)[-1]) == 4096
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_nan_stays_once_met():
     x = np.array([1.0, np.nan, 2.0])
-    for kernel in (cumulative.cummax, cumulative.cummin, cumulative.cumsum, cumulative.cumlogsumexp):
+    for kernel in (FUNCTIONS["cummax"], FUNCTIONS["cummin"], FUNCTIONS["cumsum"], FUNCTIONS["cumlogsumexp"]):
         np.testing.assert_array_equal(np.isnan(kernel(x, axis=0, reverse=False)), [False, True, True])
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e4, 1e4) | st.sampled_from([-math.inf]), min_size=1, max_size=30), st.booleans())
 def test_log_sum_exp_of_everything_so_far(values, reverse):
-    got = cumulative.cumlogsumexp(np.array(values), axis=0, reverse=reverse)
+    got = FUNCTIONS["cumlogsumexp"](np.array(values), axis=0, reverse=reverse)
     for i in range(len(values)):
         part = values[i:] if reverse else values[: i + 1]
         top = max(part)
@@ -74,7 +74,7 @@ def test_log_sum_exp_of_everything_so_far(values, reverse):
 def test_log_sum_exp_at_the_infinities():
     x = np.array([-np.inf, -np.inf, 0.0, 1e30, np.inf, np.inf, -np.inf])
     expected = [-np.inf, -np.inf, 0, 1e30, np.inf, np.inf, np.inf]
-    np.testing.assert_array_equal(cumulative.cumlogsumexp(x, axis=0, reverse=False), expected)
+    np.testing.assert_array_equal(FUNCTIONS["cumlogsumexp"](x, axis=0, reverse=False), expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", ml_dtypes.bfloat16])
@@ -84,7 +84,7 @@ def test_agrees_with_jax(name, dtype):
     x = np.random.default_rng(0).standard_normal((6, 5)).astype(dtype)
     eps = float(ml_dtypes.finfo(dtype).eps)
     for axis, reverse in ((0, False), (1, True)):
-        got = getattr(cumulative, name)(x, axis=axis, reverse=reverse)
+        got = FUNCTIONS[name](x, axis=axis, reverse=reverse)
         expected = np.asarray(getattr(lax, name)(x, axis=axis, reverse=reverse))
         # JAX adds pairwise, here elements add in their order: six roundings at most.
         np.testing.assert_allclose(got.astype("float64"), expected.astype("float64"), rtol=6 * eps, atol=6 * eps)

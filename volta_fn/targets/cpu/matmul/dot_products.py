@@ -1,4 +1,4 @@
-"""Products of few rows with many, all of which lie in memory along k: every result is the dot product of two rows.
+"""Products of few rows with many, all of which are contiguous along k: every result is the dot product of two rows.
 
 Nothing is packed: vectors along k of a few rows of either operand are multiplied with each other, and lanes are added up at the end.
 """
@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions.matmul_problem import Operand, Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.matmul.blocking import Schedule, unpacked
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, lanes_below, read
-from volta_fn.targets.cpu.matmul.cursor import origin, walked
-from volta_fn.targets.cpu.matmul.epilogues import Epilogue
-from volta_fn.targets.cpu.matmul.loops import each, when
-from volta_fn.targets.cpu.matmul.partial_sums import Partial, combine
-from volta_fn.targets.cpu.matmul.schedule import Schedule, unpacked
-from volta_fn.targets.cpu.matmul.tile import Tile
-from volta_fn.targets.cpu.matmul.transpose import shuffled
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue, Partial, combine
+from volta_fn.targets.cpu.matmul.micro_kernel import Tile
+from volta_fn.targets.cpu.matmul.pack_kernels import shuffled
+from volta_fn.targets.cpu.matmul.task_loops import each, origin, walked, when
 from volta_fn.targets.cpu.routine import Phase, Routine
 
 _FEW = 8  # rows, at most, of the operand that has fewer

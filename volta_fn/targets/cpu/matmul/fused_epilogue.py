@@ -1,4 +1,4 @@
-"""Epilogues that are kernels: what follows from the sums of a product, done while they are near.
+"""Epilogues that are kernels, fused into a product.
 
 The sums of a few rows by some columns, a *strip*, are put on the stack, and the kernel's loops go over them there.
 """
@@ -20,8 +20,8 @@ from volta_fn.targets.cpu.loops.passes import passes_of
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
 from volta_fn.targets.cpu.loops.schedule import lanes_of
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, write
-from volta_fn.targets.cpu.matmul.loops import each
-from volta_fn.targets.cpu.matmul.tile import Tile
+from volta_fn.targets.cpu.matmul.micro_kernel import Tile
+from volta_fn.targets.cpu.matmul.task_loops import each
 
 _UNROLL = 2  # vectors of a strip that are worked on side by side
 

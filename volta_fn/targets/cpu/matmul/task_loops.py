@@ -1,47 +1,59 @@
-"""Tasks and their numbers: which product, which block, which panels."""
+"""Loops, indices and task numbers in generated code."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
+from volta_fn.compiler.contractions.matmul_problem import Operand, Walk
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.schedule import Schedule
 
 
-class Task(NamedTuple):
-    """What a task does: a product of the stack, a part of the sum, and ranges of panels."""
+def each(f: Function, start: Value, end: Value, body: Callable[[Value], None], step: int = 1) -> None:
+    """``for index in range(start, end, step): body(index)``."""
 
-    batch: Value
-    split: Value
-    first_row: Value
-    end_row: Value
-    first_column: Value
-    end_column: Value
-    number: Value
+    def turn(index: Value, _: list[Value]) -> list[Value]:
+        body(index)
+        return []
+
+    f.loop(start, end, step, [], turn)
 
 
-class PackTasks(NamedTuple):
-    """The tasks that pack an operand of so many panels, a group of them for a block of k in each."""
+def when(f: Function, condition: Value, yes: Callable[[], None], no: Callable[[], None] | None = None) -> None:
+    """``if condition: yes() else: no()``."""
 
-    plan: Schedule
-    panels: int
-    group: int
+    def first() -> list[Value]:
+        yes()
+        return []
 
-    @property
-    def groups(self) -> int:
-        """Groups of panels."""
-        return -(-self.panels // self.group)
+    def second() -> list[Value]:
+        if no is not None:
+            no()
+        return []
 
-    @property
-    def tasks(self) -> int:
-        """All tasks."""
-        return self.plan.batch * self.plan.blocks * self.groups
+    f.branch(condition, first, second if no is not None else None)
 
-    def decode(self, f: Function, number: Value) -> tuple[Value, Value, tuple[Value, Value]]:
-        """The product of the stack, the block of k and the range of panels of a task."""
-        batch, block, group = digits_of(f, number, self.plan.batch, self.plan.blocks, self.groups)
-        return batch, block, part_of(f, group, self.groups, self.panels)
+
+def origin(f: Function, operand: Operand, number: Value) -> Value:
+    """Where a matrix of a stack begins, in elements."""
+    offset = walked(f, operand.stack, number)
+    if not operand.start:
+        return offset
+    return i64(operand.start) if offset.name == "0" else f.binary("add nsw", offset, i64(operand.start))
+
+
+def walked(f: Function, walk: Walk, index: Value) -> Value:
+    """How far from the start an index is, in elements."""
+    total = i64(0)
+    for place in range(len(walk.sizes) - 1, -1, -1):
+        size, stride = walk.sizes[place], walk.strides[place]
+        digit = index
+        if place:
+            digit = f.binary("urem", index, i64(size))
+            index = f.binary("udiv", index, i64(size))
+        term = digit if stride == 1 else f.binary("mul nsw", digit, i64(stride))
+        total = term if total.name == "0" else f.binary("add nsw", total, term)
+    return total
 
 
 _POINTERS = frozenset({"buffers", "target", "a", "b", "strip"})

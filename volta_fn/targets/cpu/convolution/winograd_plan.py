@@ -1,4 +1,4 @@
-"""How Winograd's convolution cuts up a correlation, when it serves, and how long it takes."""
+"""How Winograd's convolution divides a correlation into tiles and blocks, when it applies, and how long it takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from volta_fn.compiler.contractions.correlation import Axis, Correlation
-from volta_fn.targets.cpu.convolution.blocks import TILE, fitting, register_tile
+from volta_fn.targets.cpu.convolution.blocking import TILE, fitting, register_tile
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS
 from volta_fn.targets.cpu.matmul.compute_dtype import Working
 

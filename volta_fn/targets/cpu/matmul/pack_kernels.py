@@ -1,14 +1,117 @@
-"""Packing columns of B that lie in memory as rows: small squares are transposed in registers."""
+"""Functions that pack panels, compiled once for all products: rows copied, spread over panels, or transposed in registers.
+
+Their arguments are an address, the bytes between rows in memory, how many k there are, and the panel's address.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, put, read
-from volta_fn.targets.cpu.matmul.loops import each
+from volta_fn.runtime.llvm.text import Function, Part, Value, i64, part, vector_of
+from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, put, read
+from volta_fn.targets.cpu.matmul.micro_kernel import Lines, type_name
+from volta_fn.targets.cpu.matmul.task_loops import each
+
+#: Lines that are packed at a time where they belong to several panels.
+RUN = 8
+
+
+# packing: the arguments are an address, the bytes between lines, how many k there are, and the panel's address
+
+
+@functools.cache
+def copy_lines(work: Working, dtype: np.dtype, count: int, width: int) -> Part:
+    """The function that packs lines, one for each k, of `count` numbers side by side, with zeros up to `width`."""
+
+    def write(f: Function) -> None:
+        source, apart, depth, target = f.parameters
+        each(f, i64(0), depth, lambda k: copy_line(f, work, dtype, count, width, f.at(source, "i8", f.binary("mul", k, apart)), target, k))
+
+    return part(f"copy_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
+
+
+def copy_line(f: Function, work: Working, dtype: np.dtype, count: int, width: int, source: Value, target: Value, k: Value) -> None:
+    """Write the line number `k` of a panel: `count` numbers side by side, and zeros up to `width`."""
+    place = f.at(target, work.type, f.binary("mul", k, i64(width)))
+    for start in range(0, width, work.lanes):
+        value = work.zero()
+        if start < count:
+            there = f.at(source, f"[{dtype.itemsize} x i8]", i64(start))
+            value = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
+        put(f, work, value, f.at(place, work.type, i64(start)), width - start)
+
+
+@functools.cache
+def spread_lines(work: Working, dtype: np.dtype, count: int, width: int) -> Part:
+    """The function that packs lines, one for each k, of `count` numbers for each of several panels side by side.
+
+    Two more arguments are the number of panels, and how many bytes they are apart.
+    """
+
+    def write(f: Function) -> None:
+        source, apart, depth, target, panels, panel_apart = f.parameters
+        lines = Lines(f, apart, RUN)
+        whole = f.binary("and", depth, i64(-RUN))
+
+        def ways(k: Value, panel: Value) -> tuple[Value, Value]:
+            there = f.at(f.at(source, "i8", f.binary("mul", k, apart)), f"[{count * dtype.itemsize} x i8]", panel)
+            return there, f.at(target, "i8", f.binary("mul", panel, panel_apart))
+
+        def several(k: Value, panel: Value) -> None:
+            there, place = ways(k, panel)
+            starts = lines.starts(f, there)
+            numbers = _numbers(f, work, dtype, [lines.place(f, starts, row) for row in range(RUN)], count, width)
+            first = f.at(place, f"[{width * work.itemsize} x i8]", k)
+            for start in range(0, RUN * width, work.lanes):
+                value = assembled(f, numbers[start : start + work.lanes])
+                f.store(value, f.at(first, work.type, i64(start)), work.itemsize)
+
+        def single(k: Value, panel: Value) -> None:
+            there, place = ways(k, panel)
+            copy_line(f, work, dtype, count, width, there, place, k)
+
+        each(f, i64(0), whole, lambda k: each(f, i64(0), panels, lambda panel: several(k, panel)), RUN)
+        each(f, whole, depth, lambda k: each(f, i64(0), panels, lambda panel: single(k, panel)))
+
+    parameters = [*_packing_parameters(), Value("i64", "%panels"), Value("i64", "%panel_apart")]
+    return part(f"spread_{type_name(work)}_{dtype.name}_{count}to{width}", parameters, write)
+
+
+def _numbers(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], count: int, width: int) -> list[tuple[Value, int]]:
+    """The first `count` numbers of each row, and zeros up to `width`, each by a vector and the lane of it."""
+    numbers = []
+    for row in rows:
+        for start in range(0, width, work.lanes):
+            vector = work.zero()
+            if start < count:
+                there = f.at(row, f"[{dtype.itemsize} x i8]", i64(start))
+                vector = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
+            numbers += [(vector, lane) for lane in range(min(work.lanes, width - start))]
+    return numbers
+
+
+@functools.cache
+def turn_lines(work: Working, dtype: np.dtype, count: int, width: int) -> Part:
+    """The function that packs `count` lines along k, and zeros up to `width`."""
+
+    def write(f: Function) -> None:
+        source, apart, depth, target = f.parameters
+        lines = Lines(f, apart, count)
+
+        def at(k: Value) -> list[Value]:
+            starts = lines.starts(f, f.at(source, f"[{dtype.itemsize} x i8]", k))
+            return [lines.place(f, starts, row) for row in range(count)]
+
+        transposed_rows(f, work, dtype, at, width, depth, target)
+
+    return part(f"turn_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
+
+
+def _packing_parameters() -> list[Value]:
+    return [Value("ptr" if name in ("source", "target") else "i64", f"%{name}") for name in ("source", "apart", "depth", "target")]
 
 
 def transposed_rows(
@@ -21,7 +124,7 @@ def transposed_rows(
         rows = rows_at(k)
         for start in range(0, width, work.lanes):
             block = [
-                _gathered([_row(f, work, dtype, rows, start + part * square + r, square) for part in range(work.lanes // square)], f)
+                _gathered([_row(f, work, dtype, rows, start + group * square + r, square) for group in range(work.lanes // square)], f)
                 for r in range(square)
             ]
             for c, line in enumerate(_squares_transposed(f, block, square)):
@@ -75,7 +178,7 @@ def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
     ]  # by group of rows, and column in a square
     columns: list[Value] = [rows[0]] * lanes
     for c in range(square):
-        for q, line in enumerate(_quarters_transposed(f, [part[c] for part in parts], square)):
+        for q, line in enumerate(_quarters_transposed(f, [group[c] for group in parts], square)):
             columns[q * square + c] = line
     return columns
 

@@ -1,17 +1,20 @@
-"""The innermost loop: a tile of C, kept in registers, summed over k.
+"""The micro-kernel: a register tile of C, summed over k.
 
-A tile has a few rows by a few vectors of columns. For each k it loads the vectors of B's row once and multiplies them by every row's
-number of A, broadcast from memory. So that the multiplications, and not the loads, take the time, tiles are as large as registers allow.
+A tile has a few rows by a few vectors of columns. For each k the micro-kernel loads the vectors of B's row once and multiplies them by
+every row's number of A, broadcast from memory. So that the multiplications, and not the loads, take the time, tiles are as large as
+registers allow. `multiply` is compiled once for all products: matrices' sizes are arguments.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, load
+from volta_fn.runtime.llvm.text import Function, Part, Value, i64, part
+from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, load, put
+from volta_fn.targets.cpu.matmul.task_loops import when
 
 _UNROLLED = 56  # multiplications written out in a turn of the loop, at most
 _AHEAD = 24  # how many k ahead packed panels are fetched
@@ -141,3 +144,79 @@ def fetch(f: Function, pointer: Value, *, to_write: bool = False, soon: bool = T
     """Have a line of memory brought near, by the time it is wanted: into the level-1 cache if that is soon, else the level-2 one."""
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 {3 if soon else 2}, i32 1)")
+
+
+_NULL = Value("ptr", "null")
+_WORTH_FETCHING = 32  # k: it takes so long until the tile is wanted
+
+
+class Kind(NamedTuple):
+    """What a function that multiplies depends on: tiles of `rows` by `columns`, and how A and B lie."""
+
+    work: Working
+    rows: int
+    columns: int
+    #: How far A's rows are apart, in elements; None if it is told how many bytes.
+    a_outer: int | None
+    a_inner: int
+    b_inner: int
+    #: Whether B may be read beyond the last column, to a whole number of vectors.
+    padded: bool
+
+
+@functools.cache
+def multiply(kind: Kind) -> Part:
+    """The function that adds products to a tile.
+
+    Its arguments are A's address and the bytes between its rows, B's address, how many k there are, and two tiles, each by its address
+    and the bytes between its rows: the sums so far (null if there are none), and where the sums belong.
+    """
+    work, rows, columns = kind[:3]
+    name = f"multiply_{type_name(work)}_{rows}x{columns}_a{'' if kind.a_outer is None else kind.a_outer}_{kind.a_inner}_b{kind.b_inner}"
+    pointers = ("a", "b", "source", "target")
+    names = ("a", "a_apart", "b", "depth", "source", "source_apart", "target", "target_apart")
+
+    def write(f: Function) -> None:
+        a, a_apart, b, depth, source, source_apart, target, target_apart = f.parameters
+        fresh = f.compare("icmp eq", source, _NULL)
+        first, apart = f.select(fresh, target, source), f.select(fresh, target_apart, source_apart)
+        when(f, f.compare("icmp sge", depth, i64(_WORTH_FETCHING)), lambda: _fetch(f, kind, first, apart))
+        view = View(a, a_apart if kind.a_outer is None else kind.a_outer, kind.a_inner)
+        sums = accumulate(f, work, rows, columns, view, View(b, 1, kind.b_inner), depth, padded=kind.padded)
+        flat = [vector for row in sums for vector in row]
+        flat = f.branch(fresh, lambda: flat, lambda: _added(f, kind, flat, source, source_apart))
+        for (vector, place), value in zip(_vectors(f, kind, target, target_apart), flat, strict=True):
+            put(f, work, value, place, columns - vector * work.lanes)
+
+    parameters = [Value("ptr" if parameter in pointers else "i64", f"%{parameter}") for parameter in names]
+    return part(f"{name}{'' if kind.padded else '_exact'}", parameters, write)
+
+
+def _vectors(f: Function, kind: Kind, first: Value, apart: Value) -> list[tuple[int, Value]]:
+    """The number and the address of each vector of a tile, row by row."""
+    across = -(-kind.columns // kind.work.lanes)
+    lines = Lines(f, apart, kind.rows)
+    starts = lines.starts(f, first)
+    places = [(lines.place(f, starts, row), vector) for row in range(kind.rows) for vector in range(across)]
+    return [(vector, f.at(place, kind.work.type, i64(vector * kind.work.lanes))) for place, vector in places]
+
+
+def _fetch(f: Function, kind: Kind, first: Value, apart: Value) -> None:
+    """Have a tile brought near."""
+    for _, place in _vectors(f, kind, first, apart):
+        fetch(f, place, to_write=True)
+
+
+def _added(f: Function, kind: Kind, sums: list[Value], first: Value, apart: Value) -> list[Value]:
+    """Sums, and what a tile has, together."""
+    work = kind.work
+    masks = [first_lanes(kind.columns - start, work.lanes) for start in range(0, kind.columns, work.lanes)]
+    return [
+        work.add(f, load(f, work.type, work.itemsize, place, work.lanes, masks[vector]), value)
+        for (vector, place), value in zip(_vectors(f, kind, first, apart), sums, strict=True)
+    ]
+
+
+def type_name(work: Working) -> str:
+    """Return how names of functions call a compute type."""
+    return "bool" if work.boolean else work.type

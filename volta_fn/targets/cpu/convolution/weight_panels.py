@@ -1,6 +1,6 @@
 """Panels of w: its elements in the order in which register tiles read them.
 
-A panel holds, for each step of the summation, the elements of `width` adjacent outputs; outputs that there are not have zeros.
+A panel holds, for each step of the summation, the elements of `width` adjacent outputs, with zeros beyond the last output.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.runtime.llvm.text import Function, Value, vector_of
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, plus, repeat, step, times, transposed
-from volta_fn.targets.cpu.convolution.gather import strided
+from volta_fn.targets.cpu.convolution.input_tile import strided
 from volta_fn.targets.cpu.convolution.loop_nest import Dim
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, read, stored_as
 

@@ -1,9 +1,13 @@
-"""Equations that NumPy computes, as functions that the executor calls."""
+"""Equations that NumPy computes, as functions that the executor calls.
+
+Their exceptions are kept, and raised when the program has ended.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,8 +19,26 @@ from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.core.jaxpr import Equation
 from volta_fn.runtime.internals.errstate import silenced
-from volta_fn.targets.cpu.runtime.deferred_errors import fail
 from volta_fn.targets.numpy.backend import make_kernel, written
+
+#: The status of a host function that raised an exception.
+FAILED = 1
+
+_failures = threading.local()
+
+
+def fail(error: BaseException) -> int:
+    """The status that says that this exception is to be raised when the program has ended."""
+    _failures.exception = error
+    return FAILED
+
+
+def failure() -> BaseException:
+    """What the host function of this thread raised last."""
+    error: BaseException = _failures.exception
+    del _failures.exception
+    return error
+
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 

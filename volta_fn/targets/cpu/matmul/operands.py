@@ -1,6 +1,6 @@
-"""Where a product's operands come from: a *source* writes the code that packs a panel of A or of B, or says where they lie already.
+"""Operands of products: code that packs a panel of A or of B, or says where the operand can be read in place.
 
-A panel has, for each of `depth` k, the numbers of a few rows of A, or of a few vectors of columns of B, beside each other. Whatever can
+A panel has, for each of `depth` k, the numbers of a few rows of A, or of a few vectors of columns of B, next to each other. Whatever can
 write such panels (a strided array, patches of an image, a function of other arrays) can be multiplied.
 """
 
@@ -11,11 +11,9 @@ from typing import NamedTuple, Protocol
 from volta_fn.compiler.contractions.matmul_problem import Operand
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, read
-from volta_fn.targets.cpu.matmul.cursor import origin, walked
-from volta_fn.targets.cpu.matmul.loops import each
-from volta_fn.targets.cpu.matmul.shared import copy_line, copy_lines, spread_lines, turn_lines
-from volta_fn.targets.cpu.matmul.tile import LINE, fetch
-from volta_fn.targets.cpu.matmul.transpose import transposed_rows
+from volta_fn.targets.cpu.matmul.micro_kernel import LINE, fetch
+from volta_fn.targets.cpu.matmul.pack_kernels import copy_line, copy_lines, spread_lines, transposed_rows, turn_lines
+from volta_fn.targets.cpu.matmul.task_loops import each, origin, walked
 
 _CHUNK = 16
 

@@ -20,7 +20,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.targets.cpu.runtime.test_program import PROGRAMS, X
 from volta_fn.compiler import pipeline
-from volta_fn.targets.cpu.runtime import compile, objects, store
+from volta_fn.targets.cpu.runtime import compile, disk_cache, program_cache
 from volta_fn.targets.cpu.runtime.code_cache import Library
 from volta_fn.targets.cpu.runtime.program import Program
 
@@ -29,8 +29,8 @@ LARGE = np.arange(5000, dtype=np.float32)
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(store, "_loaded", {})
+    monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(program_cache, "_loaded", {})
     monkeypatch.setattr(compile, "LIBRARY", Library())  # routines that were compiled before are in another folder
 
 
@@ -55,9 +55,9 @@ def of(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = ())
 
 def entry(function: Callable[..., Any], *args: Any) -> Path:
     """The file of a program's entry."""
-    key = store.key_of(vf.make_jaxpr(lambda *a: function(*a))(*args), ())
+    key = program_cache.key_of(vf.make_jaxpr(lambda *a: function(*a))(*args), ())
     assert key is not None
-    where = objects.cache_dir()
+    where = disk_cache.cache_dir()
     assert where is not None
     return where / key.name[:2] / key.name
 
@@ -69,7 +69,7 @@ KEPT = sorted(set(PROGRAMS) - {"linear algebra", "empty"})
 @pytest.mark.parametrize("name", KEPT)
 def test_a_program_that_was_kept_is_not_compiled_and_gives_the_same(name: str, builds: list[Any]) -> None:
     expected = of(PROGRAMS[name], X)(False, X)
-    store._loaded.clear()  # as in another process
+    program_cache._loaded.clear()  # as in another process
     found = of(PROGRAMS[name], X)(False, X)
     assert len(builds) == 1
     assert len(found) == len(expected)
@@ -106,7 +106,7 @@ def test_constants(builds: list[Any]) -> None:
         return x + LARGE, jnp.asarray(LARGE), jnp.asarray(LARGE) * 2 + 1, x[:2] + jnp.asarray([0.5, 1.5])
 
     expected = of(function, LARGE)(False, LARGE)
-    store._loaded.clear()
+    program_cache._loaded.clear()
     found = of(function, LARGE)(False, LARGE)
     assert len(builds) == 1
     for one, other in zip(found, expected, strict=True):
@@ -119,7 +119,7 @@ def test_large_constants_of_the_traced_program_are_not_written() -> None:
 
 
 def test_of_a_program_with_too_large_constants_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, builds: list[Any]) -> None:
-    monkeypatch.setattr(store, "_LARGEST", 10)
+    monkeypatch.setattr(program_cache, "_LARGEST", 10)
     for _ in range(2):
         np.testing.assert_array_equal(of(lambda x: x + 1, X)(False, X)[0], X + 1)
     assert len(builds) == 2
@@ -141,7 +141,7 @@ def test_a_damaged_entry_is_compiled_again(name: str, builds: list[Any]) -> None
     path = entry(function, X)
     whole = path.read_bytes()
     path.write_bytes(DAMAGES[name](whole))
-    store._loaded.clear()
+    program_cache._loaded.clear()
     for one, other in zip(of(function, X)(False, X), expected, strict=True):
         np.testing.assert_array_equal(one, other)
     assert len(builds) == 2
@@ -151,7 +151,7 @@ def test_a_damaged_entry_is_compiled_again(name: str, builds: list[Any]) -> None
 def test_an_entry_of_something_else_is_compiled_again(builds: list[Any]) -> None:
     path = entry(PROGRAMS["product"], X)
     for header in ({}, [], {"words": [1, 2, 3]}, {"words": [["float99", [1]]] * 3}):
-        objects.write(path.name, header, [b"foreign"])
+        disk_cache.write(path.name, header, [b"foreign"])
         of(PROGRAMS["product"], X)
     assert len(builds) == 4
 
@@ -161,13 +161,13 @@ def test_a_lost_object_does_no_harm(tmp_path: Path, builds: list[Any]) -> None:
     path = entry(PROGRAMS["product"], X)
     for other in [p for p in tmp_path.glob("??/*") if p != path]:
         other.unlink()
-    store._loaded.clear()
+    program_cache._loaded.clear()
     of(PROGRAMS["product"], X)
     assert len(builds) == 1
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, builds: list[Any]) -> None:
-    monkeypatch.setattr(objects, "cache_dir", lambda: None)
+    monkeypatch.setattr(disk_cache, "cache_dir", lambda: None)
     for _ in range(2):
         np.testing.assert_array_equal(of(lambda x: x + 1, X)(False, X)[0], X + 1)
     assert len(builds) == 2
@@ -177,15 +177,15 @@ def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("owner", "name", "other"),
     [
-        (objects, "_sources", lambda: "other sources"),
-        (objects, "host", lambda: "another machine"),
+        (disk_cache, "_sources", lambda: "other sources"),
+        (disk_cache, "host", lambda: "another machine"),
         (np, "__version__", "0"),
         (sys, "version", "0"),
     ],
     ids=["sources", "machine", "NumPy", "Python"],
 )
 def test_names_say_under_which_circumstances(owner: Any, name: str, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    circumstances = objects._circumstances.__wrapped__
+    circumstances = disk_cache._circumstances.__wrapped__
     usual = circumstances()
     assert circumstances() == usual
     monkeypatch.setattr(owner, name, other)
@@ -197,11 +197,11 @@ def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (package / "compiler").mkdir(parents=True)
     source = package / "compiler" / "passes.py"
     source.write_text("1")
-    monkeypatch.setattr(objects, "__file__", str(package / "targets" / "native" / "runtime" / "objects.py"))
-    before = objects._sources()
-    assert objects._sources() == before
+    monkeypatch.setattr(disk_cache, "__file__", str(package / "targets" / "native" / "runtime" / "disk_cache.py"))
+    before = disk_cache._sources()
+    assert disk_cache._sources() == before
     source.write_text("11")
-    assert objects._sources() != before
+    assert disk_cache._sources() != before
 
 
 def test_threads_at_once(builds: list[Any]) -> None:
@@ -222,6 +222,8 @@ from volta_fn.runtime.llvm import machine
 compile_object, texts = machine.compile_object, []
 machine.compile_object = lambda text, *suffix: texts.append(text) or compile_object(text, *suffix)
 import volta_fn as vf
+from volta_fn.targets.cpu.runtime import disk_cache
+from volta_fn.targets.cpu.runtime import program_cache
 import volta_fn.numpy as jnp
 x = np.arange(12, dtype=np.float32).reshape(3, 4)
 step = vf.jit(vf.value_and_grad(lambda w, x: jnp.tanh(x @ w).sum()))

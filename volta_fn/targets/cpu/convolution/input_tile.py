@@ -1,6 +1,6 @@
-"""Tiles of x: the elements that a block of places and taps meets, copied next to each other, zeros where windows leave x.
+"""Tiles of x: the elements that a block of positions and taps meets, copied next to each other, with zeros outside x.
 
-A tile keeps the order of x in memory (unless told otherwise), so that it is made of lines copied whole.
+A tile keeps the order of x in memory (unless told otherwise), so that complete rows are copied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From registers to the result: sums in the order of y, whichever way its outputs lie."""
+"""From registers to the result: sums in the order of y, whichever axis of it is contiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a correlation is cut up: blocks that stay in the caches, and register tiles within them."""
+"""Blocking of a correlation: blocks that stay in the caches, and register tiles within them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Blocks:
         return self.images * self.channels * prod(spans)
 
 
-def place_blocks(c: Correlation, largest: int | None = None) -> Blocks:
-    """Blocks of few places that meet all channels and taps, if x's part of them fits; with at most `largest` places times steps."""
+def place_blocks(c: Correlation) -> Blocks:
+    """Blocks of few places that meet all channels and taps, if x's part of them fits."""
     places = [axis.places for axis in c.axes]
     taps = tuple([axis.taps for axis in c.axes])
     channels = c.channels
@@ -48,7 +48,7 @@ def place_blocks(c: Correlation, largest: int | None = None) -> Blocks:
         return Blocks(1, channels, tuple(places), taps)
 
     def too_large(bound: int) -> bool:
-        return blocks().reach(c) > bound or (largest is not None and prod(places) * channels * c.taps > largest)
+        return blocks().reach(c) > bound
 
     for i, axis in enumerate(c.axes):
         while too_large(TILE) and places[i] > (1 if i + 1 < len(places) else 16):
@@ -58,7 +58,7 @@ def place_blocks(c: Correlation, largest: int | None = None) -> Blocks:
     return blocks()
 
 
-def sum_blocks(c: Correlation, largest: int | None = None) -> Blocks:
+def sum_blocks(c: Correlation) -> Blocks:
     """Blocks of a long summation: some images with all places (or as many as there is room for), and some of the taps or channels."""
     places = [axis.places for axis in c.axes]
     for i in range(len(places)):
@@ -76,8 +76,7 @@ def sum_blocks(c: Correlation, largest: int | None = None) -> Blocks:
         return Blocks(images, channels, tuple(places), tuple(taps))
 
     def too_large() -> bool:
-        rows = images * prod(places) * channels * prod(taps)
-        return blocks().reach(c) > 2 * TILE or (largest is not None and rows > largest)
+        return blocks().reach(c) > 2 * TILE
 
     while too_large() and images > 1:
         images = fitting(c.images, images - 1)

@@ -1,8 +1,16 @@
-"""Machine code kept on disk, so that a later process need not compile it again.
+"""The cache on disk, of which the process keeps in memory what it has loaded.
 
-An entry is a file named by a hash of what it was made from: a routine or a program, the state of this package, the versions of what it
-uses, and the CPU. It holds a checksum, so that a damaged entry is noticed, deleted and made anew, a line of JSON, and bytes. Entries are
-written under another name and then renamed: readers see whole ones only.
+There are three kinds of entries, each a file named by a hash of its key, the state of this package, the versions of what it uses, and the
+CPU:
+
+- an *object*: the machine code of one routine, by the routine's key (`code_cache`, which also keeps it loaded by key), or of a function
+  that routines share, by its name, so that another program with the same kernel need not compile it;
+- the *support code*: pool and executor (`support_code`);
+- a *program*: its commands with all objects, by the text of the traced program (`program_cache`), so that a process that has the same
+  program need not lower it. It loads in one read what would take as many as it has routines.
+
+An entry holds a checksum, so that a damaged one is noticed, deleted and made anew, a row of JSON, and bytes. Entries are written under
+another name and then renamed: readers never see incomplete ones.
 """
 
 from __future__ import annotations

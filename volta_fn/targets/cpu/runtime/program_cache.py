@@ -1,4 +1,4 @@
-"""Artifacts kept on disk, with the objects of all their routines: a later process neither compiles nor decides anything again.
+"""Compiled programs in the cache on disk, with the objects of all their routines: a later process neither compiles nor chooses again.
 
 An entry's header says how long everything is that follows it: the commands, the layout's offsets, constants, objects. Constants
 that the traced program has too, if they are large, are not in the entry but are named by their numbers.
@@ -13,14 +13,49 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers.memory_layout import Output
+from volta_fn.compiler.buffers.buffer_assignment import Slots
+from volta_fn.compiler.buffers.memory_layout import Output, arrange
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.runtime.llvm.machine import load_objects
-from volta_fn.targets.cpu.runtime import objects
-from volta_fn.targets.cpu.runtime.artifact import Artifact
+from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.fingerprint import serial
-from volta_fn.targets.cpu.runtime.slots import Layout
+
+
+class Layout(NamedTuple):
+    """The table of slots: those of the caller, then of the arena, of constants, and others."""
+
+    callers: int
+    #: Where in the arena its slots are, and how many bytes it has.
+    offsets: np.ndarray
+    arena: int
+    constants: tuple[np.ndarray, ...]
+    #: How many slots there are.
+    slots: int
+
+
+def layout_of(slots: Slots) -> Layout:
+    """Number the slots, and find places for them."""
+    count = len(slots.ordered())
+    offsets, size = arrange(slots.lifetimes())
+    return Layout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
+
+
+class Artifact(NamedTuple):
+    """What a program became."""
+
+    #: The commands; the words at `places` are numbers of phases, which stand for their addresses.
+    words: np.ndarray
+    places: np.ndarray
+    layout: Layout
+    #: Whether other Python threads should run meanwhile.
+    long: bool
+    outputs: tuple[Output, ...]
+    #: The arrays that the program makes.
+    specs: tuple[tuple[tuple[int, ...], np.dtype], ...]
+    #: Results that go into the memory of donated arguments: pairs of their numbers.
+    reuse: tuple[tuple[int, int], ...]
+
 
 #: Constants of so many bytes are not written if the traced program has them; programs with more bytes of others are not kept.
 _SMALL, _LARGEST = 4096, 1 << 26
@@ -46,10 +81,10 @@ class Kept(NamedTuple):
 
 def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     """Where a program is kept, if it can be."""
-    if objects.cache_dir() is None:
+    if disk_cache.cache_dir() is None:
         return None
     found = serial(closed, donated)
-    return None if found is None else Key(objects.name_of(f"program {found.text}"), found.constants)
+    return None if found is None else Key(disk_cache.name_of(f"program {found.text}"), found.constants)
 
 
 # writing
@@ -86,9 +121,9 @@ def _place(array: np.ndarray) -> tuple[Any, ...]:
 def keep(key: Key, artifact: Artifact, phases: Sequence[tuple[str, str]]) -> None:
     """Write an artifact, whose phases are of routines' entries and have symbols there. Where that is impossible, nothing is kept."""
     entries = list(dict.fromkeys([entry for entry, _ in phases]))
-    routines = [objects.read_compiled(entry) for entry in entries]
+    routines = [disk_cache.read_compiled(entry) for entry in entries]
     shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
-    compiled = [*routines, *[objects.read_compiled(name) for name in shared]]
+    compiled = [*routines, *[disk_cache.read_compiled(name) for name in shared]]
     codes = [found.code for found in compiled if found is not None]
     arrays, layout = _Arrays(key.constants), artifact.layout
     try:
@@ -106,7 +141,7 @@ def keep(key: Key, artifact: Artifact, phases: Sequence[tuple[str, str]]) -> Non
     except _Unkeepable:
         return
     if len(codes) == len(compiled):
-        objects.write(key.name, header, [*arrays.contents, *codes])
+        disk_cache.write(key.name, header, [*arrays.contents, *codes])
 
 
 def _name(dtype: np.dtype) -> str:
@@ -158,7 +193,7 @@ def find(key: Key) -> Kept | None:
         artifact = Artifact(words, places, layout, said["long"], outputs, specs, reuse)
         return artifact, [reader.take(size) for size in said["codes"]], said["symbols"]
 
-    found = objects.read(key.name, parse)
+    found = disk_cache.read(key.name, parse)
     if found is None:
         return None
     artifact, codes, symbols = found

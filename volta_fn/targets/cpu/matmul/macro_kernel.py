@@ -1,19 +1,16 @@
-"""What is done for each tile of a product and one block of k: a shared function multiplies, and what follows from the sums is written."""
+"""A register tile of a product for one block of k: the micro-kernel, then what follows from the sums."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.matmul.blocking import Schedule
 from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself
-from volta_fn.targets.cpu.matmul.epilogues import Epilogue, Placed, Store
-from volta_fn.targets.cpu.matmul.fused import Fused, Strip
-from volta_fn.targets.cpu.matmul.loops import when
-from volta_fn.targets.cpu.matmul.partial_sums import Partial
-from volta_fn.targets.cpu.matmul.schedule import Schedule
-from volta_fn.targets.cpu.matmul.shared import Kind, multiply
-from volta_fn.targets.cpu.matmul.tasks import parameters_of
-from volta_fn.targets.cpu.matmul.tile import Place, Tile
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue, Partial, Placed, Store
+from volta_fn.targets.cpu.matmul.fused_epilogue import Fused, Strip
+from volta_fn.targets.cpu.matmul.micro_kernel import Kind, Place, Tile, multiply
+from volta_fn.targets.cpu.matmul.task_loops import parameters_of, when
 
 _STRIP_BYTES = 64 << 10  # of sums that are kept for the epilogue, at most
 
