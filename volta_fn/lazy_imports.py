@@ -36,7 +36,7 @@ class _Deferred:
 
 @functools.cache
 def deferred(module: str) -> Any:
-    """Return a stand-in for a module, which imports it when one of its attributes is first used."""
+    """Return a stand-in that imports a module when an attribute of it is first used."""
     return _Deferred(module)
 
 

@@ -83,7 +83,7 @@ class Backend(Protocol):
 
     @property
     def target(self) -> Any:
-        """The target that the compiler lowers programs for (`compiler/target.py`); None if NumPy runs them."""
+        """The compiler's target (`compiler/target.py`); None if NumPy runs programs."""
 
     def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
         """Compile a program to a function ``(donate, *buffers)`` that returns buffers.

@@ -137,7 +137,7 @@ class ClosedJaxpr:
         return format_jaxpr(self.jaxpr)
 
 
-#: Stands for the program itself among its derived results, so that it does not refer to itself.
+#: Stands for the program itself in its derived results, so that it does not refer to itself.
 _ITSELF = object()
 
 
@@ -161,7 +161,7 @@ def program_cache(function: Callable[Concatenate[ClosedJaxpr, P], T]) -> Callabl
 
 
 def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
-    """Do the same for a function from a program to a program whose results it does not change: they are their own results."""
+    """Cache a rewrite of programs that leaves its own results as they are."""
     cached = program_cache(function)
 
     @functools.wraps(function)

@@ -64,7 +64,9 @@ class Lowered:
         return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, PIPELINE))
 
     def host_steps(self) -> list[HostStep]:
-        """Return the equations that NumPy computes on the host, each with the reason: the device's target has no code for them.
+        """Return the equations that NumPy computes on the host, each with the reason.
+
+        The device's target has no code for them.
 
         On a GPU each such step copies its operands to the host and its results back. On the CPU without llvmlite NumPy runs all
         equations, and the list is empty.
@@ -77,7 +79,7 @@ class Lowered:
         return [] if target is None else list(pipeline.lower(self._traced.jaxpr, target).host_steps())
 
     def as_text(self) -> str:
-        """Return the program in JAX's notation, followed by a comment for each step on the host (see `host_steps`)."""
+        """Return the program in JAX's notation, with a comment for each host step."""
         return "\n".join([str(self._traced.jaxpr), *[f"# {step}" for step in self.host_steps()]])
 
     def compile(self) -> Callable[..., Any]:

@@ -122,7 +122,7 @@ def zeros_like(params: Any, dtype: Any = None) -> Any:
 
 
 def full_like(params: Any, value: Any, dtype: Any = None) -> Any:
-    """Return arrays like the parameters filled with `value`, in their dtypes or `dtype`."""
+    """Return arrays like the parameters filled with `value`, in `dtype` if given."""
     return _filled(params, value, lambda own: own if dtype is None else dtype)
 
 

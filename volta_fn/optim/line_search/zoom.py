@@ -161,7 +161,7 @@ def _cubic_minimum(a: _Point, b: _Point, c: _Point) -> Array:
 
 
 def _parabola_minimum(a: _Point, b: _Point) -> Array:
-    """Return the minimum of a parabola through two points, with the slope of the first."""
+    """Return the minimum of a parabola by two points and the slope at the first."""
     db = b.step - a.step
     return a.step - a.slope / (2 * ((b.value - a.value - a.slope * db) / db**2))
 
