@@ -45,7 +45,7 @@ def gamma(x: Any) -> Array:
 
 @composite
 def loggamma(x: Any) -> Array:
-    """Take the logarithm of the gamma function, NaN for x <= 0, unlike `gammaln`.
+    """Compute log Γ(x), NaN for x <= 0; `gammaln` takes the magnitude of Γ.
 
     >>> vf.special.loggamma(5.0).round(4)
     Array(3.1781, dtype=float32)
