@@ -28,6 +28,10 @@ _TEMPORARY = None if _IS_WORKER or "VOLTA_TEST_CACHE_DIR" in os.environ else tem
 if not _IS_WORKER:
     os.environ["VOLTA_CACHE_DIR"] = _TEMPORARY or os.environ["VOLTA_TEST_CACHE_DIR"]
 
+# pytest imports modules with doctests by their files, and makes each an attribute of its package, unless it is loaded: volta_fn.jit is both
+# a package and, for all who import volta_fn, a function. To be loaded after the settings above.
+import volta_fn  # noqa: E402, F401
+
 
 def pytest_unconfigure() -> None:
     """Remove the session's cache folder."""

@@ -72,6 +72,7 @@ def test_threads_find_one_object():
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_name_is_that_of_a_submodule(package):
     """Importing such a submodule would hide the name."""
+    importlib.import_module(package)
     folder = MODULES[package].parent
     inside = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     names = {name for name, (home, _) in public_names(package).items() if home != package and name != "jit"}  # which is not lazy

@@ -35,7 +35,7 @@ def gammasgn(x: Any) -> Array:
 
 @composite
 def gamma(x: Any) -> Array:
-    """Compute the gamma function; gamma(n + 1) is n! for integers n.
+    """Compute the gamma function, which is n! at n + 1.
 
     >>> vf.special.gamma(vf.numpy.array([0.5, 5.0])).round(4)
     Array([ 1.7725, 24.    ], dtype=float32)
