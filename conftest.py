@@ -30,7 +30,7 @@ if not _IS_WORKER:
 
 # pytest imports modules with doctests by their files, and makes each an attribute of its package, unless it is loaded: volta_fn.jit is both
 # a package and, for all who import volta_fn, a function. To be loaded after the settings above.
-import volta_fn  # noqa: E402, F401
+import volta_fn  # noqa: E402
 
 
 def pytest_unconfigure() -> None:
@@ -55,6 +55,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True, scope="session")
 def names_of_examples(doctest_namespace: dict[str, object]) -> None:
     """Let examples use `vf` and `jnp`, as the packages' docstrings say."""
-    import volta_fn  # noqa: PLC0415  # not before the settings above
-
     doctest_namespace.update(vf=volta_fn, jnp=volta_fn.numpy)
