@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,24 +113,26 @@ class Arguments(NamedTuple):
 class Rule:
     """A user's rule for one call, on flat lists: first the tracers in fixed arguments."""
 
-    def __init__(self, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
+    def __init__(self, function: Any, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
+        self.function = function
         self.arguments = arguments
-        #: The structures of the differentiable arguments and of the function's value, whose types are the last.
+        #: The structures of the differentiable arguments and of the function's value, and the types of the value.
         self.in_tree = in_tree
         self.out_tree = traced.out_tree
         self.out_avals = traced.jaxpr.out_avals
 
 
-class CustomCall:
+class CustomFunction:
     """A function with a custom derivative rule."""
 
-    def __init__(self, function: Callable[..., Any], nondiff_argnums: int | Sequence[int], nondiff_argnames: Sequence[str]) -> None:
-        self.function = function
-        self.name = function_name(function)
-        self.is_own = str(getattr(function, "__module__", "")).startswith("volta_fn.")
-        self.programs = Programs(function)
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
+        functools.update_wrapper(self, fun)  # type: ignore[arg-type]  # subclasses are callable
+        self.fun = fun
+        self.name = function_name(fun)
+        self.is_own = str(getattr(fun, "__module__", "")).startswith("volta_fn.")
+        self.programs = Programs(fun)
         try:
-            self.signature: inspect.Signature | None = inspect.signature(function)
+            self.signature: inspect.Signature | None = inspect.signature(fun)
         except (TypeError, ValueError):
             self.signature = None
         names = list(self.signature.parameters) if self.signature else []
@@ -139,22 +142,25 @@ class CustomCall:
         numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
         self.nondiff = frozenset([*numbers, *[names.index(n) for n in nondiff_argnames]])
 
-    def bind(
-        self, primitive: Primitive, rule: Callable[[Arguments, Any, TracedCall], Rule], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Bind a call as an equation with the function's program and `rule` for this call."""
+    def __reduce__(self) -> str:
+        return getattr(self, "__qualname__", self.name)  # as functions: pickled by name, copied as themselves
+
+    def call(self, primitive: Primitive, rule: type[Rule], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function; under a transform, as an equation with its program and its rule for this call."""
+        if current_trace() is EVAL:
+            return self.fun(*args, **kwargs)
         arguments = self.split(args, kwargs)
         leaves, in_tree = tree.flatten(arguments.differentiable)
         values = [as_value(x) for x in leaves]
         traced = self.trace(arguments, in_tree, values)
         operands = [*traced.captured, *arguments.traced, *values]
-        if traced.params is not None:
-            return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, traced.params))
-        made = rule(arguments._replace(differentiable=(None,) * len(arguments.differentiable)), in_tree, traced)
-        params = SharedParams(call_jaxpr=traced.jaxpr, rule=made, num_captured=len(traced.captured))
-        if self.is_own:
-            traced.params = params
-        return tree.unflatten(traced.out_tree, bind(primitive, *operands, **params))
+        params: dict[str, Any] | None = traced.params
+        if params is None:
+            made = rule(self, arguments._replace(differentiable=(None,) * len(arguments.differentiable)), in_tree, traced)
+            params = {"call_jaxpr": traced.jaxpr, "rule": made, "num_captured": len(traced.captured)}
+            if self.is_own:
+                params = traced.params = SharedParams(params)
+        return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Split a call's arguments in fixed and differentiable ones."""
@@ -183,7 +189,7 @@ class CustomCall:
         count = len(traced)
 
         def call(leaves: Sequence[Array]) -> Any:
-            return self.function(*arguments.merge(leaves[:count], tree.unflatten(in_tree, leaves[count:])))
+            return self.fun(*arguments.merge(leaves[:count], tree.unflatten(in_tree, leaves[count:])))
 
         # The function's closure may have changed since the last call, so a kept program serves only where it is not run.
         key = None

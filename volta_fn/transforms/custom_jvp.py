@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +9,10 @@ from volta_fn import tree
 from volta_fn.core.array import Array, aval_of
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
-from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, GradientError, TreeError
 from volta_fn.transforms.custom_call import (
-    Arguments,
-    CustomCall,
+    CustomFunction,
     Rule,
-    TracedCall,
     as_tangent,
     batch_custom_call,
     call_types,
@@ -29,7 +25,7 @@ from volta_fn.transforms.transpose import backward_pass
 from volta_fn.transforms.vmap import vmap_stacked
 
 
-class custom_jvp:  # JAX's name
+class custom_jvp(CustomFunction):  # JAX's name
     """A function with a custom derivative rule, set with `defjvp` or `defjvps`.
 
     Args:
@@ -50,9 +46,7 @@ class custom_jvp:  # JAX's name
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
-        functools.update_wrapper(self, fun)
-        self.fun = fun
-        self.call = CustomCall(fun, nondiff_argnums, nondiff_argnames)
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self.jvp: Callable[..., Any] | None = None
         self.symbolic_zeros = False
 
@@ -70,12 +64,12 @@ class custom_jvp:  # JAX's name
 
         The tangents of all rules are added up; None contributes nothing.
         """
-        if self.call.nondiff:
-            raise ArgumentError(f"{self.call.name}: defjvps does not go with nondiff_argnums; give one rule with defjvp")
+        if self.nondiff:
+            raise ArgumentError(f"{self.name}: defjvps does not go with nondiff_argnums; give one rule with defjvp")
 
         def jvp(primals: Any, tangents: Any) -> Any:
             if len(primals) != len(jvps):
-                raise ArgumentError(f"{self.call.name} has {len(primals)} arguments, but defjvps got {len(jvps)} rules")
+                raise ArgumentError(f"{self.name} has {len(primals)} arguments, but defjvps got {len(jvps)} rules")
             out = self(*primals)
             terms = [rule(t, out, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
             total = terms[0] if terms else tree.map(lambda x: Zero(aval_of(x).at_least_vspace()), out)
@@ -85,23 +79,14 @@ class custom_jvp:  # JAX's name
 
         self.defjvp(jvp)
 
-    def __reduce__(self) -> str:
-        return getattr(self, "__qualname__", self.call.name)  # as functions: pickled by name, copied as themselves
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.jvp is None:
-            raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defjvp")
-        if current_trace() is EVAL:
-            return self.fun(*args, **kwargs)
-        return self.call.bind(custom_jvp_call_p, functools.partial(JvpRule, self), args, kwargs)
+            raise GradientError(f"{self.name}: no derivative rule is set; give one with {self.name}.defjvp")
+        return self.call(custom_jvp_call_p, JvpRule, args, kwargs)
 
 
 class JvpRule(Rule):
     """A derivative rule; tangents of fixed arguments are ignored."""
-
-    def __init__(self, function: custom_jvp, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
-        super().__init__(arguments, in_tree, traced)
-        self.function = function
 
     def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
         count = len(self.arguments.traced)
@@ -109,7 +94,7 @@ class JvpRule(Rule):
         given = tangents[count:] if self.function.symbolic_zeros else [public_tangent(t) for t in tangents[count:]]
         rule: Any = self.function.jvp
         pair = rule(*fixed, tree.unflatten(self.in_tree, primals[count:]), tree.unflatten(self.in_tree, given))
-        label = f"the derivative rule of {self.function.call.name}"
+        label = f"the derivative rule of {self.function.name}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TreeError(f"{label} must return (out, out_tangent), got {type(pair).__name__}")
         values = checked_outputs(pair[0], self.out_tree, self.out_avals, label)

@@ -11,15 +11,13 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
-from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.transforms.custom_call import (
-    Arguments,
-    CustomCall,
+    CustomFunction,
     Rule,
-    TracedCall,
     as_tangent,
     batch_custom_call,
     call_types,
@@ -33,7 +31,7 @@ from volta_fn.transforms.vmap import stack_at, vmap_stacked
 Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
 
 
-class custom_vjp:  # JAX's name
+class custom_vjp(CustomFunction):  # JAX's name
     """A function with a custom reverse-mode rule, set with `defvjp`.
 
     Forward mode raises `GradientError`.
@@ -53,9 +51,7 @@ class custom_vjp:  # JAX's name
     """
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
-        functools.update_wrapper(self, fun)
-        self.fun = fun
-        self.call = CustomCall(fun, nondiff_argnums, nondiff_argnames)
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
 
@@ -68,27 +64,18 @@ class custom_vjp:  # JAX's name
         """
         self.fwd, self.bwd = fwd, bwd
 
-    def __reduce__(self) -> str:
-        return getattr(self, "__qualname__", self.call.name)  # as functions: pickled by name, copied as themselves
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.fwd is None or self.bwd is None:
-            raise GradientError(f"{self.call.name}: no derivative rule is set; give one with {self.call.name}.defvjp(fwd, bwd)")
-        if current_trace() is EVAL:
-            return self.fun(*args, **kwargs)
-        return self.call.bind(custom_vjp_call_p, functools.partial(VjpRule, self), args, kwargs)
+            raise GradientError(f"{self.name}: no derivative rule is set; give one with {self.name}.defvjp(fwd, bwd)")
+        return self.call(custom_vjp_call_p, VjpRule, args, kwargs)
 
 
 class VjpRule(Rule):
     """A pair of rules, forward and backward."""
 
-    def __init__(self, function: custom_vjp, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
-        super().__init__(arguments, in_tree, traced)
-        self.function = function
-
     def forward(self, primals: Sequence[Array]) -> tuple[list[Array], list[Array], Backward]:
         """Return the outputs, the residuals, and the backward pass."""
-        label = f"the forward rule of {self.function.call.name}"
+        label = f"the forward rule of {self.function.name}"
         fwd: Any = self.function.fwd
         count = len(self.arguments.traced)
         traced, values = primals[:count], primals[count:]
@@ -110,7 +97,7 @@ class VjpRule(Rule):
 
     def backward(self, fixed: Sequence[Any], residuals: Any, cotangents: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
         """Run the user's backward rule, and check the cotangents that it returns."""
-        name = self.function.call.name
+        name = self.function.name
         bwd: Any = self.function.bwd
         result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, [instantiate(c) for c in cotangents]))
         args = tree.unflatten(self.in_tree, list(range(len(avals))))
