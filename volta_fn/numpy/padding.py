@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,17 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Ar
         return _pad_by_function(value, widths, mode, kwargs)
     if mode not in _MODES:
         raise ArgumentError(f"pad: mode must be one of {', '.join(_MODES)} or a function, got {mode!r}")
-    function, allowed = _MODES[mode]
-    unknown = set(kwargs) - set(allowed)
-    if unknown:
-        raise ArgumentError(f"pad: mode {mode!r} takes {list(allowed) or 'no options'}, got {sorted(unknown)}")
-    return function(value, widths, mode, **kwargs)
+    extend, option = _MODES[mode]
+    if unknown := set(kwargs) - {option}:
+        raise ArgumentError(f"pad: mode {mode!r} takes {[option] if option else 'no options'}, got {sorted(unknown)}")
+    if mode in ("constant", "empty"):
+        return _constant(value, widths, **kwargs)
+    options = _options(option, kwargs, value.ndim)
+    for axis, (lo, hi) in enumerate(widths):
+        if not value.shape[axis] and (lo or hi):
+            raise ShapeError(f"pad: mode {mode!r} cannot extend the empty axis {axis} of shape {value.shape}")
+        value = extend(value, axis, lo, hi, options[axis]) if lo or hi else value
+    return value
 
 
 def _widths(pad_width: Any, ndim: int) -> Widths:
@@ -69,7 +76,18 @@ def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
         raise ArgumentError(f"pad: {name} must be a number, a pair or a pair for each of {ndim} dimensions, got {value!r}") from None
 
 
-def _constant(value: Array, widths: Widths, mode: str, constant_values: Any = 0) -> Array:
+def _options(name: str, given: dict[str, Any], ndim: int) -> Sequence[Any]:
+    """Return a mode's option for each dimension."""
+    if name == "reflect_type" and given.get(name, "even") not in ("even", "odd"):
+        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {given[name]!r}")
+    if name == "end_values":
+        return _pairs(name, given.get(name, 0), ndim)
+    if name == "stat_length":
+        return [(None, None)] * ndim if given.get(name) is None else _pairs(name, given[name], ndim)
+    return [given.get(name)] * ndim
+
+
+def _constant(value: Array, widths: Widths, constant_values: Any = 0) -> Array:
     if not np.ndim(constant_values):
         fill = lax.convert_element_type(operand("pad", "constant_values", constant_values), value.dtype)
         return lax.pad(value, fill, [(lo, hi, 0) for lo, hi in widths])
@@ -80,79 +98,50 @@ def _constant(value: Array, widths: Widths, mode: str, constant_values: Any = 0)
     return value
 
 
-def _slice(value: Array, start: int, stop: int, axis: int) -> Array:
-    return lax.slice_in_dim(value, start, stop, axis=axis)
-
-
-def _surround(value: Array, before: Array, after: Array, axis: int) -> Array:
-    return lax.concatenate([before, value, after], axis)
+def _ends(value: Array, axis: int, front: int = 1, back: int = 1) -> tuple[Array, Array]:
+    size = value.shape[axis]
+    return lax.slice_in_dim(value, 0, min(front, size), axis=axis), lax.slice_in_dim(value, size - min(back, size), size, axis=axis)
 
 
 def _repeated(edge: Array, count: int, axis: int) -> Array:
     return broadcast_to(edge, tuple([count if i == axis else n for i, n in enumerate(edge.shape)]))
 
 
-def _edge(value: Array, widths: Widths, mode: str) -> Array:
-    for axis, (lo, hi) in enumerate(widths):
-        if lo or hi:
-            size = _nonempty(value, axis, mode)
-            first, last = _slice(value, 0, 1, axis), _slice(value, size - 1, size, axis)
-            value = _surround(value, _repeated(first, lo, axis), _repeated(last, hi, axis), axis)
-    return value
+def _edge(value: Array, axis: int, lo: int, hi: int, option: None) -> Array:
+    first, last = _ends(value, axis)
+    return lax.concatenate([_repeated(first, lo, axis), value, _repeated(last, hi, axis)], axis)
 
 
-def _nonempty(value: Array, axis: int, mode: str) -> int:
-    size = value.shape[axis]
-    if not size:
-        raise ShapeError(f"pad: mode {mode!r} cannot extend the empty axis {axis} of shape {value.shape}")
-    return size
+def _mirror(value: Array, axis: int, lo: int, hi: int, reflect_type: str | None, skip: int) -> Array:
+    if value.shape[axis] == 1 and skip:
+        return _edge(value, axis, lo, hi, None)
+    value = _mirror_side(value, lo, axis, skip, reflect_type)
+    return flip(_mirror_side(flip(value, axis), hi, axis, skip, reflect_type), axis)
 
 
-def _mirror(value: Array, widths: Widths, mode: str, reflect_type: str = "even") -> Array:
-    if reflect_type not in ("even", "odd"):
-        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {reflect_type!r}")
-    skip = 1 if mode == "reflect" else 0
-    for axis, (lo, hi) in enumerate(widths):
-        if lo or hi:
-            size = _nonempty(value, axis, mode)
-            if size == 1 and skip:
-                value = _edge(value, [(lo, hi) if i == axis else (0, 0) for i in range(value.ndim)], mode)
-                continue
-            value = _mirror_side(value, lo, axis, skip, reflect_type)
-            value = flip(_mirror_side(flip(value, axis), hi, axis, skip, reflect_type), axis)
-    return value
-
-
-def _mirror_side(value: Array, amount: int, axis: int, skip: int, reflect_type: str) -> Array:
+def _mirror_side(value: Array, amount: int, axis: int, skip: int, reflect_type: str | None) -> Array:
     """Mirror elements at the front, in several rounds if there are too few for one."""
     while amount > 0:
         step = min(amount, value.shape[axis] - skip)
-        section = flip(_slice(value, skip, skip + step, axis), axis)
+        section = flip(lax.slice_in_dim(value, skip, skip + step, axis=axis), axis)
         if reflect_type == "odd":
-            edge = _slice(value, 0, 1, axis)
+            edge, _ = _ends(value, axis)
             section = lax.sub(lax.add(edge, edge), section)
         value = lax.concatenate([section, value], axis)
         amount -= step
     return value
 
 
-def _wrap(value: Array, widths: Widths, mode: str) -> Array:
-    for axis, (lo, hi) in enumerate(widths):
-        if lo or hi:
-            size = _nonempty(value, axis, mode)
-            copies = lax.concatenate([value] * (1 + -(-lo // size) + -(-hi // size)), axis)
-            start = -lo % size
-            value = _slice(copies, start, start + lo + size + hi, axis)
-    return value
+def _wrap(value: Array, axis: int, lo: int, hi: int, option: None) -> Array:
+    size = value.shape[axis]
+    copies = lax.concatenate([value] * (1 + -(-lo // size) + -(-hi // size)), axis)
+    start = -lo % size
+    return lax.slice_in_dim(copies, start, start + lo + size + hi, axis=axis)
 
 
-def _linear_ramp(value: Array, widths: Widths, mode: str, end_values: Any = 0) -> Array:
-    for axis, ((lo, hi), (before, after)) in enumerate(zip(widths, _pairs("end_values", end_values, value.ndim), strict=True)):
-        if lo or hi:
-            size = _nonempty(value, axis, mode)
-            first, last = _slice(value, 0, 1, axis), _slice(value, size - 1, size, axis)
-            value = _surround(value, _ramp(first, before, lo, axis), flip(_ramp(last, after, hi, axis), axis), axis)
-    return value
+def _linear_ramp(value: Array, axis: int, lo: int, hi: int, end_values: tuple[Any, Any]) -> Array:
+    (first, last), (before, after) = _ends(value, axis), end_values
+    return lax.concatenate([_ramp(first, before, lo, axis), value, flip(_ramp(last, after, hi, axis), axis)], axis)
 
 
 def _ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
@@ -182,22 +171,11 @@ def _integer_ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
     return lax.convert_element_type(lax.select(broadcast_to(rises, gone.shape), start + gone, start - gone), edge.dtype)
 
 
-def _statistic(value: Array, widths: Widths, mode: str, stat_length: Any = None) -> Array:
-    summary = _STATISTICS[mode]
-    lengths = [(None, None)] * value.ndim if stat_length is None else _pairs("stat_length", stat_length, value.ndim)
-    for axis, ((lo, hi), (front, back)) in enumerate(zip(widths, lengths, strict=True)):
-        if lo or hi:
-            size = _nonempty(value, axis, mode)
-            head = _slice(value, 0, min(front or size, size), axis)
-            tail = _slice(value, size - min(back or size, size), size, axis)
-            before, after = (_summarised(section, summary, axis, value) for section in (head, tail))
-            value = _surround(value, _repeated(before, lo, axis), _repeated(after, hi, axis), axis)
-    return value
-
-
-def _summarised(section: Array, summary: Callable[..., Array], axis: int, value: Array) -> Array:
-    result = summary(section, axis, keepdims=True)
-    return lax.convert_element_type(result if is_inexact(value) else round_(result), value.dtype)
+def _statistic(value: Array, axis: int, lo: int, hi: int, lengths: tuple[Any, Any], summary: Callable[..., Array]) -> Array:
+    size = value.shape[axis]
+    summaries = [summary(section, axis, keepdims=True) for section in _ends(value, axis, *[n or size for n in lengths])]
+    before, after = (lax.convert_element_type(s if is_inexact(value) else round_(s), value.dtype) for s in summaries)
+    return lax.concatenate([_repeated(before, lo, axis), value, _repeated(after, hi, axis)], axis)
 
 
 def _pad_by_function(value: Array, widths: Widths, function: Callable[..., Any], options: dict[str, Any]) -> Array:
@@ -212,16 +190,17 @@ def _pad_by_function(value: Array, widths: Widths, function: Callable[..., Any],
     return padded
 
 
-_STATISTICS: dict[str, Callable[..., Array]] = {
-    "maximum": reductions.max, "minimum": reductions.min, "mean": reductions.mean, "median": median,
-}  # fmt: skip
-_MODES: dict[str, tuple[Callable[..., Array], tuple[str, ...]]] = {
-    "constant": (_constant, ("constant_values",)),
-    "edge": (_edge, ()),
-    "reflect": (_mirror, ("reflect_type",)),
-    "symmetric": (_mirror, ("reflect_type",)),
-    "wrap": (_wrap, ()),
-    "linear_ramp": (_linear_ramp, ("end_values",)),
-    "empty": (_constant, ()),
-    **dict.fromkeys(_STATISTICS, (_statistic, ("stat_length",))),
+#: How each mode extends an axis, and the name of its option.
+_MODES: dict[str, tuple[Callable[..., Array], str]] = {
+    "constant": (_constant, "constant_values"),
+    "edge": (_edge, ""),
+    "reflect": (functools.partial(_mirror, skip=1), "reflect_type"),
+    "symmetric": (functools.partial(_mirror, skip=0), "reflect_type"),
+    "wrap": (_wrap, ""),
+    "linear_ramp": (_linear_ramp, "end_values"),
+    "empty": (_constant, ""),
+    "maximum": (functools.partial(_statistic, summary=reductions.max), "stat_length"),
+    "minimum": (functools.partial(_statistic, summary=reductions.min), "stat_length"),
+    "mean": (functools.partial(_statistic, summary=reductions.mean), "stat_length"),
+    "median": (functools.partial(_statistic, summary=median), "stat_length"),
 }
