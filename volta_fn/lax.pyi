@@ -47,10 +47,10 @@ from volta_fn.primitives.comparison import population_count as population_count
 from volta_fn.primitives.comparison import shift_left as shift_left
 from volta_fn.primitives.comparison import shift_right_arithmetic as shift_right_arithmetic
 from volta_fn.primitives.comparison import shift_right_logical as shift_right_logical
-from volta_fn.primitives.complex_parts import complex as complex
-from volta_fn.primitives.complex_parts import conj as conj
-from volta_fn.primitives.complex_parts import imag as imag
-from volta_fn.primitives.complex_parts import real as real
+from volta_fn.primitives.complex_components import complex as complex
+from volta_fn.primitives.complex_components import conj as conj
+from volta_fn.primitives.complex_components import imag as imag
+from volta_fn.primitives.complex_components import real as real
 from volta_fn.primitives.contraction import DotDimensionNumbers as DotDimensionNumbers
 from volta_fn.primitives.contraction import Precision as Precision
 from volta_fn.primitives.contraction import batch_matmul as batch_matmul

@@ -11,7 +11,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.numpy.arguments import promote
 from volta_fn.numpy.indexing import take
-from volta_fn.primitives.complex_parts import conj
+from volta_fn.primitives.complex_components import conj
 
 
 def block_diag(*arrs: Any) -> Array:

@@ -32,7 +32,7 @@ from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.dynamic_slicing import normalised
-from volta_fn.primitives.index_expression import known_places
+from volta_fn.primitives.index_expression import known_indices
 from volta_fn.primitives.movement import broadcast_to
 
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
@@ -197,7 +197,7 @@ def _take_along(value: Array, index: Array, dim: int, others: tuple[int, ...]) -
     """Gather in one operation in which all other dimensions are batch dimensions."""
     length = value.shape[dim]
     if is_concrete(index):
-        found, mode = as_value(known_places(np.asarray(index), dim, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        found, mode = as_value(known_indices(np.asarray(index), dim, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
     else:
         found, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
     numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)

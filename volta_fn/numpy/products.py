@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.primitives.complex_parts import conj
+from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
 from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.joining import concatenate

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: + - * / rem pow, absolute value, sign, extrema, rounding."""
+"""Elementwise arithmetic, absolute value, sign, extrema and rounding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.comparison import eq
-from volta_fn.primitives.complex_parts import conj, real
+from volta_fn.primitives.complex_components import conj, real
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.exponential import log
 from volta_fn.primitives.formulas import numpy_rules as rules
@@ -74,7 +74,10 @@ def _toward_zero(x: Array) -> Array:
 
 
 def _sign_derivative(g: Array, out: Array, x: Array) -> Array:
-    """Zero for real x. A complex sign x / |x| turns with x: what is left of g / |x| without its part along the sign."""
+    """Return zero for real x; x / |x| rotates with complex x.
+
+    Its derivative is what is left of g / |x| without the component along the sign.
+    """
     if x.dtype not in dtypes.COMPLEX:
         return broadcast_to(as_value(np.zeros((), g.dtype)), g.shape)
     size = abs(x)
@@ -111,7 +114,7 @@ abs: Elementwise = elementwise(
 
 
 def _winner(g: Array, out: Array, x: Array, y: Array) -> Array:
-    """The share of a tie goes to both sides equally."""
+    """Give half of the cotangent to each of two equal operands."""
     zero, half, one = (as_value(np.asarray(v, g.dtype)) for v in (0.0, 0.5, 1.0))
     return mul(g, select(eq(x, out), select(eq(y, out), half, one), zero))
 
@@ -136,7 +139,9 @@ AWAY_FROM_ZERO, TO_NEAREST_EVEN = 0, 1
 
 
 def round(x: Any, rounding_method: int = AWAY_FROM_ZERO) -> Array:
-    """The nearest whole number; halves go away from zero, or to the even neighbour with ``TO_NEAREST_EVEN`` (1).
+    """Round to the nearest integer.
+
+    Halves go away from zero, or to the even neighbor with ``TO_NEAREST_EVEN`` (1).
 
     >>> import volta_fn as vf
     >>> vf.lax.round(vf.numpy.array([0.5, 1.5, -2.5]))
@@ -155,7 +160,9 @@ nextafter: Elementwise = elementwise(
 
 
 def _pow_base(g: Array, out: Array, x: Array, y: Array) -> Array:
-    """d/dx x^y = y x^(y-1), and exactly zero for y = 0, at x = 0 too, where 0 · x^-1 is no number.
+    """Compute d/dx x^y = y x^(y-1).
+
+    It is exactly zero for y = 0, at x = 0 too, where 0 · x^-1 is NaN.
 
     Elsewhere the exponent stays y - 1 for y = 0, since this expression has derivatives of its own: by y it is x^-1 there.
     """
@@ -166,7 +173,10 @@ def _pow_base(g: Array, out: Array, x: Array, y: Array) -> Array:
 
 
 def _pow_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
-    """d/dy x^y = x^y log x, taken as zero at x = 0 where the power is zero for every y > 0."""
+    """Compute d/dy x^y = x^y log x.
+
+    It is zero at x = 0, where the power is zero for every y > 0.
+    """
     zero, one = (as_value(np.asarray(v, x.dtype)) for v in (0, 1))
     return mul(g, mul(out, log(select(eq(x, zero), one, x))))
 
@@ -191,7 +201,7 @@ _integer_pow: Elementwise = elementwise(
 
 
 def integer_pow(x: Any, y: int) -> Array:
-    """`x` to a whole power known while tracing, by repeated squaring.
+    """Raise `x` to an integer power known while tracing, by repeated squaring.
 
     Raises `ArgumentError` for a negative power of an integer array.
 

@@ -1,4 +1,6 @@
-"""Reading by index, ``x[…]``: NumPy's basic and advanced indexing, each form lowered to the simplest primitives that say it.
+"""Reading by index, ``x[…]``: NumPy's basic and advanced indexing.
+
+Each form is lowered to the simplest primitives that express it.
 
 Slices become one `slice` (and a `rev` where steps are negative), a traced scalar index one `dynamic_slice`, arrays of indices one
 `gather`; a `reshape` then drops the dimensions of scalar indices and adds those of None. `window_numbers` words an index as windows of
@@ -21,7 +23,7 @@ from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.dynamic_slicing import dynamic_slice_p
 from volta_fn.primitives.gather import gather
-from volta_fn.primitives.index_expression import Entry, Flag, NewAxis, Places, Point, Span, parse_index
+from volta_fn.primitives.index_expression import Entry, Flag, Indices, NewAxis, Point, Span, parse_index
 from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import broadcast, broadcast_to, reshape, rev
@@ -31,9 +33,11 @@ CLIP, FILL, PROMISE = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, Ga
 
 
 def get_item(array: Any, index: Any) -> Array:
-    """``array[index]``: slices, integers, None, Ellipsis, boolean masks and arrays of integers, mixed by NumPy's rules.
+    """Read ``array[index]`` by NumPy's rules.
 
-    A known index outside the array raises; one that only the program knows is moved to the nearest place inside.
+    An index mixes slices, integers, None, Ellipsis, boolean masks and arrays of integers.
+
+    A known index outside the array raises; one that only the program knows is clamped to the nearest index inside.
 
     Raises:
         OutOfBoundsError: a known index outside, too many indices, or a mask of another shape.
@@ -51,10 +55,13 @@ def get_item(array: Any, index: Any) -> Array:
 
 
 def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None, fill_value: Any = None) -> Array:
-    """The elements that the entries name; indices outside, if there may be any, are treated by `mode` (None: CLIP)."""
+    """Return the elements that the entries name.
+
+    Indices that may be out of range are treated by `mode` (None: CLIP).
+    """
     points = [e for e in entries if type(e) is Point]
-    filling = mode is FILL and any(not (type(p.place) is int and 0 <= p.place < value.shape[p.dim]) for p in points)
-    if filling or any(isinstance(e, (Places, Flag)) for e in entries):
+    filling = mode is FILL and any(not (type(p.index) is int and 0 <= p.index < value.shape[p.dim]) for p in points)
+    if filling or any(isinstance(e, (Indices, Flag)) for e in entries):
         return _gathered(value, entries, mode, fill_value)
     sizes = [e.size if isinstance(e, Span) else 1 for e in entries if isinstance(e, (Span, NewAxis))]
     return reshape(_slide(_cut(value, entries), points), sizes)
@@ -75,11 +82,14 @@ def _gathered(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | 
 
 
 def _cut(value: Array, entries: Sequence[Entry]) -> Array:
-    """`value` with slices and known points applied as one slice; points leave size 1, negative steps are turned round after."""
+    """Apply slices and known points to `value` as one slice.
+
+    Points leave size 1; negative steps are reversed afterwards.
+    """
     starts, limits, steps, turned = [0] * value.ndim, list(value.shape), [1] * value.ndim, []
     for e in entries:
-        if type(e) is Point and type(e.place) is int:
-            starts[e.dim] = min(max(e.place, 0), value.shape[e.dim] - 1)
+        if type(e) is Point and type(e.index) is int:
+            starts[e.dim] = min(max(e.index, 0), value.shape[e.dim] - 1)
             limits[e.dim] = starts[e.dim] + 1
         elif type(e) is Span:
             starts[e.dim], limits[e.dim] = _bounds(e)
@@ -91,7 +101,7 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
 
 
 def _bounds(span: Span) -> tuple[int, int]:
-    """The least index of a slice and the one after its greatest."""
+    """Return the least index of a slice and the one after its greatest."""
     if not span.size:
         return 0, 0
     first, last = sorted((span.start, span.start + span.step * (span.size - 1)))
@@ -100,7 +110,7 @@ def _bounds(span: Span) -> tuple[int, int]:
 
 def _slide(value: Array, points: Sequence[Point]) -> Array:
     """`value` with size 1 along the dimension of each traced point."""
-    traced = {p.dim: p.place for p in points if type(p.place) is not int}
+    traced = {p.dim: p.index for p in points if type(p.index) is not int}
     if not traced:
         return value
     if any(not value.shape[dim] for dim in traced):
@@ -160,7 +170,10 @@ class _Layout(NamedTuple):
             extended.extend(sizes)
 
     def span(self, span: Span, full: int) -> None:
-        """A slice: a part of the window if its elements are neighbours, else indices along a batch dimension of its own."""
+        """Add a slice.
+
+        Neighboring elements are a range of the window; others are indices along a batch dimension of their own.
+        """
         if abs(span.step) != 1 and span.size > 1:
             self.extend((span.size,))
             self.pick(span.dim, span.start + span.step * np.arange(span.size), len(self.batch))
@@ -177,14 +190,14 @@ class _Layout(NamedTuple):
 
 
 def window_numbers(entries: Sequence[Entry], shape: Shape) -> Windows:
-    """An index as windows of an array of `shape`.
+    """Express an index as windows of an array of `shape`.
 
     Arrays of indices broadcast together. By NumPy's rule their dimensions stand where the first of them stood if they are neighbours,
-    else in front; scalar indices among arrays count as arrays.
+    else in front; scalar indices next to arrays count as arrays.
     """
-    arrays = any(isinstance(e, (Places, Flag)) for e in entries)
-    picking = [i for i, e in enumerate(entries) if isinstance(e, (Places, Flag, Point))] if arrays else []
-    together = _broadcast_places([entries[i] for i in picking])
+    arrays = any(isinstance(e, (Indices, Flag)) for e in entries)
+    picking = [i for i, e in enumerate(entries) if isinstance(e, (Indices, Flag, Point))] if arrays else []
+    together = _broadcast_indices([entries[i] for i in picking])
     neighbours = bool(picking) and picking[-1] - picking[0] + 1 == len(picking)
     position = (picking[0] if neighbours else 0) if picking else None
     layout = _Layout([0] * len(shape), [], [], [], [], [], [], [])
@@ -196,8 +209,8 @@ def window_numbers(entries: Sequence[Entry], shape: Shape) -> Windows:
         if isinstance(e, Span):
             layout.span(e, shape[e.dim])
         elif isinstance(e, Point):
-            layout.pick(e.dim, e.place, end)
-        elif isinstance(e, Places):
+            layout.pick(e.dim, e.index, end)
+        elif isinstance(e, Indices):
             layout.pick(e.dim, e.indices, end)
         elif isinstance(e, NewAxis):
             layout.shape.append(1)
@@ -206,8 +219,8 @@ def window_numbers(entries: Sequence[Entry], shape: Shape) -> Windows:
     return Windows(indices, numbers, tuple(layout.sizes), tuple(layout.shape), tuple(layout.compact), tuple(layout.turned))
 
 
-def _broadcast_places(entries: Sequence[Entry]) -> Shape:
-    shapes = [e.indices.shape if isinstance(e, Places) else (e.size,) if isinstance(e, Flag) else () for e in entries]
+def _broadcast_indices(entries: Sequence[Entry]) -> Shape:
+    shapes = [e.indices.shape if isinstance(e, Indices) else (e.size,) if isinstance(e, Flag) else () for e in entries]
     try:
         return broadcast_shapes(*shapes) if shapes else ()
     except BroadcastError as error:
@@ -215,7 +228,10 @@ def _broadcast_places(entries: Sequence[Entry]) -> Shape:
 
 
 def _index_vectors(columns: Sequence[tuple[Any, int]], batch: Shape) -> Any:
-    """(*batch, len(columns)): each column runs along the batch dimensions before its end; a NumPy array if every column is known."""
+    """Stack index columns into an array of shape (*batch, len(columns)).
+
+    Each column runs along the batch dimensions before its end. The result is a NumPy array if every column is known.
+    """
     rank = len(batch)
     known = [np.asarray(values) for values, _ in columns if isinstance(values, (int, np.ndarray))]
     traced = [values for values, _ in columns if isinstance(values, Array)]
@@ -223,8 +239,8 @@ def _index_vectors(columns: Sequence[tuple[Any, int]], batch: Shape) -> Any:
     wide |= any(values.dtype == np.uint32 or values.dtype.itemsize == 8 for values in traced)
     dtype = np.int64 if wide else np.int32
     if not traced:
-        parts = [values.reshape(_spread(values.shape, end, rank)) for values, (_, end) in zip(known, columns, strict=True)]
-        stacked = [np.broadcast_to(part, batch) for part in parts]
+        aligned = [values.reshape(_spread(values.shape, end, rank)) for values, (_, end) in zip(known, columns, strict=True)]
+        stacked = [np.broadcast_to(column, batch) for column in aligned]
         return np.stack(stacked, axis=-1).astype(dtype) if stacked else np.zeros((*batch, 0), dtype)
     arrays = []
     for values, end in columns:
@@ -235,7 +251,7 @@ def _index_vectors(columns: Sequence[tuple[Any, int]], batch: Shape) -> Any:
 
 
 def _spread(shape: Shape, end: int, rank: int) -> Shape:
-    """The shape with dimensions of size 1 around its own, so that its last one is the dimension before `end`, of `rank` in all."""
+    """Pad a shape with ones to `rank`, its last dimension before `end`."""
     return (1,) * (end - len(shape)) + shape + (1,) * (rank - end)
 
 

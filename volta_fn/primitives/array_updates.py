@@ -1,4 +1,4 @@
-"""Updates by index, ``x.at[…].set(v)`` and its kin: new arrays that differ from x at an index.
+"""Updates by index, ``x.at[…].set(v)``: new arrays that differ from x at an index.
 
 A known block (ints and slices of step 1 or -1) is replaced by one `dynamic_update_slice`; every other update is one scatter; a boolean
 mask met by values that are the same for every element it selects is one `select_n`, and may be traced.
@@ -54,7 +54,7 @@ class AtIndexer:
 
 
 class AtIndex:
-    """``x.at[index]``, with a method per update; each returns a new array, and x stays as it is.
+    """``x.at[index]``: each method returns a new array and leaves x unchanged.
 
     The values broadcast to the shape of ``x[index]`` and are converted to the dtype of x, which must be of their kind or a wider one. An
     element that the index names several times is updated several times, in order: by `set` the last value stays.
@@ -83,7 +83,9 @@ class AtIndex:
         return f"AtIndex({self.array!r}, {self.index!r})"
 
     def get(self, *, fill_value: Any = None, mode: Any = None, wrap_negative_indices: bool = True, **hints: bool) -> Array:
-        """``x[index]``, with a say in what indices outside give (`fill_value` None: NaN, the least or greatest integer, or True).
+        """Return ``x[index]``.
+
+        Indices out of range give `fill_value` (None: NaN, the least or greatest integer, or True).
 
         >>> import volta_fn as vf
         >>> vf.numpy.arange(3.0).at[vf.numpy.array([2, 9])].get(mode="fill")
@@ -128,7 +130,9 @@ class AtIndex:
         return self._update(scatter_max, values, **options)
 
     def apply(self, func: Callable[[Array], Any], *, mode: Any = None, wrap_negative_indices: bool = True, **hints: bool) -> Array:
-        """``x[index] = func(x[index])``, for an elementwise function; an element named several times is still passed through it once.
+        """Return x with ``x[index] = func(x[index])``, for an elementwise function.
+
+        An element that is named several times passes through it once.
 
         >>> import volta_fn as vf
         >>> vf.numpy.array([1.0, 4.0, 9.0]).at[1:].apply(vf.lax.sqrt)
@@ -192,7 +196,7 @@ def _check_hints(hints: dict[str, bool]) -> None:
 
 
 def _cast_like(array: Array, values: Any) -> Array:
-    """The values in the array's dtype; a kind of numbers that it cannot hold raises."""
+    """Cast the values to the array's dtype; raise if it cannot hold their kind."""
     if isinstance(values, int) and array.dtype in dtypes.INTEGERS:
         bounds = dtypes.iinfo(array.dtype)
         if not bounds.min <= values <= bounds.max:
@@ -212,12 +216,12 @@ def _cast_like(array: Array, values: Any) -> Array:
 
 
 def _fits(shape: Shape, target: Shape) -> bool:
-    """Whether a shape broadcasts to the target."""
+    """Return True if a shape broadcasts to the target."""
     return len(shape) <= len(target) and all(m in (1, n) for m, n in zip(shape[::-1], target[::-1], strict=False))
 
 
 def _shaped_like(windows: Windows, new: Array) -> Array:
-    """The values broadcast to the index's result and laid out as its windows."""
+    """Broadcast the values to the index's result, laid out as its windows."""
     if not _fits(new.shape, windows.shape):
         raise BroadcastError(f"x.at[…]: values of shape {new.shape} do not broadcast to the indexed elements, of shape {windows.shape}")
     return rev(reshape(broadcast_to(new, windows.shape), windows.compact), windows.turned)
@@ -228,11 +232,11 @@ def _select_masked(array: Array, mask: Array, new: Array) -> Array:
 
 
 def _is_known_block(array: Array, entries: list[Entry]) -> bool:
-    """Whether the entries are known points inside and slices of neighbouring elements."""
+    """Return True if the entries are known points and slices of neighbors."""
     return all(
         isinstance(e, NewAxis)
         or (isinstance(e, Span) and (abs(e.step) == 1 or e.size == 1))
-        or (isinstance(e, Point) and type(e.place) is int and 0 <= e.place < array.shape[e.dim])
+        or (isinstance(e, Point) and type(e.index) is int and 0 <= e.index < array.shape[e.dim])
         for e in entries
     )
 
@@ -241,14 +245,14 @@ def _replace_block(array: Array, entries: list[Entry], new: Array) -> Array:
     starts, sizes = [0] * array.ndim, [1] * array.ndim
     for e in entries:
         if isinstance(e, Point):
-            starts[e.dim] = e.place
+            starts[e.dim] = e.index
         elif isinstance(e, Span):
             starts[e.dim], sizes[e.dim] = min(e.start, e.start + e.step * (e.size - 1)), e.size
     return dynamic_update_slice(array, reshape(new, sizes), starts)
 
 
 def _are_unique(windows: Windows) -> bool:
-    """Whether the windows are known not to overlap."""
+    """Return True if the windows are known not to overlap."""
     if not windows.known:
         return False
     vectors = windows.indices.reshape(math.prod(windows.indices.shape[:-1]), -1)

@@ -1,4 +1,4 @@
-"""Identities that stop something: `stop_gradient` derivatives, `optimization_barrier` the compiler's rearrangements."""
+"""Identities that stop derivatives or the compiler's rearrangements."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ optimization_barrier_p = Primitive(
 
 
 def optimization_barrier(operand: Any) -> Any:
-    """`operand`, a pytree of arrays, computed as a whole before anything that uses a part of it, and shared with nothing equal to it."""
+    """Compute all of `operand`, a pytree of arrays, before any use of it.
+
+    The compiler shares it with nothing equal to it.
+    """
     leaves, structure = tree.flatten(operand)
     if not leaves:
         return operand

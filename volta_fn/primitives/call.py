@@ -1,4 +1,7 @@
-"""`jit`'s own primitive: a call of a sub-program. Transforms see through it; the driver decides how it runs."""
+"""`jit`'s primitive: a call of a sub-program.
+
+Transforms apply to the sub-program; the driver decides how it runs.
+"""
 
 from __future__ import annotations
 
@@ -19,5 +22,5 @@ jit_p.call_param = "jaxpr"
 
 
 def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
-    """The parameters of a call that donates nothing."""
+    """Return the parameters of a call that donates nothing."""
     return {"jaxpr": jaxpr, "name": name, "donated": ()}

@@ -1,4 +1,7 @@
-"""Calls back into Python from a running program: `pure_callback` for values, `debug_callback` for effects such as printing."""
+"""Calls back into Python from a running program.
+
+`pure_callback` is for values, `debug_callback` for effects such as printing.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ def _evaluate(*operands: np.ndarray, callback: HostFunction, result_avals: Avals
 
 
 def _as_promised(result: Any, aval: ShapedArray) -> np.ndarray:
-    """A result as a NumPy array; a Python number takes the promised dtype if it would in an operation with such an array."""
+    """Convert a result to a NumPy array.
+
+    A Python number takes the promised dtype if it would in an operation with such an array.
+    """
     if type(result) not in (int, float, complex):
         return np.asarray(result)
     combined, _ = dtypes.promote((aval.dtype, False), dtypes.scalar_dtype(result))
@@ -102,11 +108,11 @@ def _batch(
         outs = _one_by_one(front, stacked, axis.size, result_avals, settings)
     else:
         fill = axis.size if vmap_method == "broadcast_all" else 1
-        whole = [
+        operands = [
             a if s else (broadcast(a, (fill,)) if vmap_method != "legacy_vectorized" else a) for a, s in zip(front, stacked, strict=True)
         ]
         wide = tuple([a.update(shape=(axis.size, *a.shape)) for a in result_avals])
-        outs = bind(pure_callback_p, *whole, result_avals=wide, **settings)
+        outs = bind(pure_callback_p, *operands, result_avals=wide, **settings)
     return outs, [0] * len(outs)
 
 
@@ -129,7 +135,9 @@ pure_callback_p = Primitive("pure_callback", _abstract, evaluate=_evaluate, jvp=
 def pure_callback(
     callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: None = None, vmap_method: str | None = None, **kwargs: Any
 ) -> Any:
-    """Call a Python function of arrays from a program; it must be pure: it may run any number of times, or never if unused.
+    """Call a pure Python function of arrays from a program.
+
+    It may run any number of times, or never if its result is unused.
 
     Args:
         callback: called with arrays in the structure of `args` and `kwargs`.
@@ -169,7 +177,7 @@ def _debug_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, callback: C
 
 
 class _PerExample:
-    """Calls a callback once for each example of operands stacked along their first dimension."""
+    """A callback called once per example of operands stacked along axis 0."""
 
     def __init__(self, callback: Callable[..., Any], stacked: Sequence[bool], size: int) -> None:
         self.callback = callback
@@ -201,7 +209,9 @@ debug_callback_p = Primitive(
 
 
 def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-    """Call a Python function with the values that `args` and `kwargs` have when the program runs; its result is ignored.
+    """Call a Python function with the run-time values of `args` and `kwargs`.
+
+    Its result is ignored.
 
     Calls happen in program order, whether or not `ordered` asks for it; under `vmap` once per example; under differentiation with
     the primal values. Arguments that are no arrays are passed as they are.
@@ -211,8 +221,8 @@ def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = Fal
 
     def host(*values: np.ndarray) -> None:
         arrays = iter(values)
-        whole = [from_host(np.asarray(next(arrays))) if a else x for x, a in zip(leaves, is_array, strict=True)]
-        given, named = tree.unflatten(in_tree, whole)
+        stacked = [from_host(np.asarray(next(arrays))) if a else x for x, a in zip(leaves, is_array, strict=True)]
+        given, named = tree.unflatten(in_tree, stacked)
         _call(functools.partial(callback, **named), given, f"the callback {getattr(callback, '__name__', callback)!s}")
 
     bind(debug_callback_p, *[as_value(x) for x, a in zip(leaves, is_array, strict=True) if a], callback=host)

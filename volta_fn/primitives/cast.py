@@ -1,4 +1,4 @@
-"""Changing dtypes: `convert_element_type` keeps values, `bitcast_convert_type` keeps bits."""
+"""Dtype changes that keep values or bits."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ def _convert_evaluate(operand: np.ndarray, *, new_dtype: np.dtype, weak_type: bo
 
 
 def _saturate(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
-    """Float to integer as XLA does it: toward zero, NaN to 0, out-of-range values to the nearest bound."""
+    """Convert floats to integers as XLA does.
+
+    They are rounded toward zero; NaN becomes 0, and values out of range the nearest bound.
+    """
     info = np.iinfo(new_dtype)
     if operand.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         operand = operand.astype(np.float32)
     # The upper bound may not be a float of this precision: then the next float is one above it, and compares as out of range.
     inside = (operand > float(info.min) - 1) & (operand < float(info.max) + 1 if info.bits < 32 else operand < float(info.max))
-    whole = np.where(inside, operand, 0).astype(new_dtype)
+    converted = np.where(inside, operand, 0).astype(new_dtype)
     if inside.all():
-        return whole
-    whole = np.where(~inside & (operand > 0), new_dtype.type(info.max), whole)
-    return np.where(~inside & (operand < 0), new_dtype.type(info.min), whole)
+        return converted
+    converted = np.where(~inside & (operand > 0), new_dtype.type(info.max), converted)
+    return np.where(~inside & (operand < 0), new_dtype.type(info.min), converted)
 
 
 def _convert_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype, weak_type: bool) -> tuple[Array, Any]:

@@ -1,6 +1,8 @@
-"""Collectives: operations across the examples of a `vmap` with a name for its axis. They end where that axis is mapped.
+"""Collectives: operations across the examples of a `vmap` with a named axis.
 
-Each primitive's ``axis_names`` says which named axes it speaks of. A `vmap` over one of them turns the operation into one along the
+They are resolved where that axis is mapped.
+
+Each primitive's ``axis_names`` says which named axes it speaks of. A `vmap` over one of them rewrites the operation as one along the
 stacked dimension, after which the result is the same for every example of that axis, or belongs to it again.
 """
 
@@ -31,7 +33,7 @@ Names = tuple[Any, ...]
 
 
 def _as_names(axis_name: Any) -> Names:
-    """The bound names that are meant; `ArgumentError` if one is not bound."""
+    """Return the bound names; raise `ArgumentError` if one is not bound."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     for name in names:
         named_axes.axis_size(name)
@@ -46,7 +48,7 @@ def _one_name(axis_name: Any, collective: str) -> Names:
 
 
 def axis_size(axis_name: Any) -> int:
-    """The number of examples along a named axis (the product, for several names).
+    """Return the number of examples along one or more named axes.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: x * vf.lax.axis_size("i"), axis_name="i")(vf.numpy.ones(3))
@@ -110,7 +112,9 @@ pmin_p.jvp = _no_jvp(pmin_p)
 
 
 def psum(x: Any, axis_name: Any) -> Any:
-    """The sum of `x`, a pytree, over all examples of a named axis (or several); truth values are counted, in int32.
+    """Return the sum of `x`, a pytree, over all examples of one or more named axes.
+
+    Booleans are counted, in int32.
 
     A Python number gives that many times itself, without an operation.
     Raises `ArgumentError` if the name is not bound by a surrounding `vmap`.
@@ -131,7 +135,7 @@ def psum(x: Any, axis_name: Any) -> Any:
 
 
 def pmean(x: Any, axis_name: Any) -> Any:
-    """The mean of `x`, a pytree, over all examples of a named axis.
+    """Return the mean of `x`, a pytree, over all examples of a named axis.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.pmean(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))
@@ -142,7 +146,9 @@ def pmean(x: Any, axis_name: Any) -> Any:
 
 
 def pmax(x: Any, axis_name: Any) -> Any:
-    """The largest of `x`, a pytree, over all examples of a named axis. Not differentiable.
+    """Return the maximum of `x`, a pytree, over all examples of a named axis.
+
+    It is not differentiable.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.pmax(x, "i"), axis_name="i")(vf.numpy.array([1, 3, 2]))
@@ -153,7 +159,9 @@ def pmax(x: Any, axis_name: Any) -> Any:
 
 
 def pmin(x: Any, axis_name: Any) -> Any:
-    """The smallest of `x`, a pytree, over all examples of a named axis. Not differentiable.
+    """Return the minimum of `x`, a pytree, over all examples of a named axis.
+
+    It is not differentiable.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.pmin(x, "i"), axis_name="i")(vf.numpy.array([2, 1, 3]))
@@ -181,7 +189,9 @@ axis_index_p = Primitive("axis_index", lambda *, axis_names: ShapedArray((), np.
 
 
 def axis_index(axis_name: Any) -> Array:
-    """The number of the example at hand along a named axis, as int32 (row-major over several names).
+    """Return the index of the current example along a named axis, as int32.
+
+    Over several names it is row-major.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: x + vf.lax.axis_index("i"), axis_name="i")(vf.numpy.zeros(3))
@@ -221,7 +231,9 @@ all_gather_p.jvp = _linear_jvp(all_gather_p)
 
 
 def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
-    """The values of `x`, a pytree, of all examples of a named axis, stacked along a new dimension `axis` (or joined, if `tiled`).
+    """Stack the values of `x`, a pytree, of all examples of a named axis.
+
+    They are stacked along a new dimension `axis`, or joined along it if `tiled`.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.all_gather(x, "i").sum() - x, axis_name="i")(vf.numpy.array([1.0, 2.0]))
@@ -231,15 +243,17 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) ->
 
     def gather(leaf: Any) -> Array:
         value = as_value(leaf)
-        place = canonical_axis(axis, value.ndim + (not tiled))
-        out = bind(all_gather_p, value, axis_names=names, axis=place, size=axis_size(names))
-        return collapse(out, place, place + 2) if tiled else out
+        dim = canonical_axis(axis, value.ndim + (not tiled))
+        out = bind(all_gather_p, value, axis_names=names, axis=dim, size=axis_size(names))
+        return collapse(out, dim, dim + 2) if tiled else out
 
     return tree.map(gather, x)
 
 
 def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Any:
-    """The sum of `x` over all examples of a named axis, of which each example keeps its own slice along `scatter_dimension`.
+    """Sum `x` over all examples of a named axis and scatter the sum.
+
+    Each example keeps its own slice along `scatter_dimension`.
 
     That dimension has the size of the axis and is dropped; if `tiled` it is a multiple of it and each keeps a block.
 
@@ -259,7 +273,10 @@ def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: b
 
 
 def _in_blocks(collective: str, value: Array, dim: int, size: int, tiled: bool) -> Array:
-    """`value` with `dim` split into a dimension of `size` blocks and one of their elements; if not `tiled`, `dim` is the former itself."""
+    """Split `dim` of `value` into a dimension of `size` blocks and their elements.
+
+    If not `tiled`, `dim` is the dimension of blocks itself.
+    """
     before, count, after = value.shape[:dim], value.shape[dim], value.shape[dim + 1 :]
     if not tiled and count != size:
         raise ShapeError(f"{collective}: dimension {dim} of shape {value.shape} must have the axis's size {size} (or be tiled)")
@@ -293,7 +310,9 @@ ppermute_p.jvp = _linear_jvp(ppermute_p)
 
 
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
-    """Send `x`, a pytree, from example to example of a named axis, by (source, target) pairs; who gets nothing gets zeros.
+    """Send `x`, a pytree, between examples by (source, target) pairs.
+
+    Examples that receive nothing get zeros.
 
     Raises `ArgumentError` if a source or target occurs twice or does not exist.
 
@@ -310,7 +329,9 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
-    """Permute `x`, a pytree, among the examples of a named axis: example i gets that of example ``perm[i]``.
+    """Permute `x`, a pytree, over the examples of a named axis.
+
+    Example i gets the value of example ``perm[i]``.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(vf.numpy.array([10, 11, 12]))
@@ -335,9 +356,9 @@ def _exchange_batch(
     front = broadcast(value, (axis.size,)) if dim is None else moveaxis(value, dim, 0)
     if axis.name not in axis_names:
         return bind(all_to_all_p, front, axis_names=axis_names, split_axis=split_axis + 1, concat_axis=concat_axis + 1), 0
-    # Example i's part j becomes example j's part i: the stacked dimension and the split one change roles.
-    parts_first = moveaxis(front, split_axis + 1, 0)
-    return moveaxis(parts_first, 1, concat_axis + 1), 0
+    # Example i's block j becomes example j's block i: the stacked dimension and the split one change roles.
+    by_target = moveaxis(front, split_axis + 1, 0)
+    return moveaxis(by_target, 1, concat_axis + 1), 0
 
 
 def _exchange_transpose(ct: Array, operand: Linear, *, axis_names: Names, split_axis: int, concat_axis: int) -> list[Array]:
@@ -349,13 +370,14 @@ all_to_all_p.jvp = _linear_jvp(all_to_all_p)
 
 
 def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False) -> Any:
-    """Split `x`, a pytree, along `split_axis` into a part for each example of a named axis, send part j to example j, and put together
-    what arrives along `concat_axis`.
+    """Exchange slices of `x`, a pytree, between all examples of a named axis.
 
-    A leaf's `split_axis` is as long as the named axis and is dropped, and what arrives is stacked along a new dimension `concat_axis`. If
-    `tiled` it is a multiple of that, parts are blocks of it, and what arrives is joined along the dimension `concat_axis` that leaves have.
-    The derivative sends cotangents back. Raises `ShapeError` if `split_axis` does not divide so, `ArgumentError` if the name is not bound
-    by a surrounding `vmap`.
+    `x` is split along `split_axis` into a slice per example; slice j goes to example j, and what arrives is joined along `concat_axis`.
+
+    A leaf's `split_axis` is as long as the named axis and is dropped, and what arrives is stacked along a new dimension `concat_axis`.
+    If `tiled` it is a multiple of that, each example has a block of it, and what arrives is joined along the dimension `concat_axis`
+    that leaves have. The derivative sends cotangents back. Raises `ShapeError` if `split_axis` does not divide so, `ArgumentError` if
+    the name is not bound by a surrounding `vmap`.
 
     >>> import volta_fn as vf
     >>> x = vf.numpy.arange(4.0).reshape(2, 2)
@@ -370,15 +392,17 @@ def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, til
     def exchange(leaf: Any) -> Array:
         value = as_value(leaf)
         split, concat = canonical_axis(split_axis, value.ndim), canonical_axis(concat_axis, value.ndim)
-        parts = _in_blocks("all_to_all", value, split, axis_size(names), tiled)
-        arrived = bind(all_to_all_p, parts, axis_names=names, split_axis=split, concat_axis=concat)
+        blocks = _in_blocks("all_to_all", value, split, axis_size(names), tiled)
+        arrived = bind(all_to_all_p, blocks, axis_names=names, split_axis=split, concat_axis=concat)
         return collapse(arrived, concat, concat + 2) if tiled else arrived
 
     return tree.map(exchange, x)
 
 
 def pswapaxes(x: Any, axis_name: Any, axis: int) -> Any:
-    """`x`, a pytree, with a named axis and the dimension `axis`, of the same size, exchanged. See `all_to_all`.
+    """Swap a named axis with the dimension `axis` of `x`, of the same size.
+
+    See `all_to_all`.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.pswapaxes(row, "i", 0), axis_name="i")(vf.numpy.array([[1, 2], [3, 4]]))

@@ -1,4 +1,4 @@
-"""Elementwise comparison, logic and bits. None has a derivative: each is constant almost everywhere."""
+"""Elementwise comparison, logic and bits, which have no derivatives."""
 
 from __future__ import annotations
 

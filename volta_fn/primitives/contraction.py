@@ -1,4 +1,4 @@
-"""Contraction: `dot_general`, the sum of products over pairs of axes, which every product of vectors, matrices and tensors is.
+"""Contraction: `dot_general`, the sum of products over pairs of axes.
 
 The axes of an operand are *batch* axes (paired, and kept in the result), *contracting* axes (paired, and summed over) or *free* axes. The
 result has the batch axes first, then the free axes of the left operand, then those of the right one. Both derivatives are contractions.
@@ -28,8 +28,11 @@ DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 
 
 class Precision(enum.Enum):
-    """How exactly a device multiplies. Every backend here computes in the operands' own dtype (float16 and bfloat16 sum in float32), which
-    is what `HIGHEST` asks for, so all three mean the same."""
+    """The precision of multiplication on a device.
+
+    Every target here computes in the operands' own dtype (float16 and bfloat16 sum in float32), as `HIGHEST` asks for, so all three mean
+    the same.
+    """
 
     DEFAULT = 0
     HIGH = 1
@@ -40,7 +43,7 @@ _PRECISIONS = (None, *Precision, *(p.name.lower() for p in Precision), "float32"
 
 
 def check_precision(name: str, precision: Any) -> None:
-    """Raise `ArgumentError` for anything but a `Precision`, its name, or a pair of them."""
+    """Raise `ArgumentError` unless given a `Precision`, its name, or a pair of them."""
     for item in precision if isinstance(precision, (tuple, list)) else (precision,):
         if item not in _PRECISIONS:
             names = ", ".join(repr(p) for p in _PRECISIONS)
@@ -48,7 +51,10 @@ def check_precision(name: str, precision: Any) -> None:
 
 
 def product_dtype(name: str, lhs: ShapedArray, rhs: ShapedArray, preferred_element_type: np.dtype | None) -> np.dtype:
-    """The dtype of sums of products: that of the operands, or `preferred_element_type`, which must be of its kind and no narrower."""
+    """Return the dtype of sums of products.
+
+    It is that of the operands, or `preferred_element_type`, which must be of its kind and no narrower.
+    """
     for operand in (lhs, rhs):
         if operand.dtype not in dtypes.ALL:
             raise DTypeError(f"{name} is not defined for {operand.dtype.name}")
@@ -94,7 +100,7 @@ def _free(ndim: int, contract: Axes, batch: Axes) -> Axes:
 
 
 def bilinear_jvp(primitive: Primitive, primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    """The product rule, for a primitive of two operands that is linear in each of them."""
+    """Apply the product rule to a primitive that is linear in both operands."""
     (lhs, rhs), (lhs_rate, rhs_rate) = primals, tangents
     out = bind(primitive, lhs, rhs, **params)
     terms = []
@@ -114,7 +120,7 @@ def _dot_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -
 def _dot_transpose(
     ct: Array, lhs: Any, rhs: Any, *, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None
 ) -> list[Array | None]:
-    """The cotangent of an operand contracts the result's with the other operand, over that one's free axes.
+    """Contract the result's cotangent with the other operand's free axes.
 
     Each product is formed in the order that leaves its axes nearest to the operand's own.
     """
@@ -125,22 +131,22 @@ def _dot_transpose(
         ct_axes = tuple(range(first, first + len(rhs_free)))
         out = _product(ct, rhs, ((ct_axes, rhs_free), (batch, rhs_batch)), preferred_element_type)
         partners = sorted(range(len(rhs_contract)), key=rhs_contract.__getitem__)
-        places = (*lhs_batch, *lhs_free, *[lhs_contract[i] for i in partners])
-        return [_like(out, places, lhs), None]
+        axes_of_out = (*lhs_batch, *lhs_free, *[lhs_contract[i] for i in partners])
+        return [_like(out, axes_of_out, lhs), None]
     ct_axes = tuple(range(len(lhs_batch), first))
     out = _product(lhs, ct, ((lhs_free, ct_axes), (lhs_batch, batch)), preferred_element_type)
     partners = sorted(range(len(lhs_contract)), key=lhs_contract.__getitem__)
-    places = (*rhs_batch, *[rhs_contract[i] for i in partners], *rhs_free)
-    return [None, _like(out, places, rhs)]
+    axes_of_out = (*rhs_batch, *[rhs_contract[i] for i in partners], *rhs_free)
+    return [None, _like(out, axes_of_out, rhs)]
 
 
 def _product(lhs: Array, rhs: Array, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None) -> Array:
     return bind(dot_general_p, lhs, rhs, dimension_numbers=dimension_numbers, preferred_element_type=preferred_element_type)
 
 
-def _like(out: Array, places: Axes, operand: Linear) -> Array:
-    """`out`, whose axis i belongs at ``places[i]``, in the order of axes and the dtype of `operand`."""
-    ordered = transpose(out, [places.index(i) for i in range(len(places))])
+def _like(out: Array, axes_of_out: Axes, operand: Linear) -> Array:
+    """Return `out`, whose axis i is axis ``axes_of_out[i]``, like `operand`."""
+    ordered = transpose(out, [axes_of_out.index(i) for i in range(len(axes_of_out))])
     return ordered if ordered.dtype == operand.dtype else convert_element_type(ordered, operand.dtype)
 
 
@@ -152,7 +158,10 @@ def _dot_batch(
     dimension_numbers: DotDimensionNumbers,
     preferred_element_type: np.dtype | None,
 ) -> tuple[Array, int]:
-    """Stacked on both sides, the new axis is a batch axis; on one side, it is one more free axis."""
+    """Batch a contraction.
+
+    Stacked on both sides, the new axis is a batch axis; stacked on one side, it is another free axis.
+    """
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     if lhs_dim is not None:
@@ -210,13 +219,13 @@ def dot_general(
 
 
 def _frozen(numbers: Any) -> Any:
-    """`numbers` with tuples in place of lists and NumPy arrays, so that it can be looked up."""
+    """Replace lists and NumPy arrays in `numbers` by tuples, for hashing."""
     return tuple([_frozen(n) for n in numbers]) if isinstance(numbers, (list, tuple, np.ndarray)) else numbers
 
 
 @lru_cache(maxsize=4096)
 def product_params(numbers: Any, lhs: ShapedArray, rhs: ShapedArray, preferred_element_type: Any) -> dict[str, Any]:
-    """The parameters of `dot_general_p` (not to be modified, for they are shared)."""
+    """Return the parameters of `dot_general_p`, shared and not to be modified."""
     wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
     if wanted is None and lhs.dtype != rhs.dtype:
         wanted = dtypes.promote_types(lhs.dtype, rhs.dtype)
@@ -236,7 +245,7 @@ def _canonical_numbers(numbers: Any, lhs_ndim: int, rhs_ndim: int) -> DotDimensi
 
 
 def dot(lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: Any = None, preferred_element_type: Any = None) -> Array:
-    """The product of vectors and matrices: vector-vector, matrix-vector, vector-matrix or matrix-matrix.
+    """Multiply vectors and matrices in any combination.
 
     With `dimension_numbers`, the same as `dot_general`. Raises `ShapeError` for operands of other ranks, or sizes that do not fit.
 
@@ -261,7 +270,7 @@ def _dot_numbers(lhs: ShapedArray, rhs: ShapedArray) -> DotDimensionNumbers:
 
 
 def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
-    """The products of two equally long stacks of matrices: all leading axes are batch axes.
+    """Multiply two stacks of matrices; all leading axes are batch axes.
 
     Raises `ShapeError` unless both operands have the same rank, two or more, and the same leading sizes.
 

@@ -1,12 +1,14 @@
-"""Convolution: `conv_general_dilated`, of any rank, with strides, dilation of either operand, groups and any order of dimensions.
+"""Convolution: `conv_general_dilated`.
+
+It has any rank, strides, dilation of either operand, groups and any order of dimensions.
 
 As in networks generally, the right operand is not flipped: along every spatial axis the result is
 
     out[p] = sum over taps k of lhs'[p * stride + k * rhs_dilation - low] * rhs[k]
 
 where lhs' is `lhs` with `lhs_dilation` - 1 zeros between its elements and zeros around it. Both gradients are convolutions of this form:
-by `lhs` strides and left dilation trade places and `rhs` is flipped; by `rhs` the cotangent is the window, batch and features trade places,
-and strides become right dilation.
+by `lhs` strides and left dilation are exchanged and `rhs` is flipped; by `rhs` the cotangent is the window, batch and features are
+exchanged, and strides become right dilation.
 """
 
 from __future__ import annotations
@@ -38,8 +40,11 @@ from volta_fn.primitives.movement import broadcast, moveaxis, reshape, rev
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """Where the dimensions of a convolution are: of `lhs` and the result (batch, feature, *spatial), of `rhs` (out feature, in feature,
-    *spatial). In `conv_general_dilated`, strings such as ("NHWC", "HWIO", "NHWC") say the same."""
+    """The order of a convolution's dimensions.
+
+    Of `lhs` and the result (batch, feature, *spatial), of `rhs` (out feature, in feature, *spatial). In `conv_general_dilated`, strings
+    such as ("NHWC", "HWIO", "NHWC") say the same.
+    """
 
     lhs_spec: Ints
     rhs_spec: Ints
@@ -65,7 +70,7 @@ class _Params(NamedTuple):
     algorithm: str = "auto"
 
     def bind(self, lhs: Array, rhs: Array) -> Array:
-        """The convolution of two arrays."""
+        """Bind the primitive."""
         return bind(conv_general_dilated_p, lhs, rhs, **self._asdict())
 
 
@@ -111,7 +116,7 @@ def _check_groups(lhs: ShapedArray, rhs: ShapedArray, p: _Params) -> None:
 
 
 def _check_algorithm(p: _Params, taps: Sequence[int], dtype: np.dtype) -> None:
-    """Raise `ArgumentError` for an algorithm that does not exist, or not for such a convolution."""
+    """Raise `ArgumentError` unless the algorithm can compute the convolution."""
     if p.algorithm not in ALGORITHMS:
         raise ArgumentError(f"conv_general_dilated: algorithm={p.algorithm!r} is none of {', '.join(map(repr, ALGORITHMS))}")
     fits = tuple(taps) in ((3, 3), (5, 5)) and {*p.window_strides, *p.lhs_dilation, *p.rhs_dilation} == {1}
@@ -129,11 +134,14 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tu
     return bilinear_jvp(conv_general_dilated_p, primals, tangents, **params)
 
 
-# Moving a whole axis into or out of another one, as groups and batches of convolutions need.
+# Moving an axis into or out of another one, as groups and batches of convolutions need.
 
 
 def _merge(x: Array, dim: int, axis: int, groups: int = 1) -> Array:
-    """`x` with dimension `dim` taken out and merged into `axis` (as numbered without it), inside the first of `groups` equal parts."""
+    """Merge dimension `dim` of `x` into `axis`, as the major axis of each group.
+
+    `axis` is numbered without `dim`, and has `groups` equal groups.
+    """
     front = moveaxis(x, dim, 0)
     count, shape = front.shape[0], front.shape[1:]
     parted = reshape(front, (count, *shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :]))
@@ -141,7 +149,10 @@ def _merge(x: Array, dim: int, axis: int, groups: int = 1) -> Array:
 
 
 def _split(x: Array, axis: int, count: int, groups: int = 1) -> Array:
-    """The inverse of `_merge`: a dimension of size `count` taken out of `axis`, in front."""
+    """Split a dimension of size `count` off `axis` and move it to the front.
+
+    The inverse of `_merge`.
+    """
     shape = x.shape
     rest = shape[axis] // (groups * count)
     parted = reshape(x, (*shape[:axis], groups, count, rest, *shape[axis + 1 :]))
@@ -161,7 +172,7 @@ def _transpose(ct: Array, lhs: Any, rhs: Any, **params: Any) -> list[Array | Non
 
 
 def _axes(lhs: Shape, rhs: Shape, out: Shape, p: _Params) -> Iterable[tuple[int, int, int, int, tuple[int, int], int, int]]:
-    """Per spatial axis: size of the input, taps, positions, stride, padding, left and right dilation."""
+    """Yield each spatial axis: size, taps, positions, stride, padding, dilations."""
     lhs_spec, rhs_spec, out_spec = p.dimension_numbers
     sizes, taps, counts = _take(lhs, lhs_spec[2:]), _take(rhs, rhs_spec[2:]), _take(out, out_spec[2:])
     return zip(sizes, taps, counts, p.window_strides, p.padding, p.lhs_dilation, p.rhs_dilation, strict=True)
@@ -220,7 +231,10 @@ def _as_dtype(x: Array, dtype: np.dtype) -> Array:
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    """A batch of convolutions is one convolution: of more groups (both operands stacked), a longer batch, or more features."""
+    """Batch a convolution as one.
+
+    It has more groups (both operands stacked), a longer batch, or more features.
+    """
     p = _Params(**params)
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     if not axis.size:  # no example, and no group
@@ -280,11 +294,11 @@ def conv_dimension_numbers(lhs_shape: Sequence[int], rhs_shape: Sequence[int], d
         if any(sorted(spec) != list(range(rank)) for spec in positions):
             raise ArgumentError(f"dimension_numbers must order the dimensions 0 to {rank - 1} in each of its three parts, got {positions}")
         return positions
-    for what, spec, letters in (("lhs", lhs_spec, "NC"), ("rhs", rhs_spec, "OI"), ("out", out_spec, "NC")):
+    for argument, spec, letters in (("lhs", lhs_spec, "NC"), ("rhs", rhs_spec, "OI"), ("out", out_spec, "NC")):
         spatial = set(spec) - set(letters)
         if len(spec) != rank or len(set(spec)) != rank or not set(letters) <= set(spec) or spatial != set(rhs_spec) - set("OI"):
             raise ArgumentError(
-                f"dimension_numbers {specs!r}: the string for {what} must have {rank} different letters, one per dimension, among them "
+                f"dimension_numbers {specs!r}: the string for {argument} must have {rank} different letters, one per dimension, among them "
                 f"{letters[0]} and {letters[1]}, and the same spatial letters as the others"
             )
     spatial_letters = [c for c in rhs_spec if c not in "OI"]

@@ -26,7 +26,9 @@ Pads = Sequence[tuple[int, int]]
 def conv(
     lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str, precision: Any = None, preferred_element_type: Any = None
 ) -> Array:
-    """Convolve `lhs` (batch, feature, *spatial) with `rhs` (out feature, in feature, *spatial), padded by "SAME" or "VALID".
+    """Convolve `lhs` with `rhs`, padded by "SAME" or "VALID".
+
+    Their dimensions are (batch, feature, *spatial) and (out feature, in feature, *spatial).
 
     >>> import volta_fn as vf
     >>> vf.lax.conv(vf.numpy.ones((1, 2, 5)), vf.numpy.ones((4, 2, 3)), (1,), "VALID").shape
@@ -66,7 +68,9 @@ def conv_transpose(
     preferred_element_type: Any = None,
     use_consistent_padding: bool = False,
 ) -> Array:
-    """Convolve with fractional strides: `strides` - 1 zeros between the elements of `lhs` make the result larger.
+    """Convolve with fractional strides, which makes the result larger.
+
+    There are `strides` - 1 zeros between the elements of `lhs`.
 
     "SAME" and "VALID" are the padding of the convolution that this one undoes; pairs are the padding of this one, unless
     `use_consistent_padding`. With `transpose_kernel`, `rhs` is flipped and its feature dimensions are exchanged, which makes this the
@@ -103,7 +107,7 @@ def conv_transpose(
 
 
 def _undoing(taps: int, stride: int, padding: Any) -> tuple[int, int]:
-    """The padding, along one axis, of the transposed convolution that undoes one with `padding`."""
+    """Return the padding along an axis of the transposed convolution."""
     if padding == "SAME":
         total = taps + stride - 2
         low = taps - 1 if stride > taps - 1 else -(-total // 2)
@@ -126,8 +130,9 @@ def conv_general_dilated_patches(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Array:
-    """The windows of `lhs` themselves: what `conv_general_dilated` would sum is laid out in the result's feature dimension, the feature of
-    `lhs` first and then the window's elements in row-major order.
+    """Return the windows of `lhs`, laid out in the result's feature dimension.
+
+    They are what `conv_general_dilated` would sum: the feature of `lhs` first, then the window's elements in row-major order.
 
     Elements are copied, so infinities and NaN stay where they are.
 
@@ -157,11 +162,11 @@ def conv_general_dilated_patches(
         return broadcast(np.zeros((), dtype), [placed[i] for i in range(x.ndim)])
     config = [(0, 0, 0), (0, 0, 0), *[(low, high, base - 1) for (low, high), base in zip(pads, bases, strict=True)]]
     padded = pad(x, np.zeros((), x.dtype), config)
-    parts = []
+    windows = []
     for tap in itertools.product(*map(range, taps)):
         starts = [k * d for k, d in zip(tap, dilations, strict=True)]
         limits = [start + (n - 1) * s + 1 for start, n, s in zip(starts, counts, strides, strict=True)]
-        parts.append(expand_dims(slice(padded, (0, 0, *starts), (batch, features, *limits), (1, 1, *strides)), (2,)))
-    out = reshape(concatenate(parts, 2), (batch, features * len(parts), *counts))
+        windows.append(expand_dims(slice(padded, (0, 0, *starts), (batch, features, *limits), (1, 1, *strides)), (2,)))
+    out = reshape(concatenate(windows, 2), (batch, features * len(windows), *counts))
     out = transpose(out, [out_spec.index(i) for i in range(len(out_spec))])
     return out if dtype == out.dtype else convert_element_type(out, dtype)

@@ -1,4 +1,4 @@
-"""Cumulative operations: sums, products, extremes and log-sum-exps of all elements so far.
+"""Cumulative sums, products, extremes and log-sum-exps.
 
 All but the sum obey a recurrence whose derivative is linear: if out[t] = f(out[t-1], x[t]), its tangent is
 ``y[t] = a[t] y[t-1] + b[t]`` with a the derivative by the first argument, and b the tangent of x times that by the second. So one
@@ -58,7 +58,10 @@ cumsum_p.combines = reduction_of("reduce_sum")
 
 
 def _recurrence(a: Array, b: Array, axis: int) -> Array:
-    """y[t] = a[t] y[t-1] + b[t], with y[0] = b[0], by doubling how far back each element reaches."""
+    """Solve y[t] = a[t] y[t-1] + b[t], with y[0] = b[0].
+
+    Each step doubles how far back an element reaches.
+    """
     size, reach = b.shape[axis], 1
     a = slice_in_dim(a, 1, size, 1, axis)
     while reach < size:
@@ -74,7 +77,10 @@ Rates = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
 def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start: float, rates: Rates) -> Primitive:
-    """A cumulative primitive whose recurrence begins with `start`; ``rates(before, x, out)`` are its derivatives by before and by x."""
+    """Declare a cumulative primitive whose recurrence begins with `start`.
+
+    ``rates(before, x, out)`` are its derivatives by before and by x.
+    """
     primitive = Primitive(name, _abstract(name, allowed))
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis: int, reverse: bool) -> tuple[Array, Any]:
@@ -96,7 +102,10 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start
 
 
 def _prevailing(lesser: Callable[[Array, Array], Array]) -> Rates:
-    """Of an extreme: all from the one that prevails, half from each of two equals, and all from x where nothing (NaN) was before."""
+    """Return the derivatives of a cumulative extremum.
+
+    The winner has all of it, equal values half each, and x all where NaN was before.
+    """
 
     def rates(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
         zero, half, one = (as_value(np.asarray(v, out.dtype)) for v in (0, 0.5, 1))
@@ -107,10 +116,13 @@ def _prevailing(lesser: Callable[[Array, Array], Array]) -> Rates:
 
 
 def _shares(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
-    """Of log(exp(before) + exp(x)): each one's share of the sum; an infinity that equals the sum has all of it."""
+    """Return the derivatives of log(exp(before) + exp(x)).
 
-    def share(part: Array) -> Array:
-        return exp(select(comparison.eq(part, out), as_value(np.zeros((), out.dtype)), part - out))
+    Each is a fraction of the sum; an infinity that equals the sum has all of it.
+    """
+
+    def share(term: Array) -> Array:
+        return exp(select(comparison.eq(term, out), as_value(np.zeros((), out.dtype)), term - out))
 
     return share(before), share(x)
 
@@ -130,7 +142,9 @@ def _apply(primitive: Primitive, operand: Any, axis: int, reverse: bool) -> Arra
 
 
 def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
-    """Sums of all elements so far along `axis`, from its end if `reverse`. float16 and bfloat16 accumulate in float32.
+    """Return cumulative sums along `axis`, from its end if `reverse`.
+
+    float16 and bfloat16 accumulate in float32.
 
     >>> import volta_fn as vf
     >>> vf.lax.cumsum(vf.numpy.array([1, 2, 3]), reverse=True)
@@ -140,7 +154,9 @@ def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
-    """Products of all elements so far along `axis`, from its end if `reverse`. float16 and bfloat16 accumulate in float32.
+    """Return cumulative products along `axis`, from its end if `reverse`.
+
+    float16 and bfloat16 accumulate in float32.
 
     >>> import volta_fn as vf
     >>> vf.lax.cumprod(vf.numpy.array([1, 2, 3]))
@@ -150,7 +166,9 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
-    """The greatest of all elements so far along `axis`, from its end if `reverse`; NaN once there was one.
+    """Return cumulative maxima along `axis`, from its end if `reverse`.
+
+    NaN stays once there was one.
 
     >>> import volta_fn as vf
     >>> vf.lax.cummax(vf.numpy.array([1, 3, 2]))
@@ -160,7 +178,9 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
-    """The least of all elements so far along `axis`, from its end if `reverse`; NaN once there was one.
+    """Return cumulative minima along `axis`, from its end if `reverse`.
+
+    NaN stays once there was one.
 
     >>> import volta_fn as vf
     >>> vf.lax.cummin(vf.numpy.array([3, 1, 2]))
@@ -170,7 +190,9 @@ def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 
 
 def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
-    """``log(sum(exp(x)))`` of all elements so far along `axis`, from its end if `reverse`, without overflow.
+    """Return cumulative ``log(sum(exp(x)))`` along `axis`, without overflow.
+
+    They begin at the end of the axis if `reverse`.
 
     >>> import volta_fn as vf
     >>> vf.lax.cumlogsumexp(vf.numpy.array([90.0, 90.0]))

@@ -1,6 +1,6 @@
-"""How a primitive is declared: once, with everything that cannot be derived, from which the rest is derived here.
+"""Declarations of elementwise primitives, from which all rules are derived.
 
-An *elementwise* primitive computes each element of its result from the elements at the same place of its operands, which
+An *elementwise* primitive computes each element of its result from the elements at the same index of its operands, which
 broadcast as in NumPy. It is declared by its name, the NumPy function that is its meaning, its dtypes, and one derivative per
 operand: ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. Since that Jacobian is diagonal it
 is its own transpose, so one rule serves forward and reverse mode. Shape, dtype, broadcasting, JVP, transpose and batching
@@ -34,7 +34,10 @@ Derivative = Callable[..., Any] | None
 
 
 class Domain(NamedTuple):
-    """Where a test may sample the operands: intervals per operand (the last one repeats), and points to keep away from."""
+    """Where tests may sample the operands.
+
+    Intervals per operand (the last one repeats), and points to keep away from.
+    """
 
     low: float = -3.0
     high: float = 3.0
@@ -55,11 +58,13 @@ class Elementwise(Protocol):
     __qualname__: str
 
     def __call__(self, *args: Any, **params: Any) -> Array:
-        """The result of the operation on `args`."""
+        """Apply the operation to `args`."""
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that all `shapes` broadcast to, by NumPy's rule; `BroadcastError` if there is none.
+    """Return the shape that `shapes` broadcast to by NumPy's rule.
+
+    Raises `BroadcastError` if there is none.
 
     >>> import volta_fn as vf
     >>> vf.lax.broadcast_shapes((3, 1), (4,))
@@ -214,7 +219,10 @@ def _batch_for(primitive: Primitive) -> Callable[..., Any]:
 
 
 def align_batched(args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], int]:
-    """Operands whose stacked dimensions coincide, so that they broadcast against each other, and that dimension."""
+    """Align operands so that their stacked dimensions coincide and broadcast.
+
+    Returns the operands and that dimension.
+    """
     stacked = {d for d in dims if d is not None}
     ranks = {a.ndim for a, d in zip(args, dims, strict=True) if d is not None}
     if len(stacked) == 1 and len(ranks) == 1 and all(d is not None or not a.shape for a, d in zip(args, dims, strict=True)):
@@ -270,7 +278,10 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
 
 
 def weakly_promoted(name: str, args: Sequence[Any]) -> list[Array]:
-    """The operands with Python scalars and weak arrays brought to the dtype of the strong ones (which must agree)."""
+    """Promote Python scalars and weak arrays to the strong operands' dtype.
+
+    The strong ones must agree.
+    """
     if all(isinstance(a, Array) for a in args) and len({a.dtype for a in args}) == 1:
         return list(args)
     pairs = [_typed(a) for a in args]
@@ -318,7 +329,7 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
 
 @lru_cache(maxsize=1024, typed=True)
 def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec]:
-    """The buffer and type of a Python scalar as an array; programs meet the same few over and over."""
+    """Return the buffer and type of a Python scalar as an array, cached."""
     _, weak = dtypes.scalar_dtype(value)
     try:
         array = from_host(np.asarray(value, dtype), weak, device)
@@ -328,7 +339,10 @@ def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[A
 
 
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
-    """Operands promoted to one dtype of `allowed`, integers becoming floats where only those are defined."""
+    """Promote operands to one dtype of `allowed`.
+
+    Integers become floats where only those are allowed.
+    """
     first = args[0]
     if isinstance(first, Array) and (dtype := first.dtype) in allowed:
         for arg in args:  # a loop, since making a generator for `all` takes longer than all the rest
@@ -347,7 +361,7 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
 
 
 def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[..., Array]:
-    """The NumPy form of an elementwise function: operands of different dtypes are promoted first.
+    """Return the NumPy form of an elementwise function, which promotes operands.
 
     >>> import volta_fn as vf
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)

@@ -1,4 +1,4 @@
-"""Slices that start where the program finds out: a block of known sizes at unknown indices, read or replaced.
+"""Slices of known sizes that start at indices known only at run time.
 
 A start that would let the block reach outside is moved so that the block lies inside, as in JAX.
 """
@@ -42,7 +42,10 @@ def _check_block(name: str, operand: ShapedArray, starts: Sequence[ShapedArray],
 
 
 def _stacked_starts(axis: AxisData, starts: Sequence[Array], dims: Sequence[int | None]) -> tuple[Array, int | None]:
-    """The starts as index vectors, and the dimension along which those of several examples are stacked."""
+    """Return the starts as index vectors, and the dimension of the examples.
+
+    That is the one along which the starts of several examples are stacked.
+    """
     wide = any(s.dtype.itemsize == 8 or s.dtype == np.uint32 for s in starts)
     columns = [convert_element_type(s, np.int64 if wide else np.int32) for s in starts]
     if all(d is None for d in dims):
@@ -145,7 +148,10 @@ dynamic_update_slice_p.overwrites = 0
 
 
 def _start_indices(shape: Shape, start_indices: Any, allow_negative: bool, name: str) -> list[Array]:
-    """One zero-dimensional array per dimension; negative ones count from the end if allowed."""
+    """Return one zero-dimensional array per dimension.
+
+    Negative starts count from the end if allowed.
+    """
     if isinstance(start_indices, (Array, np.ndarray)):
         if start_indices.ndim != 1:
             raise ShapeError(f"{name}: start_indices must be a sequence or a 1-d array, got shape {start_indices.shape}")
@@ -159,13 +165,16 @@ def _start_indices(shape: Shape, start_indices: Any, allow_negative: bool, name:
 
 
 def slice_of(vector: Array, i: int) -> Array:
-    """The i-th element of a vector, as an array of one."""
+    """Return the i-th element of a vector, as an array of one."""
     from_i = as_value(np.asarray(i, np.int32))
     return bind(dynamic_slice_p, vector, from_i, slice_sizes=(1,))
 
 
 def normalised(index: Any, size: int, allow_negative: bool = True) -> Array:
-    """An index along a dimension of `size` as a strong array; a negative one counts from the end if allowed."""
+    """Return an index along a dimension of `size` as a strong array.
+
+    A negative one counts from the end if allowed.
+    """
     if isinstance(index, (int, np.integer)):
         known = int(index) + size if allow_negative and index < 0 else int(index)
         return as_value(np.asarray(known, np.int32 if -(2**31) <= known < 2**31 else np.int64))
@@ -181,7 +190,7 @@ def normalised(index: Any, size: int, allow_negative: bool = True) -> Array:
 
 
 def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int], *, allow_negative_indices: bool = True) -> Array:
-    """The block of `operand` of shape `slice_sizes` at `start_indices`, which the program may compute.
+    """Return the block of `operand` of shape `slice_sizes` at `start_indices`.
 
     A start too far out is moved so that the block lies inside; negative ones count from the end, unless `allow_negative_indices` is
     False. Raises `ShapeError` for blocks larger than the operand.
@@ -196,7 +205,9 @@ def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int], 
 
 
 def dynamic_update_slice(operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool = True) -> Array:
-    """`operand` with the block at `start_indices` replaced by `update`, of the same rank and dtype.
+    """Replace the block of `operand` at `start_indices` by `update`.
+
+    They have one rank and dtype.
 
     A start too far out is moved so that the block lies inside. Raises `ShapeError` if the update is larger than the operand.
 
@@ -215,7 +226,7 @@ def _along(value: Array, start: Any, axis: int) -> tuple[int, list[Any]]:
 
 
 def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True) -> Array:
-    """`dynamic_slice` along one dimension, whole along the others.
+    """Apply `dynamic_slice` to one dimension; the others are kept.
 
     >>> import volta_fn as vf
     >>> vf.lax.dynamic_slice_in_dim(vf.numpy.arange(5), 1, 3)
@@ -228,7 +239,9 @@ def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: 
 
 
 def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True) -> Array:
-    """The elements at `index` along one dimension, which stays with size 1 if `keepdims`.
+    """Return the elements at `index` along one dimension.
+
+    The dimension stays with size 1 if `keepdims`.
 
     >>> import volta_fn as vf
     >>> vf.lax.dynamic_index_in_dim(vf.numpy.arange(6).reshape(3, 2), 1, keepdims=False)
@@ -252,7 +265,9 @@ def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axi
 
 
 def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True) -> Array:
-    """`operand` with the elements at `index` along one dimension replaced by `update`, which may lack that dimension.
+    """Replace the elements of `operand` at `index` along one dimension.
+
+    `update` may lack that dimension.
 
     >>> import volta_fn as vf
     >>> vf.lax.dynamic_update_index_in_dim(vf.numpy.zeros((2, 2)), vf.numpy.ones(2), 1, axis=0)

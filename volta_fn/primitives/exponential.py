@@ -93,7 +93,7 @@ logistic: Elementwise = elementwise(
 
 
 def _gap(x: Array, y: Array) -> Array:
-    """x - y, and 0 for equal infinities, whose difference is NaN."""
+    """Return x - y, and 0 for equal infinities, whose difference is NaN."""
     same = comparison.bitwise_and(comparison.eq(x, y), comparison.bitwise_not(comparison.is_finite(x)))
     return select(same, as_value(np.zeros((), x.dtype)), x - y)
 

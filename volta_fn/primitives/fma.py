@@ -1,4 +1,7 @@
-"""The fused multiply-add, x y + z rounded once: what makes a result the same where compilers fuse and where they do not."""
+"""The fused multiply-add, x y + z rounded once.
+
+With it a result is the same where compilers fuse and where they do not.
+"""
 
 from __future__ import annotations
 

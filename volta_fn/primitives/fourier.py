@@ -1,4 +1,6 @@
-"""The discrete Fourier transform of an array's lines along one axis: of complex numbers, and of real ones, whose spectrum is half as long.
+"""The discrete Fourier transform along one axis, complex or real.
+
+The spectrum of real numbers is half as long.
 
 There are four kinds, all linear. With F the matrix of the transform, which is symmetric, "FFT" is F x and "IFFT" F⁻¹ x; each is its own
 transpose. "RFFT" is the first half of F x for n real numbers x, up to element n // 2, and "IRFFT" its inverse. As the other half mirrors
@@ -20,7 +22,7 @@ from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.arithmetic import div, mul
-from volta_fn.primitives.complex_parts import conj
+from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.movement import linear_primitive
 
 
@@ -53,16 +55,16 @@ def _abstract(operand: ShapedArray, *, kind: str, length: int, axis: int) -> Sha
 
 def _batch(data: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, kind: str, length: int, axis: int) -> tuple[Array, int]:
     dim = dims[0] or 0
-    return line_transform(args[0], kind, length, axis + (axis >= dim)), dim
+    return transform_axis(args[0], kind, length, axis + (axis >= dim)), dim
 
 
 def _transpose(ct: Array, operand: Any, *, kind: str, length: int, axis: int) -> list[Array]:
     if kind == "RFFT":  # Re Σ_k ct[k] exp(-2πi j k / n) over the half alone, which IRFFT adds up with mirror images, and divides by n
-        return [line_transform(mul(conj(ct), div(_scalar(length, ct), _counts(ct, length, axis))), "IRFFT", length, axis)]
+        return [transform_axis(mul(conj(ct), div(_scalar(length, ct), _counts(ct, length, axis))), "IRFFT", length, axis)]
     if kind == "IRFFT":
-        half = conj(line_transform(ct, "RFFT", length, axis))
+        half = conj(transform_axis(ct, "RFFT", length, axis))
         return [mul(half, div(_counts(half, length, axis), _scalar(length, half)))]
-    return [line_transform(ct, kind, length, axis)]
+    return [transform_axis(ct, kind, length, axis)]
 
 
 def _scalar(value: int, like: Array) -> Array:
@@ -70,7 +72,10 @@ def _scalar(value: int, like: Array) -> Array:
 
 
 def _counts(half: Array, length: int, axis: int) -> Array:
-    """How often each element of half a spectrum is in the whole: once where it is its own mirror image, else twice."""
+    """Return how often each element of half a spectrum is in the full one.
+
+    It is once where it is its own mirror image, else twice.
+    """
     counts = np.full(half.shape[axis], 2, half.dtype)
     counts[0] = 1
     if length % 2 == 0:
@@ -78,17 +83,19 @@ def _counts(half: Array, length: int, axis: int) -> Array:
     return as_value(counts.reshape([-1 if i == axis else 1 for i in range(half.ndim)]))
 
 
-#: Parameters: the name of an `FftType`, how many elements a line of the whole has, and along which axis lines are.
+#: Parameters: the name of an `FftType`, how many elements a full line has, and along which axis lines are.
 fft_p: Primitive = linear_primitive("fft", _abstract, None, _batch, _transpose, views=False)
 
 
-def line_transform(x: Array, kind: str, length: int, axis: int) -> Array:
-    """The transform of lines along one axis, counted from the front."""
+def transform_axis(x: Array, kind: str, length: int, axis: int) -> Array:
+    """Transform along one axis, counted from the front."""
     return bind(fft_p, x, kind=kind, length=length, axis=axis)
 
 
 def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
-    """The discrete Fourier transform along the last axes, `jax.lax.fft`'s arguments: `volta_fn.numpy.fft` says the same more simply.
+    """Return the discrete Fourier transform along the last axes.
+
+    The arguments are those of `jax.lax.fft`; `volta_fn.numpy.fft` says the same more simply.
 
     Args:
         x: complex numbers, or for RFFT real ones: float32, float64, complex64 or complex128.
@@ -111,12 +118,12 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
         raise ShapeError(f"fft: {len(lengths)} lengths for an array of shape {value.shape}")
     last = value.ndim - 1
     others = [(n, last - i) for i, n in enumerate(reversed(lengths[:-1]), 1)]
-    whole = "IFFT" if kind in ("IFFT", "IRFFT") else "FFT"
+    complex_kind = "IFFT" if kind in ("IFFT", "IRFFT") else "FFT"
     if kind != "IRFFT":
-        value = line_transform(value, kind, lengths[-1], last)
+        value = transform_axis(value, kind, lengths[-1], last)
     for n, axis in others:
-        value = line_transform(value, whole, n, axis)
-    return line_transform(value, kind, lengths[-1], last) if kind == "IRFFT" else value
+        value = transform_axis(value, complex_kind, n, axis)
+    return transform_axis(value, kind, lengths[-1], last) if kind == "IRFFT" else value
 
 
 def _name(fft_type: FftType | str) -> str:

@@ -1,4 +1,7 @@
-"""Gather: reading many windows of an array at indices known only when the program runs. Its transpose is declared in `scatter`."""
+"""Gather: reading many windows of an array at indices known at run time.
+
+Its transpose is declared in `scatter`.
+"""
 
 from __future__ import annotations
 
@@ -96,11 +99,13 @@ def gather(
     mode: str | GatherScatterMode | None = None,
     fill_value: Any = None,
 ) -> Array:
-    """Windows of `operand` at many places: XLA's gather. Indexing ``x[i]`` is the friendly form of it.
+    """Gather windows of `operand` at many indices, as XLA's gather.
+
+    Indexing ``x[i]`` is the friendly form of it.
 
     Args:
         operand: the array to read.
-        start_indices: integers (*batch, index vector); each vector is the place of one window.
+        start_indices: integers (*batch, index vector); each vector is the index of one window.
         dimension_numbers: which dimension is which.
         slice_sizes: the size of a window along each dimension of `operand`.
         unique_indices, indices_are_sorted: promises that cost and gain nothing here; JAX has them.
@@ -126,7 +131,10 @@ def gather(
 
 
 def _canonical_fill(fill_value: Any, dtype: np.dtype) -> Any:
-    """The fill value as a Python scalar, or None if it is the default (NaN, which does not equal itself, would defeat caches)."""
+    """Return the fill value as a Python scalar, or None if it is the default.
+
+    NaN, which does not equal itself, would defeat caches.
+    """
     if fill_value is None:
         return None
     if not isinstance(fill_value, (bool, int, float, complex, np.generic)):
@@ -138,7 +146,9 @@ def _canonical_fill(fill_value: Any, dtype: np.dtype) -> Any:
 
 
 def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
-    """The slices of `src` at places given by one 1-d integer array per axis in `axes`; indices count around the ends.
+    """Return the slices of `src` at indices along `axes`.
+
+    There is a vector of integers per axis; indices wrap around.
 
     >>> import volta_fn as vf
     >>> vf.lax.index_take(vf.numpy.arange(6).reshape(3, 2), [vf.numpy.array([0, -1])], (0,))
@@ -155,7 +165,7 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
 
 
 def take_along_dim(operand: Array, indices: Array, dim: int) -> Array:
-    """``operand[..., indices[..., j, ...], ...]``: at each place the element that the index at that place names along `dim`.
+    """Return ``operand[..., indices[..., j, ...], ...]``, indexed along `dim`.
 
     The shapes agree but along `dim`; indices must lie in bounds.
     """

@@ -1,4 +1,4 @@
-"""The arithmetic of sliding windows: how many fit, and what padding the words SAME, SAME_LOWER and VALID stand for."""
+"""The arithmetic of sliding windows: how many fit, and named paddings."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Padding = tuple[tuple[int, int], ...]
 
 
 def dilated(size: int, dilation: int) -> int:
-    """The length of `size` elements with `dilation` - 1 holes between neighbours."""
+    """Return the length of `size` elements, `dilation` - 1 holes between them."""
     return (size - 1) * dilation + 1 if size else 0
 
 
 def window_count(size: int, taps: int, stride: int, padding: tuple[int, int], base_dilation: int, window_dilation: int) -> int:
-    """How many windows fit along one axis."""
+    """Return how many windows fit along one axis."""
     room = dilated(size, base_dilation) + padding[0] + padding[1] - dilated(taps, window_dilation)
     return room // stride + 1 if room >= 0 else 0
 
 
 def window_counts(shape: Ints, taps: Ints, strides: Ints, padding: Padding, base_dilation: Ints, window_dilation: Ints) -> Ints:
-    """How many windows fit along each axis."""
+    """Return how many windows fit along each axis."""
     return tuple(map(window_count, shape, taps, strides, padding, base_dilation, window_dilation))
 
 
 def counts_of_windows(shape: Ints, geometry: Mapping[str, Any]) -> Ints:
-    """How many windows fit along each axis, by the parameters of a window primitive."""
+    """Return how many windows fit, by the parameters of a window primitive."""
     names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
     return window_counts(shape, *[geometry[name] for name in names])
 
@@ -37,8 +37,10 @@ def counts_of_windows(shape: Ints, geometry: Mapping[str, Any]) -> Ints:
 def padtype_to_pads(
     in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: str | Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """The (low, high) padding per axis that a word stands for: ``"VALID"`` none, ``"SAME"`` as much as makes the result's sizes
-    ceil(size / stride), the odd element at the high end (at the low end with ``"SAME_LOWER"``). Pairs are returned as they are.
+    """Return the (low, high) padding per axis that a name stands for.
+
+    ``"VALID"`` means none, ``"SAME"`` as much as makes the result's sizes ceil(size / stride), the odd element at the high end (at the
+    low end with ``"SAME_LOWER"``). Pairs are returned as they are.
 
     Raises `ArgumentError` for any other word.
 
@@ -66,22 +68,27 @@ def padtype_to_pads(
     return pads
 
 
-def canonical_ints(value: Any, count: int, what: str, least: int = 1) -> Ints:
-    """`value` as a tuple of `count` integers, each at least `least`; None means all 1. `what` names the argument in errors."""
+def canonical_ints(value: Any, count: int, argument: str, least: int = 1) -> Ints:
+    """Return `value` as `count` integers, each at least `least`.
+
+    None means all 1; `argument` names the argument in errors.
+    """
     if value is None:
         return (1,) * count
     items = (value,) if isinstance(value, int) else tuple(value)
-    result = tuple([as_integer(item, what) for item in items])
+    result = tuple([as_integer(item, argument) for item in items])
     if len(result) != count or any(item < least for item in result):
-        raise ShapeError(f"{what} must be {count} integers of at least {least}, one per dimension that windows slide over, got {result}")
+        raise ShapeError(
+            f"{argument} must be {count} integers of at least {least}, one per dimension that windows slide over, got {result}"
+        )
     return result
 
 
-def canonical_padding(padding: Sequence[tuple[int, int]], count: int, what: str) -> Padding:
+def canonical_padding(padding: Sequence[tuple[int, int]], count: int, argument: str) -> Padding:
     """`padding` as a tuple of `count` (low, high) pairs of integers."""
-    pairs = tuple([tuple([as_integer(end, what) for end in pair]) for pair in padding])
+    pairs = tuple([tuple([as_integer(end, argument) for end in pair]) for pair in padding])
     if len(pairs) != count or any(len(pair) != 2 for pair in pairs):
-        raise ShapeError(f"{what} must be {count} pairs (low, high), one per dimension that windows slide over, got {pairs}")
+        raise ShapeError(f"{argument} must be {count} pairs (low, high), one per dimension that windows slide over, got {pairs}")
     return pairs  # type: ignore[return-value]  # every pair has two elements, as just checked
 
 

@@ -1,11 +1,11 @@
-"""Index expressions ``x[…]``: reading what the user wrote into one entry per thing said, with everything known checked.
+"""Parsing of index expressions ``x[…]`` into checked entries.
 
 The entries, each of which consumes one dimension of the array unless it says otherwise:
 
 - `Span`: a slice, resolved: ``start + step * i`` for i < size.
 - `Point`: one index.
-- `Places`: an array of indices; a boolean mask becomes one per dimension it covers, all from its nonzero elements.
-- `Flag`: a bare True or False, which consumes no dimension and adds one of size 1 or 0 among the places.
+- `Indices`: an array of indices; a boolean mask becomes one per dimension it covers, all from its nonzero elements.
+- `Flag`: a bare True or False, which consumes no dimension and adds one of size 1 or 0 next to the indices.
 - `NewAxis`: None, which consumes no dimension and adds one.
 - `Gap`: an Ellipsis, after its spans; it consumes nothing and only separates its neighbours, which NumPy's placement rule asks about.
 
@@ -36,8 +36,8 @@ class Span(NamedTuple):
     step: int
     size: int
 
-    def is_whole(self, shape: Shape) -> bool:
-        """Whether it takes all of its dimension, in order."""
+    def takes_all(self, shape: Shape) -> bool:
+        """Return True if it takes all of its dimension, in order."""
         return self.step == 1 and self.size == shape[self.dim]
 
 
@@ -45,10 +45,10 @@ class Point(NamedTuple):
     """One index along `dim`: an int, or a traced scalar."""
 
     dim: int
-    place: Any
+    index: Any
 
 
-class Places(NamedTuple):
+class Indices(NamedTuple):
     """An array of indices along `dim`: a NumPy array, or a traced one."""
 
     dim: int
@@ -69,11 +69,13 @@ class Gap:
     """Where an Ellipsis stood."""
 
 
-Entry = Span | Point | Places | Flag | NewAxis | Gap
+Entry = Span | Point | Indices | Flag | NewAxis | Gap
 
 
 def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True) -> list[Entry]:
-    """The entries of an index expression for an array of `shape`; every dimension is consumed by exactly one.
+    """Parse an index expression for an array of `shape` into entries.
+
+    Exactly one entry consumes each dimension.
 
     `strict` makes known indices outside the array raise; `wrap` lets negative ones count from the end.
 
@@ -96,13 +98,16 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
     dim = 0
     for item in items:
         found = list(_read(item, dim, shape, len(shape) - consumed, strict, wrap))
-        dim += sum(isinstance(entry, (Span, Point, Places)) for entry in found)
+        dim += sum(isinstance(entry, (Span, Point, Indices)) for entry in found)
         entries += found
     return entries if gaps else [entry for entry in entries if not isinstance(entry, Gap)]
 
 
 def _canonical(item: Any) -> Any:
-    """None, Ellipsis, a slice, a bool, an int, or an integer or boolean array; anything else raises."""
+    """Return a known kind of index, or raise.
+
+    It is None, Ellipsis, a slice, a bool, an int, or an integer or boolean array.
+    """
     if item is None or item is Ellipsis or isinstance(item, (slice, bool, int)):
         return item
     if isinstance(item, (list, range)):
@@ -123,7 +128,7 @@ def _canonical(item: Any) -> Any:
 
 
 def _consumes(item: Any) -> int:
-    """The number of dimensions that an item consumes."""
+    """Return the number of dimensions that an item consumes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.ndim if _is_mask(item) else 1
@@ -134,7 +139,10 @@ def _is_mask(item: Any) -> bool:
 
 
 def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool) -> Iterator[Entry]:
-    """The entries of one item whose first dimension is `dim`; an Ellipsis stands for `rest` dimensions."""
+    """Return the entries of one item whose first dimension is `dim`.
+
+    An Ellipsis stands for `rest` dimensions.
+    """
     if item is None:
         yield NewAxis()
     elif item is Ellipsis:
@@ -149,9 +157,9 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
     elif _is_mask(item):
         yield from _masked(item, dim, shape)
     elif isinstance(item, np.ndarray):
-        yield Places(dim, known_places(item, dim, shape, strict, wrap))
+        yield Indices(dim, known_indices(item, dim, shape, strict, wrap))
     elif item.ndim:
-        yield Places(dim, normalised(item, shape[dim], wrap))
+        yield Indices(dim, normalised(item, shape[dim], wrap))
     else:
         yield Point(dim, normalised(item, shape[dim], wrap))
 
@@ -182,12 +190,15 @@ def _masked(mask: Any, dim: int, shape: Shape) -> Iterator[Entry]:
         )
     if not mask.ndim:
         yield Flag(int(mask))
-    for offset, places in enumerate(np.nonzero(mask) if mask.ndim else ()):
-        yield Places(dim + offset, places.astype(np.int32))
+    for offset, indices in enumerate(np.nonzero(mask) if mask.ndim else ()):
+        yield Indices(dim + offset, indices.astype(np.int32))
 
 
 def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -> int:
-    """A known index counted from the front. One outside raises or, if bounds are not strict, becomes -1 or the dimension's size."""
+    """Return a known index counted from the front.
+
+    One out of range raises or, if bounds are not strict, becomes -1 or the dimension's size.
+    """
     size = shape[dim]
     front = index + size if wrap and index < 0 else index
     if not 0 <= front < size and strict:
@@ -195,8 +206,8 @@ def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -
     return min(max(front, -1), size)
 
 
-def known_places(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wrap: bool) -> np.ndarray:
-    """The same for an array of indices, as int32 where the dimension allows it."""
+def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wrap: bool) -> np.ndarray:
+    """Return known indices counted from the front, as int32 where they fit."""
     size = shape[dim]
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(2**63 - 1))
@@ -219,6 +230,6 @@ def _outside(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
 
 
 def single_mask(index: Any) -> Any:
-    """The mask, if the whole index is one boolean array (known or traced); else None."""
+    """Return the mask if the index is a single boolean array; else None."""
     items: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
     return items[0] if len(items) == 1 and _is_mask(items[0]) and items[0].ndim else None

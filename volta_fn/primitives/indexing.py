@@ -1,4 +1,4 @@
-"""The common language of gather and scatter: the numbering of their dimensions, and what an index out of range does.
+"""What gather and scatter share: dimension numbers and modes.
 
 Jargon. A gather reads a *window* (a block of ``slice_sizes``) of the operand at each of many *start indices*, and lays the windows
 out in the result; a scatter writes windows of *updates* into the operand. The start indices are one integer array, whose last
@@ -19,14 +19,16 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 
 
 class GatherDimensionNumbers(NamedTuple):
-    """How the dimensions of operand, start indices and result of a gather belong together (the names are XLA's).
+    """How the dimensions of operand, start indices and result of a gather correspond.
+
+    The names are XLA's.
 
     Attributes:
         offset_dims: the result's dimensions that run within a window, in the order of the operand's dimensions.
         collapsed_slice_dims: operand dimensions of window size 1 that the result lacks.
         start_index_map: for each entry of an index vector, the operand dimension that it addresses.
         operand_batching_dims: operand dimensions (window size 1, absent from the windows) that run in step with the indices.
-        start_indices_batching_dims: their partners among the dimensions of the indices.
+        start_indices_batching_dims: the matching dimensions of the indices.
     """
 
     offset_dims: tuple[int, ...]
@@ -37,14 +39,16 @@ class GatherDimensionNumbers(NamedTuple):
 
 
 class ScatterDimensionNumbers(NamedTuple):
-    """How the dimensions of operand, scatter indices and updates of a scatter belong together (the names are XLA's).
+    """How the dimensions of operand, indices and updates of a scatter correspond.
+
+    The names are XLA's.
 
     Attributes:
         update_window_dims: the updates' dimensions that run within a window, in the order of the operand's dimensions.
         inserted_window_dims: operand dimensions of window size 1 that the updates lack.
         scatter_dims_to_operand_dims: for each entry of an index vector, the operand dimension that it addresses.
         operand_batching_dims: operand dimensions (window size 1, absent from the windows) that run in step with the indices.
-        scatter_indices_batching_dims: their partners among the dimensions of the indices.
+        scatter_indices_batching_dims: the matching dimensions of the indices.
     """
 
     update_window_dims: tuple[int, ...]
@@ -57,16 +61,18 @@ class ScatterDimensionNumbers(NamedTuple):
 class GatherScatterMode(enum.Enum):
     """What happens to a window that does not lie wholly inside the operand."""
 
-    #: The window moves to the nearest place inside.
+    #: The window moves to the nearest index inside.
     CLIP = "clip"
-    #: A gather fills the whole window with a fill value; a scatter leaves the window out.
+    #: A gather fills all of the window with a fill value; a scatter leaves the window out.
     FILL_OR_DROP = "fill_or_drop"
     #: The caller promises that there is none. A broken promise reads as CLIP and writes as FILL_OR_DROP.
     PROMISE_IN_BOUNDS = "promise_in_bounds"
 
     @staticmethod
     def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
-        """The mode called "clip", "fill" or "drop", or "promise_in_bounds"; None means FILL_OR_DROP; a mode is itself.
+        """Return a mode by its name.
+
+        The names are "clip", "fill" or "drop", and "promise_in_bounds"; None means FILL_OR_DROP.
 
         Raises `ArgumentError` if there is no mode of that name.
 
@@ -92,7 +98,10 @@ _MODES: dict[str | None, GatherScatterMode] = {
 def check_numbers(
     name: str, operand: ShapedArray, indices: ShapedArray, numbers: GatherDimensionNumbers, slice_sizes: Shape, index_name: str
 ) -> None:
-    """Raise `ShapeError` or `DTypeError` unless the numbers describe windows of `slice_sizes` of the operand, found by `indices`."""
+    """Raise unless the numbers describe windows found by `indices`.
+
+    The error is a `ShapeError` or `DTypeError`; windows are of `slice_sizes` of the operand.
+    """
     given = f"operand {operand}, {index_name} {indices}, slice_sizes {slice_sizes}, {numbers}"
 
     def require(condition: bool, demand: str) -> None:
@@ -121,11 +130,14 @@ def check_numbers(
 
 
 def _increase(dims: Sequence[int], limit: int) -> bool:
-    """Whether the dims are different, in order, and lie in [0, limit)."""
+    """Return True if the dims are different, in order, and lie in [0, limit)."""
     return all(a < b for a, b in pairwise((-1, *dims, limit)))
 
 
 def shift_dims(dims: tuple[int, ...], lead: int | None = None) -> tuple[int, ...]:
-    """The same dims once a new dimension stands in front of all, which joins them as `lead` if that is given."""
+    """Shift the dims for a new dimension in front.
+
+    It joins them as `lead` if that is given.
+    """
     later = tuple([d + 1 for d in dims])
     return later if lead is None else (lead, *later)

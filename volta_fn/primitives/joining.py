@@ -23,7 +23,7 @@ PaddingConfig = tuple[tuple[int, int, int], ...]
 
 
 def instantiate(tangent: Any) -> Array:
-    """A tangent as an array: zeros where it is a symbolic zero."""
+    """Return a tangent as an array: zeros where it is a symbolic zero."""
     if type(tangent) is Zero:
         return broadcast(as_value(np.zeros((), tangent.aval.dtype)), tangent.aval.shape)
     return tangent
@@ -86,7 +86,9 @@ concatenate_p = Primitive(
 
 
 def concatenate(operands: Sequence[Any], dimension: int) -> Array:
-    """The arrays joined along an existing dimension. Their dtypes and other dimensions must agree.
+    """Join arrays along an existing dimension.
+
+    Their dtypes and other dimensions must agree.
 
     >>> import volta_fn as vf
     >>> vf.lax.concatenate([vf.numpy.zeros(2), vf.numpy.ones(1)], 0)
@@ -116,8 +118,8 @@ def _pad_abstract(operand: ShapedArray, padding_value: ShapedArray, *, padding_c
 
 
 @lru_cache(maxsize=1024)
-def _pad_parts(shape: Shape, padding_config: PaddingConfig) -> tuple[Shape, tuple[builtins.slice, ...], tuple[builtins.slice, ...]]:
-    """The result's shape, which part of the operand is in it, and where."""
+def _pad_slices(shape: Shape, padding_config: PaddingConfig) -> tuple[Shape, tuple[builtins.slice, ...], tuple[builtins.slice, ...]]:
+    """Return the result's shape, and the operand's slice and its offset in it."""
     sizes, source, target = [], [], []
     for n, (lo, hi, interior) in zip(shape, padding_config, strict=True):
         step = interior + 1
@@ -134,7 +136,7 @@ def _pad_parts(shape: Shape, padding_config: PaddingConfig) -> tuple[Shape, tupl
 def _pad_evaluate(
     operand: np.ndarray, padding_value: np.ndarray, *, padding_config: PaddingConfig, out: np.ndarray | None = None
 ) -> np.ndarray:
-    shape, source, target = _pad_parts(operand.shape, padding_config)
+    shape, source, target = _pad_slices(operand.shape, padding_config)
     out = np.empty(shape, operand.dtype) if out is None else out
     out[...] = padding_value
     out[target] = operand[source]
@@ -160,7 +162,10 @@ def _pad_transpose(ct: Any, operand: Any, padding_value: Any, *, padding_config:
 
 
 def _unpad(ct: Array, padding_config: PaddingConfig) -> Array:
-    """The elements of a padded array that came from the operand (zero where the padding cut them off)."""
+    """Return the elements of a padded array that came from the operand.
+
+    They are zero where the padding cut them off.
+    """
     cut = pad(ct, np.zeros((), ct.dtype), [(-lo, -hi, 0) for lo, hi, _ in padding_config])
     return slice(cut, [0] * cut.ndim, cut.shape, [interior + 1 for _, _, interior in padding_config])
 
@@ -182,7 +187,9 @@ pad_p = Primitive("pad", _pad_abstract, evaluate=_pad_evaluate, jvp=_pad_jvp, tr
 
 
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Array:
-    """`operand` with (low, high, interior) elements of `padding_value` before, after and between; negative ones cut.
+    """Pad `operand` with elements of `padding_value` before, after and between.
+
+    The configuration is (low, high, interior) per dimension; negative numbers cut.
 
     >>> import volta_fn as vf
     >>> vf.lax.pad(vf.numpy.array([1, 2]), vf.numpy.array(0), [(1, 2, 1)])

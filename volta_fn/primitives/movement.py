@@ -1,4 +1,4 @@
-"""Movement: operations that only say where elements come from (reshape, transpose, broadcast, slice, pad, …). All are linear."""
+"""Movement: linear operations that only say where elements come from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def linear_primitive(
     transpose: Callable[..., Any] | None = None,
     views: bool = True,
 ) -> Primitive:
-    """Declare a primitive of one operand that is linear in it: its JVP applies it to the tangent."""
+    """Declare a linear primitive of one operand.
+
+    Its JVP applies it to the tangent.
+    """
     primitive = Primitive(name, abstract, evaluate=evaluate, transpose=transpose, batch=batch, views=views)
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
@@ -88,7 +91,7 @@ reshape_p = linear_primitive(
 
 
 def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None) -> Array:
-    """`operand`'s elements, in row-major order, in an array of shape `new_sizes`; one size may be -1.
+    """Reshape `operand`, in row-major order; one size may be -1.
 
     `dimensions` transposes first. Raises `ShapeError` if the sizes do not fit.
 
@@ -187,16 +190,18 @@ def _broadcast_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, shape: Shape, broadcast_dimensions: tuple[int, ...]
 ) -> tuple[Array, int]:
     front = moveaxis(args[0], dims[0] or 0, 0)
-    places = (0, *(d + 1 for d in broadcast_dimensions))
-    return bind(broadcast_in_dim_p, front, shape=(front.shape[0], *shape), broadcast_dimensions=places), 0
+    dims = (0, *(d + 1 for d in broadcast_dimensions))
+    return bind(broadcast_in_dim_p, front, shape=(front.shape[0], *shape), broadcast_dimensions=dims), 0
 
 
-#: Its transpose is declared beside `reduce_sum`, which it is.
+#: Its transpose is `reduce_sum`, and declared next to it.
 broadcast_in_dim_p = linear_primitive("broadcast_in_dim", _broadcast_abstract, _broadcast_evaluate, _broadcast_batch)
 
 
 def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Array:
-    """`operand` repeated to fill `shape`; its dimension i becomes dimension ``broadcast_dimensions[i]``.
+    """Repeat `operand` to fill `shape`.
+
+    Its dimension i becomes dimension ``broadcast_dimensions[i]``.
 
     >>> import volta_fn as vf
     >>> vf.lax.broadcast_in_dim(vf.numpy.arange(2), (2, 3), (0,))
@@ -204,11 +209,11 @@ def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: S
            [1, 1, 1]], dtype=int32)
     """
     value = as_value(operand)
-    places = tuple(d.__index__() for d in broadcast_dimensions)
+    dims = tuple(d.__index__() for d in broadcast_dimensions)
     target = canonical_shape(shape)
-    if value.shape == target and places == tuple(range(value.ndim)):
+    if value.shape == target and dims == tuple(range(value.ndim)):
         return value
-    return bind(broadcast_in_dim_p, value, shape=target, broadcast_dimensions=places)
+    return bind(broadcast_in_dim_p, value, shape=target, broadcast_dimensions=dims)
 
 
 def broadcast(operand: Any, sizes: Sequence[int]) -> Array:
@@ -225,7 +230,7 @@ def broadcast(operand: Any, sizes: Sequence[int]) -> Array:
 
 
 def broadcast_to(operand: Array, shape: Shape) -> Array:
-    """`operand` broadcast to `shape` by NumPy's rule (dimensions aligned from the right)."""
+    """Broadcast `operand` to `shape` by NumPy's rule."""
     if operand.shape == shape:
         return operand
     if operand.ndim > len(shape):
@@ -269,7 +274,7 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
 
 
 def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
-    """`array` with new dimensions of size 1, at the given places of the result.
+    """Insert dimensions of size 1 at the given axes of the result.
 
     >>> import volta_fn as vf
     >>> vf.lax.expand_dims(vf.numpy.ones(3), (0, 2)).shape
@@ -335,7 +340,7 @@ iota_p = Primitive("iota", _iota_abstract, evaluate=_iota_evaluate, jvp=_iota_jv
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Array:
-    """An array of `shape` whose elements are their own index along `dimension`.
+    """Return an array whose elements are their own index along `dimension`.
 
     >>> import volta_fn as vf
     >>> vf.lax.broadcasted_iota("int32", (2, 3), 1)
@@ -350,7 +355,7 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Array:
 
 
 def iota(dtype: Any, size: int) -> Array:
-    """The array [0, 1, …, size - 1].
+    """Return the array [0, 1, …, size - 1].
 
     >>> import volta_fn as vf
     >>> vf.lax.iota("int32", 3)

@@ -1,4 +1,4 @@
-"""Python's operators on arrays and tracers, and the composites behind `//`, `%`, `divmod` and `**`."""
+"""Python's operators on arrays and tracers, and `//`, `%`, `divmod` and `**`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OPERANDS = (Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
 def true_divide(x: Any, y: Any) -> Array:
-    """x / y as floating-point numbers, integers included."""
+    """Return x / y as floating-point numbers, integers included."""
     return arithmetic.div(*promote_args("true_divide", (x, y), dtypes.INEXACT))
 
 
 def floor_divide(x: Any, y: Any) -> Array:
-    """The largest whole number not above x / y, in the operands' dtype."""
+    """Return the largest integer not above x / y, in the operands' dtype."""
     a, b = promote_args("floor_divide", (x, y), dtypes.REALS)
     if a.dtype in dtypes.FLOATS:
         return _floor_quotient(a, b)
@@ -36,16 +36,22 @@ def floor_divide(x: Any, y: Any) -> Array:
 
 
 def _floor_quotient(a: Array, b: Array) -> Array:
-    """Floats: (x - x rem y) / y, which the remainder makes a whole number up to rounding, or one less; of y = 0, x / y."""
+    """Return the floored quotient of floats from (x - x rem y) / y.
+
+    That is an integer up to rounding, or one more than the result; of y = 0 it is x / y.
+    """
     rest, zero = arithmetic.rem(a, b), as_value(np.zeros((), a.dtype))
-    whole = arithmetic.round(arithmetic.div(arithmetic.sub(a, rest), b), arithmetic.TO_NEAREST_EVEN)
+    quotient = arithmetic.round(arithmetic.div(arithmetic.sub(a, rest), b), arithmetic.TO_NEAREST_EVEN)
     below = comparison.bitwise_and(comparison.ne(rest, zero), comparison.ne(comparison.lt(rest, zero), comparison.lt(b, zero)))
-    whole = select(below, arithmetic.sub(whole, 1), whole)
-    return select(comparison.eq(b, zero), arithmetic.floor(arithmetic.div(a, b)), whole)
+    quotient = select(below, arithmetic.sub(quotient, 1), quotient)
+    return select(comparison.eq(b, zero), arithmetic.floor(arithmetic.div(a, b)), quotient)
 
 
 def fmod(x: Any, y: Any) -> Array:
-    """The remainder with the sign of x; of integers by zero 0, as NumPy's, where `rem` leaves x."""
+    """Return the remainder with the sign of x.
+
+    Of integers by zero it is 0, as NumPy's, where `rem` leaves x.
+    """
     a, b = promote_args("fmod", (x, y), dtypes.REALS)
     rest = arithmetic.rem(a, b)
     if a.dtype in dtypes.FLOATS or (type(y) is int and y):
@@ -55,7 +61,7 @@ def fmod(x: Any, y: Any) -> Array:
 
 
 def remainder(x: Any, y: Any) -> Array:
-    """x - floor(x / y) * y: the remainder with the sign of y; of integers by zero 0."""
+    """Return x - floor(x / y) * y, with the sign of y; of integers by zero 0."""
     a, b = promote_args("remainder", (x, y), dtypes.REALS)
     rest = fmod(a, y if type(y) is int else b)
     if a.dtype in dtypes.UNSIGNED:
@@ -66,12 +72,12 @@ def remainder(x: Any, y: Any) -> Array:
 
 
 def divmod(x: Any, y: Any) -> tuple[Array, Array]:
-    """(x // y, x % y)."""
+    """Return (x // y, x % y)."""
     return floor_divide(x, y), remainder(x, y)
 
 
 def power(x: Any, y: Any) -> Array:
-    """x to the power y; a Python int as exponent gives repeated multiplication."""
+    """Return x to the power y, by multiplication if y is a Python int."""
     if type(y) is int and isinstance(x, (Array, np.ndarray, np.generic)):
         base = as_value(x)
         if base.dtype not in dtypes.BOOL and (y >= 0 or base.dtype in dtypes.INEXACT):
@@ -80,7 +86,7 @@ def power(x: Any, y: Any) -> Array:
 
 
 def _binary(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The method x.__op__(y) and the reflected y.__rop__(x) of a function of two operands."""
+    """Return the methods x.__op__(y) and y.__rop__(x) of a binary function."""
 
     def method(self: Any, other: Any) -> Any:
         return function(self, other) if isinstance(other, _OPERANDS) else NotImplemented
@@ -92,7 +98,7 @@ def _binary(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[
 
 
 def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Like `_binary`, with a short way for two concrete arrays whose kernel is known already."""
+    """Return `_binary`'s methods with a fast path for known eager kernels."""
     promoting = promoted(operation)
     _, reflected = _binary(promoting)
     eager = operation.primitive.eager
@@ -120,7 +126,7 @@ for _name, _operation in (
 
 
 def right_shift(x: Any, y: Any) -> Array:
-    """x >> y: the sign bit fills signed integers, zeros unsigned ones."""
+    """Return x >> y: the sign bit fills signed integers, zeros unsigned ones."""
     a, b = promote_args("right_shift", (x, y), dtypes.INTEGERS)
     shift = comparison.shift_right_logical if a.dtype in dtypes.UNSIGNED else comparison.shift_right_arithmetic
     return shift(a, b)

@@ -52,7 +52,9 @@ threefry2x32_p = Primitive("threefry2x32", _threefry_abstract, jvp=_threefry_jvp
 
 
 def threefry2x32(k1: Any, k2: Any, x1: Any, x2: Any) -> tuple[Array, Array]:
-    """The Threefry-2x32 cipher of the counters (x1, x2) under the keys (k1, k2): two words per counter; uint32 operands broadcast.
+    """Encipher the counters (x1, x2) under the keys (k1, k2) by Threefry-2x32.
+
+    The operands are uint32 and broadcast; there are two words per counter.
 
     Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Raises `DTypeError` for other dtypes.
 
@@ -106,7 +108,9 @@ random_bits_p = Primitive("random_bits", _bits_abstract, jvp=_bits_jvp, batch=_b
 
 
 def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Array:
-    """Unsigned integers of `bit_width` (8, 16, 32 or 64) random bits, an array of `shape` for each key of `key_data`.
+    """Return unsigned integers of random bits, of `shape` for each key.
+
+    They have `bit_width` bits: 8, 16, 32 or 64.
 
     Raises `DTypeError` or `ShapeError` if `key_data` is no array of keys, `ArgumentError` for another width.
 
@@ -121,7 +125,7 @@ def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Arr
 
 
 def _words(key_data: Array, extra: int) -> tuple[Array, Array]:
-    """The two words of every key, with `extra` new dimensions behind those of the array of keys."""
+    """Return the two words of every key, with `extra` new trailing dimensions."""
     last = key_data.ndim - 1
     new = tuple(range(last, last + extra))
     return tuple(expand_dims(index_in_dim(key_data, word, last, keepdims=False), new) for word in (0, 1))  # type: ignore[return-value]  # two
@@ -132,7 +136,10 @@ def _pair(first: Array, second: Array) -> Array:
 
 
 def random_split(key_data: Any, shape: Sequence[int]) -> Array:
-    """Key data of an array of `shape` new keys for each key: key i is the cipher of the counter i."""
+    """Return the key data of `shape` new keys for each key.
+
+    Key i is the cipher of the counter i.
+    """
     value = as_value(key_data)
     check_key_data("random_split", value.aval)
     sizes = canonical_shape(shape)
@@ -142,7 +149,10 @@ def random_split(key_data: Any, shape: Sequence[int]) -> Array:
 
 
 def random_fold_in(key_data: Any, data: Any) -> Array:
-    """Key data of one new key for each key, the cipher of the counter `data`, of which the lowest 32 bits count."""
+    """Return the key data of a new key for each key: the cipher of `data`.
+
+    The lowest 32 bits of `data` count.
+    """
     value = as_value(key_data)
     check_key_data("random_fold_in", value.aval)
     counter = as_value(data)

@@ -105,7 +105,10 @@ def _batch(primitive: Primitive) -> Callable[..., Any]:
 
 
 def _evaluate(declared: Reduction) -> Callable[..., np.ndarray]:
-    """Return the evaluation rule: the step's ufunc reduces; without one, or where rounding errors would add up, halves are combined."""
+    """Return the evaluation rule, which reduces by the step's ufunc.
+
+    Without one, or where rounding errors would add up, halves are combined.
+    """
 
     def evaluate(operand: np.ndarray, *, axes: Axes) -> np.ndarray:
         if 0 in [operand.shape[a] for a in axes]:
@@ -132,7 +135,7 @@ def _by_halves(step: Callable[..., np.ndarray], operand: np.ndarray, axes: Axes)
 
 
 def repeated(reduced: Array, shape: Shape, axes: Axes) -> Array:
-    """Return `reduced` repeated along the axes that a reduction of an array of `shape` removed."""
+    """Repeat `reduced` along the axes that the reduction of `shape` removed."""
     return broadcast_in_dim(reduced, shape, [i for i in range(len(shape)) if i not in axes])
 
 
@@ -171,7 +174,9 @@ reduce_sum_p.batch = _batch(reduce_sum_p)
 
 
 def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
-    """The sum of the elements along `axes` (float16 and bfloat16 accumulate in float32).
+    """Return the sum of the elements along `axes`.
+
+    float16 and bfloat16 accumulate in float32.
 
     >>> import volta_fn as vf
     >>> vf.lax.reduce_sum(vf.numpy.ones((2, 3)), (1,))
@@ -195,7 +200,7 @@ broadcast_in_dim_p.transpose = _broadcast_transpose
 
 
 def _product_rule(tangent: Array, operand: Array, out: Array, axes: Axes) -> Array:
-    """The derivative by each factor is the product of the others, built by halving so that zeros divide nothing."""
+    """Apply the product rule by halving, so that zeros divide nothing."""
     kept = [i for i in range(operand.ndim) if i not in axes]
     shape = (*[operand.shape[i] for i in kept], -1)
     values, tangents = (reshape(bind(PRIMITIVES["transpose"], v, permutation=(*kept, *axes)), shape) for v in (operand, tangent))
@@ -240,7 +245,7 @@ reduce_prod: Reducer = reduction(
 
 
 def _shared_equally(tangent: Array, operand: Array, out: Array, axes: Axes) -> Array:
-    """The tangent's mean over the elements that equal the extremum."""
+    """Return the mean tangent of the elements that equal the extremum."""
     chosen = bind(PRIMITIVES["eq"], operand, repeated(out, operand.shape, axes))
     weights = bind(PRIMITIVES["convert_element_type"], chosen, new_dtype=operand.dtype, weak_type=False)
     total = bind(reduce_sum_p, bind(PRIMITIVES["mul"], tangent, weights), axes=axes)

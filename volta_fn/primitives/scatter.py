@@ -1,4 +1,4 @@
-"""Scatter: an array with windows of it updated at indices known only when the program runs.
+"""Scatter: updating windows of an array at indices known at run time.
 
 One primitive per way to combine an update with what is there: `scatter` (replace), `scatter_add`, `scatter_mul`, `scatter_min`,
 `scatter_max`. Updates of one element are combined in the order of the indices; of several replacements the last one stays, on every
@@ -29,7 +29,7 @@ from volta_fn.primitives.selection import select
 
 
 def _window_sizes(numbers: ScatterDimensionNumbers, operand: Shape, updates: Shape) -> Shape:
-    """A window's size along each dimension of the operand."""
+    """Return a window's size along each dimension of the operand."""
     window = iter([updates[d] for d in numbers.update_window_dims])
     sizes = []
     for dim, size in enumerate(operand):
@@ -41,7 +41,7 @@ def _window_sizes(numbers: ScatterDimensionNumbers, operand: Shape, updates: Sha
 
 
 def _matching_gather(numbers: ScatterDimensionNumbers) -> GatherDimensionNumbers:
-    """The gather that reads the windows which a scatter writes."""
+    """Return the gather that reads the windows which a scatter writes."""
     return GatherDimensionNumbers(*numbers)
 
 
@@ -81,7 +81,10 @@ def _abstract(name: str) -> Callable[..., ShapedArray]:
 
 
 def _read_windows(source: Array, indices: Array, like: Array | Linear, params: dict[str, Any]) -> Array:
-    """What `source` holds where the updates `like` would be written; zero where they would be dropped."""
+    """Read `source` where the updates `like` would be written.
+
+    It is zero where they would be dropped.
+    """
     numbers: ScatterDimensionNumbers = params["dimension_numbers"]
     sizes = _window_sizes(numbers, source.shape, like.shape)
     return bind(
@@ -90,12 +93,12 @@ def _read_windows(source: Array, indices: Array, like: Array | Linear, params: d
 
 
 def _is_single(indices: Array | ShapedArray) -> bool:
-    """Whether there is at most one window."""
+    """Return True if there is at most one window."""
     return math.prod(indices.shape[:-1]) <= 1
 
 
 def _linear_jvp(primitive: Primitive) -> Callable[..., Any]:
-    """For what is linear in operand and updates together."""
+    """Return the JVP rule of a scatter linear in operand and updates together."""
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         out = bind(primitive, *primals, **params)
@@ -159,7 +162,10 @@ def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **pa
 
 
 def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[str, Any]) -> Array:
-    """Which elements of the updates stay: each writes its number, and reads back whose number is there."""
+    """Return which elements of the updates stay.
+
+    Each writes its number, and reads back whose number is there.
+    """
     count = math.prod(updates)
     dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
     numbers = reshape(iota(dtype, count), updates)
@@ -230,7 +236,10 @@ scatter_mul_p.transpose = _scatter_mul_transpose
 
 
 def _extreme(name: str, combines: Reduction) -> Primitive:
-    """Among equal extremes, of the operand and of updates, the tangent is shared equally."""
+    """Declare a scatter that keeps extremes.
+
+    Equal ones, of the operand and of updates, share the tangent equally.
+    """
     primitive = _declare(name, combines)
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
@@ -258,7 +267,7 @@ scatter_max_p = _extreme("scatter_max", reduction_of("reduce_max"))
 
 
 def _function(primitive: Primitive, does: str) -> Callable[..., Array]:
-    """The function that users call, for a primitive or its name in `jax.lax`."""
+    """Return the function that users call, for a primitive."""
 
     def apply(
         operand: Any,
@@ -326,7 +335,7 @@ scatter_max = _function(
 
 
 def scatter_sub(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers, **options: Any) -> Array:
-    """`operand` with `updates` subtracted from windows of it; arguments as of `scatter`."""
+    """Subtract `updates` from windows of `operand`; arguments as of `scatter`."""
     return scatter_add(operand, scatter_indices, arithmetic.neg(updates), dimension_numbers, **options)
 
 
@@ -341,7 +350,9 @@ def scatter_apply(
     indices_are_sorted: bool = False,
     mode: str | GatherScatterMode | None = None,
 ) -> Array:
-    """`operand` with an elementwise function applied to windows of it; an element in several windows passes through it once.
+    """Apply an elementwise function to windows of `operand`.
+
+    An element in several windows passes through it once.
 
     `update_shape` is the shape that updates would have; the other arguments are those of `scatter`.
 

@@ -36,7 +36,7 @@ _FEW = 1 << 12
 
 
 def choose(which: np.ndarray, *cases: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """What `select_n` means, for NumPy's arrays."""
+    """Evaluate `select_n` on NumPy arrays."""
     if which.dtype == np.bool_ and len(cases) == 2:
         return _choose_by_bool(which, *cases, out)
     out = np.empty(np.broadcast_shapes(which.shape, *[c.shape for c in cases]), cases[0].dtype) if out is None else out
@@ -63,7 +63,10 @@ _WORDS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 
 def _select_bits(which: np.ndarray, off: np.ndarray, on: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """A choice by whole numbers, several times as fast as `np.where`: ``off ^ ((off ^ on) * which)``, or ``on * which`` if off is 0."""
+    """Select by integers, several times as fast as `np.where`.
+
+    It is ``off ^ ((off ^ on) * which)``, or ``on * which`` if off is 0.
+    """
     word = _WORDS[out.dtype.itemsize]
     off, on, target = off.view(word), on.view(word), out.view(word)
     if off.ndim == 0 and not off:
@@ -92,8 +95,8 @@ def _select_transpose(ct: Any, which: Any, *cases: Any) -> list[Any]:
         if type(case) is not Linear:
             results.append(None)
             continue
-        parts = [ct if j == i else zero for j in range(len(cases))]
-        results.append(unbroadcast(broadcast_to(bind(select_n_p, which, *parts), ct.shape), case.shape))
+        chosen = [ct if j == i else zero for j in range(len(cases))]
+        results.append(unbroadcast(broadcast_to(bind(select_n_p, which, *chosen), ct.shape), case.shape))
     return results
 
 
@@ -113,7 +116,9 @@ select_n_p = Primitive(
 
 
 def select_n(which: Any, *cases: Any) -> Array:
-    """``cases[which]`` element by element; `which` is bool (two cases) or int32. Operands broadcast.
+    """Return ``cases[which]`` element by element.
+
+    `which` is bool (two cases) or int32. Operands broadcast.
 
     >>> import volta_fn as vf
     >>> vf.lax.select_n(vf.numpy.array([True, False]), vf.numpy.array([1, 2]), vf.numpy.array([10, 20]))
@@ -123,7 +128,7 @@ def select_n(which: Any, *cases: Any) -> Array:
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Array:
-    """`on_true` where `pred`, else `on_false`, element by element.
+    """Return `on_true` where `pred`, else `on_false`, element by element.
 
     >>> import volta_fn as vf
     >>> vf.lax.select(vf.numpy.array([True, False]), vf.numpy.array([1, 2]), vf.numpy.array([8, 9]))

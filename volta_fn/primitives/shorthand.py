@@ -1,4 +1,4 @@
-"""Short functions of `jax.lax` that are compositions of primitives and need no rule of their own."""
+"""Functions of `jax.lax` that are compositions of primitives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from volta_fn.primitives.slicing import index_in_dim, slice_in_dim
 
 
 def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None) -> Array:
-    """An array of `shape` with every element equal to the scalar `fill_value`.
+    """Return an array of `shape` with every element equal to `fill_value`.
 
     >>> import volta_fn as vf
     >>> vf.lax.full((2,), 7, "float32")
@@ -34,7 +34,9 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None) -> Arra
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None) -> Array:
-    """An array like `x` in shape and dtype (unless given) with every element equal to `fill_value`.
+    """Return an array like `x` with every element equal to `fill_value`.
+
+    Shape and dtype are those of `x` unless given.
 
     >>> import volta_fn as vf
     >>> vf.lax.full_like(vf.numpy.zeros(2), 3)
@@ -45,7 +47,9 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] |
 
 
 def empty(shape: Sequence[int] | int, dtype: Any = "float32") -> Array:
-    """An array of zeros: immutable arrays have no use for uninitialised memory.
+    """Return an array of zeros.
+
+    Immutable arrays have no use for uninitialized memory.
 
     >>> import volta_fn as vf
     >>> vf.lax.empty((2,), "int32")
@@ -55,7 +59,7 @@ def empty(shape: Sequence[int] | int, dtype: Any = "float32") -> Array:
 
 
 def square(x: Any) -> Array:
-    """x * x, element by element.
+    """Return x * x, element by element.
 
     >>> import volta_fn as vf
     >>> vf.lax.square(vf.numpy.array([2.0, -3.0]))
@@ -66,7 +70,7 @@ def square(x: Any) -> Array:
 
 
 def reciprocal(x: Any) -> Array:
-    """1 / x, element by element.
+    """Return 1 / x, element by element.
 
     >>> import volta_fn as vf
     >>> vf.lax.reciprocal(vf.numpy.array([2.0, 4.0]))
@@ -76,7 +80,9 @@ def reciprocal(x: Any) -> Array:
 
 
 def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Array:
-    """The dimensions from `start_dimension` up to (not including) `stop_dimension` merged into one.
+    """Merge the dimensions from `start_dimension` up to `stop_dimension`.
+
+    The latter is not included.
 
     >>> import volta_fn as vf
     >>> vf.lax.collapse(vf.numpy.zeros((2, 3, 4)), 1).shape
@@ -91,7 +97,9 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 
 
 def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
-    """The pieces of the given sizes, which add up to the dimension's, along `axis`.
+    """Split into slices of the given sizes along `axis`.
+
+    The sizes add up to the dimension's.
 
     >>> import volta_fn as vf
     >>> vf.lax.split(vf.numpy.arange(5), (2, 3))
@@ -122,7 +130,7 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Array:
 
 
 def unstack(x: Any, axis: int = 0) -> list[Array]:
-    """The arrays along a dimension, which they lose.
+    """Return the slices along a dimension, without that dimension.
 
     >>> import volta_fn as vf
     >>> vf.lax.unstack(vf.numpy.array([[1, 2], [3, 4]]))

@@ -1,4 +1,4 @@
-"""Slices with bounds known while tracing. Their transpose is `pad`, and is declared beside it."""
+"""Slices with bounds known while tracing, whose transpose is `pad`."""
 
 from __future__ import annotations
 
@@ -53,12 +53,14 @@ def _slice_batch(
     return bind(slice_p, front, start_indices=(0, *start_indices), limit_indices=(front.shape[0], *limit_indices), strides=steps), 0
 
 
-#: Its transpose is declared beside `pad`, which it is.
+#: Its transpose is `pad`, and declared next to it.
 slice_p = linear_primitive("slice", _slice_abstract, _slice_evaluate, _slice_batch)
 
 
 def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Array:
-    """The elements from `start_indices` up to (not including) `limit_indices`, every `strides`-th one.
+    """Return the elements from `start_indices` up to `limit_indices`.
+
+    The limits are not included; every `strides`-th element is taken.
 
     Raises `ShapeError` when the bounds do not fit: nothing is clamped silently.
 
@@ -88,7 +90,9 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
 
 
 def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Array:
-    """The elements at `index` along one dimension, which stays with size 1 if `keepdims`.
+    """Return the elements at `index` along one dimension.
+
+    The dimension stays with size 1 if `keepdims`.
 
     >>> import volta_fn as vf
     >>> vf.lax.index_in_dim(vf.numpy.array([[1, 2], [3, 4]]), 1, 1, keepdims=False)

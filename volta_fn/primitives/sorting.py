@@ -1,4 +1,4 @@
-"""Sorting, the greatest k, and the places of extremes.
+"""Sorting, the greatest k, and the indices of extremes.
 
 Floating-point numbers order totally: -0.0 equals 0.0, and every NaN is the greatest and equals every other. Derivatives follow the
 elements to where they went.
@@ -42,8 +42,8 @@ def _sort_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: i
     if all(type(t) is Zero for t in tangents):
         outs = bind(sort_p, *primals, dimension=dimension, **params)
         return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
-    places = broadcasted_iota(_index_dtype(primals[0].shape[dimension]), primals[0].shape, dimension)
-    *outs, origins = bind(sort_p, *primals, places, dimension=dimension, **params)
+    indices = broadcasted_iota(_index_dtype(primals[0].shape[dimension]), primals[0].shape, dimension)
+    *outs, origins = bind(sort_p, *primals, indices, dimension=dimension, **params)
     moved = [t if type(t) is Zero else take_along_dim(t, origins, dimension) for t in tangents]
     return outs, moved
 
@@ -63,7 +63,9 @@ sort_p = Primitive("sort", _sort_abstract, jvp=_sort_jvp, batch=_sort_batch, mul
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
-    """`operand` sorted along `dimension`, ascending; of several arrays (a sequence) all are permuted as the first `num_keys` demand.
+    """Sort `operand` along `dimension`, ascending.
+
+    Of several arrays (a sequence) all are permuted as the first `num_keys` demand.
 
     Keys are compared in turn, complex numbers by real part and then by imaginary part; NaN comes last. Returns an array for an array, a
     tuple for a sequence. Raises `ShapeError` if shapes differ or there is no such dimension.
@@ -124,7 +126,9 @@ top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_top_k_batch
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
-    """The `k` greatest elements along `axis`, greatest first, and their int32 indices; of equals the one with the lower index first.
+    """Return the `k` greatest elements along `axis`, and their int32 indices.
+
+    The greatest comes first; of equals the one with the lower index.
 
     NaN counts as greatest. Raises `ShapeError` if there are fewer than `k`.
 
@@ -147,7 +151,9 @@ def approx_max_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> tuple[Array, Array]:
-    """The `k` greatest elements along a dimension, and their indices. Exact, so that JAX's options of approximation change nothing.
+    """Return the `k` greatest elements along a dimension, and their indices.
+
+    They are exact, so JAX's options of approximation change nothing.
 
     >>> import volta_fn as vf
     >>> vf.lax.approx_max_k(vf.numpy.array([3.0, 1.0, 2.0]), 2)
@@ -164,7 +170,9 @@ def approx_min_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> tuple[Array, Array]:
-    """The `k` least elements of floating-point dtype along a dimension, least first, and their indices; otherwise as `approx_max_k`.
+    """Return the `k` least elements along a dimension, and their indices.
+
+    They are of floating-point dtype, the least first; otherwise as `approx_max_k`.
 
     >>> import volta_fn as vf
     >>> vf.lax.approx_min_k(vf.numpy.array([3.0, 9.0, 5.0]), 2)
@@ -215,7 +223,9 @@ def _extreme(primitive: Primitive, operand: Any, axis: int, index_dtype: Any) ->
 
 
 def argmax(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
-    """The index of the first greatest element along `axis`; a NaN wins. Raises `ShapeError` along an axis without elements.
+    """Return the index of the first greatest element along `axis`; NaN wins.
+
+    Raises `ShapeError` along an axis without elements.
 
     >>> import volta_fn as vf
     >>> vf.lax.argmax(vf.numpy.array([1.0, 3.0, 3.0]), 0, "int32")
@@ -225,7 +235,9 @@ def argmax(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
 
 
 def argmin(operand: Any, axis: int, index_dtype: Any = INT32) -> Array:
-    """The index of the first least element along `axis`; a NaN wins. Raises `ShapeError` along an axis without elements.
+    """Return the index of the first least element along `axis`; NaN wins.
+
+    Raises `ShapeError` along an axis without elements.
 
     >>> import volta_fn as vf
     >>> vf.lax.argmin(vf.numpy.array([3, 1, 2]), 0)

@@ -1,4 +1,4 @@
-"""Elementwise special functions: error function, gamma function and its derivatives, zeta function, Bessel functions."""
+"""Special functions: error, gamma, zeta and Bessel functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Sliding windows: `reduce_window` and the primitives behind it. Pooling is a window's sum or extremum.
+"""Sliding windows: `reduce_window` and its primitives.
+
+Pooling is a window's sum or extremum.
 
 Sums are linear, and their transpose is a window's sum again. The derivative of a maximum is the tangent of its *winner*, the first
 element of the window that equals it; `select_and_gather_add` fetches that tangent and `select_and_scatter_add`, its transpose, sends a
@@ -36,7 +38,7 @@ from volta_fn.primitives.slicing import slice
 
 
 def _with_leading_axis(geometry: dict[str, Any]) -> dict[str, Any]:
-    """The same windows over operands with one more axis, in front."""
+    """Return the same windows over operands with another axis in front."""
     return {name: (((0, 0) if name == "padding" else 1), *value) for name, value in geometry.items()}
 
 
@@ -64,7 +66,10 @@ def _batch_of(primitive: Primitive) -> Callable[..., tuple[Array, int]]:
 
 
 def _sum_transpose(ct: Array, operand: Linear, **geometry: Any) -> list[Array]:
-    """An element gets the cotangents of all windows that it is in: windows over the dilated cotangent, strides and dilation exchanged."""
+    """Sum the cotangents of all windows that an element is in.
+
+    They are windows over the dilated cotangent, with strides and dilation exchanged.
+    """
     taps, strides, bases = geometry["window_dimensions"], geometry["window_strides"], geometry["base_dilation"]
     pads = []
     for size, count, k, stride, (low, _), base, dilation in zip(
@@ -111,7 +116,10 @@ reduce_window_min_p = _extremum("reduce_window_min", "le", reduction_of("reduce_
 
 
 def _moves(name: str, moved_shape: Callable[[ShapedArray, Ints], Ints], result_shape: Callable[[ShapedArray, Ints], Ints]) -> Primitive:
-    """A primitive that is linear in its first operand, what it moves, and constant in its second, which decides."""
+    """Declare a primitive that moves its first operand as its second decides.
+
+    It is linear in the first and constant in the second.
+    """
 
     def abstract(moved: ShapedArray, operand: ShapedArray, *, select: str, **geometry: Any) -> ShapedArray:
         counts = counts_of_windows(operand.shape, geometry)
@@ -154,10 +162,13 @@ def reduce_window(
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Array:
-    """Reduce every window of `operand` with `computation`, a function of two arrays that treats elements alike, from `init_value`.
+    """Reduce every window of `operand` with `computation`, from `init_value`.
 
-    Windows of `window_dimensions` elements, `window_dilation` apart, lie every `window_strides` elements (None: 1) over the operand, whose
-    elements `base_dilation` sets apart and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension.
+    `computation` is a function of two arrays that treats elements alike.
+
+    Windows have `window_dimensions` elements at a distance of `window_dilation`, and begin every `window_strides` elements (None: 1) of the
+    operand, whose elements `base_dilation` spreads and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per
+    dimension.
     Holes and padding count for nothing. `lax.add`, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines
     slices, one per element of the window. All are differentiable; the derivative of a maximum goes to the first element of the window that
     equals it.
@@ -217,12 +228,12 @@ def _initial(init_value: Any, operand: Array) -> Array:
 
 
 def _is(init: Array, value: Any) -> bool:
-    """Whether `init` is known to be `value`."""
+    """Return True if `init` is known to be `value`."""
     return isinstance(init, ConcreteArray) and bool(np.asarray(init) == np.asarray(value, init.dtype))
 
 
 def _folded(operand: Array, init: Array, computation: Callable[[Any, Any], Any], geometry: dict[str, Any]) -> Array:
-    """All windows at once, an element of each at a time: strided slices of the padded operand, combined in row-major order."""
+    """Combine strided slices of the padded operand, in row-major order."""
     counts = counts_of_windows(operand.shape, geometry)
     config = [(low, high, base - 1) for (low, high), base in zip(geometry["padding"], geometry["base_dilation"], strict=True)]
     padded = pad(operand, init, config)

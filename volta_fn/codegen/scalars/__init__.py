@@ -1,4 +1,4 @@
-"""What the code generators share about scalars: formulas over values with operators, whichever code those emit.
+"""Operations on scalars that all code generators share.
 
 In the order in which to read: `values` (the operations of a lane's values), `floats` and `complex_numbers` (elementwise operations on
 them), `functions` (exp, sin, …), `threefry`.

@@ -16,17 +16,17 @@ def _compare(predicate: str) -> Operation:
 
 
 def maximum(x: Values, y: Values) -> Values:
-    """The larger; NaN if either is."""
+    """Return the larger; NaN if either is."""
     return x.is_nan().select(x, x.at_least(y))
 
 
 def minimum(x: Values, y: Values) -> Values:
-    """The lesser; NaN if either is."""
+    """Return the lesser; NaN if either is."""
     return x.is_nan().select(x, x.at_most(y))
 
 
 def _extremum_first(predicate: str) -> Operation:
-    """As NumPy has it for float16: of equal zeros the first."""
+    """Return an extremum as NumPy has it for float16: of equal zeros the first."""
     return lambda x, y: (x.compare(predicate, y) | x.is_nan()).select(x, y)
 
 
@@ -43,7 +43,7 @@ def _is_finite(x: Values) -> Values:
 
 
 def _nextafter(x: Values, y: Values) -> Values:
-    """The bits of floats, as integers, count away from zero."""
+    """Step the bits of floats, which as integers count away from zero."""
     bits = x.as_bits()
     away = x.abs().below(y.abs()) & (bits ^ y.as_bits()).compare("sge", 0)
     step = away.select(bits + 1, bits - 1)

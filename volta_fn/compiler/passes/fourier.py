@@ -17,7 +17,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.primitives.arithmetic import mul
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.complex_parts import complex, conj, real
+from volta_fn.primitives.complex_components import complex, conj, real
 from volta_fn.primitives.contraction import dot_general
 from volta_fn.primitives.joining import concatenate, pad
 from volta_fn.primitives.movement import moveaxis, reshape, rev, transpose

@@ -12,8 +12,8 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import axes_of, axis_of, full_like_scalar, is_complex, promote_inexact
-from volta_fn.primitives.complex_parts import conj
-from volta_fn.primitives.fourier import line_transform
+from volta_fn.primitives.complex_components import conj
+from volta_fn.primitives.fourier import transform_axis
 
 #: The norm of the inverse transform.
 _OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -104,7 +104,7 @@ def _transformed(function: str, value: Array, kind: str, n: int | None, axis: in
     if n is None and not value.shape[dim]:
         raise ShapeError(f"{function} of no elements: an axis of length 0 has no spectrum unless n is given")
     count = value.shape[dim] if n is None else count_of(function, n)
-    result = line_transform(_resized(value, dim, count // 2 + 1 if kind == "IRFFT" else count), kind, count, dim)
+    result = transform_axis(_resized(value, dim, count // 2 + 1 if kind == "IRFFT" else count), kind, count, dim)
     return _scaled(result, kind, count, scale)
 
 

@@ -9,7 +9,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.numpy.linalg.operands import matrices
 from volta_fn.numpy.shapes import matrix_transpose
-from volta_fn.primitives.complex_parts import conj
+from volta_fn.primitives.complex_components import conj
 
 
 class EigResult(NamedTuple):

@@ -1,4 +1,4 @@
-"""Prefix combinations by an associative function in logarithmically many steps, each on whole arrays."""
+"""Prefix combinations by an associative function in O(log n) array operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Combine = Callable[[Sequence[Array], Sequence[Array]], list[Array]]
 
 
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
-    """All prefix combinations ``x0, fn(x0, x1), fn(fn(x0, x1), x2), …`` along an axis.
+    """Return all prefix combinations ``x0, fn(x0, x1), …`` along an axis.
 
     `fn` is called about ``2 log2 n`` times, each time on many elements at once, about ``2 n`` in all (Blelloch, Prefix sums and their
     applications, 1990), so it must be associative and work on arrays whose size along `axis` varies.
@@ -52,7 +52,10 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
 
 def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDef) -> Combine:
-    """`fn`, a function of two trees of a structure, as one of their leaves. What it returns must be like what it takes."""
+    """Wrap `fn`, a function of two trees, as one of their leaves.
+
+    It must return what it takes.
+    """
 
     def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
         outs, out_structure = tree.flatten(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))
@@ -72,7 +75,7 @@ def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDe
 
 
 def _prefixes(combine: Combine, values: Sequence[Array], dim: int) -> list[Array]:
-    """Combine neighbours, scan the half as many pairs (those are the odd places), and complete the even places from them."""
+    """Combine neighbors, scan those pairs, and complete the even elements."""
     size = values[0].shape[dim]
     if size < 2:
         return list(values)
@@ -89,12 +92,12 @@ def _prefixes(combine: Combine, values: Sequence[Array], dim: int) -> list[Array
 
 
 def every_other(values: Sequence[Array], start: int, stop: int, dim: int) -> list[Array]:
-    """Of each array the elements `start`, `start` + 2, … before `stop` along a dimension."""
+    """Return the elements `start`, `start` + 2, … before `stop` of each array."""
     return [slice_in_dim(v, start, stop, 2, dim) for v in values]
 
 
 def _interleave(even: Array, odd: Array, dim: int) -> Array:
-    """even[0], odd[0], even[1], odd[1], …; `even` may have one more."""
+    """Return even[0], odd[0], even[1], odd[1], …; `even` may have one more."""
     count = odd.shape[dim]
     stacked = concatenate([expand_dims(slice_in_dim(even, 0, count, 1, dim), (dim + 1,)), expand_dims(odd, (dim + 1,))], dim + 1)
     joined = reshape(stacked, (*even.shape[:dim], 2 * count, *even.shape[dim + 1 :]))

@@ -26,7 +26,7 @@ _FUNCTIONS, _PROGRAMS = 512, 64
 
 
 class Body(NamedTuple):
-    """A function's program ``(*captured, *leaves of the arguments) -> leaves of the result``."""
+    """A function's program from captured values and arguments to the result's leaves."""
 
     jaxpr: ClosedJaxpr
     out_tree: tree.TreeDef
@@ -35,7 +35,10 @@ class Body(NamedTuple):
 
 
 class Adapted:
-    """A user's function with another signature; its programs are kept with those of the user's function, its `owner`."""
+    """A user's function with another signature.
+
+    Its programs are kept with those of the user's function, its `owner`.
+    """
 
     #: How many keys of a path into the carry are ours, not the user's.
     hidden_keys: ClassVar[int] = 0
@@ -45,7 +48,10 @@ class Adapted:
 
 
 def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequence[ShapedArray]) -> Body:
-    """The program of ``function(*args)``; of the arguments only the structure matters, `avals` are their leaves' types."""
+    """Trace ``function(*args)``.
+
+    Only the structure of the arguments matters; `avals` are their leaves' types.
+    """
     in_tree = tree.structure((tuple(args), {}))
     owner = function.owner if isinstance(function, Adapted) else function
     key = (type(function), in_tree, tuple(avals), axis_environment(), current_default_device())
@@ -67,14 +73,20 @@ class _Kept(NamedTuple):
 
 
 class _Bodies:
-    """Programs by function, for as long as the function lives. One that sees other closed-over or global values is traced again."""
+    """Programs by function, for as long as the function lives.
+
+    A function that sees other closed-over or global values is traced again.
+    """
 
     def __init__(self) -> None:
         self.by_function: WeakKeyDictionary[FunctionType, dict[Any, _Kept]] = WeakKeyDictionary()
         self.lock = threading.Lock()
 
     def find(self, function: Any, key: Any) -> Body | None:
-        """The program kept under the key, if it still holds. Only plain functions have one: other callables may change unseen."""
+        """Return the program kept under the key, if it still holds.
+
+        Only plain functions have one: other callables may change unseen.
+        """
         if type(function) is not FunctionType:
             return None
         with self.lock:
@@ -102,7 +114,7 @@ _kept = _Bodies()
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The names that a function and those defined in it look up outside themselves."""
+    """Return the names that a function and its nested functions look up outside."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -110,7 +122,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _visible(function: FunctionType, names: Sequence[str]) -> list[Any]:
-    """All that the function can see besides its arguments."""
+    """Return all that the function can see except its arguments."""
     cells = [_content(cell) for cell in function.__closure__ or ()]
     return [*cells, *[function.__globals__.get(n) for n in names], function.__code__, function.__defaults__, function.__kwdefaults__]
 

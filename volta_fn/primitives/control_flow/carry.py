@@ -1,4 +1,4 @@
-"""The carry of a loop: what one step hands to the next, so its structure, shapes and dtypes must stay the same."""
+"""The carry of a loop, whose structure, shapes and dtypes must not change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from volta_fn.primitives.control_flow.bodies import Adapted
 
 
 def promote_weak(init: Sequence[Array], after: Sequence[ShapedArray]) -> list[Array] | None:
-    """The initial carry with weakly typed values in the dtype that a step gives them; None if they have it already."""
+    """Promote weakly typed values of the initial carry as a step does.
+
+    Return None if they have the step's dtypes already.
+    """
     if len(init) != len(after):
         return None
     promoted = [_promoted(x, a) for x, a in zip(init, after, strict=True)]
@@ -37,34 +40,37 @@ def check_carry(
     after_tree: tree.TreeDef,
     after: Sequence[ShapedArray],
 ) -> None:
-    """Raise `TreeError`, `ShapeError` or `DTypeError` unless a step returns a carry like the one it takes: `init`, of types `before`."""
+    """Raise unless a step returns a carry like the one it takes.
+
+    The error is a `TreeError`, `ShapeError` or `DTypeError`; `before` are the types of `init`.
+    """
     hidden = function.hidden_keys if isinstance(function, Adapted) else 0
     name = function_name(function.owner if isinstance(function, Adapted) else function)
     if tree.structure(init) != after_tree:
         path, expected, got = structural_difference(tree.structure(init), after_tree)
         raise TreeError(
-            f"{loop}: the carry that {name} returns differs in structure from the one it takes, at {_place(path, hidden)}: "
+            f"{loop}: the carry that {name} returns differs in structure from the one it takes, at {_location(path, hidden)}: "
             f"it takes {expected} and returns {got}. Return a carry of the structure of the initial one."
         )
     for (path, _), old, new in zip(tree.leaves_with_path(init), before, after, strict=True):
         if old.shape != new.shape:
             raise ShapeError(
-                f"{loop}: {name} takes a carry of type {old} at {_place(path, hidden)} and returns {new}. "
+                f"{loop}: {name} takes a carry of type {old} at {_location(path, hidden)} and returns {new}. "
                 "Every step needs the same shape: start with an array of the final shape, or return that part as an output of the step."
             )
         if old.dtype != new.dtype:
             raise DTypeError(
-                f"{loop}: {name} takes a carry of type {old} at {_place(path, hidden)} and returns {new}. "
+                f"{loop}: {name} takes a carry of type {old} at {_location(path, hidden)} and returns {new}. "
                 f"Every step needs the same dtype: start with .astype({new.dtype.name}), or convert the result to {old.dtype.name}."
             )
 
 
 def structural_difference(one: tree.TreeDef, other: tree.TreeDef) -> tuple[tree.KeyPath, str, str]:
-    """Where two different structures first differ, and what each has there."""
+    """Describe the first difference of two structures."""
     found = tree.first_difference(one, _example(other))
     if found is not None:
         return found
-    # To `first_difference` any tree fits a leaf: the place is one where `one` has a leaf and `other` has more.
+    # To `first_difference` any tree fits a leaf: the leaf is one where `one` has a leaf and `other` has more.
     path, second, first = tree.first_difference(other, _example(one)) or ((), tree.describe(other), tree.describe(one))
     return path, first, second
 
@@ -74,9 +80,9 @@ def _example(structure: tree.TreeDef) -> Any:
 
 
 class array:
-    """Stands for the arrays in trees that are compared; messages show the class's name."""
+    """A stand-in for arrays in trees that are compared; messages show its name."""
 
 
-def _place(path: tree.KeyPath, hidden: int) -> str:
+def _location(path: tree.KeyPath, hidden: int) -> str:
     keys = tree.keystr(path[hidden:])
     return f"carry{keys}" if keys else "the carry itself"

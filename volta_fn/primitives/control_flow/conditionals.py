@@ -1,4 +1,7 @@
-"""Choosing which program runs: `cond` between two, `switch` among many. Only the chosen one is evaluated."""
+"""Conditionals: `cond` of two branches, `switch` of many.
+
+Only the chosen one is evaluated.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ cond_p = Primitive("cond", _cond_abstract, multiple_results=True, holds_programs
 
 
 def cond(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, operand: Any = _ABSENT) -> Any:
-    """``true_fun(*operands) if pred else false_fun(*operands)`` as one program, for a `pred` that may be traced.
+    """Evaluate one of two functions, as `pred`, which may be traced, says.
+
+    The same as ``true_fun(*operands) if pred else false_fun(*operands)``.
 
     Under `vmap` with a `pred` that differs between examples both branches are computed and the results selected.
 
@@ -74,7 +79,9 @@ def cond(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, operand: Any 
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _ABSENT) -> Any:
-    """``branches[index](*operands)`` as one program; an `index` out of range means the nearest branch.
+    """Evaluate ``branches[index](*operands)``.
+
+    An `index` out of range means the nearest branch.
 
     Args:
         index: an integer scalar.
@@ -123,21 +130,23 @@ def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], o
 def _check_alike(demand: str, first: Body, second: Body) -> None:
     if first.out_tree != second.out_tree:
         path, one, other = structural_difference(first.out_tree, second.out_tree)
-        raise TreeError(f"{demand} structure, but differ{_place(path)}: {one} and {other}. Return the same containers with the same keys.")
+        raise TreeError(
+            f"{demand} structure, but differ{_location(path)}: {one} and {other}. Return the same containers with the same keys."
+        )
     example = tree.unflatten(second.out_tree, second.jaxpr.out_avals)
     for (path, b), a in zip(tree.leaves_with_path(example), first.jaxpr.out_avals, strict=True):
         if a.shape != b.shape:
-            raise ShapeError(f"{demand} shapes, but differ{_place(path)}: {a} and {b}. Reshape, pad or broadcast one of them.")
+            raise ShapeError(f"{demand} shapes, but differ{_location(path)}: {a} and {b}. Reshape, pad or broadcast one of them.")
         if a.dtype != b.dtype:
-            raise DTypeError(f"{demand} dtypes, but differ{_place(path)}: {a} and {b}. Convert one of them with .astype(...).")
+            raise DTypeError(f"{demand} dtypes, but differ{_location(path)}: {a} and {b}. Convert one of them with .astype(...).")
 
 
-def _place(path: tree.KeyPath) -> str:
+def _location(path: tree.KeyPath) -> str:
     return f" at {tree.keystr(path)}" if path else ""
 
 
 def _share_captured(bodies: Sequence[Body]) -> tuple[list[Array], tuple[ClosedJaxpr, ...]]:
-    """All that any branch closes over, and the branches as programs that take all of it."""
+    """Give the branches all values that any of them closes over."""
     captured = list({id(x): x for body in bodies for x in body.captured}.values())
     if not captured:
         return [], tuple([body.jaxpr for body in bodies])

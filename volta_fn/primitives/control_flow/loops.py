@@ -1,4 +1,4 @@
-"""Loops that run until a condition fails (`while_loop`), and counted ones (`fori_loop`)."""
+"""Loops that run until a condition fails, or a given number of times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ while_p = Primitive("while", _while_abstract, multiple_results=True, holds_progr
 
 
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
-    """``val = init_val; while cond_fun(val): val = body_fun(val)`` as one program; returns the last ``val``.
+    """Repeat ``val = body_fun(val)`` while ``cond_fun(val)`` is true.
+
+    The loop is one program; it returns the last value, beginning with `init_val`.
 
     Forward mode passes through it. Reverse mode does not, as the number of steps is unknown: use `scan`, or `fori_loop` with bounds
     that are Python integers. Under `vmap` with conditions that differ the loop runs until the last example is done.
@@ -114,7 +116,9 @@ def _below(carry: Any) -> Any:
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None) -> Any:
-    """``val = init_val; for i in range(lower, upper): val = body_fun(i, val)`` as one program; returns the last ``val``.
+    """Repeat ``val = body_fun(i, val)`` for i from `lower` to `upper` - 1.
+
+    The loop is one program; it returns the last value, beginning with `init_val`.
 
     With bounds known while tracing it is a `scan` and differentiable in both modes; else a `while_loop`, which reverse mode cannot pass.
 

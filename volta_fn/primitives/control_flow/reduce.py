@@ -1,4 +1,4 @@
-"""`reduce`: all elements along some axes combined into one by a function of the user's, or into one of each of several arrays."""
+"""`reduce`: elements along axes combined by a function of the user's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from volta_fn.primitives.slicing import slice_in_dim
 
 
 def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], Any], dimensions: Sequence[int]) -> Any:
-    """The elements along `dimensions` combined by `computation`, beginning with `init_values`.
+    """Combine the elements along `dimensions` by `computation`.
+
+    The combination begins with `init_values`.
 
     `computation` is one of `lax.add`, `mul`, `max`, `min`, `bitwise_and`, `bitwise_or`, `bitwise_xor`, which have kernels, or any
     associative function of two arrays that treats elements alike. That is applied about log2 n times to many elements at once, neighbours
@@ -48,8 +50,8 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
     >>> def larger(a, b):
     ...     first = a[0] >= b[0]
     ...     return vf.lax.select(first, a[0], b[0]), vf.lax.select(first, a[1], b[1])
-    >>> values, places = vf.numpy.array([3.0, 7.0, 5.0]), vf.numpy.arange(3)
-    >>> vf.lax.reduce((values, places), (-vf.numpy.inf, -1), larger, (0,))
+    >>> values, indices = vf.numpy.array([3.0, 7.0, 5.0]), vf.numpy.arange(3)
+    >>> vf.lax.reduce((values, indices), (-vf.numpy.inf, -1), larger, (0,))
     (Array(7., dtype=float32), Array(1, dtype=int32))
     """
     check_callable(computation, "reduce")

@@ -1,4 +1,4 @@
-"""`scan`: a loop of known length over the leading axis of its inputs, and `fori_loop`'s and `map`'s ground.
+"""`scan`: a loop of known length over the leading axis of its inputs.
 
 A scan's body is one program ``(*consts, *carry, *x) -> (*carry, *y)``: *consts* are the same in every step, the *carry* goes from
 step to step, an *x* is one row of the scanned arrays, the *y* of all steps are stacked.
@@ -45,7 +45,9 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[Any, Any]:
-    """Carry a value through the rows of `xs` and stack what each step gives: a `for` loop that is one program.
+    """Carry a value through the rows of `xs` and stack what each step returns.
+
+    It is a `for` loop as one program.
 
     ``scan(f, init, xs)`` means ``carry = init; for x in xs: carry, y = f(carry, x)`` and returns the last carry and the stacked ``y``.
     Differentiable in both modes; reverse mode stores what each step needs, once where it is the same for all.
@@ -95,7 +97,7 @@ def _length(rows: Sequence[Array], paths: Sequence[str], length: int | None) -> 
 
 
 def checked_unroll(caller: str, unroll: int | bool, steps: int) -> int:
-    """How many steps of so many to write out per iteration; `ArgumentError` if `unroll` does not say."""
+    """Return how many steps to unroll; raise `ArgumentError` if `unroll` is invalid."""
     if unroll is False:
         return 1
     if not isinstance(unroll, int) or unroll < 0:
@@ -124,7 +126,10 @@ def run_scan(
 def _trace_step(
     f: Callable[..., Any], init: Any, start: list[Array], xs: Any, row_avals: Sequence[ShapedArray]
 ) -> tuple[list[Array], Body]:
-    """The body's program, traced again for as long as it gives weakly typed parts of the carry a higher dtype; and the initial carry."""
+    """Trace the body, and promote the initial carry.
+
+    Tracing repeats as long as the body gives weakly typed leaves of the carry a higher dtype.
+    """
     while True:
         body = trace_body(f, (init, xs), [*[x.aval for x in start], *row_avals])
         promoted = promote_weak(start, body.jaxpr.out_avals[: len(start)])
@@ -134,10 +139,10 @@ def _trace_step(
 
 
 def _result_trees(name: str, f: Callable[..., Any], body: Body) -> tuple[tree.TreeDef, tree.TreeDef]:
-    kind, parts = body.out_tree.type, body.out_tree.children()
-    if kind is None or not issubclass(kind, (tuple, list)) or len(parts) != 2:
+    kind, children = body.out_tree.type, body.out_tree.children()
+    if kind is None or not issubclass(kind, (tuple, list)) or len(children) != 2:
         raise TreeError(
             f"{name}: {function_name(f)} must return a pair (carry, y), but its result has structure {tree.describe(body.out_tree)}. "
             "Return None for y if a step gives nothing but the carry."
         )
-    return parts[0], parts[1]
+    return children[0], children[1]

@@ -1,4 +1,6 @@
-"""Mathematical functions as formulas over `Values`, each written once: NumPy evaluates them, and every target makes code of them.
+"""Mathematical functions as formulas over `Values`, each written once.
+
+NumPy evaluates them, and every target generates code from them.
 
 They hold for every argument: infinities, NaN, both zeros, subnormal numbers, in float32 and in float64, without branches but where it is
 said. Polynomials were fitted by Lawson's algorithm (float32; each coefficient rounded in turn, the later ones refitted) and Chebyshev

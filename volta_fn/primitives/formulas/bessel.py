@@ -1,4 +1,4 @@
-"""The modified Bessel functions I0 and I1, scaled by exp(-|x|): the interpolants of the evaluation rule."""
+"""The modified Bessel functions I0 and I1, scaled by exp(-|x|)."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ I1_FAR = (
 
 @in_float64
 def bessel_i0e(x: Values) -> Values:
-    """exp(-|x|) I0(x)."""
+    """Return exp(-|x|) I0(x)."""
     size = x.abs()
     return _far(size, _near(size, I0_NEAR), I0_FAR)
 
 
 @in_float64
 def bessel_i1e(x: Values) -> Values:
-    """exp(-|x|) I1(x), an odd function."""
+    """Return exp(-|x|) I1(x), an odd function."""
     size = x.abs()
     return _far(size, size * _near(size, I1_NEAR), I1_FAR).signed(x)
 
 
 def _near(size: Values, coefficients: Sequence[float]) -> Values:
-    """In x/4 - 1, for x up to the border."""
+    """Evaluate the interpolant in x/4 - 1, for x up to the border."""
     return size.capped(BORDER).mad(0.25, -1.0).polynomial(coefficients)
 
 
 def _far(size: Values, near: Values, coefficients: Sequence[float]) -> Values:
-    """In 16/x - 1 and over the root of x, beyond the border."""
+    """Evaluate the interpolant in 16/x - 1, beyond the border."""
     beyond = size.above(BORDER)
     bounded = beyond.select(size, BORDER)
     return beyond.select((16.0 / bounded - 1.0).polynomial(coefficients) / bounded.sqrt(), near)

@@ -1,6 +1,6 @@
-"""Functions of complex numbers, made of those of real ones.
+"""Functions of complex numbers, made of functions of real ones.
 
-They are right to some units in the last place of the complex number (not of each component), have NumPy's branch cuts, and are what one
+They are right to some ulps of the complex number (not of each component), have NumPy's branch cuts, and are what one
 expects for finite numbers of moderate size; C's annex on infinite components is not followed everywhere.
 """
 
@@ -18,7 +18,7 @@ ComplexFormula = Callable[..., Any]
 
 
 def _of(formula: Callable[..., Any], x: Values, *others: Values) -> Any:
-    """A function of real numbers, called."""
+    """Call a function of real numbers."""
     return x.called(formula.__name__, formula, *others)
 
 
@@ -39,7 +39,7 @@ def _times_minus_i(z: Complex) -> Complex:
 
 
 def _turned(function: Callable[[Complex], Complex]) -> Callable[[Complex], Complex]:
-    """-i f(i z): the sine from the hyperbolic sine, and so on."""
+    """Return -i f(i z), as the sine from the hyperbolic sine."""
     return lambda z: _times_minus_i(function(_times_i(z)))
 
 
@@ -48,7 +48,7 @@ def _select(condition: Values, yes: Complex, no: Complex) -> Complex:
 
 
 def _product(x: Values, y: Values) -> Values:
-    """x y, where 0 times infinity is 0."""
+    """Return x y, where 0 times infinity is 0."""
     x_wins, y_wins = x.equals(0.0) & y.abs().equals(math.inf), y.equals(0.0) & x.abs().equals(math.inf)
     return x_wins.select(x, y_wins.select(y, x * y))
 
@@ -58,7 +58,7 @@ def _one(z: Complex) -> Complex:
 
 
 def exp(z: Complex) -> Complex:
-    """e^x (cos y + i sin y)."""
+    """Return e^x (cos y + i sin y)."""
     size = _of(exponential.exp, z.re)
     return Complex(_product(_of(trigonometric.cos, z.im), size), _product(_of(trigonometric.sin, z.im), size))
 
@@ -73,7 +73,10 @@ def expm1(z: Complex) -> Complex:
 
 
 def _log_distance(x: Values, y: Values) -> Values:
-    """log sqrt(x^2 + y^2), near the unit circle by the difference of the squares from 1."""
+    """Return log sqrt(x^2 + y^2).
+
+    Near the unit circle the squares' difference from 1 is taken.
+    """
     a, b = x.abs(), y.abs()
     large, small = a.at_least(b), a.at_most(b)
     near = large.above(0.5) & large.below(2.0)
@@ -82,12 +85,12 @@ def _log_distance(x: Values, y: Values) -> Values:
 
 
 def log(z: Complex) -> Complex:
-    """log |z| + i arg z."""
+    """Return log |z| + i arg z."""
     return Complex(_of(_log_distance, z.re, z.im), _of(trigonometric.atan2, z.im, z.re))
 
 
 def log1p(z: Complex) -> Complex:
-    """log |1 + z|^2 is log1p of x (2 + x) + y^2."""
+    """Return log |1 + z|^2 is log1p of x (2 + x) + y^2."""
     x, y = z.re, z.im
     near = x.abs().below(0.5) & y.abs().below(0.5)
     size = near.select(_of(logarithm.log1p, x.mad(x + 2.0, y * y)) * 0.5, _of(_log_distance, x + 1.0, y))
@@ -95,7 +98,10 @@ def log1p(z: Complex) -> Complex:
 
 
 def sqrt(z: Complex) -> Complex:
-    """The root with a real part that is not negative; the larger part first, the other by division."""
+    """Return the root whose real component is not negative.
+
+    The larger component comes first, the other by division.
+    """
     size = z.re.abs()
     tiny, huge = _abs(z).below(1e-15), _abs(z).above(1e15)
     down = huge.select(2.0**-64, tiny.select(2.0**64, size.like(1.0)))
@@ -108,19 +114,19 @@ def sqrt(z: Complex) -> Complex:
 
 
 def rsqrt(z: Complex) -> Complex:
-    """1 / sqrt(z)."""
+    """Return 1 / sqrt(z)."""
     return _one(z) / sqrt(z)
 
 
 def logistic(z: Complex) -> Complex:
-    """1 / (1 + e^-z), on the left as e^z / (1 + e^z)."""
+    """Return 1 / (1 + e^-z), on the left as e^z / (1 + e^z)."""
     left = z.re.below(0.0)
     power = exp(_select(left, z, -z))
     return _select(left, power, _one(z)) / (_one(z) + power)
 
 
 def sinh(z: Complex) -> Complex:
-    """sinh x cos y + i cosh x sin y."""
+    """Return sinh x cos y + i cosh x sin y."""
     return Complex(
         _product(_of(exponential.sinh, z.re), _of(trigonometric.cos, z.im)),
         _product(_of(trigonometric.sin, z.im), _of(exponential.cosh, z.re)),
@@ -128,7 +134,7 @@ def sinh(z: Complex) -> Complex:
 
 
 def cosh(z: Complex) -> Complex:
-    """cosh x cos y + i sinh x sin y."""
+    """Return cosh x cos y + i sinh x sin y."""
     return Complex(
         _product(_of(exponential.cosh, z.re), _of(trigonometric.cos, z.im)),
         _product(_of(exponential.sinh, z.re), _of(trigonometric.sin, z.im)),
@@ -147,8 +153,11 @@ def tanh(z: Complex) -> Complex:
     return Complex(result.re.signed(z.re), result.im)
 
 
-def _asin_parts(z: Complex) -> tuple[Values, Values, Values]:
-    """|Re asin z|, |Re acos z| mirrored to the first quadrant, and |Im|: Hull, Fairgrieve and Tang (1997), without their rare cases."""
+def _asin_components(z: Complex) -> tuple[Values, Values, Values]:
+    """Return |Re asin z|, |Re acos z| mirrored to the first quadrant, and |Im|.
+
+    After Hull, Fairgrieve and Tang (1997), without their rare cases.
+    """
     x, y = z.re.abs(), z.im.abs()
     r, s = [_of(distance, x + d, y) for d in (1.0, -1.0)]
     a = (r + s) * 0.5
@@ -168,37 +177,37 @@ def _asin_parts(z: Complex) -> tuple[Values, Values, Values]:
 
 def asin(z: Complex) -> Complex:
     """Odd, and conjugate where the argument is."""
-    re, _, im = _asin_parts(z)
+    re, _, im = _asin_components(z)
     return Complex(re.signed(z.re), im.signed(z.im))
 
 
 def acos(z: Complex) -> Complex:
     """Left of the imaginary axis pi less that of the mirror image."""
-    _, re, im = _asin_parts(z)
+    _, re, im = _asin_components(z)
     left = z.re.as_bits().below(0)
     return Complex(left.select(math.pi - re, re), (-im.signed(z.im)))
 
 
 def acosh(z: Complex) -> Complex:
-    """i acos z, turned such that the real part is not negative."""
+    """Return i acos z, rotated such that the real part is not negative."""
     found = acos(z)
     return Complex(found.im.abs(), found.re.signed(z.im))
 
 
 def atanh(z: Complex) -> Complex:
-    """log1p(4 x / ((1 - x)^2 + y^2)) / 4 + i arg(1 - x^2 - y^2 + 2 i y) / 2; odd in x."""
+    """Return log1p(4 x / ((1 - x)^2 + y^2)) / 4 + i arg(1 - |z|^2 + 2 i y) / 2."""
     x, y = z.re.abs(), z.im
     far = x.above(1e7) | y.abs().above(1e7)
     rest = 1.0 - x
     re = _of(logarithm.log1p, x * 4.0 / rest.mad(rest, y * y)) * 0.25
     im = _of(trigonometric.atan2, y + y, rest.mad(x + 1.0, -(y * y))) * 0.5
     size = _of(distance, x, y)
-    half_turn = x.like(math.pi / 2).signed(y)
-    return Complex(far.select(x / size / size, re).signed(z.re), far.select(half_turn, im))
+    right_angle = x.like(math.pi / 2).signed(y)
+    return Complex(far.select(x / size / size, re).signed(z.re), far.select(right_angle, im))
 
 
 def pow(z: Complex, w: Complex) -> Complex:  # the primitive's name
-    """e^(w log z); 1 for w = 0, and 0 for z = 0 where Re w > 0."""
+    """Return e^(w log z); 1 for w = 0, and 0 for z = 0 where Re w > 0."""
     power = exp(w * log(z))
     z_zero, w_zero = z.re.equals(0.0) & z.im.equals(0.0), w.re.equals(0.0) & w.im.equals(0.0)
     at_zero = Complex(w.re.above(0.0).select(0.0, z.re.like(math.nan)), w.re.above(0.0).select(0.0, z.re.like(math.nan)))
@@ -206,7 +215,7 @@ def pow(z: Complex, w: Complex) -> Complex:  # the primitive's name
 
 
 def sign(z: Complex) -> Complex:
-    """z / |z|, and 0 for 0."""
+    """Return z / |z|, and 0 for 0."""
     size = _abs(z)
     zero = size.equals(0.0)
     safe = zero.select(1.0, size)
@@ -214,7 +223,10 @@ def sign(z: Complex) -> Complex:
 
 
 def _extremum(first_wins: Callable[[Values, Values], Values]) -> ComplexFormula:
-    """By the real parts, of equal ones by the imaginary parts; NaN wins, of two the first."""
+    """Compare the real components, and of equal ones the imaginary ones.
+
+    NaN wins; of two the first.
+    """
 
     def operation(z: Complex, w: Complex) -> Complex:
         beyond, even = first_wins(z.re, w.re), z.re.equals(w.re)
@@ -226,7 +238,7 @@ def _extremum(first_wins: Callable[[Values, Values], Values]) -> ComplexFormula:
 
 
 def integer_pow(z: Complex, *, y: int) -> Complex:
-    """A negative power is the reciprocal of the positive one."""
+    """Return an integer power; a negative one is a reciprocal."""
     power = powers.integer_pow(z, y=abs(y)) if y else _one(z)
     return _one(z) / power if y < 0 else power
 

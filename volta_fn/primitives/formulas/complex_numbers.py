@@ -24,11 +24,14 @@ class Complex(NamedTuple):
         return Complex(-self.re, -self.im)
 
     def __mul__(self, other: Complex) -> Complex:  # type: ignore[override]  # tuples multiply otherwise
-        """As NumPy has it where there is a fused multiply-add."""
+        """Multiply as NumPy does where there is a fused multiply-add."""
         return Complex(self.re.fma(other.re, -(self.im * other.im)), self.re.fma(other.im, self.im * other.re))
 
     def __truediv__(self, other: Complex) -> Complex:
-        """Smith's algorithm (1962), as NumPy has it: the larger part of the divisor is divided by, so that no square overflows."""
+        """Divide by Smith's algorithm (1962), as NumPy does.
+
+        It divides by the larger component of the divisor, so that no square overflows.
+        """
         flat = other.re.abs().compare("oge", other.im.abs())
         large, small = flat.select(other.re, other.im), flat.select(other.im, other.re)
         both_zero = large.abs().equals(0.0)
@@ -42,12 +45,15 @@ class Complex(NamedTuple):
         return Complex(both_zero.select(self.re / zero, re), both_zero.select(self.im / zero, im))
 
     def conj(self) -> Complex:
-        """re - i im."""
+        """Return re - i im."""
         return Complex(self.re, -self.im)
 
 
 def distance(x: Values, y: Values) -> Values:
-    """sqrt(x^2 + y^2), so that no square is out of range: of float32 by way of float64, else scaled by a power of two."""
+    """Return sqrt(x^2 + y^2) without squares that overflow.
+
+    float32 computes in float64 where it can; else both are scaled by a power of two.
+    """
     large = x.abs().at_least(y.abs())
     infinite = x.abs().equals(math.inf) | y.abs().equals(math.inf)
     if x.bits == 32 and x.widens:

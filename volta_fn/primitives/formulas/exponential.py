@@ -1,7 +1,7 @@
-"""exp, exp2, expm1, logistic, tanh, sinh, cosh.
+"""Exponentials and hyperbolic functions.
 
 All of them take a power of two out of the argument, x = n ln 2 + r with |r| <= ln(2) / 2, and have a polynomial for exp(r) - 1. ln 2 is
-subtracted in two parts with fused multiply-adds, so that r is as good as exact.
+subtracted as two floats with fused multiply-adds, so that r is as good as exact.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SINH: dict[int, tuple[float, ...]] = {
 
 LOG2_E = 1.4426950408889634
 LN2 = {32: (0.693147182464599609375, -1.904654299957767878541e-9), 64: (0.69314718055994529, 2.3190468138462996e-17)}
-#: The same with so few bits in the first part that its product with n is exact.
+#: The same with so few bits in the first term that its product with n is exact.
 LN2_SHORT = 0.693145751953125, 1.428606820309417e-06
 #: exp of them is 0, infinite, and twice infinite.
 _LOW, _HIGH = {32: -104.0, 64: -746.0}, {32: 89.0, 64: 710.0}
@@ -53,7 +53,10 @@ _NORMAL = -87.33654, 88.72283
 
 
 class _Reduced(NamedTuple):
-    """x = n ln 2 + r; `exponent` is n + plus + the bias of exponents, as an integer modulo some power of two."""
+    """x = n ln 2 + r.
+
+    `exponent` is n + plus + the bias of exponents, as an integer modulo some power of two.
+    """
 
     n: Values
     r: Values
@@ -66,7 +69,7 @@ class _Reduced(NamedTuple):
 
 
 def _reduced(x: Values, plus: int = 0, factor: int = 1) -> _Reduced:
-    """For `factor` x, a power of 2; r is to be taken `factor` times, too."""
+    """Reduce `factor` x, a power of 2; r is to be multiplied by it, too."""
     high, low = LN2[x.bits]
     n, exponent = x.counted(LOG2_E * factor, offset=BIAS[x.bits] + plus)
     return _Reduced(n, n.fma(-low / factor, n.fma(-high / factor, x)), exponent)
@@ -79,12 +82,12 @@ def _expm1_reduced(r: Values) -> Values:
 
 @of_numpy(np.exp)
 def exp(x: Values) -> Values:
-    """e^x."""
+    """Return e^x."""
     return _halved_exp(x, 0)
 
 
 def _halved_exp(x: Values, halvings: int) -> Values:
-    """e^x 2^-halvings."""
+    """Return e^x 2^-halvings."""
     normal = x.flushes and not halvings
 
     def inside(x: Values) -> Values:
@@ -98,40 +101,46 @@ def _halved_exp(x: Values, halvings: int) -> Values:
 
 @of_numpy(np.exp2)
 def exp2(x: Values) -> Values:
-    """2^x."""
+    """Return 2^x."""
     n, power = _exp2_reduced(x)
     return power.scaled(n)
 
 
 def exp2_of_sum(x: Values, rest: Values) -> Values:
-    """2^(x + rest), where |rest| is a small part of |x|."""
+    """Return 2^(x + rest), where |rest| is a small fraction of |x|."""
     n, power = _exp2_reduced(x)
     most = {32: 1e-4, 64: 1e-9}[x.bits]
     return (power * LN2[x.bits][0]).fma(rest.clamped(-most, most), power).scaled(n)
 
 
 def _exp2_reduced(x: Values) -> tuple[Values, Values]:
-    """n and 2^r with x = n + r."""
+    """Return n and 2^r with x = n + r."""
     bounded = x.clamped(1.45 * _LOW[x.bits], 1.45 * _HIGH[x.bits])
-    n = bounded.small_whole()
+    n = bounded.small_integer()
     return n, (bounded - n).polynomial(_EXP2[x.bits])
 
 
 @of_numpy(np.expm1)
 def expm1(x: Values) -> Values:
-    """e^x - 1, at half the size, since 2^n may overflow alone."""
+    """Return e^x - 1, at half the size, since 2^n may overflow alone."""
     return (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).signed(x)
 
 
 def _half_expm1(x: Values) -> Values:
-    """(e^x - 1) / 2 = 2^(n - 1) (e^r - 1) + (2^(n - 1) - 1/2), where 2^(n - 1) is a normal number."""
+    """Return (e^x - 1) / 2, where 2^(n - 1) is a normal number.
+
+    It is 2^(n - 1) (e^r - 1) + (2^(n - 1) - 1/2).
+    """
     reduced = _reduced(x, -1)
     half = reduced.power
     return half.fma(_expm1_reduced(reduced.r), half - 0.5)
 
 
 def _half_expm1_of_double(x: Values) -> Values:
-    """(e^(2 x) - 1) / 2, where 2^n is a normal number: the factors of 2 are in the constants."""
+    """Return (e^(2 x) - 1) / 2, where 2^n is a normal number.
+
+    The factors of 2 are in the constants.
+    """
     reduced = _reduced(x, factor=2)
     r, power = reduced.r, reduced.power
     square, series = r * r, _EXPM1[x.bits]
@@ -140,7 +149,10 @@ def _half_expm1_of_double(x: Values) -> Values:
 
 
 def expm1_and_power(x: Values, rest: Values, plus: int) -> tuple[Values, Values]:
-    """m and p with e^(x + rest) = (1 + m) p 2^-plus, for a small rest, in float32; p is a power of two, and a normal number."""
+    """Return m and p with e^(x + rest) = (1 + m) p 2^-plus, in float32.
+
+    The rest is small; p is a power of two, and a normal number.
+    """
     reduced = _reduced(x, plus)
     high, low = LN2_SHORT
     return _expm1_reduced(reduced.n.fma(-high, x) + reduced.n.fma(-low, rest)), reduced.power
@@ -148,14 +160,16 @@ def expm1_and_power(x: Values, rest: Values, plus: int) -> tuple[Values, Values]
 
 @of_numpy(lambda x: -np.expm1(x))
 def one_less_exp(x: Values) -> Values:
-    """1 - e^x, where 2^n is a normal number."""
+    """Return 1 - e^x, where 2^n is a normal number."""
     reduced = _reduced(x)
     power = reduced.power
     return (-power).fma(_expm1_reduced(reduced.r), 1.0 - power)
 
 
 def tanh(x: Values) -> Values:
-    """h / (h + 1) with h = (e^(2|x|) - 1) / 2; of small h only the small difference from h is made by the division.
+    """Return h / (h + 1) with h = (e^(2|x|) - 1) / 2.
+
+    For small h the division gives only the small difference from h.
 
     From some point on it is 1, so x may be bounded, and no power overflows.
     """
@@ -165,14 +179,17 @@ def tanh(x: Values) -> Values:
 
 
 def logistic(x: Values) -> Values:
-    """1 / (1 + e^-x), on the left as e^x / (1 + e^x), so that nothing overflows, and far on the left as e^x less that times e^x."""
+    """Return 1 / (1 + e^-x) without overflow.
+
+    On the left it is e^x / (1 + e^x), and far on the left e^x less that times e^x.
+    """
     power = exp(-x.abs())
     ratio = x.below(0.0).select(power, 1.0).over(power + 1.0)
     return x.below(-1.0).select((-power).fma(ratio, power), ratio)
 
 
 def sinh(x: Values) -> Values:
-    """A polynomial up to 1, and from there on (e^|x| - e^-|x|) / 2."""
+    """Return a polynomial up to 1, and beyond (e^|x| - e^-|x|) / 2."""
     size, square = x.abs(), x * x
     half = _halved_exp(size, 1)
     near = (size * square).fma(square.polynomial(_SINH[x.bits]), size)
@@ -180,6 +197,6 @@ def sinh(x: Values) -> Values:
 
 
 def cosh(x: Values) -> Values:
-    """(e^|x| + e^-|x|) / 2."""
+    """Return (e^|x| + e^-|x|) / 2."""
     half = _halved_exp(x.abs(), 1)
     return half + 0.25 / half

@@ -1,4 +1,9 @@
-"""log-gamma and digamma, by the formulas of the evaluation rules, of which one of three holds for each argument, in float64."""
+"""The gamma function's family: log-gamma, digamma, Hurwitz zeta, polygamma.
+
+All work in float64 where that is at hand, which spares a set of coefficients per dtype. On [1, 2] a polynomial holds (Chebyshev
+interpolation of the function divided by its zeros, so that relative precision is kept around them); from 8 on the asymptotic series does;
+recurrences lead from elsewhere to those, and reflection formulas from the negative axis to the positive one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,7 @@ STIRLING = tuple(b / (2 * k * (2 * k - 1)) for k, b in reversed([*enumerate(BERN
 
 HALF_LOG_TWO_PI_LESS_HALF = 0.5 * math.log(2 * math.pi) - 0.5
 
-#: digamma's positive zero, in two parts.
+#: digamma's positive zero, as a sum of two floats.
 DIGAMMA_ZERO, DIGAMMA_ZERO_REST = 1.4616321449683622, 9.5499954299656977e-17
 
 #: digamma(x) / (x - zero) on [1, 2], in powers of 2x - 3.
@@ -53,7 +58,7 @@ DIGAMMA_FAR = tuple(b / (2 * k) for k, b in reversed([*enumerate(BERNOULLI[:10],
 DIRECT_TERMS = 10
 
 _NEAR = float(np.float32(DIGAMMA_ZERO))
-#: digamma's positive zero in two parts, by width.
+#: digamma's positive zero as a sum of two floats, by width.
 _DIGAMMA_ZERO = {32: (_NEAR, DIGAMMA_ZERO - _NEAR), 64: (DIGAMMA_ZERO, DIGAMMA_ZERO_REST)}
 
 
@@ -62,13 +67,16 @@ def _fraction_from_integer(x: Values) -> Values:
 
 
 def _unit_base(x: Values) -> Values:
-    """The number in [1, 2] that differs from x >= 1 by a whole number."""
+    """Return the number in [1, 2] that differs from x >= 1 by an integer."""
     return x - (x.ceil() - 2.0).floored(0.0)
 
 
 @in_float64
 def lgamma(x: Values) -> Values:
-    """log |gamma(x)|; infinite at zero, the negative integers and both infinities."""
+    """Return log |gamma(x)|.
+
+    It is infinite at zero, the negative integers and both infinities.
+    """
     negative = x.below(0.0)
     mirrored = _lgamma_positive(negative.select(1.0 - x, x))
     infinite = x.abs().equals(math.inf) | (negative & x.floor().equals(x))
@@ -76,7 +84,7 @@ def lgamma(x: Values) -> Values:
 
 
 def _lgamma_reflected(x: Values, mirrored: Values) -> Values:
-    """gamma(x) gamma(1 - x) = pi / sin(pi x); `mirrored` is lgamma(1 - x)."""
+    """Return gamma(x) gamma(1 - x) = pi / sin(pi x); `mirrored` is lgamma(1 - x)."""
     fraction = _fraction_from_integer(x)
     sine = sin(fraction * math.pi).abs() * (1.0 / math.pi)
     size = fraction.abs()
@@ -84,7 +92,10 @@ def _lgamma_reflected(x: Values, mirrored: Values) -> Values:
 
 
 def _lgamma_positive(x: Values) -> Values:
-    """The same logarithm serves all ranges: of x, and between 1 and 8 of the factors by which it is above [1, 2]."""
+    """Return lgamma for x >= 0.
+
+    One logarithm serves all ranges: of x, or between 1 and 8 of the factors by which it is above [1, 2].
+    """
     near, is_small = x.below(FAR), x.below(1.0)
     product = x.like(1.0)
     for k in range(1, int(FAR) - 1):
@@ -107,7 +118,10 @@ def _lgamma_far(x: Values, logarithm: Values) -> Values:
 
 @in_float64
 def digamma(x: Values) -> Values:
-    """The derivative of lgamma; NaN at zero, at the negative integers and at -infinity."""
+    """Return the derivative of lgamma.
+
+    It is NaN at zero, at the negative integers and at -infinity.
+    """
     negative = x.below(0.0)
     mirrored = _digamma_positive(negative.select(1.0 - x, x))
     pole = x.compare("ole", 0.0) & x.floor().equals(x)
@@ -115,12 +129,15 @@ def digamma(x: Values) -> Values:
 
 
 def _digamma_reflected(x: Values, mirrored: Values) -> Values:
-    """digamma(x) = digamma(1 - x) - pi cot(pi x)."""
-    return mirrored - math.pi * _cotangent_of_turn(_fraction_from_integer(x))
+    """Return digamma(x) = digamma(1 - x) - pi cot(pi x)."""
+    return mirrored - math.pi * _cotangent_of_period(_fraction_from_integer(x))
 
 
-def _cotangent_of_turn(fraction: Values) -> Values:
-    """cot(pi t) for |t| <= 1/2, beyond 1/4 as a tangent: it is 0 at 1/2, beside which pi / 2 is not a float."""
+def _cotangent_of_period(fraction: Values) -> Values:
+    """Return cot(pi t) for |t| <= 1/2, beyond 1/4 as a tangent.
+
+    It is 0 at 1/2, and pi / 2 is not a float.
+    """
     size = fraction.abs()
     far = size.above(0.25)
     tangent = tan(far.select(0.5 - size, size) * math.pi)
@@ -132,7 +149,7 @@ def _digamma_positive(x: Values) -> Values:
 
 
 def _digamma_near(x: Values, inverse: Values) -> Values:
-    """digamma(x) = 1/(x - 1) + … + 1/(x - n) + digamma(x - n) with x - n in [1, 2]."""
+    """Return 1/(x - 1) + … + 1/(x - n) + digamma(x - n), x - n in [1, 2]."""
     is_small = x.below(1.0)
     total = is_small.select(-inverse, 0.0)
     for k in range(1, int(FAR) - 1):
@@ -152,10 +169,12 @@ def _digamma_far(x: Values, inverse: Values) -> Values:
 
 @in_float64
 def zeta(s: Values, q: Values) -> Values:
-    """Hurwitz's zeta function, the sum of (q + k)^-s over k >= 0, for s > 1; infinite at s = 1 and at q = 0, -1, -2, …, NaN for s < 1.
+    """Return Hurwitz's zeta function, the sum of (q + k)^-s over k >= 0, for s > 1.
 
-    For q < 0 the terms with q + k < 0 are, up to sign, those of f + j for j = 0, …, -q - f, where f is the least |q + k| among them: the
-    difference of two sums, to which the sum from 1 - f is added. Such powers are real only for whole s.
+    It is infinite at s = 1 and at q = 0, -1, -2, …, NaN for s < 1.
+
+    For q < 0 the terms with q + k < 0 are, up to sign, those of f + j for j = 0, …, -q - f, where f is the least such |q + k|: the
+    difference of two sums, to which the sum from 1 - f is added. Such powers are real only for integers s.
     """
     left = q.below(0.0)
     least = q.floor() + 1.0 - q
@@ -175,7 +194,10 @@ def zeta(s: Values, q: Values) -> Values:
 
 
 def _zeta_positive(s: Values, q: Values) -> Values:
-    """Abramowitz & Stegun 23.1.30: terms one by one, and the Euler-Maclaurin formula for the rest, which begins with the last of them."""
+    """Return zeta for q > 0 (Abramowitz & Stegun 23.1.30).
+
+    Terms are added one by one, and the Euler-Maclaurin formula, which begins with the last of them, gives the rest.
+    """
 
     def add(k: Values, total: Values, power: Values) -> list[Values]:
         return [total + power, (q + k).called("pow", pow, -s)]
@@ -191,21 +213,21 @@ def _zeta_positive(s: Values, q: Values) -> Values:
 
 @in_float64
 def polygamma(n: Values, x: Values) -> Values:
-    """The n-th derivative of digamma, for whole n >= 0; NaN for other n.
+    """Return the n-th derivative of digamma, for integers n >= 0; else NaN.
 
     For n >= 1 it is (-1)^(n + 1) n! zeta(n + 1, x) (Abramowitz & Stegun 6.4.10).
     """
-    is_whole = n.compare("oge", 0.0) & n.floor().equals(n)
-    order = (is_whole & n.above(0.0)).select(n, 1.0)
+    is_integer = n.compare("oge", 0.0) & n.floor().equals(n)
+    order = (is_integer & n.above(0.0)).select(n, 1.0)
     size = order.called("factorial", _factorial) * (order + 1.0).called("zeta", zeta, x)
     half = order * 0.5
     out = half.floor().equals(half).select(-size, size)
     out = n.equals(0.0).rarely("digamma", digamma, [x], out)
-    return is_whole.select(out, math.nan)
+    return is_integer.select(out, math.nan)
 
 
 def _factorial(n: Values) -> Values:
-    """n! of a whole number, as long as it is finite."""
+    """Return n! of an integer, as long as it is finite."""
     most = {32: 35.0, 64: 171.0}[n.bits]
 
     def multiply(k: Values, product: Values) -> list[Values]:

@@ -14,7 +14,10 @@ _LARGE = {32: 2.0**13, 64: 2.0**28}
 
 @in_float64
 def asinh(x: Values) -> Values:
-    """log(|x| + sqrt(x^2 + 1)), as log1p where that is near 1; 2|x| where x^2 might overflow."""
+    """Return log(|x| + sqrt(x^2 + 1)).
+
+    Near 1 it is a log1p; where x^2 might overflow, the argument is 2|x|.
+    """
     size = x.abs()
     square = size * size
     near = log1p(size + square / ((square + 1.0).sqrt() + 1.0))
@@ -23,7 +26,10 @@ def asinh(x: Values) -> Values:
 
 @in_float64
 def acosh(x: Values) -> Values:
-    """log(x + sqrt(x^2 - 1)); with t = x - 1 that is log1p(t + sqrt(2 t + t^2)). NaN below 1."""
+    """Return log(x + sqrt(x^2 - 1)); NaN below 1.
+
+    With t = x - 1 it is log1p(t + sqrt(2 t + t^2)).
+    """
     t = x - 1.0
     near = log1p(t + t.fma(t, t + t).sqrt())
     return x.below(1.0).select(math.nan, x.below(_LARGE[x.bits]).select(near, log(x) + math.log(2.0)))
@@ -31,6 +37,6 @@ def acosh(x: Values) -> Values:
 
 @in_float64
 def atanh(x: Values) -> Values:
-    """log((1 + x) / (1 - x)) / 2, as log1p of 2 x / (1 - x)."""
+    """Return log((1 + x) / (1 - x)) / 2, as log1p of 2 x / (1 - x)."""
     size = x.abs()
     return (log1p((size + size) / (1.0 - size)) * 0.5).signed(x)

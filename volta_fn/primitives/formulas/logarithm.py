@@ -25,7 +25,7 @@ _LOG_64 = (
     0.40000000000008029, 0.66666666666666663,
 )  # fmt: skip
 
-#: ln 2 in two positive parts: where k is infinite, k ln 2 is so in both.
+#: ln 2 as a sum of two positive floats: where k is infinite, k ln 2 is so in both.
 _LN2 = {32: (0.6931471228599548, 5.7699990475432854e-08), 64: LN2[64]}
 
 #: The series of 2 atanh(s) = 2 s + 2/3 s^3 + s^5 (…), and what rounding takes from 2/3 and log2(e).
@@ -44,7 +44,10 @@ _THREE_QUARTERS = {32: 0x3F400000, 64: 0x3FE8000000000000}
 
 
 class _Split(NamedTuple):
-    """x = 2^k (1 + f); `shift` is k as an integer at the exponent's place."""
+    """x = 2^k (1 + f).
+
+    `shift` is k as an integer in the bits of the exponent.
+    """
 
     k: Values
     f: Values
@@ -52,7 +55,7 @@ class _Split(NamedTuple):
 
 
 def _split(x: Values) -> _Split:
-    """For positive finite normal x."""
+    """Split a positive finite normal x."""
     bits = x.as_bits() - _THREE_QUARTERS[x.bits]
     significand = (1 << SIGNIFICAND[x.bits]) - 1
     f = ((bits & significand) + _THREE_QUARTERS[x.bits]).as_float() - 1.0
@@ -61,7 +64,7 @@ def _split(x: Values) -> _Split:
 
 
 def _split_any(x: Values) -> _Split:
-    """For positive finite x: subnormal numbers are made normal first."""
+    """Split a positive finite x; subnormal numbers are made normal first."""
     digits = SIGNIFICAND[x.bits] + 1
     tiny = x.below(2.0 ** (1 - BIAS[x.bits]))
     k, f, shift = _split(tiny.select(x * 2.0**digits, x))
@@ -69,7 +72,7 @@ def _split_any(x: Values) -> _Split:
 
 
 def _less(f: Values, k: Values | None = None) -> Values:
-    """t, where log(1 + f) = f - t; with k, less the small part of k ln 2."""
+    """Return t, where log(1 + f) = f - t; with k, less the small part of k ln 2."""
     rest = None if k is None else k * -_LN2[f.bits][1]
     if f.bits == 32:
         square = f * f
@@ -82,18 +85,21 @@ def _less(f: Values, k: Values | None = None) -> Values:
 
 
 def _finished(result: Values, x: Values) -> Values:
-    """The logarithm of x where it is not the ordinary `result`: of 0, negative numbers, infinity, NaN."""
+    """Replace the logarithm of 0, negative numbers, infinity and NaN."""
     outside = x.equals(0.0).select(-math.inf, x.like(math.nan))
     return x.above(0.0).select(x.below(math.inf).select(result, x), outside)
 
 
-def _logarithm(x: Values, of_parts: Callable[[Values, Values], Values]) -> Values:
-    """The logarithm of any x from that of k and f. Instructions, if there are any, split special x such that its formula is right."""
-    if (parts := x.taken_apart()) is not None:
-        k, whole = parts
-        return of_parts(whole.below(1.0).select(k + 1.0, k), whole - 1.0)
+def _logarithm(x: Values, combine: Callable[[Values, Values], Values]) -> Values:
+    """Return the logarithm of any x from that of k and f.
+
+    Instructions, if there are any, split special x such that its formula is right.
+    """
+    if (by_instructions := x.exponent_and_significand()) is not None:
+        k, significand = by_instructions
+        return combine(significand.below(1.0).select(k + 1.0, k), significand - 1.0)
     split = _split_any(x)
-    return _finished(of_parts(split.k, split.f), x)
+    return _finished(combine(split.k, split.f), x)
 
 
 def _natural(k: Values, f: Values) -> Values:
@@ -102,21 +108,23 @@ def _natural(k: Values, f: Values) -> Values:
 
 @of_numpy(np.log)
 def log(x: Values) -> Values:
-    """The natural logarithm."""
+    """Return the natural logarithm."""
     return _logarithm(x, _natural)
 
 
 @of_numpy(np.log2)
 def log2(x: Values) -> Values:
-    """The logarithm to base 2, exact for powers of 2."""
+    """Return the logarithm to base 2, exact for powers of 2."""
     return _logarithm(x, lambda k, f: (f - _less(f)).fma(LOG2_E, k))
 
 
-def log2_in_parts(x: Values) -> tuple[Values, Values]:
-    """The logarithm to base 2 in two parts, with a dozen digits more than one has.
+def log2_as_sum(x: Values) -> tuple[Values, Values]:
+    """Return the logarithm to base 2 as a sum of two floats.
 
-    With s = f / (2 + f), log(1 + f) = 2 s + 2/3 s^3 + …; the first two terms are kept in two parts. For x = 0, infinity, NaN the first
-    part is all.
+    It has a dozen digits more than one float.
+
+    With s = f / (2 + f), log(1 + f) = 2 s + 2/3 s^3 + …; the first two terms are kept as sums of two floats. For x = 0,
+    infinity, NaN the first one is all.
     """
     k, f, _ = _split_any(x)
     below, below_error = exact_sum_ordered(2.0, f)
@@ -143,7 +151,10 @@ def log2_in_parts(x: Values) -> tuple[Values, Values]:
 
 @of_numpy(np.log1p)
 def log1p(x: Values) -> Values:
-    """log(1 + x): the exponent is that of 1 + x rounded, but f = 2^-k x + (2^-k - 1) is made of x itself."""
+    """Return log(1 + x).
+
+    The exponent is that of 1 + x rounded, but f = 2^-k x + (2^-k - 1) is made of x itself.
+    """
     total = x + 1.0
     k, _, shift = _split(total)
     one = x.like(1.0).as_bits()
@@ -153,7 +164,10 @@ def log1p(x: Values) -> Values:
 
 
 def logaddexp(x: Values, y: Values) -> Values:
-    """log(e^x + e^y) = max + log1p(e^-|x - y|); equal infinities, whose difference is NaN, add log 2 to themselves."""
+    """Return log(e^x + e^y) = max + log1p(e^-|x - y|).
+
+    Equal infinities, whose difference is NaN, add log 2 to themselves.
+    """
     distance = x.equals(y).select(0.0, (x - y).abs())
     largest = (x.is_nan() | y.is_nan()).select(x + y, x.at_least(y))
     return largest + log1p(exp(-distance))

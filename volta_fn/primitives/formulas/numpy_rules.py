@@ -1,4 +1,4 @@
-"""Arithmetic where NumPy's own function differs from what the primitive means, or has none: quotients, rounding, roots, powers."""
+"""NumPy rules of arithmetic that NumPy defines otherwise, or lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def _rounded(x: np.ndarray, dtype: np.dtype, out: np.ndarray | None) -> np.ndarr
 
 
 def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x / y; of integers the quotient rounded toward zero, which is -1 (all bits 1) when y is 0 and wraps when it overflows."""
+    """Return x / y; of integers rounded toward zero.
+
+    For y = 0 it is -1 (all bits 1); it wraps when it overflows.
+    """
     if x.dtype.kind not in "iu":
         return np.divide(x, y)
     quotient = np.floor_divide(x, y)
@@ -33,7 +36,10 @@ def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """What `div`, rounded toward zero, leaves of x: it has x's sign. Integers by 0 leave x, floats NaN."""
+    """Return what `div`, rounded toward zero, leaves of x, with x's sign.
+
+    Integers by 0 leave x, floats NaN.
+    """
     rest = np.fmod(x, y)
     return np.where(y == 0, x, rest) if x.dtype.kind in "iu" else rest
 
@@ -42,20 +48,23 @@ def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def sign(x: np.ndarray) -> np.ndarray:
-    """-1, 0 or 1; zeros keep their sign and NaN stays; x / |x| for complex x."""
+    """Return -1, 0 or 1; zeros keep their sign and NaN stays; x / |x| for complex x."""
     out = np.sign(x)
     return out if x.dtype.kind in "iuc" else np.copysign(out, x)
 
 
 def round_half_away(x: np.ndarray) -> np.ndarray:
-    """The nearest whole number; halves go away from zero."""
-    whole = np.trunc(x)
-    half_or_more = np.abs(x - whole) >= 0.5
-    return whole + np.copysign(half_or_more.astype(x.dtype), x)
+    """Return the nearest integer; halves go away from zero."""
+    integral = np.trunc(x)
+    half_or_more = np.abs(x - integral) >= 0.5
+    return integral + np.copysign(half_or_more.astype(x.dtype), x)
 
 
 def nextafter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The next value of the dtype after x in the direction of y; of equal ones y, as C says (NumPy's float16 gave x up to some version)."""
+    """Return the next value of the dtype after x in the direction of y.
+
+    Of equal ones it is y, as C says (NumPy's float16 gave x up to some version).
+    """
     return np.where(x == y, y, np.nextafter(x, y))
 
 
@@ -63,17 +72,20 @@ def nextafter(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def rsqrt(x: np.ndarray) -> np.ndarray:
-    """1 / sqrt(x); infinite at zero, with its sign."""
+    """Return 1 / sqrt(x); infinite at zero, with its sign."""
     return np.reciprocal(np.sqrt(_widened(x))).astype(x.dtype, copy=False)
 
 
 def cbrt(x: np.ndarray) -> np.ndarray:
-    """The real cube root."""
+    """Return the real cube root."""
     return np.cbrt(x)
 
 
 def logistic(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """1 / (1 + exp(-x)), on the left as exp(x) / (1 + exp(x)), so that no power overflows."""
+    """Return 1 / (1 + exp(-x)) without overflow.
+
+    On the left it is exp(x) / (1 + exp(x)).
+    """
     if x.dtype.kind == "c":
         return _rounded(_logistic_complex(x), x.dtype, out)
     wide = _widened(x)
@@ -97,7 +109,10 @@ def _logistic_complex(x: np.ndarray) -> np.ndarray:
 
 
 def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
-    """x to the power y; for integers a negative power is the exact value rounded toward zero (and 0 for x = 0)."""
+    """Return x to the power y.
+
+    For integers a negative power is the exact value rounded toward zero (and 0 for x = 0).
+    """
     if x.dtype.kind != "i":
         return np.power(x, y)
     one, zero = x.dtype.type(1), x.dtype.type(0)
@@ -107,7 +122,10 @@ def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
 
 
 def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.ndarray:
-    """x to a whole power by repeated squaring; one negative power is the reciprocal of the positive one."""
+    """Return x to an integer power by repeated squaring.
+
+    A negative power is the reciprocal of the positive one.
+    """
     if y == 2 and out is not None and x.dtype.itemsize != _NARROW:
         return np.multiply(x, x, out=out)
     result, square = None, _widened(x)
@@ -122,7 +140,6 @@ def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.n
 
 
 def _unsigned(x: np.ndarray) -> np.ndarray:
-    """The same bits as an unsigned integer."""
     return x.view(f"u{x.dtype.itemsize}")
 
 
@@ -130,28 +147,34 @@ def _unsigned(x: np.ndarray) -> np.ndarray:
 
 
 def shift_left(x: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """x << count, with zeros moving in; 0 for a count outside 0, …, width - 1."""
+    """Return x << count, with zeros moving in; 0 for a count outside 0, …, width - 1."""
     return np.left_shift(x, count)
 
 
 def shift_right_arithmetic(x: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """x >> count, with copies of the sign bit moving in (of unsigned integers, too); only copies for a count outside 0, …, width - 1."""
+    """Return x >> count, with copies of the sign bit moving in.
+
+    That holds for unsigned integers, too; there are only copies for a count outside 0, …, width - 1.
+    """
     signed = f"i{x.dtype.itemsize}"
     return np.right_shift(x.view(signed), count.view(signed)).view(x.dtype)
 
 
 def shift_right_logical(x: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """x >> count, with zeros moving in; 0 for a count outside 0, …, width - 1."""
+    """Return x >> count, with zeros moving in; 0 for a count outside 0, …, width - 1."""
     return np.right_shift(_unsigned(x), _unsigned(count)).view(x.dtype)
 
 
 def population_count(x: np.ndarray) -> np.ndarray:
-    """The number of bits that are 1."""
+    """Return the number of bits that are 1."""
     return np.bitwise_count(_unsigned(x)).astype(x.dtype)
 
 
 def clz(x: np.ndarray) -> np.ndarray:
-    """The number of zeros above the highest bit that is 1; the width for 0."""
+    """Return the number of zeros above the highest bit that is 1.
+
+    For 0 it is the width.
+    """
     width = 8 * x.dtype.itemsize
     smeared = _unsigned(x)
     step = 1

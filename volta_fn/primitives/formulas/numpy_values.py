@@ -1,4 +1,4 @@
-"""Formulas evaluated by NumPy: `Values` that are NumPy arrays, and evaluation rules made of formulas.
+"""Formulas evaluated by NumPy: `Values` that are NumPy arrays.
 
 Each step of a formula is a pass over memory. On blocks of a few thousand elements those passes run at the speed of the cache, whatever the
 size of the array.
@@ -26,7 +26,9 @@ Formula = Callable[..., Any]
 
 
 def evaluated(formula: Formula) -> Callable[..., np.ndarray]:
-    """Return the evaluation rule of a primitive with this formula: a function of float arrays of one dtype, which broadcast.
+    """Return the evaluation rule of a primitive with this formula.
+
+    It is a function of float arrays of one dtype, which broadcast.
 
     float16 and bfloat16 compute in float32.
     """
@@ -39,7 +41,10 @@ def evaluated(formula: Formula) -> Callable[..., np.ndarray]:
 
 
 def blockwise(function: Callable[..., np.ndarray], *operands: np.ndarray) -> np.ndarray:
-    """Return a function of one-dimensional float32 or float64 arrays, applied to blocks of float operands of any shape and dtype."""
+    """Apply a function of vectors of float32 or float64 to blocks of operands.
+
+    They may have any shape and float dtype.
+    """
     dtype = operands[0].dtype
     work = _FLOAT64 if dtype == _FLOAT64 else _FLOAT32
     shape = np.broadcast_shapes(*[x.shape for x in operands])
@@ -53,7 +58,7 @@ def blockwise(function: Callable[..., np.ndarray], *operands: np.ndarray) -> np.
 
 
 def of_numpy(function: Callable[..., Any]) -> Callable[[Formula], Formula]:
-    """Decorate the formula of a function that NumPy has: for NumPy arrays NumPy's is taken."""
+    """Decorate a formula to be replaced by NumPy's function for NumPy arrays."""
 
     def decorate(formula: Formula) -> Formula:
         @functools.wraps(formula)
@@ -68,19 +73,25 @@ def of_numpy(function: Callable[..., Any]) -> Callable[[Formula], Formula]:
 
 
 def fused_multiply_add(x: Any, y: Any, z: Any) -> Any:
-    """Return x y + z rounded once, in float64 (in which products of float32 are exact, and those of float64 must not overflow)."""
+    """Return x y + z rounded once, in float64.
+
+    In it products of float32 are exact, and those of float64 must not overflow.
+    """
     if x.dtype == _FLOAT32:
         return x.astype(np.float64) * y + z
     return _fused(x, y, z)
 
 
 def _fused(x: Any, y: Any, z: Any) -> Any:
-    """Product and sum with their rounding errors, exactly (Dekker 1971, Knuth's two-sum), and then one addition of the errors."""
+    """Add the rounding errors of product and sum in one addition.
+
+    They are exact (Dekker 1971, Knuth's two-sum).
+    """
     product = x * y
     product_error = _product_error(x, y, product)
     total = product + z
-    part = total - product
-    total_error = (product - (total - part)) + (z - part)
+    added = total - product
+    total_error = (product - (total - added)) + (z - added)
     fused = total + (total_error + product_error)
     return np.where(np.isfinite(fused), fused, np.where(np.isinf(z) & np.isfinite(x) & np.isfinite(y), z, total))
 
@@ -210,24 +221,24 @@ class NumpyValues(Values):
         return NumpyValues(np.sqrt(self.x))
 
     def nearest(self) -> NumpyValues:
-        """Return the nearest whole number, halves to even."""
+        """Return the nearest integer, halves to even."""
         return NumpyValues(np.rint(self.x))
 
     def nearest_away(self) -> NumpyValues:
-        """Return the nearest whole number, halves away from zero."""
-        whole = np.trunc(self.x)
-        return NumpyValues(whole + np.copysign((np.abs(self.x - whole) >= 0.5).astype(self.x.dtype), self.x))
+        """Return the nearest integer, halves away from zero."""
+        integral = np.trunc(self.x)
+        return NumpyValues(integral + np.copysign((np.abs(self.x - integral) >= 0.5).astype(self.x.dtype), self.x))
 
     def floor(self) -> NumpyValues:
-        """Return the largest whole number not above."""
+        """Return the largest integer not above."""
         return NumpyValues(np.floor(self.x))
 
     def ceil(self) -> NumpyValues:
-        """Return the smallest whole number not below."""
+        """Return the smallest integer not below."""
         return NumpyValues(np.ceil(self.x))
 
     def trunc(self) -> NumpyValues:
-        """Return the whole number toward zero."""
+        """Return the integer toward zero."""
         return NumpyValues(np.trunc(self.x))
 
     def signed(self, model: NumpyValues | Scalar) -> NumpyValues:
@@ -251,7 +262,7 @@ class NumpyValues(Values):
         return NumpyValues(self.x.astype(np.float32))
 
     def as_integer(self) -> NumpyValues:
-        """Return a whole number in a float as a signed integer of the same width."""
+        """Return an integral float as a signed integer of the same width."""
         return NumpyValues(self.x.astype(f"i{self.x.dtype.itemsize}"))
 
     def number(self) -> NumpyValues:
@@ -259,17 +270,17 @@ class NumpyValues(Values):
         return NumpyValues(self.x.astype(f"f{self.x.dtype.itemsize}"))
 
     def bits_of_table(self, name: str, table: bytes) -> NumpyValues:
-        """Only sines, cosines and tangents need this, which NumPy has."""
+        """Raise: only trigonometric functions, which NumPy has, need this."""
         raise NotImplementedError
 
-    def quarter_turns(self) -> tuple[NumpyValues, NumpyValues, NumpyValues]:
-        """Only sines, cosines and tangents need this, which NumPy has."""
+    def quarter_periods(self) -> tuple[NumpyValues, NumpyValues, NumpyValues]:
+        """Raise: only trigonometric functions, which NumPy has, need this."""
         raise NotImplementedError
 
-    # whole numbers in floats
+    # integers in floats
 
-    def small_whole(self) -> NumpyValues:
-        """Return a small float rounded to a whole number."""
+    def small_integer(self) -> NumpyValues:
+        """Return a small float rounded to an integer."""
         return self.nearest()
 
     def small_float(self) -> NumpyValues:
@@ -277,18 +288,18 @@ class NumpyValues(Values):
         return self.number()
 
     def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[NumpyValues, NumpyValues]:
-        """Return n, the whole number next to self * factor + addend, and as an integer n + offset."""
+        """Return the integer nearest to self * factor + addend, and its sum with offset."""
         n = self.mad(factor, addend).nearest()
         return n, n.as_integer() + offset
 
     def power_of_two(self) -> NumpyValues:
-        """Return 2^n of a whole number n, where that is a normal number."""
+        """Return 2^n of an integer n, where that is a normal number."""
         return ((self.as_integer() + BIAS[self.bits]) << SIGNIFICAND[self.bits]).as_float()
 
     # control flow
 
     def rarely(self, name: str, write: Callable[..., Values], arguments: Sequence[NumpyValues], usual: NumpyValues) -> NumpyValues:
-        """Return ``write(*arguments)`` where this condition holds, computed only there, and else `usual`."""
+        """Return ``write(*arguments)`` where this holds, computed there, else `usual`."""
         if not self.x.any():
             return usual
         found: Any = write(*[NumpyValues(np.broadcast_to(a.x, self.x.shape)[self.x]) for a in arguments])
@@ -304,7 +315,7 @@ class NumpyValues(Values):
         return values
 
     def choose(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: NumpyValues) -> NumpyValues:
-        """Return ``yes(*arguments)`` where this condition holds, else ``no(*arguments)``, each computed only there."""
+        """Return ``yes(*arguments)`` or ``no(*arguments)``, each computed where needed."""
         if self.x.all():
             return self.new(yes(*arguments).x)
         if not self.x.any():
@@ -332,7 +343,7 @@ class NumpyValues(Values):
         return NumpyValues(np.minimum(self.x, self.like(high).x)) if high else super().capped(high)
 
     def polynomial(self, coefficients: Sequence[Scalar], square: NumpyValues | None = None) -> NumpyValues:
-        """Return the polynomial with these coefficients, highest power first, by Horner's rule in one array."""
+        """Return the polynomial by Horner's rule, in one array."""
         first, second, *rest = [self.like(c).x for c in coefficients]
         result = self.x * first
         result += second

@@ -1,6 +1,6 @@
-"""Large arguments of trigonometric functions, by the method of Payne and Hanek (1983).
+"""Reduction of large angles by the method of Payne and Hanek (1983).
 
-|x| = m 2^e with a whole number m of 53 bits, and of 2^e 2/pi only some bits matter: those worth 4 or more give whole turns, and those far
+|x| = m 2^e with an integer m of 53 bits, and of 2^e 2/pi only some bits matter: those worth 4 or more give full periods, and those far
 below add nothing. They are cut out of the digits of 2/pi, which are in memory, 53 at a time, and multiplied by m.
 """
 
@@ -25,16 +25,16 @@ _HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
 
 
 def reduced_large(x: V) -> tuple[V, V, V]:
-    """`Values.quarter_turns` of float64."""
+    """`Values.quarter_periods` of float64."""
     bits = x.as_bits()
     exponent = (bits.shift_right(52) & 0x7FF) - 1075
-    whole = ((bits & ((1 << 52) - 1)) | (1075 << 52)).as_float()
+    integral = ((bits & ((1 << 52) - 1)) | (1075 << 52)).as_float()
     first, second, third = [_window(exponent, k) * 2.0 ** (2 - _WINDOW * (k + 1)) for k in range(3)]
-    k1, rest1, error1 = _whole_part(*exact_product(whole, first))
-    high, error2 = exact_product(whole, second)
+    k1, rest1, error1 = _integer_and_rest(*exact_product(integral, first))
+    high, error2 = exact_product(integral, second)
     near, error3 = exact_sum(rest1, high)
     k2 = near.nearest()
-    low = (error3 + error2) + whole * third
+    low = (error3 + error2) + integral * third
     turned, more = exact_sum(near - k2, low + (x - x))
     r, rest = exact_product(turned, _HALF_PI[0])
     rest = rest + turned.fma(_HALF_PI[1], more * _HALF_PI[0])
@@ -43,14 +43,17 @@ def reduced_large(x: V) -> tuple[V, V, V]:
     return negative.select(-quarters, quarters), negative.select(-r, r), negative.select(-rest, rest)
 
 
-def _whole_part(high: V, low: V) -> tuple[V, V, V]:
-    """(k, rest, more) with high + low = k + more + rest, k and more whole."""
+def _integer_and_rest(high: V, low: V) -> tuple[V, V, V]:
+    """Return (k, rest, more) with high + low = k + more + rest, k and more integers."""
     k, more = high.nearest(), low.nearest()
     return k, (high - k) + (low - more), more
 
 
 def _window(exponent: V, number: int) -> V:
-    """53 bits of 2^exponent 2/pi as a whole number, the first of them (of window 0) being worth 2."""
+    """Return 53 bits of 2^exponent 2/pi as an integer.
+
+    The first of them (of window 0) is worth 2.
+    """
     most = exponent.above(971).select(971, exponent)
     bounded = most.below(-60).select(-60, most)
     lowest = (TWO_OVER_PI_BITS + 2 - _WINDOW * (number + 1)) - bounded

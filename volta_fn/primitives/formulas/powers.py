@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.primitives.formulas.exponential import exp2, exp2_of_sum
-from volta_fn.primitives.formulas.logarithm import log2, log2_in_parts
+from volta_fn.primitives.formulas.logarithm import log2, log2_as_sum
 from volta_fn.primitives.formulas.numpy_values import of_numpy
 from volta_fn.primitives.formulas.precision import exact_product, exact_sum_ordered, in_float64
 from volta_fn.primitives.formulas.values import Values
@@ -16,18 +16,21 @@ from volta_fn.primitives.formulas.values import Values
 
 @of_numpy(np.power)
 def pow(x: Values, y: Values) -> Values:  # the primitive's name
-    """x^y = 2^(y log2 |x|), where the logarithm has a dozen digits more than the result: float32 computes in float64 if it can."""
+    """Return x^y = 2^(y log2 |x|).
+
+    The logarithm has a dozen digits more than the result: float32 computes in float64 if it can.
+    """
     size = x.abs()
     if x.bits == 32 and x.widens:
         exponent = log2(size.widened()) * y.widened()
         power = exp2(exponent).narrowed()
     else:
-        power = _power_in_parts(size, y)
+        power = _power_by_sum(size, y)
     return _special(x, y, power)
 
 
-def _power_in_parts(size: Values, y: Values) -> Values:
-    high, low = log2_in_parts(size)
+def _power_by_sum(size: Values, y: Values) -> Values:
+    high, low = log2_as_sum(size)
     most = {32: 1e30, 64: 1e290}[y.bits]
     factor = y.clamped(-most, most)
     product, error = exact_product(high, factor)
@@ -37,16 +40,19 @@ def _power_in_parts(size: Values, y: Values) -> Values:
 
 
 def _special(x: Values, y: Values, power: Values) -> Values:
-    """x^y from |x|^y, as C has it: 1 for x = 1 and for y = 0 even with NaN; of negative x only whole powers."""
+    """Return x^y from |x|^y, as C defines it.
+
+    It is 1 for x = 1 and for y = 0 even with NaN; of negative x there are only integer powers.
+    """
     size, infinite = x.abs(), y.abs().equals(math.inf)
     one = size.equals(1.0)
     power = (infinite & one).select(1.0, power)
-    whole = y.trunc().equals(y)
+    integral = y.trunc().equals(y)
     half = y * 0.5
-    odd = whole & half.trunc().compare("one", half) & y.abs().below(2.0 ** (24 if x.bits == 32 else 53))
+    odd = integral & half.trunc().compare("one", half) & y.abs().below(2.0 ** (24 if x.bits == 32 else 53))
     negative = x.as_bits().below(0)
     power = (negative & odd).select(-power, power)
-    nowhere = negative & ~whole & size.above(0.0) & size.below(math.inf)
+    nowhere = negative & ~integral & size.above(0.0) & size.below(math.inf)
     power = nowhere.select(math.nan, power)
     power = (x.is_nan() | y.is_nan()).select(x + y, power)
     return (x.equals(1.0) | y.equals(0.0)).select(1.0, power)
@@ -54,7 +60,10 @@ def _special(x: Values, y: Values, power: Values) -> Values:
 
 @in_float64
 def cbrt(x: Values) -> Values:
-    """2^(log2(|x|) / 3), and a step of Newton's with an exact residual. Powers of 8 keep cubes in range."""
+    """Return 2^(log2(|x|) / 3), and a step of Newton's with an exact residual.
+
+    Powers of 8 keep cubes in range.
+    """
     finite = x.abs().below(math.inf)
     return finite.select(_cbrt_finite(finite.select(x, 1.0)), x)
 
@@ -73,7 +82,9 @@ def _cbrt_finite(x: Values) -> Values:
 
 
 def integer_pow(x: Any, *, y: int) -> Any:
-    """x (a value with operators) to a whole power known beforehand, multiplied in the order of repeated squaring.
+    """Raise x to an integer power known beforehand.
+
+    x is a value with operators, multiplied in the order of repeated squaring.
 
     Only floats have the power 0 and negative ones.
     """

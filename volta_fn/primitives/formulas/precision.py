@@ -1,4 +1,4 @@
-"""More digits than a dtype has: sums and products with their rounding errors, and float32 by way of float64."""
+"""More digits than a dtype has: rounding errors, and float32 in float64."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ V = TypeVar("V", bound=Values)
 
 
 def exact_product(x: V, y: V | float) -> tuple[V, V]:
-    """x y rounded, and what was rounded off."""
+    """Return x y rounded, and what was rounded off."""
     product = x * y
     return product, x.product_error(y, product)
 
 
 def exact_sum(x: V, y: V) -> tuple[V, V]:
-    """x + y rounded, and what was rounded off (Knuth)."""
+    """Return x + y rounded, and what was rounded off (Knuth)."""
     total = (x + y).held()
-    part = (total - x).held()
-    return total, (x - (total - part)) + (y - part)
+    added = (total - x).held()
+    return total, (x - (total - added)) + (y - added)
 
 
 def exact_sum_ordered(x: V | float, y: V) -> tuple[V, V]:
-    """The same for |x| >= |y| (Dekker)."""
+    """Return x + y rounded, and the error, for |x| >= |y| (Dekker)."""
     total = (x + y).held()
     return total, y - (total - x)
 
@@ -34,7 +34,7 @@ Formula = Callable[..., Values]
 
 
 def in_float64(formula: Formula) -> Formula:
-    """Decorate a formula that needs more digits than float32 has: it computes in float64 where that is at hand."""
+    """Decorate a formula to compute float32 in float64 where that is at hand."""
 
     @functools.wraps(formula)
     def widened(*operands: Values) -> Values:

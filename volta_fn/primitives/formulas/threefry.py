@@ -1,7 +1,7 @@
-"""The Threefry-2x32 block cipher, vectorised: the meaning of random bits.
+"""The Threefry-2x32 block cipher, which defines random bits.
 
-Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A key of two 32-bit words turns a counter of
-two words into two words that look random.
+Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A key of two 32-bit words encrypts a counter of
+two words to two words that look random.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ FEW = 12
 
 
 def threefry2x32(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cipher of the counters (x1, x2) under the keys (k1, k2); uint32 arrays that broadcast, two of the common shape out."""
+    """Encipher the counters (x1, x2) under the keys (k1, k2).
+
+    They are uint32 arrays that broadcast; the result is two arrays of the common shape.
+    """
     shape = np.broadcast_shapes(k1.shape, k2.shape, x1.shape, x2.shape)
     if math.prod(shape) <= FEW:
         columns = [np.broadcast_to(word, shape).ravel().tolist() for word in (k1, k2, x1, x2)]
         pairs = [encipher_one(*words) for words in zip(*columns, strict=True)]
-        whole = np.array(pairs, _UINT32).reshape(*shape, 2)
-        return whole[..., 0], whole[..., 1]
+        words_of_all = np.array(pairs, _UINT32).reshape(*shape, 2)
+        return words_of_all[..., 0], words_of_all[..., 1]
     first, second = np.empty(shape, _UINT32), np.empty(shape, _UINT32)
     first[...] = x1
     second[...] = x2
@@ -42,7 +45,7 @@ def threefry2x32(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray)
 
 
 def encipher_one(k1: int, k2: int, first: int, second: int) -> tuple[int, int]:
-    """The cipher of one counter, in Python's integers."""
+    """Encipher one counter, in Python's integers."""
     words = (k1, k2, k1 ^ k2 ^ PARITY)
     first, second = (first + k1) & _MASK, (second + k2) & _MASK
     for group in range(GROUPS):
@@ -55,7 +58,10 @@ def encipher_one(k1: int, k2: int, first: int, second: int) -> tuple[int, int]:
 
 
 def encipher(k1: np.ndarray, k2: np.ndarray, first: np.ndarray, second: np.ndarray, scratch: np.ndarray) -> None:
-    """The cipher in place. After every fourth round the next two of the key's three words are added, with the number of the group."""
+    """Encipher in place.
+
+    After every fourth round the next two of the key's three words are added, with the number of the group.
+    """
     words = (k1, k2, k1 ^ k2 ^ np.uint32(PARITY))
     first += words[0]
     second += words[1]
@@ -71,13 +77,16 @@ def encipher(k1: np.ndarray, k2: np.ndarray, first: np.ndarray, second: np.ndarr
 
 
 def evaluate_word(k1: np.ndarray, k2: np.ndarray, x1: np.ndarray, x2: np.ndarray, *, word: str) -> np.ndarray:
-    """The first or second word of the cipher, or both mixed by an exclusive or."""
+    """Return the first or second word of the cipher, or their exclusive or."""
     first, second = threefry2x32(k1, k2, x1, x2)
     return {"first": first, "second": second, "mixed": first ^ second}[word]
 
 
 def threefry2x32_word(k1: V, k2: V, x1: V, x2: V, *, word: str) -> V:
-    """Twenty rounds of an addition, a rotation and an exclusive or; after every fourth, two of the key's three words are added."""
+    """Return a word of the cipher, over `Values`.
+
+    It has twenty rounds of an addition, a rotation and an exclusive or; after every fourth, two of the key's three words are added.
+    """
     words = (k1, k2, k1 ^ k2 ^ PARITY)
     first, second = x1 + k1, x2 + k2
     for group in range(GROUPS):

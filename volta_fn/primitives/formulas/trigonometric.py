@@ -1,7 +1,7 @@
 """sin, cos, tan and their inverses.
 
-The argument is brought into one half period with pi in three parts (Cody and Waite), each subtraction a fused multiply-add. Where that is
-not enough, which is rare, a branch leads to `Values.quarter_turns`.
+The argument is brought into one half period with pi as a sum of three floats (Cody and Waite), each subtraction a fused multiply-add.
+Where that is not enough, which is rare, a branch leads to `Values.quarter_periods`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from volta_fn.primitives.formulas.numpy_values import of_numpy
 from volta_fn.primitives.formulas.precision import exact_product, exact_sum, exact_sum_ordered
 from volta_fn.primitives.formulas.values import Values
 
-#: pi in three parts.
+#: pi as a sum of three floats.
 _PI = {
     32: (3.1415927410125732421875, -8.7422776573475857731e-8, -3.4302490200117637e-15),
     64: (3.1415926535897931, 1.2246467991473532e-16, -2.994769809718339e-33),
@@ -61,22 +61,22 @@ _ATAN: dict[int, tuple[float, ...]] = {
     ),
 }  # fmt: skip
 
-#: Up to here three parts of pi do.
+#: Up to here three terms of pi do.
 _LARGE = {32: 1e5, 64: 1e9}
 
 
-def _sine(r: Values, turns: Values, rest: Values | None = None) -> Values:
-    """sin(r + rest), negated where the last bit of `turns` is set."""
+def _sine(r: Values, periods: Values, rest: Values | None = None) -> Values:
+    """Return sin(r + rest), negated where the last bit of `periods` is set."""
     square = r * r
     series = square.polynomial(_SIN[r.bits])
     sine = (square * r).fma(series, r) if rest is None else (square * r).fma(series, rest) + r
-    return (sine.as_bits() ^ (turns << (r.bits - 1))).as_float()
+    return (sine.as_bits() ^ (periods << (r.bits - 1))).as_float()
 
 
-def _reduced(x: Values, turns: Values, scale: float) -> Values:
-    """x - turns pi scale."""
-    for part in _PI[x.bits]:
-        x = turns.fma(-part * scale, x)
+def _reduced(x: Values, periods: Values, scale: float) -> Values:
+    """Return x - periods pi scale."""
+    for pi_term in _PI[x.bits]:
+        x = periods.fma(-pi_term * scale, x)
     return x
 
 
@@ -88,41 +88,44 @@ def _with_large(name: str, ordinary: Callable[[Values], Values], large: Callable
 
 @of_numpy(np.sin)
 def sin(x: Values) -> Values:
-    """The sine."""
+    """Return the sine."""
     return _with_large("sin.large", _sin_ordinary, _sin_large, x)
 
 
 def _sin_ordinary(x: Values) -> Values:
-    turns, count = x.counted(1 / math.pi)
-    sine = _sine(_reduced(x, turns, 1.0), count)
+    periods, count = x.counted(1 / math.pi)
+    sine = _sine(_reduced(x, periods, 1.0), count)
     return x.equals(0.0).select(x, sine)
 
 
 def _sin_large(x: Values) -> Values:
-    """In quarter turns: an odd number of them makes the sine a cosine."""
-    return _of_quarters(*x.quarter_turns())
+    """Reduce to quarter periods: an odd number of them makes the sine a cosine."""
+    return _of_quarters(*x.quarter_periods())
 
 
 @of_numpy(np.cos)
 def cos(x: Values) -> Values:
-    """The cosine."""
+    """Return the cosine."""
     return _with_large("cos.large", _cos_ordinary, _cos_large, x)
 
 
 def _cos_ordinary(x: Values) -> Values:
-    """The zeros of the cosine are at (n + 1/2) pi."""
-    turns, count = x.abs().counted(1 / math.pi, -0.5)
-    halves = turns.fma(2.0, 1.0)
+    """Reduce by multiples of pi: the zeros of the cosine are at (n + 1/2) pi."""
+    periods, count = x.abs().counted(1 / math.pi, -0.5)
+    halves = periods.fma(2.0, 1.0)
     return _sine(_reduced(x.abs(), halves, 0.5), count + 1)
 
 
 def _cos_large(x: Values) -> Values:
-    quarters, r, rest = x.quarter_turns()
+    quarters, r, rest = x.quarter_periods()
     return _of_quarters(quarters + 1, r, rest)
 
 
 def _of_quarters(quarters: Values, r: Values, rest: Values) -> Values:
-    """sin(r + rest + quarters pi/2), |r| <= pi/4: the cosine of r is the sine of pi/2 - |r|."""
+    """Return sin(r + rest + quarters pi/2), |r| <= pi/4.
+
+    The cosine of r is the sine of pi/2 - |r|.
+    """
     odd = (quarters & 1).compare("ne", 0)
     high, low, _ = _PI[r.bits]
     complement, error = exact_sum_ordered(r.like(high / 2), -r.abs())
@@ -133,34 +136,37 @@ def _of_quarters(quarters: Values, r: Values, rest: Values) -> Values:
 
 @of_numpy(np.tan)
 def tan(x: Values) -> Values:
-    """The tangent."""
+    """Return the tangent."""
     return _with_large("tan.large", _tan_ordinary, _tan_large, x)
 
 
 def _tan_ordinary(x: Values) -> Values:
     """Here the error of r counts, too: r + rest is the reduced argument."""
-    turns, count = x.counted(2 / math.pi)
-    first, second, third = [-part * 0.5 for part in _PI[x.bits]]
-    product, error = exact_product(turns, second)
-    r, rest = exact_sum(turns.fma(first, x), product)
-    rest = turns.fma(third, rest + error)
+    periods, count = x.counted(2 / math.pi)
+    first, second, third = [-pi_term * 0.5 for pi_term in _PI[x.bits]]
+    product, error = exact_product(periods, second)
+    r, rest = exact_sum(periods.fma(first, x), product)
+    rest = periods.fma(third, rest + error)
     return x.equals(0.0).select(x, _tangent(r, rest, count))
 
 
 def _tan_large(x: Values) -> Values:
-    quarters, r, rest = x.quarter_turns()
+    quarters, r, rest = x.quarter_periods()
     return _tangent(r, rest, quarters)
 
 
 def _tangent(r: Values, rest: Values, quarters: Values) -> Values:
-    """tan(r + rest + quarters pi/2): an odd number of quarters makes it -1 / tan(r)."""
+    """Return tan(r + rest + quarters pi/2); for odd quarters it is -1 / tan(r)."""
     square = r * r
     tangent = (square * r).fma(square.polynomial(_TAN[r.bits]), rest) + r
     return (quarters & 1).compare("ne", 0).select(-1.0 / tangent, tangent)
 
 
-def _asin_parts(x: Values) -> tuple[Values, Values, Values]:
-    """Whether |x| > 1/2, and in two parts the arc sine of |x| or, if so, of sqrt((1 - |x|) / 2)."""
+def _asin_as_sum(x: Values) -> tuple[Values, Values, Values]:
+    """Return whether |x| > 1/2, and the arc sine as a sum of two floats.
+
+    It is that of |x| or, if so, of sqrt((1 - |x|) / 2).
+    """
     size = x.abs()
     big = size.above(0.5)
     square = big.select(size.fma(-0.5, 0.5), size * size)
@@ -169,15 +175,18 @@ def _asin_parts(x: Values) -> tuple[Values, Values, Values]:
 
 
 def asin(x: Values) -> Values:
-    """The arc sine: asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
-    big, root, rest = _asin_parts(x)
+    """Return the arc sine: asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
+    big, root, rest = _asin_as_sum(x)
     high, low, _ = _PI[x.bits]
     return big.select(root.fma(-2.0, high / 2) + rest.fma(-2.0, low / 2), root + rest).signed(x)
 
 
 def acos(x: Values) -> Values:
-    """The arc cosine: acos(x) = 2 asin(sqrt((1 - x) / 2)) = pi - 2 asin(sqrt((1 + x) / 2)) = pi/2 - asin(x)."""
-    big, root, rest = _asin_parts(x)
+    """Return the arc cosine.
+
+    acos(x) = 2 asin(sqrt((1 - x) / 2)) = pi - 2 asin(sqrt((1 + x) / 2)) = pi/2 - asin(x).
+    """
+    big, root, rest = _asin_as_sum(x)
     high, low, _ = _PI[x.bits]
     angle = root + rest
     outer = x.below(0.0).select(root.fma(-2.0, high) + rest.fma(-2.0, low), angle * 2.0)
@@ -189,7 +198,7 @@ def _arc(square: Values, ratio: Values) -> Values:
 
 
 def atan(x: Values) -> Values:
-    """The arc tangent; beyond 1, pi/2 - atan(1 / x)."""
+    """Return the arc tangent; beyond 1 it is pi/2 - atan(1 / x)."""
     size = x.abs()
     big = size.above(1.0)
     ratio = big.select(1.0 / size, size)
@@ -199,7 +208,10 @@ def atan(x: Values) -> Values:
 
 
 def atan2(y: Values, x: Values) -> Values:
-    """The angle of the point (x, y): of the smaller coordinate over the larger one, then put into its octant."""
+    """Return the angle of the point (x, y).
+
+    It is that of the smaller coordinate over the larger one, moved to its octant.
+    """
     high, low, _ = _PI[x.bits]
     rise, run = y.abs(), x.abs()
     steep = rise.above(run)

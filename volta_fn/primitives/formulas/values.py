@@ -16,12 +16,12 @@ Scalar = float | int | bool
 #: Bits of the significand, and what is added to the exponent, by width.
 SIGNIFICAND, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
 
-#: Adding it rounds a small number to a whole one, which is then in the last bits.
+#: Adding it rounds a small number to an integer, which is then in the last bits.
 MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
 
 
 class Values:
-    """A floating-point number, an integer or a condition in a function that is being written; or a vector of them."""
+    """A float, an integer or a condition, or a vector of them, in a formula."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class Values:
 
     @abstractmethod
     def like(self, value: Scalar | Self) -> Self:
-        """A Python number as one of this type; values are as they are."""
+        """Return a Python number as one of this type; values are returned as they are."""
 
     # arithmetic
 
@@ -79,7 +79,7 @@ class Values:
 
     @abstractmethod
     def shift_right(self, count: Self | Scalar, *, signed: bool = False) -> Self:
-        """The bits moved right; what moves in is zeros, or copies of the sign."""
+        """Shift right; zeros or copies of the sign move in."""
 
     def __radd__(self, other: Scalar) -> Self:
         return self.like(other) + self
@@ -97,23 +97,26 @@ class Values:
 
     @abstractmethod
     def compare(self, predicate: str, other: Self | Scalar) -> Self:
-        """``olt``, ``une``, … for floats (o: and neither is NaN; u: or one is); ``eq``, ``slt``, ``ult``, … for integers."""
+        """Compare by LLVM's predicates.
+
+        They are ``olt``, ``une``, … for floats (o: and neither is NaN; u: or one is); ``eq``, ``slt``, ``ult``, … for integers.
+        """
 
     @abstractmethod
     def below(self, other: Self | Scalar) -> Self:
-        """self < other (of floats: false with NaN; of integers: as signed numbers)."""
+        """Return self < other (of floats: false with NaN; of integers: as signed numbers)."""
 
     @abstractmethod
     def above(self, other: Self | Scalar) -> Self:
-        """self > other."""
+        """Return self > other."""
 
     @abstractmethod
     def equals(self, other: Self | Scalar) -> Self:
-        """self == other."""
+        """Return self == other."""
 
     @abstractmethod
     def is_nan(self) -> Self:
-        """Whether it is not a number."""
+        """Return whether it is NaN."""
 
     @abstractmethod
     def select(self, yes: Self | Scalar, no: Self | Scalar) -> Self:
@@ -123,110 +126,121 @@ class Values:
 
     @abstractmethod
     def fma(self, factor: Self | Scalar, addend: Self | Scalar) -> Self:
-        """self * factor + addend, rounded once."""
+        """Return self * factor + addend, rounded once."""
 
     @abstractmethod
     def mad(self, factor: Self | Scalar, addend: Self | Scalar) -> Self:
-        """self * factor + addend, rounded once or twice."""
+        """Return self * factor + addend, rounded once or twice."""
 
     def held(self) -> Self:
-        """The same number, which compilers that simplify sums cannot see through."""
+        """Return the same number, opaque to compilers that simplify sums."""
         return self
 
     @abstractmethod
     def abs(self) -> Self:
-        """|self|."""
+        """Return |self|."""
 
     @abstractmethod
     def sqrt(self) -> Self:
-        """The square root, correctly rounded."""
+        """Return the square root, correctly rounded."""
 
     @abstractmethod
     def nearest(self) -> Self:
-        """The nearest whole number, halves to even."""
+        """Return the nearest integer, halves to even."""
 
     @abstractmethod
     def nearest_away(self) -> Self:
-        """The nearest whole number, halves away from zero."""
+        """Return the nearest integer, halves away from zero."""
 
     @abstractmethod
     def floor(self) -> Self:
-        """The largest whole number not above."""
+        """Return the largest integer not above."""
 
     @abstractmethod
     def ceil(self) -> Self:
-        """The smallest whole number not below."""
+        """Return the smallest integer not below."""
 
     @abstractmethod
     def trunc(self) -> Self:
-        """The whole number toward zero."""
+        """Return the integer toward zero."""
 
     @abstractmethod
     def signed(self, model: Self | Scalar) -> Self:
-        """|self| with another's sign."""
+        """Return |self| with another's sign."""
 
     @abstractmethod
     def as_bits(self) -> Self:
-        """A float's bits as an integer."""
+        """Return a float's bits as an integer."""
 
     @abstractmethod
     def as_float(self) -> Self:
-        """An integer's bits as a float."""
+        """Return an integer's bits as a float."""
 
     @abstractmethod
     def widened(self) -> Self:
-        """float32 as float64."""
+        """Return float32 as float64."""
 
     @abstractmethod
     def narrowed(self) -> Self:
-        """float64 as float32."""
+        """Return float64 as float32."""
 
     @abstractmethod
     def as_integer(self) -> Self:
-        """A whole number in a float as a signed integer of the same width."""
+        """Return an integral float as a signed integer of the same width."""
 
     @abstractmethod
     def number(self) -> Self:
-        """An integer that is not negative as a float of the same width."""
+        """Return an integer that is not negative as a float of the same width."""
 
     @abstractmethod
     def bits_of_table(self, name: str, table: bytes) -> Self:
-        """The 64 bits of a constant that begin at a byte, of which this integer of 64 bits is the number."""
+        """Return the 64 bits of a constant that begin at the byte of this number."""
 
     # whole numbers in floats, of less than half the significand's digits
 
     @abstractmethod
-    def small_whole(self) -> Self:
-        """A small float rounded to a whole number."""
+    def small_integer(self) -> Self:
+        """Round a small float to an integer."""
 
     @abstractmethod
     def small_float(self) -> Self:
-        """A small integer as a float."""
+        """Return a small integer as a float."""
 
     @abstractmethod
     def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Self, Self]:
-        """n, the whole number next to self * factor + addend, and as an integer n + offset (modulo some power of two)."""
+        """Return n, the integer nearest to self * factor + addend, and n + offset.
+
+        The first is a float, the second an integer modulo some power of two.
+        """
 
     @abstractmethod
     def power_of_two(self) -> Self:
-        """2^n of a whole number n, where that is a normal number."""
+        """Return 2^n of an integer n, where that is a normal number."""
 
     def scaled(self, n: Self) -> Self:
-        """self 2^n for a number near 1 and a whole n, rounded once: what is too large is infinite, what is small subnormal or 0."""
+        """Return self 2^n for a number near 1 and an integer n, rounded once.
+
+        What is too large is infinite, what is small subnormal or 0.
+        """
         half, biased = n.counted(0.5, offset=BIAS[self.bits])
         return self * (biased << SIGNIFICAND[self.bits]).as_float() * (n - half).power_of_two()
 
     def raised(self, n: Self) -> Self:
-        """The same where all of these are normal numbers, by n as an integer modulo some power of two."""
+        """Return self 2^n where all of these are normal numbers.
+
+        n is an integer modulo some power of two.
+        """
         return (self.as_bits() + (n << SIGNIFICAND[self.bits])).as_float()
 
-    def taken_apart(self) -> tuple[Self, Self] | None:
-        """The exponent and the significand in [3/4, 3/2) by instructions, if there are any."""
+    def exponent_and_significand(self) -> tuple[Self, Self] | None:
+        """Return exponent and significand in [3/4, 3/2), if instructions exist."""
         return None
 
     @abstractmethod
-    def quarter_turns(self) -> tuple[Self, Self, Self]:
-        """(quarters, r, rest) with self = r + rest + quarters pi/2, |r| <= pi/4, quarters (integers) up to multiples of 4.
+    def quarter_periods(self) -> tuple[Self, Self, Self]:
+        """Return (quarters, r, rest), self = r + rest + quarters pi/2, |r| <= pi/4.
+
+        Quarters are integers, up to multiples of 4.
 
         For numbers from 2^-5 up. r is NaN where the number is not finite.
         """
@@ -235,61 +249,77 @@ class Values:
 
     @abstractmethod
     def rarely(self, name: str, write: Callable[..., Self], arguments: Sequence[Self], usual: Self) -> Self:
-        """``write(*arguments)`` where this condition holds, else `usual`: a function by itself, which hardly ever runs."""
+        """Return ``write(*arguments)`` where this holds, else `usual`.
+
+        The former is a function by itself, which hardly ever runs.
+        """
 
     @abstractmethod
     def iterated(self, count: int | Self, step: Callable[..., Sequence[Self]], *start: Self) -> Sequence[Self]:
-        """The values after `count` iterations of ``values = step(k, *values)``, where k is the iteration's number, of this type of float.
+        """Return the values after `count` steps ``values = step(k, *values)``.
+
+        k is the iteration's number, of this type of float.
 
         Where numbers of iterations differ, the largest one is done for all.
         """
 
     def choose(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Self) -> Any:
-        """``yes(*arguments)`` where this condition holds, else ``no(*arguments)``: code computes both and selects."""
+        """Return ``yes(*arguments)`` where this holds, else ``no(*arguments)``.
+
+        Code computes both and selects.
+        """
         return self.select(yes(*arguments), no(*arguments))
 
     def product_error(self, factor: Self | Scalar, product: Self) -> Self:
-        """What rounding took from the product with a factor."""
+        """Return the rounding error of the product with a factor."""
         return self.fma(factor, -product)
 
     def called(self, name: str, formula: Callable[..., Any], *others: Self) -> Any:
-        """``formula(self, *others)``, as a call of a function where that makes code smaller."""
+        """Return ``formula(self, *others)``, as a function call where that is smaller."""
         return formula(self, *others)
 
     # what follows
 
     def over(self, other: Self) -> Self:
-        """The quotient by a number between 1 and 2^60 of one that is not greater than 2^60, or nearly that."""
+        """Return the quotient by a number between 1 and 2^60.
+
+        The dividend is not greater than 2^60, or nearly that.
+        """
         return self / other
 
     def at_most(self, bound: Self | Scalar) -> Self:
-        """The lesser of two floats: `bound` if either is NaN, and if they are equal."""
+        """Return the lesser of two floats; `bound` for NaN or equal ones."""
         return self.below(bound).select(self, bound)
 
     def at_least(self, bound: Self | Scalar) -> Self:
-        """The larger of two floats: `bound` if either is NaN, and if they are equal."""
+        """Return the larger of two floats; `bound` for NaN or equal ones."""
         return self.above(bound).select(self, bound)
 
     def floored(self, low: Scalar) -> Self:
-        """The float, or `low` where it is less; NaN stays."""
+        """Return the float, or `low` where it is less; NaN stays."""
         bound = self.like(low)
         return bound.above(self).select(bound, self)
 
     def capped(self, high: Scalar) -> Self:
-        """The float, or `high` where it is more; NaN stays."""
+        """Return the float, or `high` where it is more; NaN stays."""
         bound = self.like(high)
         return bound.below(self).select(bound, self)
 
     def clamped(self, low: Scalar, high: Scalar) -> Self:
-        """The float between bounds; NaN stays."""
+        """Return the float between bounds; NaN stays."""
         return self.floored(low).capped(high)
 
     def bounded(self, low: Scalar, high: Scalar, function: Callable[[Self], Self], below: Scalar, above: Scalar) -> Self:
-        """A function of the float between bounds, and what it is at the bounds, `below` and `above`, beyond them; of NaN what it is."""
+        """Return a function of the float between bounds, else `below` or `above`.
+
+        For NaN it is what the function is.
+        """
         return function(self.clamped(low, high))
 
     def polynomial(self, coefficients: Sequence[Scalar], square: Self | None = None) -> Self:
-        """The polynomial with these coefficients, highest power first, by Horner's rule.
+        """Return the polynomial with these coefficients, by Horner's rule.
+
+        The highest power comes first.
 
         Given the square, it is two, of the even and of the odd powers, which do not wait for each other.
         """

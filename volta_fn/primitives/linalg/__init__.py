@@ -1,4 +1,6 @@
-"""Linear algebra of stacks of matrices, under the names of `jax.lax.linalg`. Leading dimensions are a batch.
+"""Linear algebra of stacks of matrices, as in `jax.lax.linalg`.
+
+Leading dimensions are a batch.
 
 `triangular` has solves and Cholesky's factors, `factorization` LU and QR, `spectral` eigenvalues and singular values; `matrices` is what
 they are written with.

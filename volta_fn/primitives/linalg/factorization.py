@@ -46,7 +46,9 @@ def _lu_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray, ShapedArray]
 
 
 def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
-    """With P dA = dL U + L dU and F = L⁻¹ P dA U⁻¹: dL = L tril(F, -1) and dU = triu(F) U (de Hoog et al., 2011).
+    """Differentiate by F = L⁻¹ P dA U⁻¹ (de Hoog et al., 2011).
+
+    dL = L tril(F, -1) and dU = triu(F) U, since P dA = dL U + L dU.
 
     Rectangular matrices are treated as part of square ones, continued by the identity.
     """
@@ -66,12 +68,15 @@ def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence
 
 
 def _continued(x: Array, rows: int, columns: int) -> Array:
-    """A rectangular triangular factor made square: by columns of zeros, or by rows of the identity."""
+    """Make a rectangular triangular factor square.
+
+    It gets columns of zeros, or rows of the identity.
+    """
     if not rows and not columns:
         return x
     config = [(0, 0, 0)] * (x.ndim - 2) + [(0, rows, 0), (0, columns, 0)]
-    whole = pad(x, np.zeros((), x.dtype), config)
-    return whole + _identity(whole.shape[-1], whole.shape[-1] - rows, whole.shape[-1], x.dtype) if rows else whole
+    square = pad(x, np.zeros((), x.dtype), config)
+    return square + _identity(square.shape[-1], square.shape[-1] - rows, square.shape[-1], x.dtype) if rows else square
 
 
 def _identity(size: int, start: int, stop: int, dtype: np.dtype) -> Array:
@@ -80,7 +85,7 @@ def _identity(size: int, start: int, stop: int, dtype: np.dtype) -> Array:
 
 
 def permute_rows(x: Array, permutation: Array) -> Array:
-    """The rows of each matrix in the order of its permutation."""
+    """Permute the rows of each matrix."""
     if not x.shape[-2]:
         return x
     row = x.ndim - 2
@@ -95,7 +100,9 @@ lu_p.batch = batch_in_front(lu_p)
 
 
 def lu(x: Any) -> tuple[Array, Array, Array]:
-    """The LU factorisation with partial pivoting of matrices (*batch, m, n): ``x[permutation] = L U``.
+    """Return the LU factorization with partial pivoting: ``x[permutation] = L U``.
+
+    The matrices are (*batch, m, n).
 
     Returns L (below the diagonal, which is ones) and U in one matrix, the int32 pivots (step i exchanged rows i and pivots[i]) and the
     int32 permutation of rows. Singular matrices have zeros on the diagonal of U.
@@ -110,7 +117,10 @@ def lu(x: Any) -> tuple[Array, Array, Array]:
 
 
 def lu_solve(packed: Array, permutation: Array, b: Array, trans: int = 0) -> Array:
-    """X with op(A) X = b (*batch, n, k), given `lu` of A; op does nothing, transposes (`trans` 1) or takes the adjoint (`trans` 2)."""
+    """Solve op(A) X = b (*batch, n, k), given `lu` of A.
+
+    op does nothing, transposes (`trans` 1) or takes the adjoint (`trans` 2).
+    """
     if trans == 0:
         x = triangular_solve(packed, permute_rows(b, permutation), left_side=True, lower=True, unit_diagonal=True)
         return triangular_solve(packed, x, left_side=True)
@@ -122,7 +132,7 @@ def lu_solve(packed: Array, permutation: Array, b: Array, trans: int = 0) -> Arr
 
 
 def linear_solve(a: Array, b: Array) -> Array:
-    """X with A X = b, for square matrices (*batch, n, n) and right-hand sides (*batch, n, k)."""
+    """Solve A X = b, for square A (*batch, n, n) and b (*batch, n, k)."""
     packed, _, permutation = lu(a)
     return lu_solve(packed, permutation, b)
 
@@ -138,7 +148,10 @@ def _qr_abstract(x: ShapedArray, *, full_matrices: bool) -> tuple[ShapedArray, S
 
 
 def _qr_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool) -> tuple[Sequence[Array], list[Any]]:
-    """The derivative of a wide matrix is that of its square part, which alone makes Q; the rest of R is Qᴴ times the rest."""
+    """Differentiate a QR factorization.
+
+    Of a wide matrix the square block makes Q; the other columns of R are Qᴴ times those of x.
+    """
     (x,), (rate,) = primals, tangents
     q, r = outs = bind(qr_p, x, full_matrices=full_matrices)
     if type(rate) is Zero:
@@ -158,7 +171,9 @@ def _qr_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices:
 
 
 def _tall_qr_rates(q: Array, r: Array, rate: Array) -> tuple[Array, Array]:
-    """With C = Qᴴ dX R⁻¹ and its skew-Hermitian part D that agrees with C below the diagonal: dR = (C - D) R, dQ = dX R⁻¹ - Q (C - D).
+    """Differentiate by C = Qᴴ dX R⁻¹: dR = (C - D) R, dQ = dX R⁻¹ - Q (C - D).
+
+    D is the skew-Hermitian matrix that agrees with C below the diagonal.
 
     (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary diagonal of C, for R keeps a real one.)
     """
@@ -178,7 +193,9 @@ qr_p.batch = batch_in_front(qr_p)
 
 
 def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
-    """Q with orthonormal columns and upper triangular R with Q R = x, of matrices (*batch, m, n).
+    """Return Q with orthonormal columns and upper triangular R with Q R = x.
+
+    The matrices are (*batch, m, n).
 
     Q has m columns if `full_matrices`, else min(m, n). Differentiable unless Q has columns that x does not determine.
 

@@ -1,4 +1,4 @@
-"""What the linear algebra primitives and their derivatives are written with: parts, transposes and products of stacks of matrices."""
+"""Checks, triangles, transposes and products of stacks of matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives import complex_parts
+from volta_fn.primitives import complex_components
 from volta_fn.primitives.comparison import ge
 from volta_fn.primitives.contraction import batch_matmul
 from volta_fn.primitives.declare import to_dtype
@@ -26,7 +26,7 @@ LINALG = frozenset(np.dtype(t) for t in (np.float32, np.float64, np.complex64, n
 
 
 def check_matrix(name: str, x: ShapedArray, square: bool = False) -> None:
-    """Raise unless `x` is a stack of (square) matrices of a dtype that linear algebra computes in."""
+    """Raise unless `x` is a stack of (square) matrices of a supported dtype."""
     if x.dtype not in LINALG:
         raise DTypeError(f"{name} computes in float32, float64, complex64 and complex128, got {x}; convert with lax.convert_element_type")
     if x.ndim < 2:
@@ -36,7 +36,10 @@ def check_matrix(name: str, x: ShapedArray, square: bool = False) -> None:
 
 
 def batch_in_front(primitive: Primitive) -> Callable[..., Any]:
-    """The batching rule of a primitive of one stack of matrices and several results: the new dimension joins the stack."""
+    """Return the batching rule of a primitive of one stack and several results.
+
+    The new dimension joins the stack.
+    """
 
     def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
         outs = bind(primitive, moveaxis(args[0], dims[0] or 0, 0), **params)
@@ -51,68 +54,68 @@ def no_tangents(outs: Sequence[Array]) -> tuple[Sequence[Array], list[Zero]]:
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """The products of two equally long stacks of matrices."""
+    """Multiply two equally long stacks of matrices."""
     return batch_matmul(a, b)
 
 
 def swap(x: Array) -> Array:
-    """Each matrix transposed."""
+    """Transpose each matrix."""
     return transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
 def adjoint(x: Array) -> Array:
-    """Each matrix transposed and conjugated."""
-    return complex_parts.conj(swap(x))
+    """Transpose and conjugate each matrix."""
+    return complex_components.conj(swap(x))
 
 
 def real_part(x: Array) -> Array:
-    """The real part; a real array is itself."""
-    return complex_parts.real(x) if x.dtype in dtypes.COMPLEX else x
+    """Return the real part; a real array is returned as it is."""
+    return complex_components.real(x) if x.dtype in dtypes.COMPLEX else x
 
 
 def _offsets(x: Array) -> tuple[Array, Array]:
-    """For every element of a matrix, its row and its column."""
+    """Return the row and the column of every element of a matrix."""
     shape = x.shape[-2:]
     return broadcasted_iota(np.int32, shape, 0), broadcasted_iota(np.int32, shape, 1)
 
 
 def tril(x: Array, k: int = 0) -> Array:
-    """Each matrix with zeros above its k-th diagonal."""
+    """Return each matrix with zeros above its k-th diagonal."""
     rows, columns = _offsets(x)
     return select(ge(rows + k, columns), x, as_value(np.zeros((), x.dtype)))
 
 
 def triu(x: Array, k: int = 0) -> Array:
-    """Each matrix with zeros below its k-th diagonal."""
+    """Return each matrix with zeros below its k-th diagonal."""
     rows, columns = _offsets(x)
     return select(ge(columns, rows + k), x, as_value(np.zeros((), x.dtype)))
 
 
 def only_diagonal(x: Array) -> Array:
-    """Each matrix with zeros off its diagonal."""
+    """Return each matrix with zeros off its diagonal."""
     rows, columns = _offsets(x)
     return select(rows == columns, x, as_value(np.zeros((), x.dtype)))
 
 
 def diagonal(x: Array) -> Array:
-    """The diagonal of each square matrix."""
+    """Return the diagonal of each square matrix."""
     return reduce_sum(only_diagonal(x), (x.ndim - 1,))
 
 
 def hermitian_of(x: Array, lower: bool = True) -> Array:
-    """The Hermitian matrix that has the given triangle of `x`, and the real part of its diagonal."""
-    part = tril(x, -1) if lower else triu(x, 1)
-    return part + adjoint(part) + to_dtype(real_part(only_diagonal(x)), x.dtype)
+    """Return the Hermitian matrix with a triangle of `x` and a real diagonal."""
+    triangle = tril(x, -1) if lower else triu(x, 1)
+    return triangle + adjoint(triangle) + to_dtype(real_part(only_diagonal(x)), x.dtype)
 
 
 def eye_like(x: Array) -> Array:
-    """Ones on the diagonal, zeros elsewhere: one matrix of the shape and dtype of those in `x`."""
+    """Return the identity matrix of the shape and dtype of those in `x`."""
     rows, columns = _offsets(x)
     return to_dtype(rows == columns, x.dtype)
 
 
 def safe_inverse(x: Array) -> Array:
-    """1 / x, and zero where x is zero."""
+    """Return 1 / x, and zero where x is zero."""
     zero, one = (as_value(np.asarray(v, x.dtype)) for v in (0, 1))
     vanishes = x == zero
     return select(vanishes, zero, one / select(vanishes, one, x))

@@ -1,7 +1,7 @@
 """Eigenvalues, eigenvectors and the singular value decomposition.
 
 Vectors of equal eigenvalues (singular values) are determined only up to a rotation, so their derivatives do not exist; here the
-undetermined part is taken as zero, which is right for every function that does not depend on the choice.
+undetermined component is taken as zero, which is right for every function that does not depend on the choice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
-from volta_fn.primitives import complex_parts
+from volta_fn.primitives import complex_components
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.exponential import sqrt
 from volta_fn.primitives.linalg.factorization import linear_solve
@@ -59,7 +59,10 @@ def _eigh_abstract(x: ShapedArray, *, lower: bool, sort_eigenvalues: bool) -> tu
 
 
 def _eigh_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
-    """With C = Vᴴ dA V: dw = diag(C), and dV = V (C ∘ 1/(w_j - w_i)) off the diagonal."""
+    """Differentiate by C = Vᴴ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)).
+
+    The latter is off the diagonal.
+    """
     v, w = outs = bind(eigh_p, *primals, **params)
     if type(tangents[0]) is Zero:
         return no_tangents(outs)
@@ -73,7 +76,9 @@ eigh_p.batch = batch_in_front(eigh_p)
 
 
 def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True) -> tuple[Array, Array]:
-    """Eigenvectors, as columns, and ascending real eigenvalues of Hermitian matrices (*batch, n, n).
+    """Return eigenvectors, as columns, and ascending real eigenvalues.
+
+    The matrices are Hermitian, (*batch, n, n).
 
     With `symmetrize_input` the matrices are averaged with their adjoints first, else the triangle that `lower` says is read. NaN
     where LAPACK does not converge.
@@ -104,7 +109,9 @@ def _svd_abstract(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> t
 
 
 def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool) -> tuple[Any, list[Any]]:
-    """With Uᴴ dA V = S + K, Hermitian and skew: ds = diag(S), and U and V turn by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i).
+    """Differentiate by Uᴴ dA V = S + K, Hermitian and skew: ds = diag(S).
+
+    U and V rotate by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i).
 
     The vectors of non-square matrices also leave the space that they span. (After Townsend, Differentiating the Singular Value
     Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so that K counts where singular values are equal.)
@@ -125,9 +132,9 @@ def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices
     if not compute_uv:
         return (s,), [s_rate]
     hermitian = symmetrized(inner)
-    together = hermitian * to_dtype(safe_inverse(_row(s) - _column(s)), x.dtype)
-    apart = (inner - hermitian) * to_dtype(safe_inverse(_row(s) + _column(s)), x.dtype)
-    u_rate, v_rate = matmul(u, together + apart), matmul(v, together - apart)
+    total = hermitian * to_dtype(safe_inverse(_row(s) - _column(s)), x.dtype)
+    difference = (inner - hermitian) * to_dtype(safe_inverse(_row(s) + _column(s)), x.dtype)
+    u_rate, v_rate = matmul(u, total + difference), matmul(v, total - difference)
     if m > n:
         u_rate = u_rate + _leaving(u, matmul(rate, v)) * to_dtype(safe_inverse(_row(s)), x.dtype)
     if n > m:
@@ -136,7 +143,7 @@ def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices
 
 
 def _leaving(basis: Array, change: Array) -> Array:
-    """The part of a change that is orthogonal to the columns of a basis."""
+    """Return the component of a change that is orthogonal to a basis."""
     return change - matmul(basis, matmul(adjoint(basis), change))
 
 
@@ -145,7 +152,9 @@ svd_p.batch = batch_in_front(svd_p)
 
 
 def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    """The singular value decomposition of matrices (*batch, m, n): (U, s, Vᴴ) with U diag(s) Vᴴ = x, or s if not `compute_uv`.
+    """Return the singular value decomposition (U, s, Vᴴ) with U diag(s) Vᴴ = x.
+
+    The matrices are (*batch, m, n); it is only s if not `compute_uv`.
 
     The singular values s descend. U and V are square if `full_matrices`, else they have min(m, n) columns. NaN where LAPACK does not
     converge. Differentiable unless U or V have columns that x does not determine.
@@ -171,7 +180,10 @@ def _eig_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
 
 
 def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
-    """With C = V⁻¹ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)), less what would change the vectors' length or phase."""
+    """Differentiate by C = V⁻¹ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)).
+
+    What would change the vectors' length or phase is subtracted.
+    """
     w, v = outs = bind(eig_p, *primals)
     if type(tangents[0]) is Zero or not v.size:
         return no_tangents(outs)
@@ -181,15 +193,18 @@ def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequenc
 
 
 def _drift(v: Array, moved: Array) -> Array:
-    """The multiple of each eigenvector in its change that LAPACK's normalisation forbids: unit length, largest element real."""
+    """Return the multiple of each eigenvector that normalization forbids.
+
+    LAPACK makes them of unit length, the largest element real.
+    """
     rows = v.ndim - 2
-    overlap = complex_parts.conj(v) * moved
-    largest = _row(argmax(complex_parts.real(complex_parts.conj(v) * v), rows))
+    overlap = complex_components.conj(v) * moved
+    largest = _row(argmax(complex_components.real(complex_components.conj(v) * v), rows))
     is_largest = broadcasted_iota(np.int32, v.shape, rows) == largest
     ratio = select(is_largest, moved * safe_inverse(v), as_value(np.zeros((), v.dtype)))
-    longer = complex_parts.real(reduce_sum(overlap, (rows,)))
-    turned = complex_parts.imag(reduce_sum(ratio, (rows,)))
-    return _row(complex_parts.complex(longer, turned))
+    longer = complex_components.real(reduce_sum(overlap, (rows,)))
+    turned = complex_components.imag(reduce_sum(ratio, (rows,)))
+    return _row(complex_components.complex(longer, turned))
 
 
 eig_p = Primitive("eig", _eig_abstract, jvp=_eig_jvp, multiple_results=True)
@@ -197,7 +212,9 @@ eig_p.batch = batch_in_front(eig_p)
 
 
 def eig(x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True) -> list[Array]:
-    """Complex eigenvalues of square matrices (*batch, n, n) and, as columns of unit length, their left and right eigenvectors.
+    """Return complex eigenvalues, and left and right eigenvectors.
+
+    The matrices are square, (*batch, n, n), the vectors columns of unit length.
 
     The list holds the eigenvalues w and what is asked for of the left eigenvectors (uᴴ A = w uᴴ) and the right ones (A v = w v). A matrix
     without n independent eigenvectors has no derivative, and left eigenvectors of infinities or NaN.
@@ -210,7 +227,7 @@ def eig(x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenve
     outs = [w]
     if compute_left_eigenvectors:
         left = adjoint(linear_solve(v, broadcast_to(eye_like(v), v.shape)))
-        size = complex_parts.real(complex_parts.conj(left) * left)
+        size = complex_components.real(complex_components.conj(left) * left)
         length = sqrt(reduce_sum(size, (v.ndim - 2,)))
         outs.append(left / to_dtype(_row(length), v.dtype))
     return [*outs, v] if compute_right_eigenvectors else outs

@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
-from volta_fn.primitives.complex_parts import conj
+from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.linalg.matrices import (
     adjoint,
@@ -45,7 +45,10 @@ def _solve_abstract(a: ShapedArray, b: ShapedArray, *, left_side: bool, **flags:
 
 
 def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **flags: bool) -> tuple[Array, Any]:
-    """From op(A) X = B: op(A) dX = dB - op(dA) X, where only the triangle of dA that is read counts."""
+    """Differentiate op(A) X = B: op(A) dX = dB - op(dA) X.
+
+    Only the triangle of dA that is read counts.
+    """
     (a, b), (a_rate, b_rate) = primals, tangents
     x = bind(triangular_solve_p, a, b, **flags)
     if type(a_rate) is Zero and type(b_rate) is Zero:
@@ -59,7 +62,7 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **flags: bool)
 
 
 def _operated(a: Array, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool) -> Array:
-    """The matrix that the solve inverts: op of the triangle that it reads."""
+    """Return the matrix that the solve inverts: op of the triangle it reads."""
     triangle = tril(a, -unit_diagonal) if lower else triu(a, int(unit_diagonal))
     triangle = conj(triangle) if conjugate_a else triangle
     return swap(triangle) if transpose_a else triangle
@@ -131,7 +134,10 @@ def _cholesky_abstract(x: ShapedArray) -> ShapedArray:
 
 
 def _cholesky_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
-    """dL = L Φ(L⁻¹ dA L⁻ᴴ), where Φ takes the lower triangle with half its diagonal (Murray, arXiv:1602.07527)."""
+    """Differentiate: dL = L Φ(L⁻¹ dA L⁻ᴴ) (Murray, arXiv:1602.07527).
+
+    Φ takes the lower triangle with half its diagonal.
+    """
     (rate,) = tangents
     factor = bind(cholesky_p, *primals)
     if type(rate) is Zero:
@@ -147,7 +153,9 @@ cholesky_p.batch = batch_in_front(cholesky_p)
 
 
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
-    """The lower triangular L with L Lᴴ = x, of positive definite Hermitian matrices (*batch, n, n); NaN where they are not.
+    """Return the lower triangular L with L Lᴴ = x, for positive definite x.
+
+    The matrices are Hermitian, (*batch, n, n); L is NaN where they are not positive definite.
 
     With `symmetrize_input` the matrices are averaged with their adjoints first, else their lower triangles are read.
 
@@ -162,5 +170,5 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
 
 
 def symmetrized(x: Array) -> Array:
-    """The mean of each matrix and its adjoint."""
+    """Return the mean of each matrix and its adjoint."""
     return (x + adjoint(x)) * as_value(np.asarray(0.5, x.dtype))

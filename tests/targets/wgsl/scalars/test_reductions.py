@@ -10,7 +10,7 @@ from tests.targets.wgsl.scalars.running import assert_reference
 from volta_fn import dtypes
 from volta_fn.core.primitive import reduction_of
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_places, constant
+from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_indexed, constant
 
 STEPS = {"reduce_sum": np.add, "reduce_prod": np.multiply, "reduce_max": np.maximum, "reduce_min": np.minimum}
 BITS = {"reduce_and": np.bitwise_and, "reduce_or": np.bitwise_or, "reduce_xor": np.bitwise_xor}
@@ -61,7 +61,7 @@ def test_places(name):
 
     def write(shader, loaded):
         a, b = [(number, Number(INT32, f"{k}i")) for k, number in enumerate(loaded)]
-        return [combine_places(shader, reduction_of(op), *pair)[1] for op in ("argmax", "argmin") for pair in ((a, b), (b, a))]
+        return [combine_indexed(shader, reduction_of(op), *pair)[1] for op in ("argmax", "argmin") for pair in ((a, b), (b, a))]
 
     found = run_steps(write, [x, y], [INT32] * 4)
     both = np.stack([x, y])

@@ -90,9 +90,9 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
             totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
             for total, place, count in zip(totals, places, counts, strict=True):
                 scan.write(f, total, pointers[1], place, count)
-            return [p for total in totals for p in total.parts]
+            return [p for total in totals for p in total.components]
 
-        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).parts] * vectors, step, once=True)
+        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * vectors, step, once=True)
         return []
 
     def whole() -> list[Value]:
@@ -147,9 +147,9 @@ def _earlier(f: Function, scan: Scan, totals: Value, first: Value, place: Value)
 
     def add(k: Value, carried: list[Value]) -> list[Value]:
         at = f.at(totals, f"[{scan.dtype.itemsize} x i8]", f.plus(first, k))
-        return list(scan.combine(f, _numbers(scan, carried)[0], load(f, scan.dtype, at, 1)).parts)
+        return list(scan.combine(f, _numbers(scan, carried)[0], load(f, scan.dtype, at, 1)).components)
 
-    return _numbers(scan, f.loop(i64(0), place, 1, scan.neutral(f, 1).parts, add))[0]
+    return _numbers(scan, f.loop(i64(0), place, 1, scan.neutral(f, 1).components, add))[0]
 
 
 def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes: int, count: Value | None) -> tuple[Value, Number]:
@@ -160,7 +160,7 @@ def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes:
     place = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
     read, neutral = scan.read(f, source, place, lanes, count), scan.neutral(f, lanes)
     there = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
-    return place, Number(scan.dtype, tuple([f.select(there, x, n) for x, n in zip(read.parts, neutral.parts, strict=True)]))
+    return place, Number(scan.dtype, tuple([f.select(there, x, n) for x, n in zip(read.components, neutral.components, strict=True)]))
 
 
 def _fold(
@@ -170,10 +170,10 @@ def _fold(
     begin, end = bounds
     rest = f.remainder(f.minus(end, begin), lanes)
     last = f.minus(end, rest)
-    carried = f.loop(begin, last, lanes, first.parts, lambda i, c: list(step(i, None, _numbers(scan, c)[0]).parts))
+    carried = f.loop(begin, last, lanes, first.components, lambda i, c: list(step(i, None, _numbers(scan, c)[0]).components))
     if f.known(rest) != 0:
         some = f.compare("icmp sgt", rest, i64(0))
-        carried = f.branch(some, lambda: list(step(last, rest, _numbers(scan, carried)[0]).parts), lambda: carried)
+        carried = f.branch(some, lambda: list(step(last, rest, _numbers(scan, carried)[0]).components), lambda: carried)
     return _numbers(scan, carried)[0]
 
 
@@ -217,9 +217,9 @@ def _one_by_one(scan: Scan) -> Routine:
             totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
             for total, place in zip(totals, places, strict=True):
                 scan.write(f, total, pointers[1], place)
-            return [p for total in totals for p in total.parts]
+            return [p for total in totals for p in total.components]
 
-        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, 1).parts] * count, step, once=True)
+        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, 1).components] * count, step, once=True)
         return []
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:

@@ -25,7 +25,7 @@ def converted(f: Function, x: Number, dtype: np.dtype) -> Number:
     if x.dtype == dtype:
         return x
     if x.dtype in _HALF and dtype == np.float32:
-        return Number(dtype, x.parts)
+        return Number(dtype, x.components)
     return apply(f, "convert_element_type", (x,), dtype, {"new_dtype": dtype, "weak_type": False})
 
 

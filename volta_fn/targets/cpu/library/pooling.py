@@ -155,10 +155,10 @@ def _down(
                 place = f.plus(f.plus(base, f.times(met, windows.across.size)), f.plus(i, i64(k * lanes)))
                 read = load(f, pool.stored, f.at(operand, f"[{pool.stored.itemsize} x i8]", place), lanes, count=count)
                 old = Number(pool.dtype, tuple(carried[each * k : each * (k + 1)]))
-                result += pool.combine(f, old, converted(f, read, pool.dtype)).parts
+                result += pool.combine(f, old, converted(f, read, pool.dtype)).components
             return result
 
-        sums = over_taps(f, windows.vertical, position, [*start.parts] * len(counts), add)
+        sums = over_taps(f, windows.vertical, position, [*start.components] * len(counts), add)
         for k, count in enumerate(counts):
             total = converted(f, Number(pool.dtype, tuple(sums[each * k : each * (k + 1)])), dtype)
             place = f.plus(f.times(f.plus(i, i64(k * lanes)), step), shift)
@@ -184,7 +184,11 @@ def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, f
                 total = pool.combine(f, total, tap(i64(k)))
         else:
             more = f.loop(
-                i64(1), i64(axis.taps), 1, total.parts, lambda k, c: list(pool.combine(f, Number(pool.dtype, tuple(c)), tap(k)).parts)
+                i64(1),
+                i64(axis.taps),
+                1,
+                total.components,
+                lambda k, c: list(pool.combine(f, Number(pool.dtype, tuple(c)), tap(k)).components),
             )
             total = Number(pool.dtype, tuple(more))
         place = f.plus(row, i)
@@ -198,4 +202,4 @@ def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: in
     if not 1 < stride <= 4:
         return load(f, dtype, pointer, lanes, stride=stride)
     close = load(f, dtype, pointer, lanes * stride)
-    return Number(dtype, tuple([Lanes(f, p).taken(range(0, lanes * stride, stride)).value for p in close.parts]))
+    return Number(dtype, tuple([Lanes(f, p).taken(range(0, lanes * stride, stride)).value for p in close.components]))

@@ -148,9 +148,9 @@ def _ask(f: Function, moves: Moves, source: Value, outer: Value, room: Value, re
                     wins = f.binary("and", exist, f.compare("icmp eq", winner, mine))
                     where = f.let("ptr", f"getelementptr [{moves.moved.itemsize} x i8], {given}, {at}")
                     total = apply(f, "add", (total, converted(f, read(f, moves.moved, Apart(where, 1, wins)), dtype)), dtype, {})
-                return list(total.parts)
+                return list(total.components)
 
-            sums = over_taps(f, axes, position, list(constant(f, np.zeros((), dtype), lanes).parts), add)
+            sums = over_taps(f, axes, position, list(constant(f, np.zeros((), dtype), lanes).components), add)
             at = f.at(result, f"[{moves.moved.itemsize} x i8]", f.plus(first, i))
             store(f, converted(f, Number(dtype, tuple(sums)), moves.moved), at, count=count)
 

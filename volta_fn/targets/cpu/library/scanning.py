@@ -83,8 +83,8 @@ def _last(scan: Scan, lanes: int) -> int:
 
 def taken(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
     """Lanes of a vector (and of another, numbered on) in the given order."""
-    others = other.parts if other else (None,) * len(x.parts)
-    return Number(x.dtype, tuple([f.taken(p, order, o) for p, o in zip(x.parts, others, strict=True)]))
+    others = other.components if other else (None,) * len(x.components)
+    return Number(x.dtype, tuple([f.taken(p, order, o) for p, o in zip(x.components, others, strict=True)]))
 
 
 def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:

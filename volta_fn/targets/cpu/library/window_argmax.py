@@ -126,9 +126,9 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
 
         def some(i: Value, _: int, count: Value | None) -> None:
             def bring(_: Value, at: Value, mask: Value) -> list[Value]:
-                return list(read(f, moves.moved, apart(f, moves, pointers[0], moves.moved, at, mask)).parts)
+                return list(read(f, moves.moved, apart(f, moves, pointers[0], moves.moved, at, mask)).components)
 
-            nothing_yet = constant(f, np.zeros((), moves.moved), lanes).parts
+            nothing_yet = constant(f, np.zeros((), moves.moved), lanes).components
             found = winners(f, moves, pointers[1], Some(outer, position, i, count), nothing_yet, bring)
             at = f.plus(f.times(number, across), i)
             store(f, Number(moves.moved, tuple(found)), f.at(pointers[2], f"[{moves.moved.itemsize} x i8]", at), count=count)

@@ -23,7 +23,7 @@ class Accumulator(BaseAccumulator[State]):
 
     def start(self, lanes: int) -> State:
         """Nothing accumulated yet."""
-        first = constant(self.f, self.node.reduction.start(self.dtype), lanes).parts
+        first = constant(self.f, self.node.reduction.start(self.dtype), lanes).components
         if not self.node.is_index:
             return first
         zero = Value("i64", "0") if self.node.dtype.itemsize == 8 else Value(f"i{8 * self.node.dtype.itemsize}", "0")
@@ -33,9 +33,9 @@ class Accumulator(BaseAccumulator[State]):
         """With another vector, of which the first `count` lanes are there."""
         if self.node.is_index:
             assert place is not None
-            new = self._better(state, (*x.parts, *place.parts), in_order=True)
+            new = self._better(state, (*x.components, *place.components), in_order=True)
         else:
-            new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).parts
+            new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).components
         lanes = lanes_of(state[0].type)
         if count is None or lanes == 1:
             return new
@@ -46,12 +46,12 @@ class Accumulator(BaseAccumulator[State]):
         """Two states as one."""
         if self.node.is_index:
             return self._better(x, y, in_order=False)
-        return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).parts
+        return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).components
 
     def across(self, state: State) -> State:
         """The lanes of a state as one, by a tree."""
         if not self.node.is_index:
-            return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).parts
+            return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).components
         lanes = lanes_of(state[0].type)
         while lanes > 1:
             lanes //= 2

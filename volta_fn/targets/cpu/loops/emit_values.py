@@ -172,7 +172,7 @@ class VectorScope(Scope[Value, Number]):
             if not any(node.fill.bits):
                 return found
         fill = constant(f, node.fill.value, lanes)
-        parts = [f.select(holds, x, y) for x, y in zip(found.parts, fill.parts, strict=True)]
+        parts = [f.select(holds, x, y) for x, y in zip(found.components, fill.components, strict=True)]
         return Number(node.dtype, tuple(parts))
 
     # indices and conditions
@@ -307,7 +307,7 @@ def _joined(f: Function, numbers: Sequence[Number]) -> Number:
     """The lanes of several numbers (two, four, …), one after another."""
     while len(numbers) > 1:
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        numbers = [Number(x.dtype, tuple([_pair(f, a, b) for a, b in zip(x.parts, y.parts, strict=True)])) for x, y in pairs]
+        numbers = [Number(x.dtype, tuple([_pair(f, a, b) for a, b in zip(x.components, y.components, strict=True)])) for x, y in pairs]
     return numbers[0]
 
 
@@ -319,8 +319,10 @@ def _pair(f: Function, x: Value, y: Value) -> Value:
 
 def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
     order = ", ".join(f"i32 {k}" for k in lanes)
-    types = [vector_of(element_of(v.type), len(lanes)) for v in x.parts]
-    places = [f.let(t, f"shufflevector {v}, {v.type} poison, <{len(lanes)} x i32> <{order}>") for t, v in zip(types, x.parts, strict=True)]
+    types = [vector_of(element_of(v.type), len(lanes)) for v in x.components]
+    places = [
+        f.let(t, f"shufflevector {v}, {v.type} poison, <{len(lanes)} x i32> <{order}>") for t, v in zip(types, x.components, strict=True)
+    ]
     return Number(x.dtype, tuple(places))
 
 

@@ -184,9 +184,9 @@ class Split:
             turns = [row.vectors(lane, place, unroll, segment.decided, columns) for row in rows]
             for k, column in enumerate(columns):
                 for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
-                    found = accumulator.merged([t[k].spread(accumulator.node.operand).parts for t in turns])
+                    found = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in turns])
                     pointer = column.pointer(("slot", n))
-                    old = load(f, accumulator.node.dtype, pointer, vectors.lanes, count=count).parts
+                    old = load(f, accumulator.node.dtype, pointer, vectors.lanes, count=count).components
                     store(f, accumulator.result(accumulator.merge(old, found)), pointer, count=count)
                 for s in here.stores:
                     for t in turns:

@@ -110,7 +110,7 @@ class Tiles:
                 if wide is not None and high is not None:
                     count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
                 row = scope.child({self.other: u, self.axis: self.f.plus(v, i64(k))}, Lane(self.other, self.lanes, count))
-                rows.append(row.number(number).parts)
+                rows.append(row.number(number).components)
                 fetch_ahead(self.f, row.pointer(("load", number)), self.facts.kernel.nodes[number].dtype.itemsize * self.lanes)
             type_ = vector_of(_tile_element(self.facts.kernel.nodes[number].dtype), self.lanes)
             for part, columns in enumerate(zip(*rows, strict=True)):

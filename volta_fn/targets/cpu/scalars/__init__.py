@@ -1,4 +1,4 @@
-"""Operations on vectors of numbers in registers: what kernels and library routines are made of.
+"""Operations on vectors of numbers in registers.
 
 In the order in which to read: `values` (vectors with operators), `number` (dtypes in registers), `memory` (to and from memory), `integers`,
 `convert` (one family of operations each; those of floats are in `targets.scalars`), `operations` (all of them by name), `reductions`,

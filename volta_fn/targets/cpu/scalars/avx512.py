@@ -1,4 +1,4 @@
-"""Instructions of AVX-512 that take floats apart and put them together: exponents and significands, of subnormal numbers too."""
+"""AVX-512 instructions that split floats into exponent and significand."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ _WIDTH = {"float": 32, "double": 64}
 
 
 def has_instructions(x: Value) -> bool:
-    """Whether this machine has them for vectors such as `x`, which fill a register or several."""
+    """Return True if this machine has them for vectors such as `x`."""
     return host().vector_bytes == 64 and lanes_of(x.type) * _WIDTH[element_of(x.type)] >= 512
 
 
 def scale(f: Function, x: Value, n: Value) -> Value:
-    """x 2^n for whole n, rounded once."""
+    """Return x 2^n for integers n, rounded once."""
     return _by_register(f, "scalef", lambda a, b: [a, b, a, _all(a), _CURRENT], x, n)
 
 
 def exponent(f: Function, x: Value) -> Value:
-    """The exponent of |x| as a float: -inf of 0, inf of infinities."""
+    """Return the exponent of |x| as a float: -inf of 0, inf of infinities."""
     return _by_register(f, "getexp", lambda a: [a, a, _all(a), _CURRENT], x)
 
 
 def significand(f: Function, x: Value) -> Value:
-    """The number in [3/4, 3/2) that is x times a power of 2: 1 for zeros and inf, NaN for negative numbers."""
+    """Return the number in [3/4, 3/2) that is x times a power of 2.
+
+    It is 1 for zeros and inf, NaN for negative numbers.
+    """
     return _by_register(f, "getmant", lambda a: [a, _FROM_THREE_QUARTERS, a, _all(a), _CURRENT], x)
 
 
@@ -41,8 +44,8 @@ def _all(x: Value) -> Value:
 def _by_register(f: Function, name: str, operands: Callable[..., list[Value]], *args: Value) -> Value:
     lanes, width = lanes_of(args[0].type), _WIDTH[element_of(args[0].type)]
     if lanes * width > 512:
-        parts = [range(lanes // 2), range(lanes // 2, lanes)]
-        low, high = [_by_register(f, name, operands, *[f.taken(a, part) for a in args]) for part in parts]
+        halves = [range(lanes // 2), range(lanes // 2, lanes)]
+        low, high = [_by_register(f, name, operands, *[f.taken(a, half) for a in args]) for half in halves]
         return f.taken(low, range(lanes), high)
     suffix = "ps" if width == 32 else "pd"
     return f.intrinsic(f"llvm.x86.avx512.mask.{name}.{suffix}.512", args[0].type, *operands(*args))

@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from volta_fn.runtime.llvm.text import Function
-from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, element, kind, parts_of, rounded
+from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, components_of, element, kind, rounded
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
 
 def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
-    """The values in another dtype, as `convert_element_type` means it."""
+    """Convert the values as `convert_element_type` defines it."""
     if x.dtype == dtype:
         return x
-    parts = parts_of(f, x)
+    components = components_of(f, x)
     if x.dtype.kind == "c" and dtype.kind == "b":
-        return Number(dtype, ((parts[0].compare("une", 0.0) | parts[1].compare("une", 0.0)).value,))
-    real = _real(parts[0], np.dtype(f"f{x.dtype.itemsize // 2}") if x.dtype.kind == "c" else x.dtype, dtype)
+        return Number(dtype, ((components[0].compare("une", 0.0) | components[1].compare("une", 0.0)).value,))
+    real = _real(components[0], np.dtype(f"f{x.dtype.itemsize // 2}") if x.dtype.kind == "c" else x.dtype, dtype)
     if dtype.kind != "c":
         return Number(dtype, (real.value,))
-    other = _real(parts[1], np.dtype(f"f{x.dtype.itemsize // 2}"), dtype) if len(parts) == 2 else real.like(0.0)
+    other = _real(components[1], np.dtype(f"f{x.dtype.itemsize // 2}"), dtype) if len(components) == 2 else real.like(0.0)
     return Number(dtype, (real.value, other.value))
 
 
 def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
-    """A part as a number of `new`, or as a part of a complex one."""
+    """Convert a component to `new`, or to a component of a complex number."""
     before, after, type_ = kind(old), kind(new), element(new)
     if after == "bool":
         return x.compare("une" if before == "float" else "ne", 0)
@@ -58,7 +58,10 @@ def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
 
 
 def _rounded_to_odd(x: Lanes) -> Lanes:
-    """float64 as float32 with an odd last bit where it is inexact, so that rounding it again rounds as if it were the first time."""
+    """Round float64 to float32, to odd where it is inexact.
+
+    Rounding that again rounds as if it were the first time.
+    """
     near = x.cast("fptrunc", "float")
     error = x - near.cast("fpext", "double")
     bits = near.as_bits()
@@ -69,7 +72,7 @@ def _rounded_to_odd(x: Lanes) -> Lanes:
 
 
 def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
-    """The bits as a dtype of the same width."""
+    """Return the bits as a dtype of the same width."""
     return Number(dtype, (_from_bits(_bits(Lanes(f, x.value), x.dtype), dtype).value,))
 
 

@@ -1,4 +1,4 @@
-"""About how long operations take, for deciding how much work is worth a thread, and what is worth computing twice."""
+"""Estimated costs of operations, for scheduling and recomputation."""
 
 from __future__ import annotations
 

@@ -33,12 +33,15 @@ def _shift_right_arithmetic(x: Lanes, count: Lanes) -> Lanes:
 
 
 def _within(x: Lanes, count: Lanes) -> Lanes:
-    """Whether the count is one of 0, …, width - 1: for others the instructions have no meaning."""
+    """Return whether the count is in 0, …, width - 1, as instructions demand."""
     return count.compare("ult", x.bits)
 
 
 def _divided(x: Lanes, y: Lanes, signed: bool) -> Lanes:
-    """x / y rounded toward zero; anything for y = 0, and x for the one quotient that overflows."""
+    """Return x / y rounded toward zero.
+
+    It is anything for y = 0, and x for the one quotient that overflows.
+    """
     safe = y.equals(0).select(1, y)
     if signed:
         least = 1 << (x.bits - 1)
@@ -85,7 +88,7 @@ def _pow_unsigned(x: Lanes, y: Lanes) -> Lanes:
 
 
 def _pow_signed(x: Lanes, y: Lanes) -> Lanes:
-    """A negative power is the exact value rounded toward zero (0 for x = 0)."""
+    """Return a power; a negative one is exact, rounded toward zero."""
     unit = (y & 1).equals(1).select(x, 1)
     inverse = (x.equals(1) | x.equals(-1)).select(unit, 0)
     negative = y.below(0)

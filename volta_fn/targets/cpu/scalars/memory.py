@@ -1,6 +1,6 @@
 """Numbers between memory and registers.
 
-In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex number its two parts one after another.
+In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex number its two components one after another.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
 
 def stored_element(dtype: np.dtype) -> str:
-    """The LLVM type of a number (of a complex one: of each part) in memory."""
+    """Return the LLVM type of a number, or a complex one's component, in memory."""
     if dtype.kind == "b":
         return "i8"
     return {BFLOAT16: "i16", FLOAT16: "half"}.get(dtype) or element(dtype)
 
 
 def load(f: Function, dtype: np.dtype, pointer: Value, lanes: int, *, count: Value | None = None, stride: int = 1) -> Number:
-    """Numbers from memory, the first at `pointer`, each `stride` elements after the one before.
+    """Load numbers, the first at `pointer`, each `stride` elements further.
 
     Of `count` (an i64) only so many lanes are read, at most all; the others are 0.
     """
@@ -33,23 +33,23 @@ def load(f: Function, dtype: np.dtype, pointer: Value, lanes: int, *, count: Val
         return Number(dtype, (_from_memory(dtype, _read(f, type_, pointer, lanes, count, stride, size)).value,))
     if stride != 1 or lanes == 1:
         imaginary = f.at(pointer, type_, i64(1))
-        parts = [_read(f, type_, p, lanes, count, 2 * stride, size // 2).value for p in (pointer, imaginary)]
-        return Number(dtype, tuple(parts))
+        components = [_read(f, type_, p, lanes, count, 2 * stride, size // 2).value for p in (pointer, imaginary)]
+        return Number(dtype, tuple(components))
     both = _read(f, type_, pointer, 2 * lanes, _twice(f, count), 1, size // 2)
     return Number(dtype, tuple([both.taken(range(k, 2 * lanes, 2)).value for k in (0, 1)]))
 
 
 def store(f: Function, x: Number, pointer: Value, *, count: Value | None = None, stride: int = 1) -> None:
-    """Write numbers to memory, laid out as `load` reads them; of `count` only so many lanes."""
+    """Store numbers, laid out as `load` reads them; of `count` only so many lanes."""
     dtype, lanes, size = x.dtype, x.lanes, x.dtype.itemsize
-    parts = [_to_memory(dtype, Lanes(f, p)) for p in x.parts]
-    if len(parts) == 1:
-        return _write(parts[0], pointer, count, stride, size)
+    components = [_to_memory(dtype, Lanes(f, p)) for p in x.components]
+    if len(components) == 1:
+        return _write(components[0], pointer, count, stride, size)
     if stride != 1 or lanes == 1:
-        _write(parts[0], pointer, count, 2 * stride, size // 2)
-        return _write(parts[1], f.at(pointer, stored_element(dtype), i64(1)), count, 2 * stride, size // 2)
+        _write(components[0], pointer, count, 2 * stride, size // 2)
+        return _write(components[1], f.at(pointer, stored_element(dtype), i64(1)), count, 2 * stride, size // 2)
     order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
-    return _write(parts[0].taken(order, parts[1]), pointer, _twice(f, count), 1, size // 2)
+    return _write(components[0].taken(order, components[1]), pointer, _twice(f, count), 1, size // 2)
 
 
 def _twice(f: Function, count: Value | None) -> Value | None:
@@ -105,7 +105,7 @@ def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: in
 
 
 def masked_load(f: Function, vector: str, pointer: Value, align: int, mask: Value) -> Value:
-    """A vector from memory, zero where the mask leaves lanes out, which are not touched."""
+    """Load a vector, zero where the mask leaves lanes out, which are not touched."""
     name = f"llvm.masked.load.{overload(vector)}.p0"
     f.module.declare(name, f"declare {vector} @{name}(ptr, {mask.type}, {vector})")
     return f.let(vector, f"call {vector} @{name}(ptr align {align} {pointer.name}, {mask}, {vector} zeroinitializer)")
@@ -122,7 +122,9 @@ def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Va
 
 
 def _known_first(mask: Value) -> int | None:
-    """How many lanes a mask has, if that is known now, they are the first ones, and it is better to store them as smaller vectors.
+    """Return how many first lanes a known mask has.
+
+    None if it is unknown, if they are not the first, or if storing smaller vectors is no better.
 
     AMD's processors take some ten cycles for a masked store of AVX.
     """
@@ -137,15 +139,15 @@ def _store_first(f: Function, value: Value, pointer: Value, align: int, count: i
     for size in (1 << k for k in range(count.bit_length() - 1, -1, -1)):
         if count & size:
             if size > 1:
-                part = f.taken(value, range(start, start + size))
+                component = f.taken(value, range(start, start + size))
             else:
-                part = f.let(type_, f"extractelement {value}, i64 {start}")
-            f.store(part, f.at(pointer, type_, i64(start)), align)
+                component = f.let(type_, f"extractelement {value}, i64 {start}")
+            f.store(component, f.at(pointer, type_, i64(start)), align)
             start += size
 
 
 def _read_one(f: Function, type_: str, pointer: Value, condition: Value | None, align: int) -> Value:
-    """A number, or 0 unless `condition` (an i1, or a count)."""
+    """Load a number, or 0 unless `condition` (an i1, or a count)."""
     if condition is None:
         return f.load(type_, pointer, align)
     some = condition if condition.type == "i1" else f.compare("icmp sgt", condition, i64(0))
@@ -172,7 +174,10 @@ def _masked(f: Function, x: Value, count: Value | None) -> Value:
 
 
 def _mask(f: Function, lanes: int, count: Value | None, type_: str) -> Value:
-    """The first `count` lanes, found by comparing integers as wide as the numbers."""
+    """Return a mask of the first `count` lanes.
+
+    It compares integers as wide as the numbers.
+    """
     if count is None:
         return f.splat(Value("i1", "true"), lanes)
     integer = {"half": "i16", "float": "i32", "double": "i64"}.get(type_, type_)

@@ -1,4 +1,4 @@
-"""Elementwise primitives by name: which of them there are for which dtypes, and applying them."""
+"""Elementwise primitives by name, in machine code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.scalars import integers
 from volta_fn.targets.cpu.scalars.convert import bitcast, convert
 from volta_fn.targets.cpu.scalars.integers import Operation
-from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, counting, is_supported, kind, parts_of, rounded
+from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, components_of, counting, is_supported, kind, rounded
 from volta_fn.targets.cpu.scalars.values import Lanes, inlined
 
 _REAL: dict[str, Mapping[str, Operation]] = {
@@ -28,7 +28,7 @@ _REAL: dict[str, Mapping[str, Operation]] = {
 
 
 def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any]) -> bool:
-    """Whether `apply` can write the primitive for operands of these dtypes."""
+    """Return True if `apply` can write the primitive for these dtypes."""
     if not all(map(is_supported, in_dtypes)):
         return False
     if op in _SPECIAL:
@@ -53,12 +53,12 @@ def _operation(op: str, dtype: np.dtype) -> Operation | None:
 
 
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
-    """The result, of `dtype`, of an elementwise primitive that `supports` approves of."""
+    """Apply an elementwise primitive that `supports` accepts; return `dtype`."""
     special = _SPECIAL.get(op)
     if special is not None:
         return special(f, operands, dtype)
     if operands[0].dtype.kind == "c":
-        answer = COMPLEX[op](*[Complex(*parts_of(f, x)) for x in operands], **params)
+        answer = COMPLEX[op](*[Complex(*components_of(f, x)) for x in operands], **params)
         return Number(dtype, (answer.re.value, answer.im.value) if isinstance(answer, Complex) else (answer.value,))
     operation = _operation(op, operands[0].dtype)
     assert operation is not None, f"{op} is not supported for {operands[0].dtype}"
@@ -80,7 +80,7 @@ def _select_n(f: Function, operands: Sequence[Number], dtype: np.dtype) -> Numbe
 
 
 def _chosen(f: Function, condition: Value, yes: Number, no: Number) -> Number:
-    return Number(yes.dtype, tuple([f.select(condition, a, b) for a, b in zip(yes.parts, no.parts, strict=True)]))
+    return Number(yes.dtype, tuple([f.select(condition, a, b) for a, b in zip(yes.components, no.components, strict=True)]))
 
 
 _SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = {
@@ -92,7 +92,7 @@ _SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = 
 
 
 def position(f: Function, base: Value, step: int, dtype: np.dtype, lanes: int) -> Number:
-    """The integers base + k step in lanes k = 0, 1, …, as numbers of a dtype."""
+    """Return the integers base + k step in lanes k = 0, 1, …, as `dtype`."""
     if dtype.kind in "iu":
         type_ = f"i{8 * dtype.itemsize}"
         first = Lanes(f, f.splat(f.cast("trunc", base, type_), lanes))

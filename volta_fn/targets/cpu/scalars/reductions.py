@@ -10,12 +10,15 @@ from volta_fn.targets.cpu.scalars.values import Lanes
 
 
 def combine(f: Function, reduction: Reduction, x: Number, y: Number) -> Number:
-    """One step of a reduction, lane by lane. NaN wins against anything in maxima and minima."""
+    """Combine lane by lane, as a step of a reduction.
+
+    NaN wins against anything in maxima and minima.
+    """
     return apply(f, reduction.step, (x, y), x.dtype, {})
 
 
 def horizontal(f: Function, reduction: Reduction, x: Number) -> Number:
-    """The lanes (a power of two of them) combined: the upper half with the lower half, until one is left."""
+    """Combine the lanes, a power of two of them, by halves."""
     while x.lanes > 1:
         half = x.lanes // 2
         x = combine(f, reduction, _taken(f, x, 0, half), _taken(f, x, half, half))
@@ -23,8 +26,7 @@ def horizontal(f: Function, reduction: Reduction, x: Number) -> Number:
 
 
 def _taken(f: Function, x: Number, start: int, count: int) -> Number:
-    """Some of the lanes."""
     if count == 1:
-        element = [f.let(element_of(p.type), f"extractelement {p}, {i64(start)}") for p in x.parts]
+        element = [f.let(element_of(p.type), f"extractelement {p}, {i64(start)}") for p in x.components]
         return Number(x.dtype, tuple(element))
-    return Number(x.dtype, tuple([Lanes(f, p).taken(range(start, start + count)).value for p in x.parts]))
+    return Number(x.dtype, tuple([Lanes(f, p).taken(range(start, start + count)).value for p in x.components]))

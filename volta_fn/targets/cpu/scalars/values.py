@@ -1,4 +1,4 @@
-"""Vectors of machine numbers with operators: `x * y + 1.0` writes the instructions.
+"""Vectors of machine numbers with operators: `x * y` writes the instruction.
 
 `Lanes` is a `Value` in the function that is being written. Operators write the plain instruction for its type: nothing is contracted or
 reassociated. Python numbers stand for vectors of copies. Comparisons are methods, and give vectors of i1.
@@ -22,13 +22,13 @@ _BITS = {"half": 16, "float": 32, "double": 64}
 
 
 def bits_of(type_: str) -> int:
-    """The width of an element of a type."""
+    """Return the width of an element of a type."""
     element = element_of(type_)
     return _BITS.get(element) or int(element[1:])
 
 
 def literal(element: str, value: Scalar) -> str:
-    """A constant's text."""
+    """Return a constant's text."""
     if element == "i1":
         return "true" if value else "false"
     if element == "half":
@@ -43,7 +43,7 @@ def literal(element: str, value: Scalar) -> str:
 
 
 def overload(type_: str) -> str:
-    """A type as intrinsics have it in their names: f32, v16f32, v8i64, …"""
+    """Return a type as in intrinsics' names: f32, v16f32, v8i64."""
     element, lanes = element_of(type_), lanes_of(type_)
     short = f"f{bits_of(element)}" if element in FLOATS else element
     return f"v{lanes}{short}" if lanes > 1 else short
@@ -85,22 +85,25 @@ class Lanes(Values):
         return Lanes(self.f, value)
 
     def like(self, value: Scalar | Lanes, element: str = "") -> Lanes:
-        """Copies of a Python number as elements of this type, or of another; values are as they are."""
+        """Return copies of a Python number, as this type of element or another.
+
+        Values are returned as they are.
+        """
         if isinstance(value, Lanes):
             return value
         element = element or element_of(self.type)
         return self.new(self.f.splat(Value(element, literal(element, value)), self.lanes))
 
     def of(self, element: str) -> str:
-        """The type of as many elements of another type."""
+        """Return the type of as many elements of another type."""
         return vector_of(element, self.lanes)
 
     def integer(self) -> str:
-        """The type of as many integers of the same width."""
+        """Return the type of as many integers of the same width."""
         return self.of(f"i{self.bits}")
 
     def intrinsic(self, name: str, *others: Lanes | Scalar) -> Lanes:
-        """The intrinsic ``llvm.name`` of this type, of this value and others."""
+        """Apply the intrinsic ``llvm.name`` of this type to this value and others."""
         values = [self.value, *[self.like(o).value for o in others]]
         return self.new(self.f.intrinsic(f"llvm.{name}.{overload(self.type)}", self.type, *values))
 
@@ -144,7 +147,7 @@ class Lanes(Values):
         return self._binary("shl", count)
 
     def shift_right(self, count: Lanes | Scalar, *, signed: bool = False) -> Lanes:
-        """The bits moved right; what moves in is zeros, or copies of the sign."""
+        """Shift right; zeros or copies of the sign move in."""
         return self._binary("ashr" if signed else "lshr", count)
 
     # comparison
@@ -155,19 +158,19 @@ class Lanes(Values):
         return self.new(self.f.compare(f"{op} {predicate}", self.value, self.like(other).value))
 
     def below(self, other: Lanes | Scalar) -> Lanes:
-        """self < other (of floats: false with NaN; of integers: as signed numbers)."""
+        """Return self < other (of floats: false with NaN; of integers: as signed numbers)."""
         return self.compare("olt" if self.is_float else "slt", other)
 
     def above(self, other: Lanes | Scalar) -> Lanes:
-        """self > other."""
+        """Return self > other."""
         return self.compare("ogt" if self.is_float else "sgt", other)
 
     def equals(self, other: Lanes | Scalar) -> Lanes:
-        """self == other."""
+        """Return self == other."""
         return self.compare("oeq" if self.is_float else "eq", other)
 
     def is_nan(self) -> Lanes:
-        """Whether it is not a number."""
+        """Return whether it is NaN."""
         return self.compare("uno", self)
 
     def select(self, yes: Lanes | Scalar, no: Lanes | Scalar) -> Lanes:
@@ -177,7 +180,7 @@ class Lanes(Values):
         return self.new(self.f.select(self.value, model.like(yes).value, model.like(no).value))
 
     def any(self) -> Value:
-        """Whether the condition holds in any lane."""
+        """Return whether the condition holds in any lane."""
         if self.lanes == 1:
             return self.value
         return self.f.intrinsic(f"llvm.vector.reduce.or.v{self.lanes}i1", "i1", self.value)
@@ -189,105 +192,111 @@ class Lanes(Values):
     # floats
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
-        """self * factor + addend, rounded once."""
+        """Return self * factor + addend, rounded once."""
         return self.intrinsic("fma", factor, addend)
 
     def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
-        """self * factor + addend, rounded once."""
+        """Return self * factor + addend, rounded once."""
         return self.fma(factor, addend)
 
     def abs(self) -> Lanes:
-        """|self| of floats."""
+        """Return |self| of floats."""
         return self.intrinsic("fabs")
 
     def sqrt(self) -> Lanes:
-        """The square root, correctly rounded."""
+        """Return the square root, correctly rounded."""
         return self.intrinsic("sqrt")
 
     def nearest(self) -> Lanes:
-        """The nearest whole number, halves to even."""
+        """Return the nearest integer, halves to even."""
         return self.intrinsic("rint")
 
     def floor(self) -> Lanes:
-        """The largest whole number not above."""
+        """Return the largest integer not above."""
         return self.intrinsic("floor")
 
     def nearest_away(self) -> Lanes:
-        """The nearest whole number, halves away from zero."""
+        """Return the nearest integer, halves away from zero."""
         return self.intrinsic("round")
 
     def ceil(self) -> Lanes:
-        """The smallest whole number not below."""
+        """Return the smallest integer not below."""
         return self.intrinsic("ceil")
 
     def trunc(self) -> Lanes:
-        """The whole number toward zero."""
+        """Return the integer toward zero."""
         return self.intrinsic("trunc")
 
     def signed(self, model: Lanes | Scalar) -> Lanes:
-        """|self| with another's sign."""
+        """Return |self| with another's sign."""
         return self.intrinsic("copysign", model)
 
     def as_bits(self) -> Lanes:
-        """A float's bits as an integer."""
+        """Return a float's bits as an integer."""
         return self.cast("bitcast", f"i{self.bits}")
 
     def as_float(self) -> Lanes:
-        """An integer's bits as a float."""
+        """Return an integer's bits as a float."""
         return self.cast("bitcast", {16: "half", 32: "float", 64: "double"}[self.bits])
 
     def widened(self) -> Lanes:
-        """float32 as float64."""
+        """Return float32 as float64."""
         return self.cast("fpext", "double")
 
     def narrowed(self) -> Lanes:
-        """float64 as float32."""
+        """Return float64 as float32."""
         return self.cast("fptrunc", "float")
 
     def as_integer(self) -> Lanes:
-        """A whole number in a float as a signed integer of the same width."""
+        """Return an integral float as a signed integer of the same width."""
         return self.cast("fptosi", f"i{self.bits}")
 
     def number(self) -> Lanes:
-        """An integer that is not negative as a float of the same width."""
+        """Return an integer that is not negative as a float of the same width."""
         return self.cast("uitofp", {32: "float", 64: "double"}[self.bits])
 
-    # whole numbers in floats
+    # significand numbers in floats
 
-    def small_whole(self) -> Lanes:
-        """A small float rounded to a whole number."""
+    def small_integer(self) -> Lanes:
+        """Round a small float to an integer."""
         return (self + MAGIC[self.bits]) - MAGIC[self.bits]
 
     def small_float(self) -> Lanes:
-        """A small integer as a float."""
+        """Return a small integer as a float."""
         magic = self.like(MAGIC[self.bits], {32: "float", 64: "double"}[self.bits])
         return (self + magic.as_bits()).as_float() - magic
 
     def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
-        """n, the whole number next to self * factor + addend, and as an integer n + offset in its last bits."""
+        """Return n, the integer nearest to self * factor + addend, and n + offset.
+
+        The first is a float, the second an integer modulo some power of two.
+        """
         magic = MAGIC[self.bits] + offset
         shifted = self.fma(factor, addend) + magic if addend else self.fma(factor, magic)
         return shifted - magic, shifted.as_bits()
 
     def power_of_two(self) -> Lanes:
-        """2^n of a whole number n, where that is a normal number."""
+        """Return 2^n of an integer n, where that is a normal number."""
         return ((self + (MAGIC[self.bits] + BIAS[self.bits])).as_bits() << SIGNIFICAND[self.bits]).as_float()
 
     def scaled(self, n: Lanes) -> Lanes:
-        """self 2^n, by an instruction if there is one."""
+        """Return self 2^n, by an instruction if there is one."""
         if avx512.has_instructions(self.value):
             return self.new(avx512.scale(self.f, self.value, n.value))
         return super().scaled(n)
 
-    def taken_apart(self) -> tuple[Lanes, Lanes] | None:
-        """The exponent and the significand in [3/4, 3/2), by instructions."""
+    def exponent_and_significand(self) -> tuple[Lanes, Lanes] | None:
+        """Return exponent and significand in [3/4, 3/2), if instructions exist."""
         if not avx512.has_instructions(self.value):
             return None
-        whole = self.new(avx512.significand(self.f, self.value))
-        return self.new(avx512.exponent(self.f, self.value)), whole
+        significand = self.new(avx512.significand(self.f, self.value))
+        return self.new(avx512.exponent(self.f, self.value)), significand
 
-    def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
-        """Of float32 by way of float64."""
+    def quarter_periods(self) -> tuple[Lanes, Lanes, Lanes]:
+        """Return (quarters, r, rest), self = r + rest + quarters pi/2, |r| <= pi/4.
+
+        Quarters are integers, up to multiples of 4.
+        """
         if self.bits == 64:
             return reduced_large(self)
         quarters, wide, _ = reduced_large(self.widened())
@@ -295,7 +304,7 @@ class Lanes(Values):
         return quarters.cast("trunc", "i32"), r, (wide - r.widened()).narrowed()
 
     def bits_of_table(self, name: str, table: bytes) -> Lanes:
-        """The 64 bits of a constant that begin at a byte, of which this integer of 64 bits is the number."""
+        """Return the 64 bits of a constant that begin at the byte of this number."""
         f, symbol = self.f, f"vf.{name}"
         text = "".join(f"\\{b:02X}" for b in table)
         f.module.declare(symbol, f'@{symbol} = internal constant [{len(table)} x i8] c"{text}", align 64')
@@ -309,7 +318,10 @@ class Lanes(Values):
     # control flow
 
     def rarely(self, name: str, write: Callable[..., Lanes], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
-        """``write(*arguments)`` where this condition holds, else `usual`: a function by itself, which hardly ever runs."""
+        """Return ``write(*arguments)`` where this holds, else `usual`.
+
+        The former is a function by itself, which hardly ever runs.
+        """
 
         def corrected() -> list[Value]:
             return [self.select(outlined(name, write, *arguments), usual).value]
@@ -317,7 +329,10 @@ class Lanes(Values):
         return self.new(self.f.branch(self.any(), corrected, lambda: [usual.value])[0])
 
     def iterated(self, count: int | Lanes, step: Callable[..., Sequence[Lanes]], *start: Lanes) -> Sequence[Lanes]:
-        """The values after `count` iterations, or as many as the lane with most takes."""
+        """Return the values after `count` steps ``values = step(k, *values)``.
+
+        k is the iteration's number, of this type of float.
+        """
 
         def body(k: Value, carried: list[Value]) -> list[Value]:
             number = self.new(self.f.splat(self.f.cast("uitofp", k, element_of(self.type)), self.lanes))
@@ -327,23 +342,23 @@ class Lanes(Values):
         return [self.new(x) for x in self.f.loop(i64(0), end, 1, [x.value for x in start], body, once=True)]
 
     def greatest(self) -> Value:
-        """The greatest of the lanes of a float, none of which is NaN."""
+        """Return the greatest lane of a float, none of which is NaN."""
         if self.lanes == 1:
             return self.value
         return self.f.intrinsic(f"llvm.vector.reduce.fmax.{overload(self.type)}", element_of(self.type), self.value)
 
     def called(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
-        """``formula(self, *others)``, as a call of a function that the module has once per type, and that is inlined."""
+        """Return ``formula(self, *others)``, as a function call where that is smaller."""
         return inlined(name, formula, self, *others)
 
 
 def inlined(name: str, write: Callable[..., Lanes], *args: Lanes) -> Lanes:
-    """``write(*args)``, as a call of a function that the module has once per type, and that is inlined."""
+    """Call ``write``, as a function of the module that is inlined."""
     return _defined(name, "alwaysinline nounwind", write, args)
 
 
 def outlined(name: str, write: Callable[..., Lanes], *args: Lanes) -> Lanes:
-    """``write(*args)``, as a call of a function that is not inlined: what hardly ever runs should not be in the way."""
+    """Call ``write``, as a function of the module for cold code."""
     return _defined(name, "noinline cold nounwind", write, args)
 
 

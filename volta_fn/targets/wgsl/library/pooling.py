@@ -20,7 +20,7 @@ from volta_fn.dtypes import accumulator
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill, result_array
 from volta_fn.targets.wgsl.library.windows import element_count, over_taps, over_windows, turns, window_count
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_places, constant, convert, supports
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_indexed, constant, convert, supports
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -78,7 +78,7 @@ def _winner(shader: Shader, windows: Windows, operand: Array, select: str, numbe
 
     def meet(place: str) -> None:
         here = (operand.load(place), Number(_UINT32, shader.let("u32", place)))
-        value, where = combine_places(shader, reduction_of("reduce_max" if select == "ge" else "reduce_min"), (best, at), here)
+        value, where = combine_indexed(shader, reduction_of("reduce_max" if select == "ge" else "reduce_min"), (best, at), here)
         first = f"{at.text} == {_NONE}u"
         taken = shader.let("u32", f"select({where.text}, {here[1].text}, {first})")
         shader.line(f"{best.text} = select({value.text}, {here[0].text}, {first});")

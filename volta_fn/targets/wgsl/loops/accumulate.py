@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.codegen.loops.accumulate import BaseAccumulator
 from volta_fn.targets.wgsl.loops.widening import INT32
-from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_places, constant, wgsl_type
+from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_indexed, constant, wgsl_type
 from volta_fn.targets.wgsl.text import Function
 
 State = tuple[Number, ...]
@@ -59,7 +59,7 @@ class Accumulator(BaseAccumulator[State]):
         if not self.node.is_index:
             answer = combine(f, self.node.reduction, x, y).text
             return "\n".join([f"fn {name}(x: {type_}, y: {type_}) -> {type_} {{", *f.lines, f"  return {answer};", "}"])
-        value, place = combine_places(f, self.node.reduction, (x, Number(INT32, "i")), (y, Number(INT32, "j")))
+        value, place = combine_indexed(f, self.node.reduction, (x, Number(INT32, "i")), (y, Number(INT32, "j")))
         return "\n".join(
             [
                 f"struct {name}_state {{ value: {type_}, place: i32 }}",

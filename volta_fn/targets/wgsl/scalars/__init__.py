@@ -15,6 +15,6 @@ from volta_fn.targets.wgsl.scalars.number import wgsl_type as wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import apply as apply
 from volta_fn.targets.wgsl.scalars.operations import supports as supports
 from volta_fn.targets.wgsl.scalars.reductions import combine as combine
-from volta_fn.targets.wgsl.scalars.reductions import combine_places as combine_places
+from volta_fn.targets.wgsl.scalars.reductions import combine_indexed as combine_indexed
 from volta_fn.targets.wgsl.scalars.shader import OtherAccess as OtherAccess
 from volta_fn.targets.wgsl.scalars.shader import Shader as Shader

@@ -12,19 +12,19 @@ from volta_fn.targets.wgsl.text import Function
 
 
 def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
-    """The values in another dtype, as `convert_element_type` means it."""
+    """Convert the values as `convert_element_type` defines it."""
     if x.dtype == dtype:
         return x
     if x.dtype.kind != "c":
         real = _real(Lanes(f, x.type, x.text), x.dtype, np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype)
         return Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({real.text}, 0)") if dtype.kind == "c" else real.text)
-    part = np.dtype(f"f{x.dtype.itemsize // 2}")
-    re, im = [Lanes(f, wgsl_type(part), f"{x.text}.{c}") for c in "xy"]
+    component = np.dtype(f"f{x.dtype.itemsize // 2}")
+    re, im = [Lanes(f, wgsl_type(component), f"{x.text}.{c}") for c in "xy"]
     if dtype.kind == "b":
         return Number(dtype, (re.compare("une", 0.0) | im.compare("une", 0.0)).text)
     if dtype.kind == "c":
         return Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({x.text})"))
-    return Number(dtype, _real(re, part, dtype).text)
+    return Number(dtype, _real(re, component, dtype).text)
 
 
 def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
@@ -42,13 +42,16 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
 
 
 def _saturated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
-    """Toward zero; NaN to 0, values out of range to the nearest bound. Only what is in range is left to the device to convert."""
+    """Convert toward zero; NaN to 0, values out of range to the nearest bound.
+
+    The device converts only what is in range.
+    """
     info = np.iinfo(new)
     low, high = float(info.min), float(2.0**info.bits if new.kind == "u" else 2.0 ** (info.bits - 1))
     above, below = x.compare("oge", high), x.compare("ole", low)
     inside = above.select(0.0, below.select(0.0, x.is_nan().select(0.0, x)))
-    whole = inside.converted(type_)
-    return above.select(int(info.max), below.select(int(info.min), whole))
+    converted_ = inside.converted(type_)
+    return above.select(int(info.max), below.select(int(info.min), converted_))
 
 
 def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
@@ -60,7 +63,10 @@ def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
 
 
 def _rounded_to_odd(x: Lanes) -> Lanes:
-    """float64 as float32 with an odd last bit where it is inexact, so that rounding it again rounds as if it were the first time."""
+    """Round float64 to float32, to odd where it is inexact.
+
+    Rounding that again rounds as if it were the first time.
+    """
     near = x.converted("f32")
     back = near.converted("f64")
     bits = near.as_bits()
@@ -70,7 +76,7 @@ def _rounded_to_odd(x: Lanes) -> Lanes:
 
 
 def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
-    """The bits as a dtype of the same width."""
+    """Return the bits as a dtype of the same width."""
     width, type_ = 8 * dtype.itemsize, wgsl_type(dtype)
     if width >= 32:
         return Number(dtype, Lanes(f, x.type, x.text).as_type(type_).text)

@@ -24,7 +24,7 @@ def _is_zero(x: Lanes) -> bool:
 
 
 def _opaque(x: Lanes) -> Lanes:
-    """A literal zero as a value that compilers do not know."""
+    """Return a literal zero as a value that compilers do not know."""
     if not _is_zero(x):
         return x
     return x.zero() if x.text[0] != "(" else -x.zero()
@@ -35,8 +35,10 @@ def _is_known(x: Lanes) -> bool:
 
 
 def _addend(x: Lanes) -> Lanes:
-    """A finite literal as a value that compilers do not know: of two in a chain of sums and products they would make one, which rounds
-    otherwise."""
+    """Return a finite literal as a value that compilers do not know.
+
+    Of two in a chain of sums and products they would make one, which rounds otherwise.
+    """
     return x.held() if _is_known(x) and not _is_zero(x) and "bitcast" not in x.text else _opaque(x)
 
 
@@ -47,7 +49,7 @@ def _sub(x: Lanes, y: Lanes) -> Lanes:
 
 
 def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
-    """==, <=, >=, which compilers take to hold between a number and itself."""
+    """Return ==, <= or >=, which compilers assume between equal operands."""
 
     def holds(x: Lanes, y: Lanes) -> Lanes:
         result = x.let(f"{x.text} {op} {y.text}", "bool")
@@ -61,7 +63,7 @@ def _is_finite(x: Lanes) -> Lanes:
 
 
 def _nextafter_half(dtype: np.dtype) -> Operation:
-    """As for float32, with 16 bits, which count away from zero, too."""
+    """Return nextafter of 16-bit floats, whose bits count away from zero."""
 
     def nextafter(x: Lanes, y: Lanes) -> Lanes:
         bits, other = [v.let(bits_of_half(v.f, v.text, dtype), "u32") for v in (x, y)]
@@ -74,7 +76,10 @@ def _nextafter_half(dtype: np.dtype) -> Operation:
 
 
 def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    """The product is exact in float32; the sum gets an odd last bit where it is inexact, so that rounding it again does no harm."""
+    """Return x y + z of float16, whose product is exact in float32.
+
+    The sum gets an odd last bit where it is inexact, so that rounding it again does no harm.
+    """
     total, lost = exact_sum(x * y, z)
     bits = total.as_bits()
     outward = lost.above(0.0) ^ total.below(0.0)
@@ -83,7 +88,10 @@ def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
 
 
 def _fma_brain(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    """The same for numbers whose products leave float32's range; what is not finite is kept away from that."""
+    """Return x y + z of bfloat16, whose products leave float32's range.
+
+    What is not finite is kept away from that.
+    """
     product = _is_finite(x) & _is_finite(y)
     ordinary = product & _is_finite(z)
     scaled = _fma_scaled(*[ordinary.select(v, 1.0) for v in (x, y, z)])
@@ -91,7 +99,7 @@ def _fma_brain(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
 
 
 def _fma_scaled(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    """Large numbers are made smaller, and small ones larger where they would be flushed."""
+    """Scale large numbers down, and small ones up where they would be flushed."""
     size, swapped = (x * y).abs().at_least(z.abs()), x.abs().above(y.abs())
     greater, lesser = swapped.select(x, y), swapped.select(y, x)
     large, small = size.above(2.0**100), size.below(2.0**-60)
@@ -103,7 +111,10 @@ def _fma_scaled(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
 
 
 def _extremum(predicate: str) -> Operation:
-    """The one that wins; NaN if either is, which is no matter of the comparison: compilers take it for a maximum that passes over NaN."""
+    """Return the operand that wins; NaN if either is.
+
+    The comparison alone would be compiled to a maximum that passes over NaN.
+    """
 
     def chosen(x: Lanes, y: Lanes) -> Lanes:
         wins = x.compare(predicate, y)

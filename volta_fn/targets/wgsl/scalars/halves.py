@@ -1,4 +1,6 @@
-"""float16 and bfloat16: values are rounded and kept as float32, and the bits are made and read by whole-number arithmetic.
+"""float16 and bfloat16, kept as float32.
+
+Integer arithmetic makes and reads their bits.
 
 Drivers may flush what is subnormal in float16, and may round conversions either way; whole numbers leave them no choice.
 """
@@ -46,7 +48,10 @@ _FLOAT16_VALUE = """fn float16_value(half: u32) -> f32 {
 
 
 def rounded(f: Function, x: str, dtype: np.dtype) -> str:
-    """A float32 rounded to the values of float16 or bfloat16, to nearest even; of other dtypes, `x`."""
+    """Round a float32 to float16 or bfloat16, to nearest even.
+
+    Of other dtypes it is `x`.
+    """
     if dtype == FLOAT16:
         return f.let("f32", f"{f.helper('float16_rounded', _FLOAT16_ROUNDED)}({x})")
     if dtype == BFLOAT16:
@@ -55,14 +60,17 @@ def rounded(f: Function, x: str, dtype: np.dtype) -> str:
 
 
 def bits_of_half(f: Function, x: str, dtype: np.dtype) -> str:
-    """An expression for the 16 bits, as u32, of a float32 that is a value of float16 or bfloat16."""
+    """Return an expression for the 16 bits, as u32, of a rounded float32."""
     if dtype == BFLOAT16:
         return f"(bitcast<u32>({x}) >> 16u)"
     return f"{f.helper('float16_bits', _FLOAT16_BITS)}({x})"
 
 
 def half_of_bits(f: Function, bits: str, dtype: np.dtype) -> str:
-    """An expression for the value of the lower 16 bits of a u32 whose others are 0."""
+    """Return an expression for the value of the lower 16 bits of a u32.
+
+    The other bits are 0.
+    """
     if dtype == BFLOAT16:
         return f"bitcast<f32>({bits} << 16u)"
     return f"{f.helper('float16_value', _FLOAT16_VALUE)}({bits})"

@@ -1,4 +1,4 @@
-"""WGSL functions that modules contain if they are asked for: what devices do not compute well enough, or not at all."""
+"""WGSL functions for what devices compute inaccurately, or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ONE = "one"
 
 
 def one(f: Function) -> str:
-    """Its name."""
+    """Return its name."""
     return f.module.declare(ONE, f"var<private> {ONE}: f32;")
 
 
@@ -48,7 +48,9 @@ _FMA_64 = {
 
 
 def fma(f: Function, type_: str) -> str:
-    """x y + z rounded once, or nearly so: of the product's and the sum's errors only the sum is rounded (Dekker, Knuth).
+    """Return x y + z rounded once, or nearly so (Dekker, Knuth).
+
+    Of the product's and the sum's errors only the sum is rounded.
 
     What is large or small is scaled, so that errors are in range.
     """
@@ -70,9 +72,9 @@ _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
 
 
 def quotient(f: Function) -> str:
-    """x / y with a correction by a fused multiply-add.
+    """Return x / y, corrected by a fused multiply-add.
 
-    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may take subnormal parts for zeros: so divisors are
+    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may take subnormal factors for zeros: so divisors are
     scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends to where what is left of them can be told. What depends on
     the divisor alone is computed once for many dividends; with its sign put back in the end, zeros keep theirs. The first quotient passes
     through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is rounded once with
@@ -90,7 +92,7 @@ _NEAR_QUOTIENT = """fn near_quotient(x: f32, y: f32) -> f32 {
 
 
 def near_quotient(f: Function) -> str:
-    """The same for divisors between 1 and 2^60, and quotients that are not large: nothing is scaled."""
+    """Return x / y without scaling, for 1 <= y <= 2^60 and moderate quotients."""
     one(f)
     return f.helper("near_quotient", _NEAR_QUOTIENT)
 
@@ -103,7 +105,7 @@ _ROOT = """fn root(x: f32) -> f32 {
 
 
 def root(f: Function) -> str:
-    """The square root with such a correction."""
+    """Return the square root with such a correction."""
     return f.helper("root", _ROOT)
 
 
@@ -159,10 +161,12 @@ _QUARTERS = """fn quarters(x: f32) -> vec3<f32> {
 
 
 def quarters(f: Function) -> str:
-    """|x| >= 2^-5 in quarter turns: whole ones (modulo 4), and what is left, at most a half, in two parts.
+    """Reduce |x| >= 2^-5 to quarter periods.
+
+    The result is their number modulo 4, and the rest, at most a half, as a sum of two floats.
 
     After Payne and Hanek (1983): x = m 2^e with a whole number m of 24 bits, and of 2^e 2/pi only 96 bits matter, the first of which is
-    worth 2. They are cut out of a table. Their product with m is, modulo 4, the number of quarter turns.
+    worth 2. They are cut out of a table. Their product with m is, modulo 4, the number of quarter periods.
     """
     digits = TWO_OVER_PI >> (TWO_OVER_PI_BITS - 32 * 8)
     words = ", ".join(f"0x{(digits >> (32 * k)) & 0xFFFFFFFF:08x}u" for k in reversed(range(8)))
@@ -186,7 +190,7 @@ fn bits_of_{0}(byte: i64) -> i64 {{
 
 
 def bits_of_table(f: Function, name: str, table: bytes) -> str:
-    """The 64 bits of a table that begin at a byte."""
+    """Return the 64 bits of a table that begin at a byte."""
     padded = table + bytes(-len(table) % 4 + 4)
     words = [int.from_bytes(padded[k : k + 4], "little") for k in range(0, len(padded), 4)]
     text = _BITS_OF_TABLE.format(name, len(words), ", ".join(f"0x{w:08x}u" for w in words))

@@ -30,7 +30,7 @@ _POWER = """fn power_{0}(x: {0}, y: {0}) -> {0} {{
 
 
 def narrowed(x: Lanes, dtype: np.dtype) -> Lanes:
-    """An integer modulo a power of two, as the dtype has it."""
+    """Return an integer modulo a power of two, as the dtype has it."""
     width = 8 * dtype.itemsize
     if width >= x.bits:
         return x
@@ -48,13 +48,13 @@ def _plain(op: Operation) -> Operation:
 
 
 def _unsigned(x: Lanes, dtype: np.dtype) -> Lanes:
-    """The bits of a number of the dtype, with zeros above."""
+    """Return the bits of a number of the dtype, with zeros above."""
     bits = x.as_type(f"u{x.bits}")
     return bits & ((1 << (8 * dtype.itemsize)) - 1) if 8 * dtype.itemsize < x.bits and dtype.kind == "i" else bits
 
 
 def _within(dtype: np.dtype, count: Lanes) -> Lanes:
-    """Whether a count is one of 0, …, width - 1."""
+    """Return whether a count is in 0, …, width - 1."""
     return count.compare("ult", 8 * dtype.itemsize)
 
 
@@ -75,7 +75,7 @@ def _shift_right_arithmetic(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
 
 
 def _nonzero(y: Lanes) -> tuple[Lanes, Lanes]:
-    """Whether y is 0, and y or else 1."""
+    """Return whether y is 0, and y or else 1."""
     is_zero = y.equals(0)
     return is_zero, is_zero.select(1, y)
 
@@ -86,7 +86,10 @@ def _div(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
 
 
 def _rem(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
-    """By the quotient: what % means for negative numbers is left to devices."""
+    """Return the remainder by the quotient.
+
+    What % means for negative numbers is left to devices.
+    """
     is_zero, safe = _nonzero(y)
     return is_zero.select(x, x - (x / safe) * safe)
 
@@ -101,7 +104,7 @@ def _pow_unsigned(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
 
 
 def _pow_signed(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
-    """A negative power is the exact value rounded toward zero (0 for x = 0)."""
+    """Return a power; a negative one is exact, rounded toward zero."""
     unit = (y & 1).equals(1).select(x, 1)
     inverse = (x.equals(1) | x.equals(-1)).select(unit, 0)
     return y.below(0).select(inverse, _pow_unsigned(dtype, x, y.at_least(0)))
@@ -116,7 +119,7 @@ def _population_count(dtype: np.dtype, x: Lanes) -> Lanes:
 
 
 def _clz(dtype: np.dtype, x: Lanes) -> Lanes:
-    """Of 64 bits by halves: naga has none for them."""
+    """Count the leading zeros; naga has no function for 64 bits."""
     bits = _unsigned(x, dtype)
     if x.bits == 64:
         high, low = bits.shift_right(32).converted("u32"), bits.converted("u32")

@@ -1,7 +1,7 @@
 """Arrays in storage buffers: loading and storing numbers.
 
 Dtypes of one and two bytes are packed in words of 32 bits. Invocations that write neighbouring elements one by one change words together,
-which takes atomic operations; fours of elements are whole words.
+which takes atomic operations; fours of elements are words.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class Array:
     """A storage buffer as an array of numbers of a dtype.
 
     Indices are expressions of type u32. A four is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be incomplete:
-    nothing behind the array's end is touched, and what is loaded for missing elements is an element's value. A whole number of fours
-    is accessed in vectors. In place of fours, 16 bytes of narrow numbers may be accessed, so many `lanes`; of them there is a whole number.
+    nothing beyond the array's end is touched, and what is loaded for missing elements is an element's value. An integer number of fours
+    is accessed in vectors. In place of fours, 16 bytes of narrow numbers may be accessed, so many `lanes`, of which
+    there is an integer number.
     """
 
     def __init__(self, f: Function, name: str, dtype: np.dtype, written: bool, size: int = 0, lanes: int = 4) -> None:
@@ -66,18 +67,21 @@ class Array:
     # single elements
 
     def load(self, index: str) -> Number:
-        """An element."""
+        """Return an element."""
         f, per = self._f, self._per_word
         self.is_read = True
         if per == 1:
             return Number(self.dtype, f.let(wgsl_type(self.dtype), self._component(index)))
         index = f.named("u32", index)
-        place = f"({index} & {per - 1}u) * {32 // per}u"
-        shifted = f.let("u32", f"{self._word(f'{index} >> {per.bit_length() - 1}u')} >> ({place})")
+        shift = f"({index} & {per - 1}u) * {32 // per}u"
+        shifted = f.let("u32", f"{self._word(f'{index} >> {per.bit_length() - 1}u')} >> ({shift})")
         return self._unpacked(shifted, 0)
 
     def store(self, index: str, number: Number) -> None:
-        """Write an element. Neighbours in the same word may be written at the same time by others, if by this method, too."""
+        """Write an element.
+
+        Others may write neighbors in the same word at the same time, by this method.
+        """
         f, per = self._f, self._per_word
         if per == 1:
             return f.line(f"{self._component(index)} = {number.text};")
@@ -97,7 +101,7 @@ class Array:
     # fours
 
     def load4(self, index: str) -> list[Number]:
-        """The elements 4 index, …, 4 index + 3, or more lanes."""
+        """Return the elements 4 index, …, 4 index + 3, or more lanes."""
         f, type_, per = self._f, wgsl_type(self.dtype), self._per_word
         self.is_read = True
         index = f.named("u32", index)
@@ -111,7 +115,7 @@ class Array:
         return [Number(self.dtype, f.let(type_, f"{self.name}[{self._bounded(first, k, self.size)}]")) for k in range(4)]
 
     def store4(self, index: str, numbers: Sequence[Number]) -> None:
-        """Write the elements 4 index, …, 4 index + 3, or more lanes, in whole words."""
+        """Write the elements 4 index, …, 4 index + 3, or more lanes, as words."""
         f, type_, per = self._f, wgsl_type(self.dtype), self._per_word
         index = f.named("u32", index)
         if per > 1:
@@ -125,7 +129,7 @@ class Array:
 
     @staticmethod
     def _bounded(first: str, k: int, size: int) -> str:
-        """first + k, if that is in range, else what is."""
+        """Return first + k if that is in range, else an index that is."""
         if k == 0:
             return first
         return f"min({first} + {k}u, {size - 1}u)" if size % 4 else f"{first} + {k}u"
@@ -142,7 +146,7 @@ class Array:
         return (1 << (32 // self._per_word)) - 1
 
     def _word(self, index: str) -> str:
-        """An expression for a word."""
+        """Return an expression for a word."""
         if self._in_fours:
             index, per = self._f.named("u32", index), self._per_vector
             return f"{self.name}[{index} >> {per.bit_length() - 1}u][{index} & {per - 1}u]"
@@ -151,7 +155,7 @@ class Array:
         return f"load_{self.name}({index})"  # whether the words are atomic is known in the end
 
     def _words(self, index: str) -> list[str]:
-        """The words of a four."""
+        """Return the words of four elements."""
         f = self._f
         if self._in_fours:
             words = f.let(f"vec{self._per_vector}<u32>", f"{self.name}[{index}]")
@@ -194,29 +198,29 @@ class Array:
     # between words and numbers
 
     def _unpacked(self, word: str, k: int) -> Number:
-        """The k-th number in a word."""
-        f, what, width = self._f, kind(self.dtype), 32 // self._per_word
-        if what == "int":
+        """Return the k-th number in a word."""
+        f, category, width = self._f, kind(self.dtype), 32 // self._per_word
+        if category == "int":
             return Number(self.dtype, f.let("i32", f"bitcast<i32>({word} << {32 - width - k * width}u) >> {32 - width}u"))
         bits = f"(({word} >> {k * width}u) & {self._mask}u)" if k else f"({word} & {self._mask}u)"
-        if what == "float":
+        if category == "float":
             return Number(self.dtype, f.let("f32", half_of_bits(f, bits, self.dtype)))
-        return Number(self.dtype, f.let("bool", f"{bits} != 0u") if what == "bool" else f.let("u32", bits))
+        return Number(self.dtype, f.let("bool", f"{bits} != 0u") if category == "bool" else f.let("u32", bits))
 
     def _packed(self, numbers: Sequence[Number]) -> str:
         """Numbers as a word."""
         width = 32 // self._per_word
-        parts = [self._bits(x) + (f" << {k * width}u" if k else "") for k, x in enumerate(numbers)]
-        return self._f.let("u32", " | ".join(f"({p})" for p in parts))
+        shifted_bits = [self._bits(x) + (f" << {k * width}u" if k else "") for k, x in enumerate(numbers)]
+        return self._f.let("u32", " | ".join(f"({p})" for p in shifted_bits))
 
     def _bits(self, number: Number) -> str:
-        """An expression for a number's bits, the others of the word being 0."""
-        what = kind(self.dtype)
-        if what == "bool":
+        """Return an expression for a number's bits, zeros above."""
+        category = kind(self.dtype)
+        if category == "bool":
             return f"select(0u, 1u, {number.text})"
-        if what == "float":
+        if category == "float":
             return bits_of_half(self._f, number.text, self.dtype)
-        return f"(bitcast<u32>({number.text}) & {self._mask}u)" if what == "int" else number.text
+        return f"(bitcast<u32>({number.text}) & {self._mask}u)" if category == "int" else number.text
 
 
 class Atomics(Array):

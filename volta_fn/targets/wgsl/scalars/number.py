@@ -35,7 +35,7 @@ class Number(NamedTuple):
 
 @functools.cache
 def wgsl_type(dtype: np.dtype) -> str:
-    """The type in which numbers of a dtype are computed with."""
+    """Return the type in which numbers of a dtype are computed with."""
     if dtype.kind == "b":
         return "bool"
     if dtype.kind in "iu":
@@ -45,21 +45,24 @@ def wgsl_type(dtype: np.dtype) -> str:
 
 @functools.cache
 def kind(dtype: np.dtype) -> str:
-    """bool, int, uint, float or complex."""
+    """Return bool, int, uint, float or complex."""
     if dtype in dtypes.FLOATS:
         return "float"
     return {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[dtype.kind]
 
 
 def is_supported(dtype: np.dtype, facts: TargetCapabilities) -> bool:
-    """Whether a device can hold and compute with numbers of the dtype."""
+    """Return True if a device can hold and compute with the dtype."""
     if dtype in _DOUBLES:
         return facts.float64
     return facts.int64 if dtype in _LONGS else dtype in dtypes.ALL
 
 
 def literal(type_: str, value: Any) -> str:
-    """A number's text; `value` is a Python number that may be out of an integer type's range, which wraps it."""
+    """Return a number's text.
+
+    `value` may be out of an integer type's range, which wraps it.
+    """
     if type_ == "bool":
         return "true" if value else "false"
     if type_ in ("f32", "f64"):
@@ -83,7 +86,7 @@ def _float(type_: str, value: Any) -> str:
 
 
 def _bits_of(number: Any) -> str:
-    """What is not finite, as an unsigned integer. There is one NaN."""
+    """Return a number that is not finite as an unsigned integer; NaN is unique."""
     width = 32 if number.dtype == np.float32 else 64
     bits = {True: "nan"}.get(bool(np.isnan(number)), "-inf" if number < 0 else "inf")
     value = {"nan": 0x7FC00000, "inf": 0x7F800000, "-inf": 0xFF800000}[bits]
@@ -94,12 +97,12 @@ _WIDE = {"nan": 0x7FF8000000000000, "inf": 0x7FF0000000000000, "-inf": 0xFFF0000
 
 
 def constant(dtype: np.dtype, value: Any) -> Number:
-    """A number known beforehand, of any dtype that it may have been given as."""
+    """Return a constant of any dtype that it may have been given as."""
     number = np.asarray(value).astype(dtype)
     type_ = wgsl_type(dtype)
     if dtype.kind == "c":
-        part = type_[5:-1]
-        text = f"{type_}({literal(part, number.real)}, {literal(part, number.imag)})"
+        component = type_[5:-1]
+        text = f"{type_}({literal(component, number.real)}, {literal(component, number.imag)})"
     else:
         text = literal(type_, float(number) if dtype in dtypes.FLOATS else number.item())
     return Number(dtype, text, number)

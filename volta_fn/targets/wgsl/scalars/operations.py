@@ -1,4 +1,4 @@
-"""Elementwise primitives by name: which of them there are for which dtypes, and applying them."""
+"""Elementwise primitives by name, in WGSL."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _COMPLEX = {
     "ne": lambda x, y: ~(floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im)),
 }
 
-_WHOLE = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
+_INTEGRAL = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
 
 #: What Mesa's compiler has wrong even if one operand alone is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
 _UNSAFE = ("rem",)
 
 
 def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], facts: TargetCapabilities) -> bool:
-    """Whether `apply` can write the primitive for operands of these dtypes on a device."""
+    """Return True if `apply` can write the primitive for these dtypes on a device."""
     if not all(is_supported(dtype, facts) for dtype in in_dtypes):
         return False
     if op in _SPECIAL:
@@ -49,8 +49,8 @@ def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], 
 @cache
 def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
     if kind(dtype) != "float":
-        whole = _WHOLE[kind(dtype)].get(op)
-        return whole and partial(whole, dtype)
+        integral = _INTEGRAL[kind(dtype)].get(op)
+        return integral and partial(integral, dtype)
     formula = PRIMITIVES[op].formula
     if formula is not None:
         return partial(outlined, op, formula)
@@ -58,7 +58,7 @@ def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
 
 
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
-    """The result, of `dtype`, of an elementwise primitive that `supports` approves of."""
+    """Apply an elementwise primitive that `supports` accepts; return `dtype`."""
     if op in _UNSAFE or all(x.value is not None for x in operands):
         operands = [x if x.value is None else _unknown(f, x) for x in operands]
     special = _SPECIAL.get(op)
@@ -76,12 +76,12 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
 
 
 def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
-    """The result of a complex operation, which is a function of the module."""
+    """Apply a complex operation, which is a function of the module."""
     before, after = operands[0].type, wgsl_type(dtype)
 
     def body(inner: Function) -> tuple[str, str]:
-        parts = [[Lanes(inner, before[5:-1], f"a{k}.{c}") for c in "xy"] for k in range(len(operands))]
-        result = _COMPLEX[op](*[Complex(*p) for p in parts], **params)
+        components = [[Lanes(inner, before[5:-1], f"a{k}.{c}") for c in "xy"] for k in range(len(operands))]
+        result = _COMPLEX[op](*[Complex(*p) for p in components], **params)
         return after, f"{after}({result.re.text}, {result.im.text})" if isinstance(result, Complex) else result.text
 
     suffix = "".join(f"_{v}".replace("-", "minus_") for v in params.values())
@@ -90,7 +90,7 @@ def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.d
 
 
 def _unknown(f: Function, x: Number) -> Number:
-    """A literal as a number that no compiler knows.
+    """Return a literal as a number that compilers do not know.
 
     naga computes what follows from literals alone, and refuses what it cannot (the root of -1, a float64 without its sign); Mesa's
     compiler adds known numbers first, and so loses what the rounding of a sum with one of them is to tell.
@@ -101,8 +101,8 @@ def _unknown(f: Function, x: Number) -> Number:
         return Number(x.dtype, f.let(x.type, x.text))
     if x.dtype.kind != "c":
         return Number(x.dtype, Lanes.unknown_number(f, x.type, x.value).text)
-    parts = [Lanes.unknown_number(f, x.type[5:-1], part).text for part in (x.value.real, x.value.imag)]
-    return Number(x.dtype, f.let(x.type, f"{x.type}({parts[0]}, {parts[1]})"))
+    components = [Lanes.unknown_number(f, x.type[5:-1], component).text for component in (x.value.real, x.value.imag)]
+    return Number(x.dtype, f.let(x.type, f"{x.type}({components[0]}, {components[1]})"))
 
 
 def _select_n(f: Function, operands: Sequence[Number], dtype: np.dtype) -> Number:

@@ -9,16 +9,22 @@ from volta_fn.targets.wgsl.scalars.values import Lanes
 from volta_fn.targets.wgsl.text import Function
 
 #: A number and where it is: what argmax and argmin combine.
-Place = tuple[Number, Number]
+Indexed = tuple[Number, Number]
 
 
 def combine(f: Function, reduction: Reduction, x: Number, y: Number) -> Number:
-    """One step of a reduction. NaN wins against anything in maxima and minima."""
+    """Combine two numbers, as a step of a reduction.
+
+    NaN wins against anything in maxima and minima.
+    """
     return apply(f, reduction.step, (x, y), x.dtype, {})
 
 
-def combine_places(f: Function, reduction: Reduction, x: Place, y: Place) -> Place:
-    """Return the number that wins a step of ``argmax`` or ``argmin``, and its index; of equal ones, and of NaNs, the first."""
+def combine_indexed(f: Function, reduction: Reduction, x: Indexed, y: Indexed) -> Indexed:
+    """Return the number that wins a step of ``argmax`` or ``argmin``, and its index.
+
+    Of equal ones, and of NaNs, the first wins.
+    """
     a, b = [Lanes(f, number.type, number.text) for number, _ in (x, y)]
     first = Lanes(f, y[1].type, y[1].text).below(Lanes(f, x[1].type, x[1].text))
     if kind(x[0].dtype) == "bool":

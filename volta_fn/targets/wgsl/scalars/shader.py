@@ -17,7 +17,7 @@ class OtherAccess(Exception):
 
 
 class Shader(Function):
-    """The text of a module with the entry point `main`, whose statements are written here, for workgroups of `invocations`."""
+    """A module with the entry point `main`, for workgroups of `invocations`."""
 
     #: Numbers of the workgroup in the grid and of the invocation in the workgroup, as u32.
     group = "group"
@@ -31,7 +31,9 @@ class Shader(Function):
         self._local = "_local_invocation_index"
 
     def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> Array:
-        """The buffer of a number as an array. Its size is given if it is accessed in fours, or more `lanes` (see `Array`).
+        """Return the buffer of a number as an array.
+
+        Its size is given if it is accessed in fours, or more `lanes` (see `Array`).
 
         An array that is only read may be asked for with its size and without: it has single elements in either case. Raises
         `OtherAccess` if it was asked for already to do something else with it, or has been read one by one and is to be read in fours now.
@@ -44,16 +46,19 @@ class Shader(Function):
         return known
 
     def atomics(self, number: int, dtype: np.dtype) -> Array:
-        """The buffer of a number as an array of atomic numbers, of int32 or uint32, for WGSL's own functions."""
+        """Return a buffer as an array of atomic int32 or uint32 numbers."""
         self._arrays[number] = Atomics(self, f"b{number}", dtype, written=True)
         return self._arrays[number]
 
     def workgroup(self, name: str, type_: str, length: int = 0) -> str:
-        """Declares a variable, or an array, that the workgroup shares. Returns its name. It holds anything at first."""
+        """Declare a variable, or an array, that the workgroup shares; return its name.
+
+        It is not initialized.
+        """
         return self.module.declare(name, WorkgroupVariable(name, type_, length))
 
     def tile(self, name: str, dtype: np.dtype, size: int) -> Array:
-        """An array in workgroup memory, of a whole number of fours, in which it is written."""
+        """Return an array in workgroup memory, written in fours."""
         array = Array(self, name, dtype, written=True, size=size)
         self.module.declare(name, WorkgroupVariable(name, array.element, array.length))
         if array.accessors:
@@ -66,13 +71,19 @@ class Shader(Function):
         return f"_{name}"
 
     def number_by_subgroups(self) -> None:
-        """Let invocations be numbered such that those of a subgroup are neighbours, of which there are whole ones only."""
+        """Number invocations such that those of a subgroup are neighbors.
+
+        All subgroups are full.
+        """
         for name in ("subgroup_id", "subgroup_size", "subgroup_invocation_id"):
             self.builtin(name)
         self._local = "_subgroup_id * _subgroup_size + _subgroup_invocation_id"
 
     def dispatch(self, groups: int, work: int = 0) -> Dispatch:
-        """The shader run by so many workgroups, which have so many multiplications to do together, if that may be very many."""
+        """Return the dispatch of so many workgroups.
+
+        `multiplications` is their number in all of them, if that may be very large.
+        """
         shape = grid(groups, self.module.facts.groups)
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
         declarations: list[Declaration] = []

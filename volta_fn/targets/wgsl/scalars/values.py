@@ -1,6 +1,6 @@
 """Values with operators: `x * y + 1.0` writes the statements.
 
-Compilers may assume that floats are real numbers, and do: Mesa's turn ``x != x`` into false, ``x - x`` and ``x * 0.0`` into 0 and
+Compilers may assume that floats are real numbers, and do: Mesa's rewrite ``x != x`` as false, ``x - x`` and ``x * 0.0`` into 0 and
 ``(x + y) - y`` into x; NVIDIA's make one instruction, which passes over NaN, of a comparison and a selection between the same numbers,
 and one that rounds once of a product and a sum. So NaN is told by its bits, and where a rounding error is what is wanted, there is a
 factor that is 1.0 but that no compiler knows (`one`). Quotients and roots, of which WGSL promises only some digits, get a correction
@@ -28,7 +28,7 @@ _HALF_PI, _HALF_PI_REST = 1.57079637050628662109375, -4.371139000186241e-08
 
 
 class Lanes(Values):
-    """A value (a name or a literal) of a WGSL type, and the function that it belongs to."""
+    """A value (a name or a literal) of a WGSL type, and its function."""
 
     __slots__ = ("f", "text", "type")
 
@@ -53,29 +53,32 @@ class Lanes(Values):
     # making others
 
     def new(self, text: str, type_: str) -> Lanes:
-        """A value of the function by its text."""
+        """Return a value of the function by its text."""
         return Lanes(self.f, type_, text)
 
     def let(self, expression: str, type_: str = "") -> Lanes:
-        """A value of the same type, or another."""
+        """Return a value of the same type, or another."""
         return Lanes(self.f, type_ or self.type, self.f.let(type_ or self.type, expression))
 
     def named(self) -> Lanes:
-        """The value by a name: naga computes with literals itself, and refuses |x| of float64, or shifts by more bits than there are."""
+        """Return the value by a name.
+
+        naga computes with literals itself, and refuses |x| of float64, or shifts by more bits than there are.
+        """
         return self if self.text.isidentifier() else self.let(self.text)
 
     def like(self, value: Scalar | Lanes) -> Lanes:
-        """A Python number as one of this type; values are as they are, integers of this signedness."""
+        """Return a Python number as one of this type; values are returned as they are."""
         if not isinstance(value, Lanes):
             return Lanes(self.f, self.type, literal(self.type, value))
         return value if value.type == self.type else value.as_type(self.type)
 
     def as_type(self, type_: str) -> Lanes:
-        """The bits as another type of this width."""
+        """Return the bits as another type of this width."""
         return self if self.type == type_ else self.let(f"bitcast<{type_}>({self.text})", type_)
 
     def converted(self, type_: str) -> Lanes:
-        """The value as WGSL converts it to another type."""
+        """Return the value as WGSL converts it to another type."""
         return self if self.type == type_ else self.let(f"{type_}({self.text})", type_)
 
     # arithmetic
@@ -98,7 +101,10 @@ class Lanes(Values):
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
     def over(self, other: Lanes) -> Lanes:
-        """The quotient of numbers that need no scaling."""
+        """Return the quotient by a number between 1 and 2^60.
+
+        The dividend is not greater than 2^60, or nearly that.
+        """
         if self.type != "f32" or not self.f.module.facts.fma:
             return self._binary("/", other)
         return self.let(f"{helpers.near_quotient(self.f)}({self.text}, {other.text})")
@@ -122,7 +128,7 @@ class Lanes(Values):
         return self.let(f"{self.text} << {self._count(count)}")
 
     def shift_right(self, count: Lanes | Scalar, *, signed: bool = False) -> Lanes:
-        """The bits moved right; what moves in is zeros, or copies of the sign."""
+        """Shift right; zeros or copies of the sign move in."""
         x = self.as_type(f"{'i' if signed else 'u'}{self.bits}")
         return x.let(f"{x.text} >> {self._count(count)}").as_type(self.type)
 
@@ -138,7 +144,10 @@ class Lanes(Values):
         return self.let(f"{self.text} {op} {self.like(other).text}", "bool")
 
     def compare(self, predicate: str, other: Lanes | Scalar) -> Lanes:
-        """As LLVM has it: ``olt``, ``une``, … for floats; ``eq``, ``slt``, ``ult``, … for integers."""
+        """Compare by LLVM's predicates.
+
+        They are ``olt``, ``une``, … for floats (o: and neither is NaN; u: or one is); ``eq``, ``slt``, ``ult``, … for integers.
+        """
         y = self.like(other)
         if predicate in ("eq", "ne"):
             return self._compare(_OPERATORS[predicate], y)
@@ -156,23 +165,26 @@ class Lanes(Values):
         return self._compare(_OPERATORS[predicate[1:]], y)
 
     def below(self, other: Lanes | Scalar) -> Lanes:
-        """self < other (of floats: false with NaN). Of infinity bits tell: compilers may take it that there is none."""
+        """Return self < other (of floats: false with NaN).
+
+        Infinity is compared by bits: compilers may assume that there is none.
+        """
         if _is_infinity(other):
             return ~(self.is_nan() | self.equals(other))
         return self._compare("<", other)
 
     def above(self, other: Lanes | Scalar) -> Lanes:
-        """self > other."""
+        """Return self > other."""
         return self._compare(">", other)
 
     def equals(self, other: Lanes | Scalar) -> Lanes:
-        """self == other."""
+        """Return self == other."""
         if _is_infinity(other):
             return self.as_bits()._compare("==", self.like(other).as_bits())
         return self._compare("==", other)
 
     def is_nan(self) -> Lanes:
-        """Whether it is not a number."""
+        """Return whether it is NaN."""
         size, infinity = (0x7FFFFFFF, 0x7F800000) if self.bits == 32 else ((1 << 63) - 1, 0x7FF << 52)
         return (self.as_type(f"u{self.bits}") & size).above(infinity)
 
@@ -185,42 +197,47 @@ class Lanes(Values):
     # floats
 
     def call(self, name: str, *others: Lanes | Scalar) -> Lanes:
-        """A function of this value and others, of its type."""
+        """Call a function of this value and others, of its type."""
         first = self.named() if self.type == "f64" else self
         return self.let(f"{name}({', '.join([first.text, *[self.like(o).text for o in others]])})")
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
-        """self * factor + addend, rounded once."""
+        """Return self * factor + addend, rounded once."""
         name = "fma" if self.f.module.facts.fma else helpers.fma(self.f, self.type)
         return self.call(name, factor, addend)
 
     def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
-        """self * factor + addend, rounded once or twice."""
+        """Return self * factor + addend, rounded once or twice."""
         return self.call("fma", factor, addend)
 
     def floored(self, low: Scalar) -> Lanes:
-        """The float, or `low` where it is less; NaN stays."""
+        """Return the float, or `low` where it is less; NaN stays."""
         return self.is_nan().select(self, super().floored(low))
 
     def capped(self, high: Scalar) -> Lanes:
-        """The float, or `high` where it is more; NaN stays."""
+        """Return the float, or `high` where it is more; NaN stays."""
         return self.is_nan().select(self, super().capped(high))
 
     def clamped(self, low: Scalar, high: Scalar) -> Lanes:
-        """The float between bounds; NaN stays."""
+        """Return the float between bounds; NaN stays."""
         return self.is_nan().select(self, super().floored(low).at_most(high))
 
     def bounded(self, low: Scalar, high: Scalar, function: Callable[[Lanes], Lanes], below: Scalar, above: Scalar) -> Lanes:
-        """A function of the float between bounds. It goes on beyond them, and something else is chosen: NaN stays without being told."""
+        """Return a function of the float between bounds, else `below` or `above`.
+
+        For NaN it is what the function is.
+        """
         return self.below(low).select(below, self.above(high).select(above, function(self)))
 
     def one(self) -> Lanes:
-        """1.0, of which compilers do not know that it is."""
+        """Return 1.0 as a value that compilers do not know."""
         name = helpers.one(self.f)
         return self.new(name if self.type == "f32" else f"{self.type}({name})", self.type)
 
     def unknown(self) -> Lanes:
-        """The value; infinity and NaN that are literals as numbers that compilers do not know.
+        """Return literal infinity and NaN as numbers that compilers do not know.
+
+        Other values are returned as they are.
 
         NVIDIA's takes it that there are none: of the lesser of inf * x and 1.0, in float64, a kernel stored nothing at all.
         """
@@ -230,7 +247,7 @@ class Lanes(Values):
 
     @classmethod
     def unknown_number(cls, f: Function, type_: str, value: Any) -> Lanes:
-        """A float of a type as a number that compilers do not know."""
+        """Return a float of a type as a number that compilers do not know."""
         bits = np.asarray(value).astype(type_.replace("f", "float")).view(type_.replace("f", "uint"))
         return cls(f, type_, "")._of_unknown(f"{bits}{'u' if type_ == 'f32' else 'lu'}")
 
@@ -239,116 +256,119 @@ class Lanes(Values):
         return self.let(f"bitcast<{self.type}>({bits} | {zero if self.type == 'f32' else f'u64{zero}'})")
 
     def held(self) -> Lanes:
-        """The same number, which compilers that simplify sums cannot see through."""
+        """Return the same number, opaque to compilers that simplify sums."""
         return self * self.one()
 
     def zero(self) -> Lanes:
-        """0.0, of which compilers do not know that it is."""
+        """Return 0.0 as a value that compilers do not know."""
         return self.one() - 1.0
 
     def abs(self) -> Lanes:
-        """|self|."""
+        """Return |self|."""
         return self.call("abs")
 
     def sqrt(self) -> Lanes:
-        """The square root."""
+        """Return the square root, correctly rounded."""
         if self.type != "f32" or not self.f.module.facts.fma:
             return self.call("sqrt")
         return self.call(helpers.root(self.f))
 
     def nearest(self) -> Lanes:
-        """The nearest whole number, halves to even."""
+        """Return the nearest integer, halves to even."""
         if self.type == "f32":
             return self.call("round")
-        whole = self.trunc()
-        rest, half = (self - whole).abs(), whole * 0.5
+        integral = self.trunc()
+        rest, half = (self - integral).abs(), integral * 0.5
         further = rest.above(0.5) | (rest.equals(0.5) & half.trunc().compare("one", half))
-        return further.select(whole.abs() + 1.0, whole.abs()).signed(self)
+        return further.select(integral.abs() + 1.0, integral.abs()).signed(self)
 
     def floor(self) -> Lanes:
-        """The largest whole number not above."""
+        """Return the largest integer not above."""
         if self.type == "f32":
             return self.call("floor")
-        whole = self.trunc()
-        return whole.above(self).select(whole - 1.0, whole)
+        integral = self.trunc()
+        return integral.above(self).select(integral - 1.0, integral)
 
     def trunc(self) -> Lanes:
-        """The whole number toward zero: of float64 by its bits, as Mesa's software GPU errs."""
+        """Return the integer toward zero."""
         if self.type == "f32":
             return self.call("trunc")
         bits = self.as_bits()
         exponent = (bits.shift_right(52) & 0x7FF) - 1023
         bounded = exponent.below(0).select(0, exponent.above(52).select(52, exponent))
-        whole = (bits & ~(self.like(0.0).as_bits() + (1 << 52) - 1).shift_right(bounded)).as_float()
-        return exponent.below(0).select(self.like(0.0).signed(self), whole)
+        integral = (bits & ~(self.like(0.0).as_bits() + (1 << 52) - 1).shift_right(bounded)).as_float()
+        return exponent.below(0).select(self.like(0.0).signed(self), integral)
 
     def nearest_away(self) -> Lanes:
-        """The nearest whole number, halves away from zero."""
-        whole = self.trunc()
-        further = (self - whole).abs().compare("oge", 0.5)
-        return further.select(whole.abs() + 1.0, whole.abs()).signed(self)
+        """Return the nearest integer, halves away from zero."""
+        integral = self.trunc()
+        further = (self - integral).abs().compare("oge", 0.5)
+        return further.select(integral.abs() + 1.0, integral.abs()).signed(self)
 
     def ceil(self) -> Lanes:
-        """The smallest whole number not below."""
+        """Return the smallest integer not below."""
         return self.call("ceil") if self.type == "f32" else -(-self).floor()
 
     def signed(self, model: Lanes | Scalar) -> Lanes:
-        """|self| with another's sign."""
+        """Return |self| with another's sign."""
         least = 1 << (self.bits - 1)
         sign = self.like(model).as_bits() & least
         return ((self.as_bits() & (least - 1)) | sign).as_float()
 
     def as_bits(self) -> Lanes:
-        """A float's bits as a signed integer."""
+        """Return a float's bits as an integer."""
         return self.as_type(f"i{self.bits}")
 
     def as_float(self) -> Lanes:
-        """An integer's bits as a float."""
+        """Return an integer's bits as a float."""
         return self.as_type(f"f{self.bits}")
 
     def widened(self) -> Lanes:
-        """float32 as float64."""
+        """Return float32 as float64."""
         return self.converted("f64")
 
     def narrowed(self) -> Lanes:
-        """float64 as float32."""
+        """Return float64 as float32."""
         return self.converted("f32")
 
     def as_integer(self) -> Lanes:
-        """A whole number in a float as a signed integer of the same width."""
+        """Return an integral float as a signed integer of the same width."""
         return self.converted(f"i{self.bits}")
 
     def number(self) -> Lanes:
-        """An integer that is not negative as a float of the same width."""
+        """Return an integer that is not negative as a float of the same width."""
         return self.as_type(f"u{self.bits}").converted(f"f{self.bits}")
 
     def bits_of_table(self, name: str, table: bytes) -> Lanes:
-        """The 64 bits of a constant that begin at a byte, of which this integer of 64 bits is the number."""
+        """Return the 64 bits of a constant that begin at the byte of this number."""
         return self.call(helpers.bits_of_table(self.f, name, table))
 
-    # whole numbers in floats: GPUs convert few numbers at a time, and add many
+    # integral numbers in floats: GPUs convert few numbers at a time, and add many
 
     def _plus(self, magic: float) -> Lanes:
-        """The sum with a number that rounds, or the difference, of which compilers make no other one with what was added before."""
+        """Add a number that rounds, such that compilers keep the sum."""
         return self.mad(self.one(), magic)
 
-    def small_whole(self) -> Lanes:
-        """A small float rounded to a whole number."""
+    def small_integer(self) -> Lanes:
+        """Round a small float to an integer."""
         return self._plus(MAGIC[self.bits])._plus(-MAGIC[self.bits])
 
     def small_float(self) -> Lanes:
-        """A small integer as a float."""
+        """Return a small integer as a float."""
         magic = self.new(literal(f"f{self.bits}", MAGIC[self.bits]), f"f{self.bits}")
         return (self + magic.as_type(self.type)).as_float()._plus(-MAGIC[self.bits])
 
     def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
-        """n, the whole number next to self * factor + addend, and n + offset as an integer in its last bits."""
+        """Return n, the integer nearest to self * factor + addend, and n + offset.
+
+        The first is a float, the second an integer modulo some power of two.
+        """
         magic = MAGIC[self.bits] + offset
         shifted = self.mad(factor, addend)._plus(magic) if addend else self.mad(factor, magic)
         return shifted._plus(-magic), shifted.as_bits()
 
     def power_of_two(self) -> Lanes:
-        """2^n of a whole number n, where that is a normal number."""
+        """Return 2^n of an integer n, where that is a normal number."""
         return (self._plus(MAGIC[self.bits] + BIAS[self.bits]).as_bits() << SIGNIFICAND[self.bits]).as_float()
 
     @property
@@ -357,30 +377,42 @@ class Lanes(Values):
         return self.type == "f32" and not self.f.module.facts.subnormals
 
     def raised(self, n: Lanes) -> Lanes:
-        """self 2^n where both are normal numbers: the exponent is added to the other's. NaN stays, by a product with 0."""
+        """Return self 2^n where all of these are normal numbers.
+
+        n is an integer modulo some power of two.
+        """
         return self.mad(self.zero(), super().raised(n))
 
-    def quarter_turns(self) -> tuple[Lanes, Lanes, Lanes]:
-        """Of float32 in whole numbers."""
+    def quarter_periods(self) -> tuple[Lanes, Lanes, Lanes]:
+        """Return (quarters, r, rest), self = r + rest + quarters pi/2, |r| <= pi/4.
+
+        Quarters are integers, up to multiples of 4.
+        """
         if self.bits == 64:
-            turns, r, rest = reduced_large(self)
-            return turns, self.abs().below(math.inf).select(r, math.nan), rest
-        parts = self.let(f"{helpers.quarters(self.f)}({self.text})", "vec3<f32>")
-        turns, high, low = [self.new(f"{parts.text}.{c}", "f32") for c in "xyz"]
+            quarters_, r, rest = reduced_large(self)
+            return quarters_, self.abs().below(math.inf).select(r, math.nan), rest
+        reduced = self.let(f"{helpers.quarters(self.f)}({self.text})", "vec3<f32>")
+        quarters_, high, low = [self.new(f"{reduced.text}.{c}", "f32") for c in "xyz"]
         r, error = exact_product(high, _HALF_PI)
-        return turns.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
+        return quarters_.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
 
     # control flow
 
     def rarely(self, name: str, write: Callable[..., Any], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
-        """``write(*arguments)`` where this condition holds, else `usual`: a function by itself, which hardly ever runs."""
+        """Return ``write(*arguments)`` where this holds, else `usual`.
+
+        The former is a function by itself, which hardly ever runs.
+        """
         result = usual.new(self.f.var(usual.type, usual.text), usual.type)
         with self.f.block(f"if ({self.text})"):
             self.f.line(f"{result.text} = {outlined(name, write, *arguments).text};")
         return result
 
     def iterated(self, count: int | Lanes, step: Callable[..., Sequence[Lanes]], *start: Lanes) -> Sequence[Lanes]:
-        """The values after `count` iterations."""
+        """Return the values after `count` steps ``values = step(k, *values)``.
+
+        k is the iteration's number, of this type of float.
+        """
         results = [x.new(self.f.var(x.type, x.text), x.type) for x in start]
         with self.f.loop(count if isinstance(count, int) else f"u32({count.text})") as k:
             before = [x.let(x.text) for x in results]
@@ -389,7 +421,7 @@ class Lanes(Values):
         return results
 
     def called(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
-        """``formula(self, *others)``, as a call of a function that the module has once per type."""
+        """Return ``formula(self, *others)``, as a function call where that is smaller."""
         return outlined(name, formula, self, *others)
 
 

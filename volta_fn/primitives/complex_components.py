@@ -1,4 +1,7 @@
-"""Complex numbers and their parts. Real-linear maps, so their transposes are declared, not derived."""
+"""Complex numbers and their components.
+
+These maps are real-linear, so their transposes are declared, not derived.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ _transpose_is(_conj_complex, lambda ct: _conj_complex(ct))
 
 
 def conj(x: Any) -> Array:
-    """The complex conjugate; real arrays pass through.
+    """Return the complex conjugate; real arrays are returned as they are.
 
     >>> import volta_fn as vf
     >>> vf.lax.conj(vf.numpy.array([1 + 2j, 3j]))
