@@ -72,15 +72,18 @@ class Cache:
 
     def learn(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
         """Let a matcher find `run` for calls like this one, if the structure has one."""
-        with self.lock:
-            known = next((m for m in self.matchers if m.structure == structure), None)
-            if known is None:
-                if len(self.matchers) == _MATCHERS:
-                    return
-                match = load("volta_fn.tree.matching").matcher(structure.child(0), args) or _no_match
-                known = Matcher(structure, match, {})
-                self.matchers.append(known)
+        known = self._matcher_of(structure)
+        if known is None and len(self.matchers) < _MATCHERS:
+            match = load("volta_fn.tree.matching").matcher(structure.child(0), args) or _no_match
+            with self.lock:
+                known = self._matcher_of(structure) or Matcher(structure, match, {})
+                if not any(m is known for m in self.matchers):
+                    self.matchers.append(known)
+        if known is not None and known.match is not _no_match:
             known.programs[specs] = run
+
+    def _matcher_of(self, structure: Any) -> Matcher | None:
+        return next((m for m in self.matchers if m.structure == structure), None)
 
     def remember(self, request: Request, run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
