@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value, from_host
-from volta_fn.core.trace import Tracer, concrete_or_raise
+from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.primitives.movement import broadcast_to, canonical_axes
 
@@ -123,11 +123,6 @@ def concrete(function: str, argument: str, value: Any, remedy: str) -> np.ndarra
     return np.asarray(concrete_or_raise(value, f"argument {argument} of {function}", remedy))
 
 
-def is_traced(value: Any) -> bool:
-    """Return True if a value is a tracer."""
-    return isinstance(value, Tracer)
-
-
 def full_like_scalar(a: Array, value: Any) -> Array:
     """Return a scalar of `a`'s dtype, weak so that `a` combined with it stays as weak."""
     return from_host(np.asarray(value, a.dtype), a.dtype != BOOL)
@@ -137,11 +132,6 @@ def broadcast_together(*arrays: Array) -> list[Array]:
     """Broadcast the arrays to one shape."""
     shape = lax.broadcast_shapes(*[a.shape for a in arrays])
     return [broadcast_to(a, shape) for a in arrays]
-
-
-def is_float(a: Array) -> bool:
-    """Return True if the elements are real floating-point numbers."""
-    return a.dtype in dtypes.FLOATS
 
 
 def is_complex(a: Array) -> bool:

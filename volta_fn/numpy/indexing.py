@@ -16,18 +16,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
-from volta_fn.numpy.arguments import (
-    INDEX,
-    broadcast_together,
-    concrete,
-    flat_or_axis,
-    full_like_scalar,
-    is_traced,
-    narrow,
-    no_out,
-    operand,
-    promote,
-)
+from volta_fn.numpy.arguments import INDEX, broadcast_together, concrete, flat_or_axis, full_like_scalar, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
 from volta_fn.primitives.declare import to_dtype
@@ -302,7 +291,7 @@ def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | Non
         raise ShapeError(f"compress: condition must be one-dimensional, got shape {mask.shape}")
     if mask.shape[0] > value.shape[dim]:
         surplus = lax.slice_in_dim(mask, value.shape[dim], None)
-        if not is_traced(surplus) and np.asarray(surplus).any():
+        if is_concrete(surplus) and np.asarray(surplus).any():
             raise OutOfBoundsError(f"compress: condition has true entries beyond the {value.shape[dim]} elements of the axis")
         mask = lax.slice_in_dim(mask, 0, value.shape[dim])
     (found,) = nonzero(mask, size=size, fill_value=value.shape[dim])

@@ -11,8 +11,9 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
+from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
-from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, is_traced, narrow, operand, operands
+from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands
 from volta_fn.numpy.creation import array
 from volta_fn.primitives import movement
 
@@ -280,7 +281,7 @@ def roll(a: Any, shift: Any, axis: Axis = None) -> Array:
     if len(shifts) != len(dims):
         raise ArgumentError(f"roll: shift has {len(shifts)} entries and axis {len(dims)}")
     for by, dim in zip(shifts, dims, strict=True):
-        value = _roll_traced(value, by, dim) if is_traced(by) else _roll_static(value, int(by), dim)
+        value = _roll_traced(value, by, dim) if isinstance(by, Tracer) else _roll_static(value, int(by), dim)
     return value
 
 
@@ -313,7 +314,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     """
     value = operand("repeat", "a", a)
     value, dim = flat_or_axis("repeat", value, axis)
-    if np.ndim(repeats) == 0 and not is_traced(repeats) and total_repeat_length is None:
+    if np.ndim(repeats) == 0 and not isinstance(repeats, Tracer) and total_repeat_length is None:
         return _repeat_equally(value, int(repeats), dim)
     counts = movement.broadcast_to(array(narrow(repeats)), (value.shape[dim],))
     if total_repeat_length is None:

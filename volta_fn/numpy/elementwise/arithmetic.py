@@ -11,19 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.numpy.arguments import (
-    BOOL,
-    INDEX,
-    full_like_scalar,
-    is_complex,
-    is_float,
-    is_inexact,
-    no_out,
-    operand,
-    promote,
-    promote_inexact,
-    promote_numeric,
-)
+from volta_fn.numpy.arguments import full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact, promote_numeric
 from volta_fn.primitives import arithmetic as primitive
 from volta_fn.primitives import operators
 from volta_fn.primitives.declare import promoted, to_dtype
@@ -120,7 +108,7 @@ def absolute(x: Any, /) -> Array:
     Array([1.5, 2. ], dtype=float32)
     """
     value = operand("absolute", "x", x)
-    return value if value.dtype == BOOL or value.dtype in dtypes.UNSIGNED else lax.abs(value)
+    return value if value.dtype == bool or value.dtype in dtypes.UNSIGNED else lax.abs(value)
 
 
 def fabs(x: Any, /) -> Array:
@@ -134,7 +122,7 @@ def fabs(x: Any, /) -> Array:
 def sign(x: Any, /) -> Array:
     """Return -1, 0 or 1 by the sign of x; x / |x| for complex x; NaN for NaN."""
     value = operand("sign", "x", x)
-    return value if value.dtype == BOOL else lax.sign(value)
+    return value if value.dtype == bool else lax.sign(value)
 
 
 def square(x: Any, /) -> Array:
@@ -144,7 +132,7 @@ def square(x: Any, /) -> Array:
     Array([ 9, 16], dtype=int32)
     """
     value = operand("square", "x", x)
-    return value if value.dtype == BOOL else lax.integer_pow(value, 2)
+    return value if value.dtype == bool else lax.integer_pow(value, 2)
 
 
 def reciprocal(x: Any, /) -> Array:
@@ -224,7 +212,7 @@ def signbit(x: Any, /) -> Array:
     """
     value = operand("signbit", "x", x)
     if not is_inexact(value):
-        return lax.lt(value, full_like_scalar(value, 0)) if value.dtype != BOOL else lax.ne(value, value)
+        return lax.lt(value, full_like_scalar(value, 0)) if value.dtype != bool else lax.ne(value, value)
     if is_complex(value):
         raise ArgumentTypeError("signbit: x is complex, and complex numbers have no sign")
     return lax.lt(lax.bitcast_convert_type(value, f"int{value.dtype.itemsize * 8}"), 0)
@@ -294,7 +282,7 @@ def _to_even(x: Array) -> Array:
 
 def _round_integer(value: Array, digits: int) -> Array:
     """Round an integer to tens, hundreds, …, halves to the even multiple."""
-    if digits >= 0 or value.dtype == BOOL:
+    if digits >= 0 or value.dtype == bool:
         return value
     if 10**-digits > dtypes.iinfo(value.dtype).max:
         return lax.mul(value, full_like_scalar(value, 0))
@@ -311,7 +299,7 @@ def _to_integer(function: str, x: Any, rounding: Any) -> Array:
     value = operand(function, "x", x)
     if is_complex(value):
         raise ArgumentTypeError(f"{function}: x is complex, and complex numbers have no order")
-    return rounding(value) if is_float(value) else value
+    return rounding(value) if value.dtype in dtypes.FLOATS else value
 
 
 def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
@@ -355,7 +343,7 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
     missing = lax.select(subnormal, lax.clz(digits) - bits.type(width - 1 - mantissa_bits), bits.type(0))
     digits = lax.shift_left(digits, missing) & bits.type((1 << mantissa_bits) - 1)
     half = lax.bitcast_convert_type(sign | bits.type((bias - 1) << mantissa_bits) | digits, value.dtype)
-    exponent = (raw + subnormal.astype(bits)).astype(INDEX) - missing.astype(INDEX) - (bias - 1)
+    exponent = (raw + subnormal.astype(bits)).astype(np.int32) - missing.astype(np.int32) - (bias - 1)
     plain = (raw == field) | ((raw == 0) & ~subnormal)
     exponent = lax.select(plain, np.int32(0), exponent)
     # Bits have no derivative: add a zero whose derivative is 2**-exponent.
@@ -377,7 +365,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     # In three steps, since 2**x2 may overflow where the product does not; exponents beyond `most` give zero or infinity.
     info, most = dtypes.iinfo(exponent.dtype), 3 * (bias - 1)
     least, greatest = (full_like_scalar(exponent, bound) for bound in (max(info.min, -most), min(info.max, most)))
-    shift = lax.convert_element_type(lax.clamp(least, exponent, greatest), INDEX)
+    shift = lax.convert_element_type(lax.clamp(least, exponent, greatest), np.int32)
     third = operators.floor_divide(shift, 3)
     for step in (third, third, shift - 2 * third):
         power = lax.shift_left(lax.convert_element_type(step + bias, bits), bits.type(mantissa_bits))
