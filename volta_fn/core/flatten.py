@@ -14,7 +14,6 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError
 
 @functools.cache
 def _leaf() -> tree.TreeDef:
-    """Return the structure of a leaf."""
     return tree.structure(0)
 
 

@@ -47,7 +47,6 @@ def _files(path: Path, split: str | None) -> list[str]:
 
 
 def _read_records(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and labels of one file."""
     with open_data(path) as file:
         content = file.read()
     if not content or len(content) % _RECORD:

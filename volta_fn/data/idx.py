@@ -40,7 +40,6 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _parse_magic(path: Path, magic: bytes) -> tuple[np.dtype, int]:
-    """Return the dtype and the rank."""
     if magic[:2] != b"\0\0" or magic[2] not in _DTYPES:
         codes = ", ".join(f"{code:02x}" for code in _DTYPES)
         raise CorruptFileError(
@@ -70,7 +69,6 @@ class MNIST(ArrayDataset):
 
 
 def _find(folder: Path, name: str) -> str:
-    """Return the path of a file, plain or gzipped."""
     for candidate in (name, f"{name}.gz"):
         path = os.path.join(folder, candidate)
         if os.path.exists(path):

@@ -116,7 +116,6 @@ class _Column:
 
 
 def _read(path: Path, header: bool | Sequence[str], delimiter: str, encoding: str, missing_values: frozenset[str]) -> dict[str, _Column]:
-    """Return the columns of a file by name."""
     line_numbers, rows = _read_rows(path, delimiter, encoding)
     if header is True and rows:
         names, line_numbers, rows = rows[0], line_numbers[1:], rows[1:]

@@ -120,7 +120,6 @@ class CharDataset(Dataset):
 
 
 def _encoded(text: str | np.ndarray, vocabulary: Vocabulary | None) -> np.ndarray:
-    """Return the text's numbers."""
     if isinstance(text, str):
         return vocabulary.encode(text) if vocabulary else np.zeros(0, np.int32)
     numbers = np.asarray(text)

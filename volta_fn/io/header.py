@@ -131,7 +131,6 @@ def _string_map(value: Any, path: str) -> dict[str, str]:
 
 
 def _tensor_info(name: str, entry: Any, path: str) -> TensorInfo:
-    """Check one entry of the header."""
     where = f"{path}: tensor {name!r}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise CorruptFileError(f"{where}: its entry must have dtype, shape and data_offsets, got {entry!r:.80}")
@@ -162,7 +161,6 @@ def _dtype(name: Any, where: str) -> np.dtype:
 
 
 def _check_coverage(tensors: Mapping[str, TensorInfo], data_size: int, path: str) -> None:
-    """Raise `CorruptFileError` for gaps and overlaps."""
     end = 0
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if info.begin != end:

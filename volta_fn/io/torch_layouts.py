@@ -116,7 +116,6 @@ class _Search:
 
 
 def _sources(template: Any, given: Mapping[str, Any]) -> dict[str, _Source]:
-    """Return the source of each array of the template."""
     search = _Search(prefixes(given))
     if not _is_pair(template):
         _visit(template, _Location("", ""), search)
@@ -130,7 +129,6 @@ def _sources(template: Any, given: Mapping[str, Any]) -> dict[str, _Source]:
 
 
 def _is_pair(template: Any) -> bool:
-    """Return True for a pair of a model and its state."""
     match template:
         case (nn.Module(), state):
             return not isinstance(state, nn.Module)

@@ -115,7 +115,6 @@ def _in_words(leaf: Any) -> str:
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:
-    """Return the bytes of an array, in C order."""
     return values.reshape(-1).view(np.uint8)
 
 

@@ -74,7 +74,6 @@ def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tup
 
 
 def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """Bind the static arguments of `fun`."""
 
     @functools.wraps(fun)
     def with_statics(*args: Any, **kwargs: Any) -> Any:

@@ -134,12 +134,10 @@ def _keeps(policy: Policy | None, eqn: Equation) -> bool:
 
 
 def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> ClosedJaxpr:
-    """Return the program of some of a program's variables and equations."""
     return dce_jaxpr(ClosedJaxpr(Jaxpr(closed.jaxpr.constvars, invars, outvars, eqns), closed.consts))
 
 
 def _chained(first: ClosedJaxpr, second: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program that runs `first`, and `second` on its results and more inputs."""
     count, wanted = len(first.in_avals), len(first.out_avals)
     avals = [*first.in_avals, *second.in_avals[wanted:]]
     return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, "checkpoint")

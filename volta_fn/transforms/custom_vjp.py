@@ -141,7 +141,6 @@ class _BatchedVjpRule:
         self.stacked = list(stacked)
 
     def forward(self, primals: Sequence[Array]) -> tuple[list[Array], list[Array], Backward]:
-        """Run the rule's forward pass for all examples."""
         found: list[Any] = []
 
         def one(*values: Array) -> list[Array]:

@@ -441,7 +441,6 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
 
 
 def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-    """Return what `linearize_flat` does for the function that was recorded."""
     linear = trace.flush([o.number for o in outs if type(o) is RecordedTracer])
     return linear.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
 

@@ -82,12 +82,10 @@ class _Source:
         return all(self.visit(*child) for child in zip(treedef.children(), children, expressions, strict=True))
 
     def variable(self) -> str:
-        """Name a new variable."""
         self.count += 1
         return f"v{self.count}"
 
     def value(self, value: Any) -> str:
-        """Name an object."""
         name = f"c{len(self.values)}"
         self.values[name] = value
         return name
