@@ -134,13 +134,7 @@ def _fans(shape: Shape, in_axis: Axes, out_axis: Axes, batch_axis: Axes) -> tupl
 
 
 def variance_scaling(
-    scale: Any,
-    mode: Mode,
-    distribution: Distribution,
-    in_axis: Axes = -2,
-    out_axis: Axes = -1,
-    batch_axis: Axes = (),
-    dtype: Any = None,
+    scale: Any, mode: Mode, distribution: Distribution, in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None
 ) -> Initializer:
     """Return an initializer of random numbers, mean 0 and variance ``scale / fan``.
 

@@ -49,10 +49,7 @@ def _cross_entropy(p: Array, y: Array) -> Array:
     return -y * _log(p) - (1 - y) * _log1m(p)
 
 
-_cross_entropy.defjvps(
-    lambda g, out, p, y: g * (p - y) / vnp.maximum(p * (1 - p), 1e-12),
-    lambda g, out, p, y: g * (_log1m(p) - _log(p)),
-)
+_cross_entropy.defjvps(lambda g, out, p, y: g * (p - y) / vnp.maximum(p * (1 - p), 1e-12), lambda g, out, p, y: g * (_log1m(p) - _log(p)))
 
 
 def _log(p: Array) -> Array:

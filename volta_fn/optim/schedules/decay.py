@@ -58,12 +58,7 @@ def linear_schedule(init_value: Any, end_value: Any, transition_steps: int, tran
 
 
 def exponential_decay(
-    init_value: Any,
-    transition_steps: int,
-    decay_rate: Any,
-    transition_begin: int = 0,
-    staircase: bool = False,
-    end_value: Any = None,
+    init_value: Any, transition_steps: int, decay_rate: Any, transition_begin: int = 0, staircase: bool = False, end_value: Any = None
 ) -> Schedule:
     """Decay as ``init_value * decay_rate ** (count / transition_steps)``.
 

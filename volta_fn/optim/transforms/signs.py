@@ -53,12 +53,7 @@ class ScaleByLionState(NamedTuple):
 
 
 def scale_by_lion(
-    b1: Any = 0.9,
-    b2: Any = 0.99,
-    mu_dtype: Any = None,
-    *,
-    mode: Literal["hard", "smooth", "refined"] = "hard",
-    smooth_beta: Any = 1.0,
+    b1: Any = 0.9, b2: Any = 0.99, mu_dtype: Any = None, *, mode: Literal["hard", "smooth", "refined"] = "hard", smooth_beta: Any = 1.0
 ) -> GradientTransformation:
     """Scale updates as `lion` does, to the sign of a moving average.
 
