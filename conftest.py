@@ -54,5 +54,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def names_of_examples(doctest_namespace: dict[str, object]) -> None:
-    """Let examples use `vf` and `jnp`, as the packages' docstrings say."""
-    doctest_namespace.update(vf=volta_fn, jnp=volta_fn.numpy)
+    """Let examples use `vf`, `jnp`, `nn` and `optim`, as the packages' docstrings say."""
+    doctest_namespace.update(vf=volta_fn, jnp=volta_fn.numpy, nn=volta_fn.nn, optim=volta_fn.optim)

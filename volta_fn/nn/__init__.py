@@ -2,7 +2,7 @@
 
 `module` defines what a layer is. `layers`, `recurrent` and `transformer` hold the layers, `activations`, `attention` and `functional`
 functions of arrays, `initializers` initial weights. `losses` and `metrics` compare predictions with targets; `summary` tabulates a model.
-Each module's ``__all__`` is public, under ``volta_fn.nn``.
+Each module's ``__all__`` is public, under ``volta_fn.nn``. Examples use ``import volta_fn as vf`` and ``from volta_fn import nn``.
 """
 
 from volta_fn.nn import initializers as initializers

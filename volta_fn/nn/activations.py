@@ -33,7 +33,6 @@ sigmoid = promoted(lax.logistic, "sigmoid", "Return 1 / (1 + exp(-x)), without o
 def identity(x: Any) -> Array:
     """Return x as an array.
 
-    >>> import volta_fn as vf
     >>> vf.nn.identity(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-2. , -0.5,  0. ,  1. ], dtype=float32)
     """
@@ -47,7 +46,6 @@ def identity(x: Any) -> Array:
 def relu(x: Any) -> Array:
     """Return max(x, 0), whose derivative at 0 is defined as 0.
 
-    >>> import volta_fn as vf
     >>> vf.nn.relu(vf.numpy.array([-1.0, 2.0])), float(vf.grad(vf.nn.relu)(0.0))
     (Array([0., 2.], dtype=float32), 0.0)
     """
@@ -72,7 +70,6 @@ relu6.defjvps(lambda g, out, x: vnp.where((x > 0) & (x < 6), g, 0))
 def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Array:
     """Return x where x >= 0, else negative_slope x (Maas et al. 2013).
 
-    >>> import volta_fn as vf
     >>> vf.nn.leaky_relu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-0.02 , -0.005,  0.   ,  1.   ], dtype=float32)
     """
@@ -83,7 +80,6 @@ def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Array:
 def hard_tanh(x: Any) -> Array:
     """Return x clipped to [-1, 1].
 
-    >>> import volta_fn as vf
     >>> vf.nn.hard_tanh(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-1. , -0.5,  0. ,  1. ], dtype=float32)
     """
@@ -94,7 +90,6 @@ def hard_tanh(x: Any) -> Array:
 def hard_sigmoid(x: Any) -> Array:
     """Return relu6(x + 3) / 6, a piecewise linear approximation of `sigmoid`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.hard_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([0.1667, 0.4167, 0.5   , 0.6667], dtype=float32)
     """
@@ -104,7 +99,6 @@ def hard_sigmoid(x: Any) -> Array:
 def hard_silu(x: Any) -> Array:
     """Return x hard_sigmoid(x), or hard swish (MobileNetV3, Howard et al. 2019).
 
-    >>> import volta_fn as vf
     >>> vf.nn.hard_silu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-0.3333, -0.2083,  0.    ,  0.6667], dtype=float32)
     """
@@ -118,7 +112,6 @@ hard_swish = hard_silu
 def sparse_sigmoid(x: Any) -> Array:
     """Return clip((x + 1) / 2, 0, 1), the derivative of `sparse_plus`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.sparse_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([0.  , 0.25, 0.5 , 1.  ], dtype=float32)
     """
@@ -128,7 +121,6 @@ def sparse_sigmoid(x: Any) -> Array:
 def sparse_plus(x: Any) -> Array:
     """Return 0 below -1, x above 1, and (x + 1)^2 / 4 in between.
 
-    >>> import volta_fn as vf
     >>> vf.nn.sparse_plus(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([0.    , 0.0625, 0.25  , 1.    ], dtype=float32)
     """
@@ -142,7 +134,6 @@ def sparse_plus(x: Any) -> Array:
 def softplus(x: Any) -> Array:
     """Return log(1 + exp(x)), without overflow.
 
-    >>> import volta_fn as vf
     >>> vf.nn.softplus(vf.numpy.array([-1000.0, 0.0, 1000.0]))
     Array([0.000000e+00, 6.931472e-01, 1.000000e+03], dtype=float32)
     """
@@ -152,7 +143,6 @@ def softplus(x: Any) -> Array:
 def log_sigmoid(x: Any) -> Array:
     """Return log(sigmoid(x)), to full precision for very negative x.
 
-    >>> import volta_fn as vf
     >>> vf.nn.log_sigmoid(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-2.1269, -0.9741, -0.6931, -0.3133], dtype=float32)
     """
@@ -162,7 +152,6 @@ def log_sigmoid(x: Any) -> Array:
 def silu(x: Any) -> Array:
     """Return x sigmoid(x), also called swish (Elfwing et al. 2017).
 
-    >>> import volta_fn as vf
     >>> vf.nn.silu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-0.2384, -0.1888,  0.    ,  0.7311], dtype=float32)
     """
@@ -176,7 +165,6 @@ swish = silu
 def mish(x: Any) -> Array:
     """Return x tanh(softplus(x)) (Misra 2019).
 
-    >>> import volta_fn as vf
     >>> vf.nn.mish(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-0.2525, -0.2207,  0.    ,  0.8651], dtype=float32)
     """
@@ -187,7 +175,6 @@ def mish(x: Any) -> Array:
 def elu(x: Any, alpha: Any = 1.0) -> Array:
     """Return x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2015).
 
-    >>> import volta_fn as vf
     >>> vf.nn.elu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-0.8647, -0.3935,  0.    ,  1.    ], dtype=float32)
     """
@@ -199,7 +186,6 @@ def elu(x: Any, alpha: Any = 1.0) -> Array:
 def celu(x: Any, alpha: Any = 1.0) -> Array:
     """Return max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1) (Barron 2017).
 
-    >>> import volta_fn as vf
     >>> vf.nn.celu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-0.8647, -0.3935,  0.    ,  1.    ], dtype=float32)
     """
@@ -211,7 +197,6 @@ def selu(x: Any) -> Array:
 
     It keeps activations at mean 0 and variance 1.
 
-    >>> import volta_fn as vf
     >>> vf.nn.selu(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-1.5202, -0.6918,  0.    ,  1.0507], dtype=float32)
     """
@@ -223,7 +208,6 @@ def gelu(x: Any, approximate: bool = True) -> Array:
 
     See Hendrycks and Gimpel (2016). If `approximate`, Φ is approximated by a tanh.
 
-    >>> import volta_fn as vf
     >>> vf.nn.gelu(vf.numpy.array([-1.0, 1.0]), approximate=False).round(4)
     Array([-0.1587,  0.8413], dtype=float32)
     """
@@ -239,7 +223,6 @@ def glu(x: Any, axis: int = -1) -> Array:
 
     See Dauphin et al. (2016). Raises `ShapeError` for an odd size.
 
-    >>> import volta_fn as vf
     >>> vf.nn.glu(vf.numpy.array([1.0, 2.0, 0.0, 10.0])).round(4)
     Array([0.5   , 1.9999], dtype=float32)
     """
@@ -257,7 +240,6 @@ def glu(x: Any, axis: int = -1) -> Array:
 def soft_sign(x: Any) -> Array:
     """Return x / (1 + |x|).
 
-    >>> import volta_fn as vf
     >>> vf.nn.soft_sign(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([-0.6667, -0.3333,  0.    ,  0.5   ], dtype=float32)
     """
@@ -270,7 +252,6 @@ def squareplus(x: Any, b: Any = 4.0) -> Array:
 
     It does not overflow, and has full precision for very negative x.
 
-    >>> import volta_fn as vf
     >>> vf.nn.squareplus(vf.numpy.array([-2.0, -0.5, 0.0, 1.0])).round(4)
     Array([0.4142, 0.7808, 1.    , 1.618 ], dtype=float32)
     """
@@ -294,7 +275,6 @@ _squareplus.defjvps(lambda g, out, x, b: g * (out / _root(x, b)), lambda g, out,
 def log1mexp(x: Any) -> Array:
     """Return log(1 - exp(-x)) for x >= 0, to full precision (Mächler 2012).
 
-    >>> import volta_fn as vf
     >>> vf.nn.log1mexp(vf.numpy.array([1e-10, 50.0]))
     Array([-2.3025850e+01, -1.9287499e-22], dtype=float32)
     """
@@ -310,7 +290,6 @@ class PReLU(Module):
 
     `weight` has shape (num_parameters,): one slope for all elements, or one for each channel, which is axis 1 of the input.
 
-    >>> import volta_fn as vf
     >>> vf.nn.PReLU.init()(vf.numpy.array([-2.0, 0.0, 3.0]))
     Array([-0.5,  0. ,  3. ], dtype=float32)
     """

@@ -55,7 +55,6 @@ def dot_product_attention(
     Raises:
         ShapeError: the shapes do not fit. DTypeError: the dtypes of query, key and value differ, or `mask` is not bool.
 
-    >>> import volta_fn as vf
     >>> q = vf.numpy.ones((2, 5, 4, 8))
     >>> vf.nn.dot_product_attention(q, q, q, is_causal=True).shape
     (2, 5, 4, 8)

@@ -25,7 +25,6 @@ def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = Fa
 
     Elements not in `where` do not count.
 
-    >>> import volta_fn as vf
     >>> vf.nn.logmeanexp(vf.numpy.array([0.0, 0.0])).round(4)
     Array(0., dtype=float32)
     """
@@ -57,7 +56,6 @@ def standardize(
         algorithm: how the variance is computed: "stable" as the mean of squared differences from the mean; "fast" (JAX's default) as
             the mean of the squares less the square of the mean, which loses all precision where the mean is large.
 
-    >>> import volta_fn as vf
     >>> vf.nn.standardize(vf.numpy.array([1.0, 2.0, 3.0])).round(3)
     Array([-1.225,  0.   ,  1.225], dtype=float32)
     """
@@ -82,7 +80,6 @@ def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> A
     examples, each of which then holds its own class. The default dtype is float32. Raises `ArgumentError` if `num_classes` is not the size
     of that axis.
 
-    >>> import volta_fn as vf
     >>> vf.nn.one_hot(vf.numpy.array([0, 2]), 3)
     Array([[1., 0., 0.],
            [0., 0., 1.]], dtype=float32)

@@ -5,7 +5,6 @@ is the number of inputs of each output, `fan_out` the number of outputs of each 
 are a receptive field (a convolution's window), whose size multiplies both. By default the last two axes are inputs and outputs, as in
 `Linear`; weights of convolutions have outputs and inputs first:
 
->>> import volta_fn as vf
 >>> he = vf.nn.initializers.he_normal(in_axis=1, out_axis=0)
 >>> he(vf.random.key(0), (64, 32, 3, 3)).std().round(2)  # the root of 2 / (32 · 3 · 3)
 Array(0.08, dtype=float32)
@@ -54,7 +53,6 @@ def _initializer(make: Callable[[Any, Shape, np.dtype], Array], default: Any = N
 def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
     """Return zeros; the key is not used.
 
-    >>> import volta_fn as vf
     >>> vf.nn.initializers.zeros(vf.random.key(0), (2,))
     Array([0., 0.], dtype=float32)
     """
@@ -64,7 +62,6 @@ def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
 def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
     """Return ones; the key is not used.
 
-    >>> import volta_fn as vf
     >>> vf.nn.initializers.ones(vf.random.key(0), (2,))
     Array([1., 1.], dtype=float32)
     """
@@ -74,7 +71,6 @@ def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
 def constant(value: Any, dtype: Any = None) -> Initializer:
     """Return an initializer of arrays filled with `value`; the key is not used.
 
-    >>> import volta_fn as vf
     >>> vf.nn.initializers.constant(-7)(None, (2,))
     Array([-7., -7.], dtype=float32)
     """
@@ -84,7 +80,6 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
 def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     """Return an initializer that draws uniformly from [0, scale).
 
-    >>> import volta_fn as vf
     >>> vf.nn.initializers.uniform(10.0)(vf.random.key(0), (2, 3), "bfloat16").dtype
     dtype(bfloat16)
     """
@@ -94,7 +89,6 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
     """Return an initializer that draws normal numbers with mean 0.
 
-    >>> import volta_fn as vf
     >>> vf.nn.initializers.normal()(vf.random.key(0), (3, 2)).shape
     (3, 2)
     """
@@ -104,7 +98,6 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
 def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0) -> Initializer:
     """Return an initializer of normal numbers in [lower, upper], times `stddev`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.initializers.truncated_normal()(vf.random.key(0), (3, 2)).shape
     (3, 2)
     """
@@ -150,7 +143,6 @@ def variance_scaling(
     Raises:
         ArgumentError: another mode or distribution. ShapeError (when called): a shape without those axes.
 
-    >>> import volta_fn as vf
     >>> initializer = vf.nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
     >>> bool(abs(initializer(vf.random.key(0), (3, 3))).max() <= 1)
     True
@@ -227,7 +219,6 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     Columns are orthonormal, or rows, if those are fewer. Axes other than `column_axis` are merged into the rows. Raises `ShapeError` (when
     called) for a shape of less than two dimensions.
 
-    >>> import volta_fn as vf
     >>> q = vf.nn.initializers.orthogonal()(vf.random.key(0), (4, 3))
     >>> bool(vf.numpy.allclose(q.T @ q, vf.numpy.eye(3), atol=1e-6))
     True
@@ -259,7 +250,6 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None,
     Raises:
         ShapeError: (when called) unless the window has one to three dimensions and there are no fewer outputs than inputs.
 
-    >>> import volta_fn as vf
     >>> kernel = vf.nn.initializers.delta_orthogonal(in_axis=1, out_axis=0)(vf.random.key(0), (4, 2, 3, 3))
     >>> bool(vf.numpy.allclose(kernel[:, :, 1, 1].T @ kernel[:, :, 1, 1], vf.numpy.eye(2), atol=1e-6))
     True

@@ -43,7 +43,6 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
 
     Its value is hashable, and belongs to the tree's structure instead of its children.
 
-    >>> import volta_fn as vf
     >>> class Scale(vf.nn.Module):
     ...     factor: vf.Array
     ...     power: int = vf.nn.static(default=1)
@@ -65,8 +64,6 @@ class Module:
     Raises (when an instance is made):
         ArgumentTypeError: a child holds something other than arrays, or a static field something that cannot be hashed.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import nn
     >>> class Network(nn.Module):
     ...     hidden: nn.Linear
     ...     out: nn.Linear
@@ -129,7 +126,6 @@ class Module:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed.
 
-        >>> import volta_fn as vf
         >>> layer = vf.nn.Linear.init(vf.random.key(0), 3, 2)
         >>> layer.replace(bias=None)
         Linear(weight: f32[3,2])
@@ -147,8 +143,6 @@ class Module:
         from the fields' names to their states. Fields may be lists, tuples and dicts, too; those of their states are None where there is
         none.
 
-        >>> import volta_fn as vf
-        >>> from volta_fn import nn
         >>> class Block(nn.Module):
         ...     linear: nn.Linear
         ...     norm: nn.BatchNorm1d
@@ -192,7 +186,6 @@ def apply(layer: Callable[..., Any], x: Any, state: Any = None, *, key: Any = No
 
     Returns its output and its new state, None if it has no state.
 
-    >>> import volta_fn as vf
     >>> y, state = vf.nn.apply(vf.nn.relu, vf.numpy.array([-1.0, 2.0]))
     >>> y, state
     (Array([0., 2.], dtype=float32), None)
@@ -230,7 +223,6 @@ def split_state(value: Any) -> tuple[Any, Any]:
 def parameter_count(module: Any) -> int:
     """Return the number of elements of all arrays of a tree.
 
-    >>> import volta_fn as vf
     >>> vf.nn.parameter_count(vf.nn.Linear.init(vf.random.key(0), 3, 2))
     8
     """

@@ -73,8 +73,6 @@ def summary(model: Module, x: Any, state: Any = None, key: Any = None, training:
     Layers inside `vmap` and `scan` return what they do there, without the axes that those add. Raises `ArgumentTypeError` if `model` is no
     module or its state is missing, and what the model raises.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import nn
     >>> model = nn.Sequential(conv=nn.Conv2d.init(vf.random.key(0), 3, 8, 3), act=nn.relu, pool=nn.GlobalAvgPool.init())
     >>> nn.summary(model, vf.ShapeDtypeStruct((32, 3, 10, 10), "float32"))
     path  layer          output         parameters

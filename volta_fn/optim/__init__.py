@@ -1,7 +1,5 @@
 """Optimizers with Optax's names: composable pure functions over pytrees.
 
->>> import volta_fn as vf
->>> from volta_fn import optim
 >>> optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(optim.cosine_decay_schedule(0.1, 100)))
 >>> params = {"w": vf.numpy.array([1.0, 2.0]), "b": vf.numpy.array(0.5)}
 >>> loss = lambda p: vf.numpy.sum(p["w"] ** 2) + p["b"] ** 2
@@ -18,7 +16,8 @@ True
 
 `base` defines transformations, `updates` applies them to parameters. `optimizers` are chains of `transforms`; `wrappers` combine and
 modify transformations. `schedules` compute learning rates, `line_search` step sizes. `tree_rules` and `numerics` are what all of them
-share. Each module's ``__all__`` is public, under ``volta_fn.optim``.
+share. Each module's ``__all__`` is public, under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and
+``from volta_fn import optim``.
 """
 
 from volta_fn.optim.base import *

@@ -42,8 +42,6 @@ class GradientTransformation(NamedTuple):
 
     Their signatures are ``init(params) -> state`` and ``update(updates, state, params=None) -> (updates, state)``.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.sgd(learning_rate=0.5)
     >>> params = {"w": vf.numpy.array([1.0, 2.0])}
     >>> state = optimizer.init(params)
@@ -107,7 +105,7 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
 
     `params` may be None.
 
-    >>> from volta_fn import optim, tree
+    >>> from volta_fn import tree
     >>> flip = optim.stateless(lambda updates, params: tree.map(lambda u: -u, updates))
     >>> flip.update([1.0, 2.0], flip.init(None))
     ([-1.0, -2.0], EmptyState())

@@ -23,7 +23,6 @@ __all__ += ["safe_root_mean_squares", "update_infinity_moment", "update_moment",
 def safe_increment(count: Any) -> Array:
     """Return ``count + 1``, saturating at the largest number of the dtype.
 
-    >>> from volta_fn import optim
     >>> import numpy as np
     >>> optim.safe_increment(np.int32(2**31 - 1))
     Array(2147483647, dtype=int32)
@@ -42,7 +41,6 @@ safe_int32_increment = safe_increment
 def abs_sq(x: Any) -> Array:
     """Return squared magnitudes: x² of real numbers, re² + im² of complex ones.
 
-    >>> import volta_fn as vf
     >>> vf.optim.abs_sq(vf.numpy.array([3 + 4j]))
     Array([25.], dtype=float32)
     """
@@ -64,7 +62,6 @@ def global_norm(updates: Any) -> Array:
 
     It is computed in float32 at least; that of a tree without leaves is 0.
 
-    >>> import volta_fn as vf
     >>> vf.optim.global_norm({"a": vf.numpy.array([3.0]), "b": vf.numpy.array([[4.0]])})
     Array(5., dtype=float32)
     """
@@ -104,7 +101,6 @@ def safe_root_mean_squares(x: Any, min_rms: Any) -> Array:
 def all_finite(updates: Any) -> Array:
     """Return a boolean scalar: True if no element of any leaf is infinite or NaN.
 
-    >>> import volta_fn as vf
     >>> vf.optim.all_finite([vf.numpy.ones(3), vf.numpy.array([1.0, float("nan")])])
     Array(False, dtype=bool)
     """
@@ -168,7 +164,6 @@ def update_infinity_moment(updates: Any, moments: Any, decay: Any, eps: Any) -> 
 def bias_correction(moment: Any, decay: Any, count: Any) -> Any:
     """Divide moving averages by ``1 - decay**count``, to correct their start at zero.
 
-    >>> import volta_fn as vf
     >>> vf.optim.bias_correction([vf.numpy.array([0.5])], decay=0.5, count=1)
     [Array([1.], dtype=float32)]
     """

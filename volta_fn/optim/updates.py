@@ -18,7 +18,6 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     Where the update is None, the parameter stays unchanged. Raises `TreeError` or `ShapeError` if the trees do not match.
 
-    >>> from volta_fn import optim
     >>> import numpy as np
     >>> optim.apply_updates({"w": np.float32(1.0), "fixed": 2.0}, {"w": np.float32(0.5), "fixed": None})
     {'w': Array(1.5, dtype=float32), 'fixed': 2.0}
@@ -42,7 +41,6 @@ def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any)
 
     Repeated, this is a moving average of parameters (Polyak and Juditsky, 1992).
 
-    >>> from volta_fn import optim
     >>> import numpy as np
     >>> optim.incremental_update([np.float32(1.0)], [np.float32(0.0)], 0.25)
     [Array(0.25, dtype=float32)]
@@ -58,7 +56,6 @@ def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any)
 def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update_period: Any) -> Params:
     """Select `new_tensors` if `steps` is a multiple of `update_period`.
 
-    >>> from volta_fn import optim
     >>> optim.periodic_update(1.0, 2.0, steps=6, update_period=3)
     1.0
     """

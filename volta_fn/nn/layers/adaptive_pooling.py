@@ -134,7 +134,6 @@ class _GlobalPool(Module):
 class GlobalAvgPool(_GlobalPool):
     """The mean of each channel of (N, C, *spatial).
 
-    >>> import volta_fn as vf
     >>> vf.nn.GlobalAvgPool.init()(vf.numpy.ones((2, 512, 7, 7))).shape
     (2, 512)
     """
@@ -145,7 +144,6 @@ class GlobalAvgPool(_GlobalPool):
 class GlobalMaxPool(_GlobalPool):
     """The maximum of each channel of (N, C, *spatial).
 
-    >>> import volta_fn as vf
     >>> vf.nn.GlobalMaxPool.init(keepdims=True)(vf.numpy.ones((2, 8, 5))).shape
     (2, 8, 1)
     """
@@ -156,7 +154,6 @@ class GlobalMaxPool(_GlobalPool):
 class AdaptiveAvgPool1d(_AdaptivePool):
     """The means of a given number of windows of (N, C, L).
 
-    >>> import volta_fn as vf
     >>> vf.nn.AdaptiveAvgPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
     Array([[[1.5, 2.5]]], dtype=float32)
     """
@@ -168,7 +165,6 @@ class AdaptiveAvgPool1d(_AdaptivePool):
 class AdaptiveAvgPool2d(_AdaptivePool):
     """The means of a given number of windows of (N, C, H, W).
 
-    >>> import volta_fn as vf
     >>> vf.nn.AdaptiveAvgPool2d.init((6, None))(vf.numpy.ones((2, 3, 13, 9))).shape
     (2, 3, 6, 9)
     """
@@ -187,7 +183,6 @@ class AdaptiveAvgPool3d(_AdaptivePool):
 class AdaptiveMaxPool1d(_AdaptivePool):
     """The maxima of a given number of windows of (N, C, L).
 
-    >>> import volta_fn as vf
     >>> vf.nn.AdaptiveMaxPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
     Array([[[2., 3.]]], dtype=float32)
     """

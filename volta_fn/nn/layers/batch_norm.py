@@ -112,7 +112,6 @@ class BatchNorm1d(_BatchNorm):
 
     See Ioffe & Szegedy (2015).
 
-    >>> import volta_fn as vf
     >>> bn, state = vf.nn.BatchNorm1d.init(3)
     >>> y, state = bn(vf.numpy.ones((4, 3)), state, training=True)
     >>> state.mean
@@ -125,7 +124,6 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     """Batch normalisation of (N, C, H, W) over N, H and W.
 
-    >>> import volta_fn as vf
     >>> bn, state = vf.nn.BatchNorm2d.init(64)
     >>> y, state = bn(vf.numpy.ones((2, 64, 4, 4)), state, training=True)
     """

@@ -16,7 +16,6 @@ __all__ = ["Flatten", "Identity", "Lambda", "Sequential"]
 class Identity(Module):
     """Returns its input.
 
-    >>> import volta_fn as vf
     >>> vf.nn.Identity()(vf.numpy.ones(2))
     Array([1., 1.], dtype=float32)
     """
@@ -29,7 +28,6 @@ class Identity(Module):
 class Lambda(Module):
     """A function as a layer; `Sequential` wraps functions in it.
 
-    >>> import volta_fn as vf
     >>> vf.nn.Lambda(vf.nn.relu)
     Lambda(function=relu)
     """
@@ -44,7 +42,6 @@ class Lambda(Module):
 class Flatten(Module):
     """Merges the axes from `start_axis` to `end_axis` (default: all but the first).
 
-    >>> import volta_fn as vf
     >>> vf.nn.Flatten()(vf.numpy.ones((2, 3, 4))).shape
     (2, 12)
     """
@@ -77,8 +74,6 @@ class Sequential(Module):
     Raises:
         ArgumentError: layers are given both by position and by name. ArgumentTypeError: one is not callable.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import nn
     >>> encode, decode = vf.random.split(vf.random.key(0))
     >>> model = nn.Sequential(encoder=nn.Linear.init(encode, 8, 2), act=nn.relu, decoder=nn.Linear.init(decode, 2, 8))
     >>> model(vf.numpy.ones((3, 8))).shape

@@ -155,7 +155,6 @@ class Conv1d(_Conv):
 
     `weight` has shape (out_channels, in_channels / groups, kernel), `bias` (out_channels,) or None.
 
-    >>> import volta_fn as vf
     >>> conv = vf.nn.Conv1d.init(vf.random.key(0), 3, 8, 5, padding="same")
     >>> conv(vf.numpy.ones((2, 3, 100))).shape
     (2, 8, 100)
@@ -169,7 +168,6 @@ class Conv2d(_Conv):
 
     `weight` has shape (out_channels, in_channels / groups, kH, kW), `bias` (out_channels,) or None.
 
-    >>> import volta_fn as vf
     >>> conv = vf.nn.Conv2d.init(vf.random.key(0), 3, 8, 3, stride=2, padding=1)
     >>> conv(vf.numpy.ones((2, 3, 32, 32))).shape
     (2, 8, 16, 16)
@@ -183,7 +181,6 @@ class Conv3d(_Conv):
 
     `weight` has shape (out_channels, in_channels / groups, kD, kH, kW).
 
-    >>> import volta_fn as vf
     >>> conv = vf.nn.Conv3d.init(vf.random.key(0), 3, 8, (1, 3, 3))
     >>> conv(vf.numpy.ones((2, 3, 4, 8, 8))).shape
     (2, 8, 4, 6, 6)

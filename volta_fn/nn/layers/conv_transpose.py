@@ -118,7 +118,6 @@ class ConvTranspose1d(_ConvTranspose):
 
     `weight` has shape (in_channels, out_channels / groups, kernel).
 
-    >>> import volta_fn as vf
     >>> conv = vf.nn.ConvTranspose1d.init(vf.random.key(0), 8, 3, 4, stride=4)
     >>> conv(vf.numpy.ones((2, 8, 25))).shape
     (2, 3, 100)
@@ -132,7 +131,6 @@ class ConvTranspose2d(_ConvTranspose):
 
     `weight` has shape (in_channels, out_channels / groups, kH, kW).
 
-    >>> import volta_fn as vf
     >>> conv = vf.nn.ConvTranspose2d.init(vf.random.key(0), 8, 3, 3, stride=2, padding=1, output_padding=1)
     >>> conv(vf.numpy.ones((2, 8, 16, 16))).shape
     (2, 3, 32, 32)
@@ -146,7 +144,6 @@ class ConvTranspose3d(_ConvTranspose):
 
     `weight` has shape (in_channels, out_channels / groups, kD, kH, kW).
 
-    >>> import volta_fn as vf
     >>> conv = vf.nn.ConvTranspose3d.init(vf.random.key(0), 8, 3, 2, stride=2)
     >>> conv(vf.numpy.ones((2, 8, 2, 4, 4))).shape
     (2, 3, 4, 8, 8)

@@ -23,7 +23,6 @@ class Dropout(Module):
     Raises (when made):
         ArgumentError: `p` is no number between 0 and 1.
 
-    >>> import volta_fn as vf
     >>> drop = vf.nn.Dropout.init(0.5)
     >>> drop(vf.numpy.ones(6), key=vf.random.key(0), training=True)
     Array([0., 0., 2., 2., 0., 2.], dtype=float32)
@@ -67,7 +66,6 @@ class Dropout1d(Dropout):
 
     Neighbouring elements of a channel are too similar to be dropped one by one.
 
-    >>> import volta_fn as vf
     >>> vf.nn.Dropout1d.init(0.5)(vf.numpy.ones((1, 3, 2)), key=vf.random.key(1), training=True)
     Array([[[2., 2.],
             [0., 0.],

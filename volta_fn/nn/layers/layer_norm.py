@@ -67,7 +67,6 @@ class LayerNorm(_Norm):
 
     See Ba et al. (2016). `weight` and `bias` have shape `normalized_shape` or are None.
 
-    >>> import volta_fn as vf
     >>> norm = vf.nn.LayerNorm.init(3)
     >>> norm(vf.numpy.array([[1.0, 2.0, 3.0]])).round(3)
     Array([[-1.225,  0.   ,  1.225]], dtype=float32)
@@ -101,7 +100,6 @@ class RMSNorm(Module):
 
     `weight` has shape `normalized_shape` or is None.
 
-    >>> import volta_fn as vf
     >>> norm = vf.nn.RMSNorm.init(2)
     >>> norm(vf.numpy.array([[3.0, 4.0]])).round(3)
     Array([[0.849, 1.131]], dtype=float32)
@@ -139,7 +137,6 @@ class GroupNorm(_Norm):
     `weight` and `bias` have shape (num_channels,) or are None. With one group this is a layer norm of each example, with as many groups as
     channels an instance norm.
 
-    >>> import volta_fn as vf
     >>> vf.nn.GroupNorm.init(2, 6)(vf.numpy.ones((5, 6, 4, 4))).shape
     (5, 6, 4, 4)
     """
@@ -202,7 +199,6 @@ class InstanceNorm1d(_InstanceNorm):
 
     It always uses the channel's own mean and variance.
 
-    >>> import volta_fn as vf
     >>> vf.nn.InstanceNorm1d.init(1)(vf.numpy.array([[[1.0, 2.0, 3.0]]])).round(3)
     Array([[[-1.225,  0.   ,  1.225]]], dtype=float32)
     """

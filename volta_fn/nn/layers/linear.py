@@ -21,7 +21,6 @@ class Linear(Module):
 
     `weight` has shape (in_features, out_features), `bias` (out_features,) or None.
 
-    >>> import volta_fn as vf
     >>> layer = vf.nn.Linear.init(vf.random.key(0), 3, 2)
     >>> layer(vf.numpy.ones((5, 3))).shape
     (5, 2)
@@ -57,7 +56,6 @@ class Bilinear(Module):
 
     `weight` has shape (out_features, in1_features, in2_features), `bias` (out_features,) or None.
 
-    >>> import volta_fn as vf
     >>> layer = vf.nn.Bilinear.init(vf.random.key(0), 3, 4, 2)
     >>> layer(vf.numpy.ones((5, 3)), vf.numpy.ones((5, 4))).shape
     (5, 2)
@@ -92,7 +90,6 @@ class Embedding(Module):
     The vector of `padding_idx`, if given, gets no gradient. Indices outside the table give vectors of NaN, which is visible even in
     compiled programs.
 
-    >>> import volta_fn as vf
     >>> table = vf.nn.Embedding.init(vf.random.key(0), 10, 4)
     >>> table(vf.numpy.array([[1, 2, 3]])).shape
     (1, 3, 4)

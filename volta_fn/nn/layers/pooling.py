@@ -185,7 +185,6 @@ class _AvgPool(_Pool):
 class MaxPool1d(_MaxPool):
     """The maxima of windows of (N, C, L).
 
-    >>> import volta_fn as vf
     >>> vf.nn.MaxPool1d.init(2)(vf.numpy.array([[[1.0, 3.0, 2.0, 0.0]]]))
     Array([[[3., 2.]]], dtype=float32)
     """
@@ -196,7 +195,6 @@ class MaxPool1d(_MaxPool):
 class MaxPool2d(_MaxPool):
     """The maxima of windows of (N, C, H, W).
 
-    >>> import volta_fn as vf
     >>> vf.nn.MaxPool2d.init(3, stride=2, padding=1)(vf.numpy.ones((2, 64, 112, 112))).shape
     (2, 64, 56, 56)
     """
@@ -213,7 +211,6 @@ class MaxPool3d(_MaxPool):
 class AvgPool1d(_AvgPool):
     """The means of windows of (N, C, L).
 
-    >>> import volta_fn as vf
     >>> vf.nn.AvgPool1d.init(2)(vf.numpy.array([[[1.0, 3.0, 2.0, 0.0]]]))
     Array([[[2., 1.]]], dtype=float32)
     """
@@ -224,7 +221,6 @@ class AvgPool1d(_AvgPool):
 class AvgPool2d(_AvgPool):
     """The means of windows of (N, C, H, W).
 
-    >>> import volta_fn as vf
     >>> vf.nn.AvgPool2d.init((2, 4), padding="same")(vf.numpy.ones((2, 3, 7, 8))).shape
     (2, 3, 4, 2)
     """

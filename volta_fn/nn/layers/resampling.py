@@ -22,7 +22,6 @@ class PixelShuffle(Module):
 
     Each group of r² channels becomes r × r pixels of one channel.
 
-    >>> import volta_fn as vf
     >>> vf.nn.PixelShuffle.init(2)(vf.numpy.arange(4.0).reshape(1, 4, 1, 1))
     Array([[[[0., 1.],
              [2., 3.]]]], dtype=float32)
@@ -51,7 +50,6 @@ class PixelShuffle(Module):
 class PixelUnshuffle(Module):
     """Reshapes (N, C, H · r, W · r) to (N, C · r², H, W): inverse of `PixelShuffle`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.PixelUnshuffle.init(2)(vf.numpy.ones((1, 3, 8, 8))).shape
     (1, 12, 4, 4)
     """
@@ -122,7 +120,6 @@ class Upsample(Module):
 
     Inputs are (N, C, L), (N, C, H, W) or (N, C, D, H, W); results are those of PyTorch.
 
-    >>> import volta_fn as vf
     >>> vf.nn.Upsample.init(scale_factor=2)(vf.numpy.array([[[1.0, 3.0]]]))
     Array([[[1., 1., 3., 3.]]], dtype=float32)
     >>> vf.nn.Upsample.init(size=(6, 9), mode="bilinear", align_corners=True)(vf.numpy.ones((2, 3, 4, 4))).shape

@@ -56,8 +56,6 @@ class SpectralNorm(Module):
     See Miyato et al. (2018). A power iteration estimates the value; each call in training makes a step. The layer has state even if the
     wrapped one has none. The weight that is learnt, before the division, is that of `layer`.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import nn
     >>> for_layer, for_vectors = vf.random.split(vf.random.key(0))
     >>> layer, state = nn.SpectralNorm.init(for_vectors, nn.Linear.init(for_layer, 3, 5))
     >>> y, state = layer(vf.numpy.ones((2, 3)), state, training=True)
@@ -137,8 +135,6 @@ class WeightNorm(Module):
     See Salimans & Kingma (2016). The layer computes with ``magnitude · weight / ‖weight‖``, where `weight` is that of the wrapped `layer`,
     of which only the direction matters. It is called like the wrapped layer.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import nn
     >>> linear = nn.Linear.init(vf.random.key(0), 3, 5)
     >>> layer = nn.WeightNorm.init(linear)
     >>> layer

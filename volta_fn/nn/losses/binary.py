@@ -34,7 +34,6 @@ def binary_cross_entropy(probabilities: Any, targets: Any, weight: Any = None, *
     Raises:
         ShapeError: the shapes do not fit. DTypeError: complex numbers. ArgumentError: another reduction.
 
-    >>> import volta_fn as vf
     >>> vf.nn.binary_cross_entropy(vf.numpy.array([0.5, 0.0]), vf.numpy.array([1.0, 1.0]), reduction="none").round(4)
     Array([  0.6931, 100.    ], dtype=float32)
     """
@@ -72,7 +71,6 @@ def binary_cross_entropy_with_logits(
         pos_weight: a factor of the loss of positive targets: above 1 it favours recall.
         reduction: as for `binary_cross_entropy`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.binary_cross_entropy_with_logits(vf.numpy.array([0.0, -1e4, 1e4]), 1.0, reduction="none").round(4)
     Array([6.931e-01, 1.000e+04, 0.000e+00], dtype=float32)
     """
@@ -104,7 +102,6 @@ def sigmoid_focal_loss(
         gamma: how much less easy examples count; 0 weights all equally.
         reduction: as for `binary_cross_entropy`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.sigmoid_focal_loss(vf.numpy.array([0.0, 4.0]), 1.0, alpha=None, reduction="none").round(6)
     Array([1.73287e-01, 6.00000e-06], dtype=float32)
     """

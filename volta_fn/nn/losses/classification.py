@@ -46,7 +46,6 @@ def cross_entropy(
         ShapeError: labels or weight do not fit the logits. DTypeError: class numbers that are not integers.
         ArgumentError: another reduction, smoothing outside [0, 1], or an `ignore_index` given with probabilities.
 
-    >>> import volta_fn as vf
     >>> logits = vf.numpy.array([[2.0, 0.0, 0.0], [0.0, 1000.0, 0.0]])
     >>> vf.nn.cross_entropy(logits, vf.numpy.array([0, 2]), reduction="none").round(4)
     Array([2.395e-01, 1.000e+03], dtype=float32)
@@ -74,7 +73,6 @@ def nll_loss(
 
     Applied to `log_softmax` of logits, it is `cross_entropy`, whose arguments it has.
 
-    >>> import volta_fn as vf
     >>> vf.nn.nll_loss(vf.numpy.log(vf.numpy.array([[0.5, 0.5], [0.25, 0.75]])), vf.numpy.array([0, 0])).round(4)
     Array(1.0397, dtype=float32)
     """

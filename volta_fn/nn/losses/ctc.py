@@ -54,7 +54,6 @@ def ctc_loss(
         ShapeError: the shapes do not fit. DTypeError: labels or lengths that are not integers.
         ArgumentError: another reduction, or a blank that is no class.
 
-    >>> import volta_fn as vf
     >>> even = vf.numpy.log(vf.numpy.full((3, 1, 2), 0.5))
     >>> loss = vf.nn.ctc_loss(even, vf.numpy.array([[1]]), vf.numpy.array([3]), vf.numpy.array([1]))
     >>> vf.numpy.exp(-loss)  # 6 of the 8 paths of three frames spell "1": 100 010 001 110 011 111

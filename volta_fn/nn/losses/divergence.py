@@ -28,7 +28,6 @@ def kl_div(
     Raises:
         ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another reduction.
 
-    >>> import volta_fn as vf
     >>> half = vf.numpy.log(vf.numpy.array([[0.5, 0.5]]))
     >>> vf.nn.kl_div(half, vf.numpy.array([[1.0, 0.0]]), reduction="batchmean").round(4)
     Array(0.6931, dtype=float32)
@@ -59,7 +58,6 @@ def kl_divergence_gaussian(mu: Any, logvar: Any, *, reduction: Reduction = "sum"
     Raises:
         ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another reduction.
 
-    >>> import volta_fn as vf
     >>> vf.nn.kl_divergence_gaussian(vf.numpy.array([0.0, 1.0]), vf.numpy.array([0.0, 0.0]))
     Array(0.5, dtype=float32)
     """

@@ -25,7 +25,6 @@ def hinge_loss(predictions: Any, targets: Any, *, margin: float = 1.0, reduction
     Raises:
         ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another reduction.
 
-    >>> import volta_fn as vf
     >>> vf.nn.hinge_loss(vf.numpy.array([2.0, 0.5, -3.0]), vf.numpy.array([1, -1, 1]), reduction="none")
     Array([0. , 1.5, 4. ], dtype=float32)
     """
@@ -52,7 +51,6 @@ def multi_margin_loss(
     Raises:
         ShapeError: the shapes do not fit. DTypeError: labels that are not integers. ArgumentError: another reduction.
 
-    >>> import volta_fn as vf
     >>> vf.nn.multi_margin_loss(vf.numpy.array([[0.0, 0.5, 3.0]]), vf.numpy.array([1])).round(4)
     Array(1.3333, dtype=float32)
     """
@@ -78,7 +76,6 @@ def margin_ranking_loss(first: Any, second: Any, targets: Any, *, margin: float 
     The target is 1 where `first` should be greater by `margin`, -1 where `second` should. All arguments have one shape; `second` and
     `targets` may also be one number for all. Reduction and errors as for `hinge_loss`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.margin_ranking_loss(vf.numpy.array([1.0, 1.0]), vf.numpy.array([3.0, 0.0]), 1, reduction="none")
     Array([2., 0.], dtype=float32)
     """

@@ -26,7 +26,6 @@ def mse_loss(predictions: Any, targets: Any, *, reduction: Reduction = "mean") -
     Raises:
         ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another reduction.
 
-    >>> import volta_fn as vf
     >>> vf.nn.mse_loss(vf.numpy.array([1.0, 2.0]), vf.numpy.array([1.0, 4.0]))
     Array(2., dtype=float32)
     """
@@ -40,7 +39,6 @@ def mae_loss(predictions: Any, targets: Any, *, reduction: Reduction = "mean") -
 
     Arguments and errors are those of `mse_loss`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.mae_loss(vf.numpy.array([1.0, 2.0]), vf.numpy.array([1.0, 4.0]))
     Array(1., dtype=float32)
     """
@@ -57,7 +55,6 @@ def huber_loss(predictions: Any, targets: Any, *, delta: float = 1.0, reduction:
 
     Other arguments and errors as for `mse_loss`; `delta` must be positive (`ArgumentError`).
 
-    >>> import volta_fn as vf
     >>> vf.nn.huber_loss(vf.numpy.array([0.5, 3.0]), 0.0, reduction="none")
     Array([0.125, 2.5  ], dtype=float32)
     """
@@ -80,7 +77,6 @@ def smooth_l1_loss(predictions: Any, targets: Any, *, beta: float = 1.0, reducti
     It has slope 1 far from zero; for beta = 0 it is `mae_loss`. Other arguments and errors as for `mse_loss`; `beta` must not be negative
     (`ArgumentError`).
 
-    >>> import volta_fn as vf
     >>> vf.nn.smooth_l1_loss(vf.numpy.array([1.0, 3.0]), 0.0, beta=2.0, reduction="none")
     Array([0.25, 2.  ], dtype=float32)
     """
@@ -107,7 +103,6 @@ def gaussian_nll_loss(
         eps: the least variance.
         reduction: as for `mse_loss`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.gaussian_nll_loss(vf.numpy.array([0.0, 0.0]), vf.numpy.array([0.0, 2.0]), 1.0, reduction="none")
     Array([0., 2.], dtype=float32)
     """
@@ -135,7 +130,6 @@ def poisson_nll_loss(
         eps: added to rates before their logarithm is taken.
         reduction: as for `mse_loss`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.poisson_nll_loss(vf.numpy.array([2.0]), vf.numpy.array([3]), log_input=False).round(3)
     Array(-0.079, dtype=float32)
     """

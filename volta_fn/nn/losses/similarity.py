@@ -19,7 +19,6 @@ def cosine_similarity(first: Any, second: Any, *, axis: int = -1, eps: float = 1
     Their lengths count as at least `eps`. The other dimensions broadcast. Of zero vectors it is 0, with a gradient of 0 through their
     length.
 
-    >>> import volta_fn as vf
     >>> vf.nn.cosine_similarity(vf.numpy.array([[3.0, 4.0], [0.0, 0.0]]), vf.numpy.array([1.0, 0.0])).round(4)
     Array([0.6, 0. ], dtype=float32)
     """
@@ -34,7 +33,6 @@ def pairwise_distance(first: Any, second: Any, *, p: float = 2.0, eps: float = 1
 
     The other dimensions broadcast. `eps` keeps the derivative of equal vectors' distance finite, as in PyTorch.
 
-    >>> import volta_fn as vf
     >>> vf.nn.pairwise_distance(vf.numpy.array([[3.0, 4.0]]), vf.numpy.array([0.0, 0.0])).round(4)
     Array([5.], dtype=float32)
     """
@@ -61,7 +59,6 @@ def cosine_embedding_loss(first: Any, second: Any, targets: Any, *, margin: floa
     Raises:
         ShapeError: the shapes do not fit. DTypeError: complex numbers. ArgumentError: another reduction.
 
-    >>> import volta_fn as vf
     >>> x, y = vf.numpy.array([[1.0, 0.0], [1.0, 0.0]]), vf.numpy.array([[0.0, 1.0], [2.0, 0.0]])
     >>> vf.nn.cosine_embedding_loss(x, y, vf.numpy.array([1, -1]), reduction="none").round(4)
     Array([1., 1.], dtype=float32)
@@ -103,7 +100,6 @@ def triplet_margin_loss(
     Raises:
         ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another reduction.
 
-    >>> import volta_fn as vf
     >>> a, p, n = (vf.numpy.array([[value, 0.0]]) for value in (0.0, 1.0, 1.5))
     >>> vf.nn.triplet_margin_loss(a, p, n).round(4)
     Array(0.5, dtype=float32)

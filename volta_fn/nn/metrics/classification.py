@@ -29,7 +29,6 @@ def accuracy(predictions: Any, labels: Any, *, weight: Any = None, axis: int | N
     Raises:
         ShapeError: the shapes do not fit. DTypeError: class numbers that are not integers.
 
-    >>> import volta_fn as vf
     >>> vf.nn.metrics.accuracy(vf.numpy.array([[0.1, 0.9], [0.8, 0.2]]), vf.numpy.array([1, 1]))
     Array(0.5, dtype=float32)
     """
@@ -43,7 +42,6 @@ def top_k_accuracy(scores: Any, labels: Any, k: int = 5, *, weight: Any = None, 
     Of equal scores, the lower classes come first. Arguments and errors as for `accuracy`; `ArgumentError` for a k that is not from 1 to the
     number of classes.
 
-    >>> import volta_fn as vf
     >>> scores = vf.numpy.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]])
     >>> vf.nn.metrics.top_k_accuracy(scores, vf.numpy.array([1, 0]), k=2)
     Array(0.5, dtype=float32)
@@ -64,7 +62,6 @@ def perplexity(logits: Any, labels: Any, weight: Any = None, *, ignore_index: in
 
     It is the number of equally likely classes that would be as hard to predict.
 
-    >>> import volta_fn as vf
     >>> vf.nn.metrics.perplexity(vf.numpy.zeros((3, 7)), vf.numpy.array([0, 3, 6])).round(4)
     Array(7., dtype=float32)
     """
@@ -84,7 +81,6 @@ def roc_auc(scores: Any, labels: Any) -> Array:
     Raises:
         ShapeError: other shapes. DTypeError: complex scores.
 
-    >>> import volta_fn as vf
     >>> vf.nn.metrics.roc_auc(vf.numpy.array([0.1, 0.4, 0.35, 0.8]), vf.numpy.array([0, 0, 1, 1]))
     Array(0.75, dtype=float32)
     """

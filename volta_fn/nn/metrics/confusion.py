@@ -23,7 +23,6 @@ def confusion_matrix(predictions: Any, labels: Any, num_classes: int, *, weight:
     no class (padding, say) are not counted. With a `weight` for each example, the counts are sums of weights. Other arguments and errors as
     for `accuracy`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.metrics.confusion_matrix(vf.numpy.array([0, 1, 1]), vf.numpy.array([0, 0, 1]), 2)
     Array([[1, 1],
            [0, 1]], dtype=int32)
@@ -63,7 +62,6 @@ def classification_scores(matrix: Any, average: Average = "macro", *, zero_divis
     Raises:
         ShapeError: the matrix is not square, or not 2 by 2 for "binary". ArgumentError: another average.
 
-    >>> import volta_fn as vf
     >>> vf.nn.metrics.classification_scores(vf.numpy.array([[3, 1], [2, 4]]), "binary").recall.round(4)
     Array(0.6667, dtype=float32)
     """
@@ -99,7 +97,6 @@ def precision(
 
     Arguments are those of `confusion_matrix` and `classification_scores`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.metrics.precision(vf.numpy.array([1, 1, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
     Array(0.6667, dtype=float32)
     """
@@ -115,7 +112,6 @@ def recall(
 
     Arguments are those of `confusion_matrix` and `classification_scores`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.metrics.recall(vf.numpy.array([1, 0, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
     Array(0.6667, dtype=float32)
     """
@@ -129,7 +125,6 @@ def f1_score(
 
     Arguments are those of `confusion_matrix` and `classification_scores`.
 
-    >>> import volta_fn as vf
     >>> vf.nn.metrics.f1_score(vf.numpy.array([1, 0, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
     Array(0.8, dtype=float32)
     """

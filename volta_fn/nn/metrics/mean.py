@@ -18,7 +18,6 @@ class Mean(NamedTuple):
 
     Means of separate data may be merged. Sums are kept in the dtype given to `init`. Float32 counts single examples exactly up to 2²⁴.
 
-    >>> import volta_fn as vf
     >>> mean = vf.nn.metrics.Mean.init()
     >>> for batch in (vf.numpy.array([1.0, 2.0]), vf.numpy.array([6.0])):
     ...     mean = mean.update(batch)

@@ -124,7 +124,6 @@ class RNNCell(Cell):
 
     See Elman (1990).
 
-    >>> import volta_fn as vf
     >>> cell = vf.nn.RNNCell.init(vf.random.key(0), 3, 4)
     >>> h = cell(vf.numpy.ones((2, 3)))
     >>> cell(vf.numpy.ones((2, 3)), h).shape
@@ -167,7 +166,6 @@ class LSTMCell(Cell):
         c' = f c + i g
         h' = o tanh(c')
 
-    >>> import volta_fn as vf
     >>> cell = vf.nn.LSTMCell.init(vf.random.key(0), 3, 4)
     >>> h, c = cell(vf.numpy.ones((2, 3)))
     >>> h, c = cell(vf.numpy.ones((2, 3)), (h, c))
@@ -196,7 +194,6 @@ class GRUCell(Cell):
         n = tanh(x W_in + b_in + r (h W_hn + b_hn))
         h' = (1 - z) n + z h
 
-    >>> import volta_fn as vf
     >>> cell = vf.nn.GRUCell.init(vf.random.key(0), 3, 4)
     >>> h = cell(vf.numpy.ones((2, 3)))
     >>> cell(vf.numpy.ones((2, 3)), h).shape

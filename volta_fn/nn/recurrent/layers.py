@@ -156,7 +156,6 @@ class RNN(RecurrentLayer):
 
     It is created and called like `LSTM`; the carry is one array h.
 
-    >>> import volta_fn as vf
     >>> rnn = vf.nn.RNN.init(vf.random.key(0), 3, 4, nonlinearity="relu")
     >>> y, h = rnn(vf.numpy.ones((5, 2, 3)))
     >>> y.shape, h.shape
@@ -176,7 +175,6 @@ class LSTM(RecurrentLayer):
 
     A call returns a pair, which `Sequential` would pass on as it is: write a module that selects what the next layer needs.
 
-    >>> import volta_fn as vf
     >>> lstm = vf.nn.LSTM.init(vf.random.key(0), 3, 4, num_layers=2, bidirectional=True)
     >>> y, (h, c) = lstm(vf.numpy.ones((5, 2, 3)), lengths=vf.numpy.array([5, 3]))
     >>> y.shape, h.shape, c.shape
@@ -192,7 +190,6 @@ class GRU(RecurrentLayer):
 
     It is created and called like `LSTM`; the carry is one array h.
 
-    >>> import volta_fn as vf
     >>> gru = vf.nn.GRU.init(vf.random.key(0), 3, 4, batch_first=True)
     >>> y, h = gru(vf.numpy.ones((2, 5, 3)))
     >>> y.shape, h.shape

@@ -63,7 +63,6 @@ class TransformerLayer(Module):
         Raises:
             ArgumentError: sizes are negative or not integers, or do not divide one another.
 
-        >>> import volta_fn as vf
         >>> llama = {"norm": vf.nn.RMSNorm.init, "norm_first": True, "bias": False, "activation": vf.nn.silu, "gated": True}
         >>> layer = vf.nn.TransformerEncoderLayer.init(vf.random.key(0), 16, 4, 32, num_kv_heads=2, rotary_base=10000.0, **llama)
         """

@@ -32,7 +32,6 @@ class TransformerDecoderLayer(TransformerLayer):
     Each has a residual connection and a norm (Vaswani et al. 2017). PyTorch's `multihead_attn` is `cross_attn`, its `linear1` and
     `linear2` are those of `feed_forward`. See `MultiHeadAttention` for the meaning of masks.
 
-    >>> import volta_fn as vf
     >>> layer = vf.nn.TransformerDecoderLayer.init(vf.random.key(0), 16, 4, 32)
     >>> layer(vf.numpy.ones((2, 5, 16)), vf.numpy.ones((2, 7, 16)), is_causal=True).shape
     (2, 5, 16)
@@ -108,7 +107,6 @@ class TransformerDecoder(Stack):
 
     With `remat` the backward pass recomputes the layers' intermediate values instead of storing them, see `checkpoint`.
 
-    >>> import volta_fn as vf
     >>> decoder = vf.nn.TransformerDecoder.init(vf.random.key(0), 2, 16, 4, 32)
     >>> x, memory = vf.numpy.ones((2, 5, 16)), vf.numpy.ones((2, 7, 16))
     >>> decoder(x, memory, is_causal=True).shape

@@ -24,7 +24,6 @@ class TransformerEncoderLayer(TransformerLayer):
     See Vaswani et al. (2017). Inputs are (batch, time, d_model). PyTorch's `linear1` and `linear2` are those of `feed_forward`; see
     `MultiHeadAttention` for `self_attn` and for the meaning of masks.
 
-    >>> import volta_fn as vf
     >>> layer = vf.nn.TransformerEncoderLayer.init(vf.random.key(0), 16, 4, 32, norm_first=True)
     >>> layer(vf.numpy.ones((2, 5, 16)), key=vf.random.key(1), training=True).shape
     (2, 5, 16)
@@ -79,7 +78,6 @@ class TransformerEncoder(Stack):
 
     With `remat` the backward pass recomputes the layers' intermediate values instead of storing them, see `checkpoint`.
 
-    >>> import volta_fn as vf
     >>> encoder = vf.nn.TransformerEncoder.init(vf.random.key(0), 2, 16, 4, 32, norm_first=True)
     >>> encoder(vf.numpy.ones((2, 5, 16)), is_causal=True).shape
     (2, 5, 16)

@@ -21,7 +21,6 @@ class FeedForward(Module):
     See Shazeer (2020). The gated form with `nn.silu` is SwiGLU; Llama's w1, w3 and w2 are `gate`, `linear1` and `linear2`. Dropout
     applies to the input of `linear2`.
 
-    >>> import volta_fn as vf
     >>> layer = vf.nn.FeedForward.init(vf.random.key(0), 8, 32, activation=vf.nn.silu, gated=True, bias=False)
     >>> layer
     FeedForward(  # 768 parameters

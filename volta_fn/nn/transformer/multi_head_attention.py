@@ -32,7 +32,6 @@ class MultiHeadAttention(Module):
     With fewer `num_kv_heads` than `num_heads` each head of keys and values serves several heads of queries (Ainslie et al. 2023). With a
     `rotary_base` queries and keys are rotated by `apply_rotary`.
 
-    >>> import volta_fn as vf
     >>> mha = vf.nn.MultiHeadAttention.init(vf.random.key(0), 16, 4)
     >>> x, memory = vf.numpy.ones((2, 5, 16)), vf.numpy.ones((2, 7, 16))
     >>> mha(x, is_causal=True).shape, mha(x, memory).shape

@@ -47,7 +47,6 @@ def sinusoidal_positions(positions: Any, features: int, *, base: float = 10000.0
     Raises:
         ArgumentError, DTypeError: `features` is negative or no integer, the base not above 0, or the dtype not float.
 
-    >>> import volta_fn as vf
     >>> vf.nn.sinusoidal_positions(vf.numpy.arange(2), 4).round(3)
     Array([[0.   , 1.   , 0.   , 1.   ],
            [0.841, 0.54 , 0.01 , 1.   ]], dtype=float32)
@@ -75,7 +74,6 @@ def apply_rotary(x: Any, positions: Any, base: float = 10000.0, interleaved: boo
         ShapeError: the number of features is odd, or the positions do not fit. DTypeError: `x` is not float.
         ArgumentError: the base is not above 0.
 
-    >>> import volta_fn as vf
     >>> q = vf.numpy.ones((2, 4, 5, 8))
     >>> vf.nn.apply_rotary(q, vf.numpy.arange(5)).shape
     (2, 4, 5, 8)
@@ -103,7 +101,6 @@ class SinusoidalPositions(Module):
 
     It has no parameters and no maximum length.
 
-    >>> import volta_fn as vf
     >>> vf.nn.SinusoidalPositions()(vf.numpy.zeros((2, 5, 8))).shape
     (2, 5, 8)
     """
@@ -129,7 +126,6 @@ class LearnedPositions(Module):
 
     Positions beyond the table give NaN, which is visible even in compiled programs.
 
-    >>> import volta_fn as vf
     >>> positions = vf.nn.LearnedPositions.init(vf.random.key(0), 16, 8)
     >>> positions(vf.numpy.zeros((2, 5, 8))).shape
     (2, 5, 8)

@@ -30,7 +30,6 @@ def causal_mask(length: int, key_length: int | None = None, *, offset: Any = 0) 
         key_length: the number of keys (default: as many).
         offset: the index of the first query's key, an integer, which may be traced.
 
-    >>> import volta_fn as vf
     >>> vf.nn.causal_mask(3)
     Array([[ True, False, False],
            [ True,  True, False],
@@ -75,7 +74,6 @@ def scaled_dot_product_attention(
         ShapeError, DTypeError: the shapes or dtypes do not fit. ArgumentError: `dropout_p` is no probability.
         ArgumentTypeError: the key is missing.
 
-    >>> import volta_fn as vf
     >>> q = vf.numpy.ones((2, 4, 5, 8))
     >>> vf.nn.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     (2, 4, 5, 8)

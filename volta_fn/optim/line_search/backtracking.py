@@ -96,8 +96,6 @@ def scale_by_backtracking_linesearch(
         atol, rtol: the tolerated excess.
         store_grad: whether to keep the gradient for `value_and_grad_from_state`.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> loss = lambda w: vf.numpy.sum(w**2)
     >>> optimizer = optim.chain(optim.sgd(1.0), optim.scale_by_backtracking_linesearch(max_backtracking_steps=15))
     >>> w = vf.numpy.array([1.0])

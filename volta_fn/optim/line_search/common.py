@@ -50,8 +50,6 @@ def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tup
     The function takes the optimizer's state as ``state=``. The state must be that of a chain with one line search that keeps the gradient.
     Loss and gradient are computed only before the first step and after a failed search.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> loss = lambda w: vf.numpy.sum((w - 3.0) ** 2)
     >>> optimizer = optim.lbfgs()
     >>> w = vf.numpy.zeros(2)

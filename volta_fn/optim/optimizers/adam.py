@@ -38,8 +38,6 @@ def adam(
         mu_dtype: the dtype of m, by default that of the parameters. v is kept in float32 at least.
         nesterov: whether m looks one step ahead, as in `nadam`.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.adam(learning_rate=0.1)
     >>> w = vf.numpy.array([1.0, -1.0])
     >>> @vf.jit
@@ -69,7 +67,6 @@ def adamw(
 
     Parameters shrink by ``learning_rate * weight_decay``; `mask` selects those that do (see `masked`). Needs the parameters.
 
-    >>> import volta_fn as vf
     >>> no_biases = lambda params: vf.tree.map(lambda p: p.ndim > 1, params)
     >>> optimizer = vf.optim.adamw(vf.optim.warmup_cosine_decay_schedule(0.0, 1e-3, 100, 1000), weight_decay=0.1, mask=no_biases)
     """

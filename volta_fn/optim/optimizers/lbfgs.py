@@ -137,8 +137,6 @@ def lbfgs(
         memory_size, scale_init_precond: those of `scale_by_lbfgs`.
         linesearch: a transformation, None for no line search.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> rosenbrock = lambda w: (1 - w[0]) ** 2 + 100 * (w[1] - w[0] ** 2) ** 2
     >>> optimizer = optim.lbfgs()
     >>> @vf.jit

@@ -149,8 +149,6 @@ def muon(
             parameters to such a tree. By default arrays of two axes are the matrices.
         consistent_rms: that of `scale_by_shape`.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> params = {"w": vf.numpy.eye(2), "b": vf.numpy.zeros(2)}
     >>> optimizer = optim.muon(learning_rate=0.02)
     >>> updates, state = optimizer.update(vf.tree.map(vf.numpy.ones_like, params), optimizer.init(params), params)

@@ -45,7 +45,6 @@ def rmsprop(
         momentum, nesterov: momentum of the steps, as in `sgd`.
         bias_correction: whether averages are corrected for their start.
 
-    >>> import volta_fn as vf
     >>> optimizer = vf.optim.rmsprop(0.1, bias_correction=True)
     >>> w = vf.numpy.array([1.0, -2.0])
     >>> optimizer.update(w, optimizer.init(w))[0]

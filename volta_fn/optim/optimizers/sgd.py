@@ -28,8 +28,6 @@ def sgd(
         nesterov: whether the momentum looks one step ahead.
         accumulator_dtype: the dtype of the sum, by default that of the parameters.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.sgd(learning_rate=0.1, momentum=0.9)
     >>> w = vf.numpy.array([1.0, -1.0])
     >>> state = optimizer.init(w)
@@ -87,7 +85,6 @@ def lion(
     See Chen et al. (2023). The average of gradients decays by `b2`; weight decay is that of `adamw`. Lion needs learning rates three to ten
     times smaller than Adam's, and weight decay larger by as much.
 
-    >>> import volta_fn as vf
     >>> optimizer = vf.optim.lion(0.5, weight_decay=0.0)
     >>> w = vf.numpy.array([1.0, -2.0])
     >>> optimizer.update(w, optimizer.init(w), w)[0]
@@ -162,7 +159,6 @@ def polyak_sgd(
 
     `update` needs the loss as ``value=``. See `scale_by_polyak`.
 
-    >>> import volta_fn as vf
     >>> optimizer = vf.optim.polyak_sgd()
     >>> w = vf.numpy.array([2.0])
     >>> optimizer.update(2 * w, optimizer.init(w), w, value=4.0)[0]

@@ -30,7 +30,6 @@ def polynomial_schedule(init_value: Any, end_value: Any, power: Any, transition_
     t grows from 0 to 1 in `transition_steps` steps after `transition_begin`. Without a positive number of transition steps the value is
     constant.
 
-    >>> from volta_fn import optim
     >>> float(optim.polynomial_schedule(1.0, 0.0, power=2, transition_steps=10)(5))
     0.25
     """
@@ -50,7 +49,6 @@ def linear_schedule(init_value: Any, end_value: Any, transition_steps: int, tran
 
     The change takes `transition_steps` steps after `transition_begin`.
 
-    >>> from volta_fn import optim
     >>> [float(optim.linear_schedule(0.0, 1.0, 4)(step)) for step in (0, 1, 4, 9)]
     [0.0, 0.25, 1.0, 1.0]
     """
@@ -65,7 +63,6 @@ def exponential_decay(
     Steps count from `transition_begin`. With `staircase` the exponent is rounded down; `end_value` bounds the value. Without a positive
     number of transition steps, or with a `decay_rate` of 0, the value is constant.
 
-    >>> from volta_fn import optim
     >>> float(optim.exponential_decay(1.0, transition_steps=10, decay_rate=0.5)(20))
     0.25
     """
@@ -90,7 +87,6 @@ def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, e
 
     See Loshchilov and Hutter (2017). The wave ``(1 + cos(pi * count / decay_steps)) / 2`` is raised to `exponent`.
 
-    >>> from volta_fn import optim
     >>> round(float(optim.cosine_decay_schedule(1.0, 10)(5)), 6)
     0.5
 

@@ -18,7 +18,6 @@ __all__ = ["cosine_onecycle_schedule", "linear_onecycle_schedule", "piecewise_co
 def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[int, Any] | None = None) -> Schedule:
     """Multiply the value by a scale at each boundary.
 
-    >>> from volta_fn import optim
     >>> schedule = optim.piecewise_constant_schedule(1.0, {10: 0.5, 20: 0.5})
     >>> [float(schedule(step)) for step in (9, 10, 20)]
     [1.0, 0.5, 0.25]
@@ -50,7 +49,6 @@ def piecewise_interpolate_schedule(
 
     `interpolate_type` is "linear", or "cosine" for half waves.
 
-    >>> from volta_fn import optim
     >>> float(optim.piecewise_interpolate_schedule("linear", 1.0, {10: 3.0})(5))
     2.0
 
@@ -89,7 +87,6 @@ def linear_onecycle_schedule(
     See Smith and Topin (2017). The value goes from ``peak_value / div_factor`` to the peak at the fraction `pct_start` of the steps, back
     at `pct_final`, and is divided by `final_div_factor` at the end.
 
-    >>> from volta_fn import optim
     >>> schedule = optim.linear_onecycle_schedule(100, peak_value=1.0)
     >>> [round(float(schedule(step)), 6) for step in (0, 30, 85, 100)]
     [0.04, 1.0, 0.04, 4e-06]
@@ -109,7 +106,6 @@ def cosine_onecycle_schedule(
     The value goes from ``peak_value / div_factor`` to the peak at the fraction `pct_start` of the steps, and to
     ``peak_value / (div_factor * final_div_factor)`` at the end.
 
-    >>> from volta_fn import optim
     >>> schedule = optim.cosine_onecycle_schedule(100, peak_value=1.0)
     >>> [round(float(schedule(step)), 6) for step in (0, 30, 100)]
     [0.04, 1.0, 4e-06]

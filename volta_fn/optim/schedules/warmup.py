@@ -18,7 +18,6 @@ __all__ += ["warmup_exponential_decay_schedule"]
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
     """Switch to the next schedule at each boundary; it counts steps from there.
 
-    >>> from volta_fn import optim
     >>> schedule = optim.join_schedules([optim.linear_schedule(0.0, 1.0, 10), optim.constant_schedule(1.0)], [10])
     >>> [float(schedule(step)) for step in (5, 10, 20)]
     [0.5, 1.0, 1.0]
@@ -54,7 +53,6 @@ def warmup_cosine_decay_schedule(
 
     `decay_steps` is the number of all steps, including the warm-up.
 
-    >>> from volta_fn import optim
     >>> schedule = optim.warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps=10, decay_steps=110)
     >>> [round(float(schedule(step)), 6) for step in (5, 10, 60, 110)]
     [0.5, 1.0, 0.5, 0.0]
@@ -94,7 +92,6 @@ def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
 
     See Loshchilov and Hutter (2017). `cosine_kwargs` holds the arguments of each.
 
-    >>> from volta_fn import optim
     >>> cycle = {"init_value": 0.0, "peak_value": 1.0, "warmup_steps": 2, "decay_steps": 10}
     >>> schedule = optim.sgdr_schedule([cycle, {**cycle, "peak_value": 0.5}])
     >>> [float(schedule(step)) for step in (2, 12)]

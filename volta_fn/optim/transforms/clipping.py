@@ -18,7 +18,6 @@ __all__ = ["adaptive_grad_clip", "clip", "clip_by_block_norm", "clip_by_block_rm
 def clip(max_delta: Any) -> GradientTransformation:
     """Clip every element to [-max_delta, max_delta].
 
-    >>> import volta_fn as vf
     >>> tx = vf.optim.clip(1.0)
     >>> tx.update(vf.numpy.array([-3.0, 0.5]), tx.init(None))[0]
     Array([-1. ,  0.5], dtype=float32)
@@ -31,7 +30,6 @@ def clip_by_global_norm(max_norm: Any) -> GradientTransformation:
 
     See Pascanu et al. (2013).
 
-    >>> import volta_fn as vf
     >>> tx = vf.optim.clip_by_global_norm(1.0)
     >>> tx.update(vf.numpy.array([3.0, 4.0]), tx.init(None))[0]
     Array([0.6, 0.8], dtype=float32)

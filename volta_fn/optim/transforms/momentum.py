@@ -56,7 +56,6 @@ def ema(decay: Any, debias: bool = True, accumulator_dtype: Any = None) -> Gradi
 
     It starts at zero, which `debias` corrects. For an average of parameters, call ``update(params, state)``; see also `incremental_update`.
 
-    >>> import volta_fn as vf
     >>> average = vf.optim.ema(0.9)
     >>> params = vf.numpy.array([2.0])
     >>> average.update(params, average.init(params))[0]

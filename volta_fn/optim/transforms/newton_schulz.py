@@ -92,7 +92,6 @@ def orthogonalize_via_newton_schulz(
         eps: the lower bound of norms.
         dimension_numbers: the axes of the matrices; unnecessary for a matrix.
 
-    >>> import volta_fn as vf
     >>> q = vf.optim.orthogonalize_via_newton_schulz(vf.numpy.array([[3.0, 0.0], [0.0, 1.0]]))
     >>> vf.numpy.round(vf.numpy.abs(q))
     Array([[1., 0.], [0., 1.]], dtype=float32)

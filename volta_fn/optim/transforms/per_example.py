@@ -44,7 +44,6 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Upd
 
     Returns the sum and the number of examples that were scaled.
 
-    >>> import volta_fn as vf
     >>> vf.optim.per_example_global_norm_clip([vf.numpy.array([[3.0, 4.0], [0.0, 0.5]])], 1.0)
     ([Array([0.6, 1.3], dtype=float32)], Array(1, dtype=int32))
 
@@ -86,8 +85,6 @@ def differentially_private_aggregate(l2_norm_clip: Any, noise_multiplier: Any, k
     the sum. Updates have a first axis of examples, which the result has not; so this transformation comes first in a chain. `key` is a
     random key or an integer seed.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> loss = lambda w, x: w @ x
     >>> optimizer = optim.chain(optim.differentially_private_aggregate(1.0, 1.1, key=0), optim.sgd(0.1))
     >>> w, batch = vf.numpy.zeros(3), vf.numpy.ones((8, 3))

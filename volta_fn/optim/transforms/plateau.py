@@ -52,8 +52,6 @@ def reduce_on_plateau(
         accumulation_size: how many losses are averaged into one.
         min_scale: the least scale.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.chain(optim.sgd(1.0), optim.reduce_on_plateau(factor=0.5, patience=1))
     >>> params = vf.numpy.zeros(1)
     >>> state = optimizer.init(params)

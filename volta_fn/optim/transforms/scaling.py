@@ -34,7 +34,6 @@ __all__ += ["scale_by_trust_ratio", "zero_nans"]
 def scale(step_size: Any) -> GradientTransformation:
     """Multiply updates by a number or scalar array.
 
-    >>> import volta_fn as vf
     >>> tx = vf.optim.scale(-0.5)
     >>> tx.update(vf.numpy.array([2.0]), tx.init(None))[0]
     Array([-1.], dtype=float32)

@@ -37,7 +37,6 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn | N
 
     `weight_decay` is a number, a scalar array or a schedule; `mask` (see `masked`) selects the parameters that decay.
 
-    >>> import volta_fn as vf
     >>> tx = vf.optim.add_decayed_weights(0.1, mask=lambda params: vf.tree.map(lambda p: p.ndim > 1, params))
     >>> params = {"w": vf.numpy.ones((1, 2)), "b": vf.numpy.ones(2)}
     >>> tx.update(vf.tree.map(vf.numpy.zeros_like, params), tx.init(params), params)[0]

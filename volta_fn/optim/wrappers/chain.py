@@ -15,8 +15,6 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
 
     All of them get the extra arguments of `update`.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.sgd(0.1))
     >>> params = vf.numpy.zeros(2)
     >>> updates, state = optimizer.update(vf.numpy.array([3.0, 4.0]), optimizer.init(params), params)
@@ -48,7 +46,6 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
 def named_chain(*args: tuple[str, GradientTransformation]) -> GradientTransformationExtraArgs:
     """Apply named transformations like `chain`; the state is a dict by name.
 
-    >>> from volta_fn import optim
     >>> optim.named_chain(("clip", optim.clip(1.0)), ("descend", optim.scale(-0.1))).init(None)
     {'clip': EmptyState(), 'descend': EmptyState()}
 

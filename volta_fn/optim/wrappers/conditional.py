@@ -34,8 +34,6 @@ def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) 
     Otherwise the updates become zeros and the state stays unchanged. After `max_consecutive_errors` such updates in a row they are let
     through, so that a broken run becomes visible.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.apply_if_finite(optim.sgd(1.0), max_consecutive_errors=5)
     >>> updates, state = optimizer.update(vf.numpy.array([float("inf")]), optimizer.init(vf.numpy.zeros(1)))
     >>> updates, state.total_notfinite
@@ -92,8 +90,6 @@ def conditionally_mask(
     In other steps the updates are zeros and the state stays unchanged. With `forward_extra_args` the function also gets the extra
     arguments of `update`.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> tx = optim.conditionally_mask(optim.sgd(1.0), lambda step: step % 2 == 1)
     >>> tx.update(vf.numpy.ones(1), tx.init(vf.numpy.zeros(1)))[0]
     Array([0.], dtype=float32)

@@ -63,8 +63,6 @@ def inject_hyperparams(
         static_args: arguments to leave unchanged.
         hyperparam_dtype: the dtype of floating hyper-parameters; by default float64 if a parameter is, else float32.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.inject_hyperparams(optim.sgd)(learning_rate=0.5)
     >>> state = optimizer.init(vf.numpy.zeros(1))
     >>> state = state._replace(hyperparams={**state.hyperparams, "learning_rate": 2.0})

@@ -51,8 +51,6 @@ def lookahead(
     Then the slow parameters move the fraction `slow_step_size` of the way to the fast ones, and these are set to the result; with
     `reset_state` the state of the fast optimizer starts anew. Parameters are `LookaheadParams`, gradients those of the fast parameters.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> params = optim.LookaheadParams.init_synced(vf.numpy.array([1.0]))
     >>> optimizer = optim.lookahead(optim.sgd(1.0), sync_period=1, slow_step_size=0.5)
     >>> updates, state = optimizer.update(vf.numpy.array([1.0]), optimizer.init(params), params)

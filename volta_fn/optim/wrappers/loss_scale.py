@@ -31,7 +31,6 @@ class DynamicLossScale:
 
     The other fields are static settings.
 
-    >>> import volta_fn as vf
     >>> scaling = vf.optim.DynamicLossScale.init(2.0**10, period=2000)
     >>> loss = lambda w: vf.numpy.sum(w * vf.numpy.float16(1e-4))
     >>> grads = scaling.unscale(vf.grad(lambda w: scaling.scale(loss(w)))(vf.numpy.ones(2, "float16")))
@@ -104,8 +103,6 @@ def loss_scaled(inner: GradientTransformation, loss_scale: DynamicLossScale | No
     The gradients are divided by the scale, and the scale is adjusted. If a gradient has an infinity or NaN, the updates are zeros and the
     optimizer's state stays unchanged.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.loss_scaled(optim.adam(1e-3), optim.DynamicLossScale.init(2.0**12))
     >>> w = vf.numpy.ones(2, "float16")
     >>> state = optimizer.init(w)

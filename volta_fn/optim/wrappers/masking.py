@@ -42,8 +42,6 @@ class MaskedState(NamedTuple):
 def masked(inner: GradientTransformation, mask: MaskOrFn, *, mask_compatible_extra_args: bool = False) -> GradientTransformationExtraArgs:
     """Apply `inner` where the mask is True; other updates stay unchanged.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> tx = optim.masked(optim.scale(-1.0), {"w": True, "b": False})
     >>> params = {"w": vf.numpy.ones(2), "b": vf.numpy.ones(1)}
     >>> tx.update(params, tx.init(params))[0]
@@ -118,8 +116,6 @@ def partition(
     Raises:
         ArgumentError: a label has no transformation.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> tx = optim.partition({"fast": optim.sgd(1.0), "frozen": optim.set_to_zero()}, {"w": "fast", "b": "frozen"})
     >>> params = {"w": vf.numpy.ones(2), "b": vf.numpy.ones(1)}
     >>> tx.update(params, tx.init(params))[0]

@@ -31,7 +31,6 @@ class SnapshotState(NamedTuple):
 def snapshot(measure_name: str, measure: Measure) -> GradientTransformation:
     """Keep ``measure(updates)`` in the state.
 
-    >>> import volta_fn as vf
     >>> tx = vf.optim.snapshot("norm", vf.optim.global_norm)
     >>> w = vf.numpy.array([3.0, 4.0])
     >>> tx.update(w, tx.init(w))[1].measurement

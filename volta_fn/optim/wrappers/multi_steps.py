@@ -60,8 +60,6 @@ class MultiStepsState(NamedTuple):
 class MultiSteps:
     """An optimizer that steps every k gradients; in between its updates are zeros.
 
-    >>> import volta_fn as vf
-    >>> from volta_fn import optim
     >>> optimizer = optim.MultiSteps(optim.sgd(1.0), every_k_schedule=2)
     >>> params = vf.numpy.zeros(1)
     >>> state = optimizer.init(params)
