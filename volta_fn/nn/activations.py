@@ -57,10 +57,7 @@ relu.defjvps(lambda g, out, x: vnp.where(x > 0, g, 0))
 
 @custom_jvp
 def relu6(x: Any) -> Array:
-    """Return min(max(x, 0), 6) (MobileNets, Howard et al. 2017).
-
-    The derivative at 0 and 6 is defined as 0.
-    """
+    """Return min(max(x, 0), 6), with derivative 0 at 0 and 6 (Howard et al. 2017)."""
     return vnp.minimum(vnp.maximum(x, 0), 6.0)
 
 

@@ -78,10 +78,7 @@ def dot_product_attention(
 
 
 def least_logit(dtype: np.dtype) -> np.generic:
-    """Return the substitute for minus infinity in masked logits.
-
-    The weights of a query without keys are then equal, not NaN.
-    """
+    """Return the logit of masked keys: a query without keys then weighs all equally."""
     least: np.generic = dtype.type(-0.7 * float(np.finfo(dtype).max))
     return least
 

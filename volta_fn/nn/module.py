@@ -203,10 +203,7 @@ def apply(layer: Callable[..., Any], x: Any, state: Any = None, *, key: Any = No
 
 
 def split_state(value: Any) -> tuple[Any, Any]:
-    """Split pairs ``(layer, state)`` in a field's value into layers and states.
-
-    The states are None if there are none.
-    """
+    """Split pairs ``(layer, state)`` in a field's value into layers and states."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Module) and not isinstance(value[1], Module):
         return value
     if isinstance(value, Mapping):

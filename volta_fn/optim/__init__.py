@@ -14,10 +14,10 @@
 >>> bool(value < 0.01)
 True
 
-`base` defines transformations, `updates` applies them to parameters. `optimizers` are chains of `transforms`; `wrappers` combine and
-modify transformations. `schedules` compute learning rates, `line_search` step sizes. `tree_rules` and `numerics` are what all of them
-share. Each module's ``__all__`` is public, under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and
-``from volta_fn import optim``.
+`base` defines transformations, `updates` applies them to parameters. `optimizers` are chains of `transforms`; `wrappers` combine and modify
+transformations. `schedules` compute learning rates, `line_search` step sizes. All of them share `tree_rules` and `numerics`.
+Transformations that depend on the parameters raise `ArgumentError` if `update` is called without them. Each module's ``__all__`` is public,
+under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and ``from volta_fn import optim``.
 """
 
 from volta_fn.optim.base import *

@@ -56,10 +56,7 @@ class GradientTransformation(NamedTuple):
 
 
 class GradientTransformationExtraArgs(GradientTransformation):
-    """A transformation whose `update` accepts any keyword arguments, such as the loss.
-
-    It ignores those that it does not need.
-    """
+    """A transformation whose `update` accepts and ignores other keyword arguments."""
 
 
 class EmptyState(NamedTuple):
@@ -118,10 +115,7 @@ def stateless(f: Callable[[Updates, Params | None], Updates]) -> GradientTransfo
 
 
 def stateless_with_tree_map(f: Callable[[Any, Any], Any]) -> GradientTransformation:
-    """Return the transformation of each leaf by ``f(update, param) -> update``.
-
-    `param` is None if `update` is called without parameters.
-    """
+    """Transform each leaf by ``f(update, param)``; param is None without parameters."""
 
     def apply(updates: Updates, params: Params | None) -> Updates:
         return tree.map(lambda u: f(u, None), updates) if params is None else tree.map(f, updates, params)
@@ -183,8 +177,5 @@ def counting_rule(
 
 
 def is_function(value: Any) -> bool:
-    """Return True if a tree-or-function argument is a function, not a container.
-
-    A module of booleans, for example, is a mask and callable.
-    """
+    """Return True for a function; modules are containers even if they are callable."""
     return callable(value) and is_leaf(value)

@@ -89,10 +89,7 @@ def safe_norm(x: Any, min_norm: Any, ord: Any = None, axis: Any = None, keepdims
 
 
 def safe_root_mean_squares(x: Any, min_rms: Any) -> Array:
-    """Return the root mean square of `x`, but at least `min_rms`.
-
-    Where it is less, the gradient is zero, not NaN.
-    """
+    """Return the root mean square of `x`, or `min_rms` with gradient 0 if it is less."""
     value = as_value(x)
     small = vnp.sqrt(vnp.mean(abs_sq(value))) <= min_rms
     return vnp.where(small, min_rms, vnp.sqrt(vnp.mean(abs_sq(vnp.where(small, vnp.ones_like(value), value)))))

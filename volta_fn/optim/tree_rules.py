@@ -127,10 +127,7 @@ def full_like(params: Any, value: Any, dtype: Any = None) -> Any:
 
 
 def magnitudes(params: Any, value: Any = 0) -> Any:
-    """Return arrays filled with `value` for statistics of squares and absolute values.
-
-    They are real, and at least float32: small squares vanish in float16, small changes in bfloat16.
-    """
+    """Return real arrays filled with `value`, in float32 at least, for statistics."""
     return _filled(params, value, lambda own: dtypes.real_dtype(dtypes.accumulator(own)))
 
 
@@ -165,10 +162,7 @@ def scaled_by(value: Any, updates: Any) -> Any:
 
 
 def steps_for(count: Array, updates: Any) -> Array:
-    """Return a step counter for a schedule.
-
-    For float64 updates it is an int64, so that the schedule computes in float64.
-    """
+    """Return a step counter, int64 for float64 updates, whose schedule needs it."""
     return count if widest_real(updates) == _FLOAT else lax.convert_element_type(count, np.int64)
 
 

@@ -90,10 +90,7 @@ class _AdaptivePool(Module):
 
     @classmethod
     def init(cls, output_size: int | tuple[int | None, ...] | None) -> Self:
-        """Create the layer with that output size along each axis, or along all.
-
-        None keeps the input's size. Raises `ArgumentError` for anything else.
-        """
+        """Create the layer with that output size per axis, or of all; None is the input's."""
         return cls(output_size)  # type: ignore[arg-type]  # made a tuple there
 
     def __call__(self, x: Any) -> Array:

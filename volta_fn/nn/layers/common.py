@@ -23,10 +23,7 @@ def is_integer(value: Any, least: int = 0) -> bool:
 
 
 def per_axis(layer: str, name: str, value: Any, rank: int, least: int = 1) -> Ints:
-    """Return one int for each of `rank` spatial axes, given those or one for all.
-
-    Raises `ArgumentError` for anything else.
-    """
+    """Return one int per spatial axis, given those or one; else raise `ArgumentError`."""
     numbers = (value,) * rank if is_integer(value, least) else value
     if not isinstance(numbers, (tuple, list)) or len(numbers) != rank or not all(is_integer(n, least) for n in numbers):
         raise ArgumentError(f"{layer}: {name} is an integer of at least {least}, or {rank} such numbers, one per axis, got {value!r}")
@@ -34,10 +31,7 @@ def per_axis(layer: str, name: str, value: Any, rank: int, least: int = 1) -> In
 
 
 def canonical_pads(layer: str, padding: Any, rank: int) -> str | Padding:
-    """Return padding as "same", "valid" or a (low, high) pair per spatial axis.
-
-    It may be given like that, as a number per axis, or as one for all. Raises `ArgumentError` for anything else.
-    """
+    """Return padding as "same", "valid" or (low, high) per axis, or `ArgumentError`."""
     if padding in ("same", "valid"):
         return padding
     if isinstance(padding, (tuple, list)) and len(padding) == rank and all(map(_is_pair, padding)):
@@ -71,10 +65,7 @@ def check_dtype(layer: str, x: Array, allowed: frozenset[np.dtype] = dtypes.FLOA
 
 
 def uniform_by_fan(key: Any, shape: tuple[int, ...], fan_in: int, dtype: Any) -> Array:
-    """Draw weights or biases uniform in ±1/√fan_in, as PyTorch does by default.
-
-    They are zeros if there is no input.
-    """
+    """Draw weights or biases uniform in ±1/√fan_in, as PyTorch does; 0 without inputs."""
     if fan_in == 0:
         return vnp.zeros(shape, dtype)
     bound = 1 / math.sqrt(fan_in)

@@ -1,7 +1,4 @@
-"""Normalisation of single examples: layer, RMS, group and instance norms.
-
-float16 and bfloat16 are computed in float32; results have the input's dtype.
-"""
+"""Layer, RMS, group and instance norms, which compute in float32 at least."""
 
 from __future__ import annotations
 

@@ -102,10 +102,7 @@ class SpectralNorm(Module):
         return self.layer.takes | {"state", "training"}
 
     def __call__(self, x: Any, state: SpectralNormState, *, key: Any = None, training: bool = False) -> tuple[Any, SpectralNormState]:
-        """Return the wrapped layer's output and the new state.
-
-        The singular vectors have no gradient.
-        """
+        """Return the wrapped layer's output and the new state, which has no gradient."""
         if training:
             matrix = stop_gradient(_rows(getattr(self.layer, self.name), self.axis))
             u, v = self._iterate(matrix, state.u, state.v, self.n_power_iterations)

@@ -30,10 +30,7 @@ def real_operands(loss: str, *values: Any) -> tuple[np.dtype, list[Array]]:
 
 
 def check_pair(loss: str, first: Array, second: Array) -> None:
-    """Check that two arrays have one shape, or that the second one is 0-d.
-
-    This finds a frequent mistake, broadcasting (N, 1) against (N,) to (N, N).
-    """
+    """Check that two arrays have one shape, or that the second is 0-d."""
     if second.ndim and first.shape != second.shape:
         raise ShapeError(f"{loss}: predictions and targets need the same shape, got {first.shape} and {second.shape}; reshape one of them")
 

@@ -37,7 +37,7 @@ class TransformerEncoderLayer(TransformerLayer):
     norm_first: bool = static(default=False)
 
     def init_cache(self, batch: int | tuple[int, ...], max_length: int, *, dtype: Any = None) -> KVCache:
-        """Return an empty cache for `batch` sequences of at most `max_length` positions."""
+        """Return an empty cache for `batch` sequences of up to `max_length` positions."""
         return self.self_attn.init_cache(batch, max_length, dtype=dtype)
 
     def __call__(

@@ -13,10 +13,7 @@ __all__ = ["KVCache", "KeysValues"]
 
 
 class KeysValues(NamedTuple):
-    """Keys and values of a sequence for each head, shape (…, groups, S, features).
-
-    `MultiHeadAttention.project` computes them.
-    """
+    """Keys and values for each head, as `project` computes: (…, groups, S, features)."""
 
     keys: Array
     values: Array
@@ -45,10 +42,7 @@ class KVCache(NamedTuple):
         return self.keys.shape[-2]
 
     def append(self, new: KeysValues) -> KVCache:
-        """Append keys and values, cast to the cache's dtype.
-
-        Raises `ShapeError` if they cannot fit.
-        """
+        """Append keys and values; raise `ShapeError` if they cannot fit."""
         count = new.keys.shape[-2]
         room = (*self.keys.shape[:-2], count, self.keys.shape[-1])
         if new.keys.shape != room or count > self.max_length:

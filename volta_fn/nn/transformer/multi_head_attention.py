@@ -113,10 +113,7 @@ class MultiHeadAttention(Module):
         return cls(q, k, v, out, num_heads, groups, Dropout.init(dropout), rotary_base, rotary_interleaved)
 
     def init_cache(self, batch: int | tuple[int, ...], max_length: int, *, dtype: Any = None) -> KVCache:
-        """Return an empty cache for `batch` sequences of at most `max_length` positions.
-
-        Its default dtype is that of the weights.
-        """
+        """Return an empty cache for `batch` sequences of up to `max_length` positions."""
         check_sizes("MultiHeadAttention.init_cache", max_length=max_length)
         lead = (batch,) if isinstance(batch, int) else tuple(batch)
         weight = self.k_proj.weight

@@ -92,10 +92,7 @@ def scaled_dot_product_attention(
 def masked_attention(
     q: Array, k: Array, v: Array, masks: Sequence[Array], *, scale: Any = None, drop: Callable[[Array], Array] | None = None
 ) -> Array:
-    """Compute attention under several masks; the weights pass `drop`.
-
-    Raises `ShapeError` or `DTypeError` if a mask does not fit.
-    """
+    """Compute attention under several masks, after a check; the weights pass `drop`."""
     lead = q.shape[:-3]
     shape = (*q.shape[:-1], k.shape[-2])
     q, k, v = (x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v))

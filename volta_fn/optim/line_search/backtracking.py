@@ -1,7 +1,4 @@
-"""A line search that shortens the step until the loss decreases enough.
-
-See Armijo (1966).
-"""
+"""A line search that shortens the step until the loss decreases (Armijo, 1966)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, require_params
+from volta_fn.optim.base import GradientTransformationExtraArgs, Updates, require_params
 from volta_fn.optim.line_search.common import along, bound_value_fn, slope
 from volta_fn.optim.tree_rules import count_zero, scaled_by, widest_real, zeros_like
 from volta_fn.transforms.grad import grad as gradient_of
@@ -106,22 +103,15 @@ def scale_by_backtracking_linesearch(
     """
     decrease = _Decrease(max_backtracking_steps, slope_rtol, decrease_factor, atol, rtol)
 
-    def init(params: Params) -> ScaleByBacktrackingLinesearchState:
+    def init(params: Any) -> ScaleByBacktrackingLinesearchState:
         dtype = widest_real(params)
         infinite = vnp.asarray(np.inf, dtype)
         grad = zeros_like(params) if store_grad else None
         return ScaleByBacktrackingLinesearchState(vnp.ones((), dtype), infinite, grad, BacktrackingLinesearchInfo(count_zero(), infinite))
 
     def update(
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        value: Any,
-        grad: Updates,
-        value_fn: Callable[..., Any],
-        **extra_args: Any,
-    ) -> tuple[Updates, OptState]:
+        updates: Any, state: Any, params: Any = None, *, value: Any, grad: Any, value_fn: Callable[..., Any], **extra_args: Any
+    ) -> tuple[Any, Any]:
         params = require_params("scale_by_backtracking_linesearch", params)
         loss = bound_value_fn("scale_by_backtracking_linesearch", value_fn, extra_args)
         dtype = state.value.dtype

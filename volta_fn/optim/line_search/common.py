@@ -22,10 +22,7 @@ __all__ = ["value_and_grad_from_state"]
 
 
 def bound_value_fn(name: str, value_fn: Callable[..., Any], extra_args: dict[str, Any]) -> Callable[[Params], Array]:
-    """Bind the extra arguments of `update` to the loss function.
-
-    Raises `ArgumentTypeError` for arguments that it does not accept.
-    """
+    """Bind extra arguments of `update` to the loss; `ArgumentTypeError` for others."""
     parameters = inspect.signature(value_fn).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         unknown = sorted(set(extra_args) - set(parameters))

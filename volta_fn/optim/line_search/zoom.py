@@ -16,7 +16,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import GradientTransformationExtraArgs, OptState, Params, Updates, require_params
+from volta_fn.optim.base import GradientTransformationExtraArgs, Params, Updates, require_params
 from volta_fn.optim.line_search.common import along, bound_value_fn, slope
 from volta_fn.optim.tree_rules import count_zero, scaled_by, tree_cast_like, where, widest_real, zeros_like
 from volta_fn.transforms.grad import value_and_grad
@@ -218,22 +218,15 @@ def scale_by_zoom_linesearch(
         max_linesearch_steps, max_learning_rate, tol, increase_factor, slope_rtol, curv_rtol, approx_dec_rtol, stepsize_precision
     )
 
-    def init(params: Params) -> ScaleByZoomLinesearchState:
+    def init(params: Any) -> ScaleByZoomLinesearchState:
         dtype = widest_real(params)
         infinite = vnp.asarray(np.inf, dtype)
         info = ZoomLinesearchInfo(count_zero(), infinite, infinite)
         return ScaleByZoomLinesearchState(vnp.ones((), dtype), infinite, zeros_like(params), info)
 
     def update(
-        updates: Updates,
-        state: OptState,
-        params: Params | None = None,
-        *,
-        value: Any,
-        grad: Updates,
-        value_fn: Callable[..., Any],
-        **extra_args: Any,
-    ) -> tuple[Updates, OptState]:
+        updates: Any, state: Any, params: Any = None, *, value: Any, grad: Any, value_fn: Callable[..., Any], **extra_args: Any
+    ) -> tuple[Any, Any]:
         params = require_params("scale_by_zoom_linesearch", params)
         loss = bound_value_fn("scale_by_zoom_linesearch", value_fn, extra_args)
         guess = state.learning_rate if initial_guess_strategy == "keep" else vnp.ones_like(state.learning_rate)

@@ -114,19 +114,13 @@ def amsgrad(
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """Create `adam` with the maximum of v so far, so that step sizes never grow.
-
-    See Reddi et al. (2018).
-    """
+    """Create `adam` with the maximum of v so far (Reddi et al., 2018)."""
     scaled = scale_by_amsgrad(b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu)
     return chain(scaled, scale_by_learning_rate(learning_rate))
 
 
 def adamax(learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> GradientTransformationExtraArgs:
-    """Create `adam` with decaying maxima of magnitudes instead of the root of v.
-
-    See Kingma and Ba (2015), section 7.
-    """
+    """Create `adam` with decaying maxima instead of roots of v (Kingma and Ba, 2015)."""
     return chain(scale_by_adamax(b1, b2, eps), scale_by_learning_rate(learning_rate))
 
 
@@ -168,10 +162,7 @@ def lamb(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Create LAMB: `adamw` with a learning rate per layer, for large batches.
-
-    See You et al. (2020). Needs the parameters.
-    """
+    """Create LAMB: `adamw` with per-layer learning rates (You et al., 2020)."""
     scaled = scale_by_adam(b1, b2, eps, eps_root)
     return chain(scaled, add_decayed_weights(weight_decay, mask), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
 
@@ -179,10 +170,7 @@ def lamb(
 def adabelief(
     learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16, *, nesterov: bool = False
 ) -> GradientTransformationExtraArgs:
-    """Create `adam` with the moving variance of gradients instead of v.
-
-    See Zhuang et al. (2020).
-    """
+    """Create `adam` with the variance of gradients instead of v (Zhuang et al., 2020)."""
     return chain(scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov), scale_by_learning_rate(learning_rate))
 
 
@@ -201,20 +189,14 @@ def adan(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: MaskOrFn | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Create Adan: Nesterov's momentum estimated from differences of gradients.
-
-    See Xie et al. (2022).
-    """
+    """Create Adan: momentum from differences of gradients (Xie et al., 2022)."""
     return chain(scale_by_adan(b1, b2, b3, eps, eps_root), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
 def novograd(
     learning_rate: ScalarOrSchedule, b1: Any = 0.9, b2: Any = 0.25, eps: Any = 1e-6, eps_root: Any = 0.0, weight_decay: Any = 0.0
 ) -> GradientTransformationExtraArgs:
-    """Create NovoGrad: momentum of gradients divided by their norms.
-
-    See Ginsburg et al. (2019). The norms are those of single leaves. Needs the parameters.
-    """
+    """Create NovoGrad: momentum of normalised leaves (Ginsburg et al., 2019)."""
     return chain(scale_by_novograd(b1, b2, eps, eps_root, weight_decay), scale_by_learning_rate(learning_rate))
 
 
@@ -230,9 +212,6 @@ def optimistic_adam_v2(
     mu_dtype: Any = None,
     nesterov: bool = True,
 ) -> GradientTransformationExtraArgs:
-    """Create `adam` followed by `scale_by_optimistic_gradient`, for games.
-
-    See Daskalakis et al. (2018).
-    """
+    """Create optimistic Adam, for games (Daskalakis et al., 2018)."""
     scaled = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return chain(scaled, scale_by_optimistic_gradient(alpha, beta), scale_by_learning_rate(learning_rate))

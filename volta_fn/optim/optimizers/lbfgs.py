@@ -15,7 +15,6 @@ from volta_fn.optim.base import (
     Counter,
     GradientTransformation,
     GradientTransformationExtraArgs,
-    OptState,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -60,13 +59,13 @@ def scale_by_lbfgs(memory_size: int = 10, scale_init_precond: bool = True) -> Gr
     if memory_size < 1:
         raise ArgumentError(f"scale_by_lbfgs: memory_size must be at least 1, got {memory_size}")
 
-    def init(params: Params) -> ScaleByLBFGSState:
+    def init(params: Any) -> ScaleByLBFGSState:
         wide = tree.map(lambda p: widened(as_value(p)), params)
         stack = tree.map(lambda p: vnp.zeros((memory_size, *p.shape), p.dtype), wide)
         weights = vnp.zeros(memory_size, widest_real(params))
         return ScaleByLBFGSState(count_zero(), zeros_like(params), zeros_like(params), stack, stack, weights)
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params = tree_cast_like(require_params("scale_by_lbfgs", params), state.params)
         updates = tree_cast_like(updates, state.updates)
         started = state.count > 0

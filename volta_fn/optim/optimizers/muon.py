@@ -1,7 +1,4 @@
-"""Muon: orthogonalised momentum for matrices, AdamW for other parameters.
-
-See Jordan et al. (2024).
-"""
+"""Muon (Jordan et al., 2024) for matrices, AdamW for other parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from volta_fn.optim.base import (
     GradientTransformation,
     GradientTransformationExtraArgs,
     MaskOrFn,
-    OptState,
     Params,
     ScalarOrSchedule,
     Updates,
@@ -78,7 +74,7 @@ def scale_by_muon(
     with the momentum.
     """
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         count = safe_increment(state.count)
         corrected = momentum_debiaser(beta, count, nesterov)
         numbers = iter(_dimension_numbers(weight_dimension_numbers, updates))
@@ -107,7 +103,7 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
             return math.sqrt(max(1, outputs / max(inputs, 1))) * u
         return math.sqrt(max(inputs, outputs)) * consistent_rms * u
 
-    def apply(updates: Updates, params: Params | None) -> Updates:
+    def apply(updates: Any, params: Any) -> Any:
         numbers = iter(_dimension_numbers(weight_dimension_numbers, updates))
         return map_leaves(lambda u: scaled(u, next(numbers) or MuonDimensionNumbers()), updates)
 

@@ -1,7 +1,4 @@
-"""RMSProp, Adagrad, Adadelta, Adafactor and SM3.
-
-All divide by roots of sums or averages of squares, without bias correction by default.
-"""
+"""RMSProp, Adagrad, Adadelta, Adafactor, SM3: roots of squares without correction."""
 
 from __future__ import annotations
 
@@ -55,10 +52,7 @@ def rmsprop(
 
 
 def adagrad(learning_rate: ScalarOrSchedule, initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformationExtraArgs:
-    """Create Adagrad: gradients divided by roots of sums of all squares.
-
-    See Duchi et al. (2011).
-    """
+    """Create Adagrad: division by roots of sums of all squares (Duchi et al., 2011)."""
     return chain(scale_by_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate))
 
 

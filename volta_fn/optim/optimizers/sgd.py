@@ -42,20 +42,14 @@ def sgd(
 
 
 def noisy_sgd(learning_rate: ScalarOrSchedule, eta: Any = 0.01, gamma: Any = 0.55, key: Any = 0) -> GradientTransformationExtraArgs:
-    """Create gradient descent with noise of variance ``eta / t**gamma`` in step t.
-
-    See `add_noise` (Neelakantan et al., 2015).
-    """
+    """Create gradient descent with `add_noise` (Neelakantan et al., 2015)."""
     return chain(add_noise(eta, gamma, key), scale_by_learning_rate(learning_rate))
 
 
 def dpsgd(
     learning_rate: ScalarOrSchedule, l2_norm_clip: Any, noise_multiplier: Any, key: Any, momentum: Any = None, nesterov: bool = False
 ) -> GradientTransformationExtraArgs:
-    """Create differentially private gradient descent.
-
-    Gradients are those of single examples. See `differentially_private_aggregate`.
-    """
+    """Create gradient descent with `differentially_private_aggregate`."""
     return chain(differentially_private_aggregate(l2_norm_clip, noise_multiplier, key), sgd(learning_rate, momentum, nesterov))
 
 
@@ -65,10 +59,7 @@ def sign_sgd(learning_rate: ScalarOrSchedule) -> GradientTransformationExtraArgs
 
 
 def signum(learning_rate: ScalarOrSchedule, beta: Any = 0.9, accumulator_dtype: Any = None) -> GradientTransformationExtraArgs:
-    """Create descent by the signs of moving averages of gradients.
-
-    See Bernstein et al. (2018).
-    """
+    """Create descent by signs of averages of gradients (Bernstein et al., 2018)."""
     return chain(ema(beta, debias=False, accumulator_dtype=accumulator_dtype), scale_by_sign(), scale_by_learning_rate(learning_rate))
 
 
@@ -96,10 +87,7 @@ def lion(
 def rprop(
     learning_rate: Any, eta_minus: Any = 0.5, eta_plus: Any = 1.2, min_step_size: Any = 1e-6, max_step_size: Any = 50.0
 ) -> GradientTransformationExtraArgs:
-    """Create resilient propagation, for full-batch gradients.
-
-    See Riedmiller and Braun (1993). See `scale_by_rprop`.
-    """
+    """Create `scale_by_rprop` descent for full batches (Riedmiller and Braun, 1993)."""
     return chain(scale_by_rprop(learning_rate, eta_minus, eta_plus, min_step_size, max_step_size), scale(-1.0))
 
 
@@ -126,10 +114,7 @@ def lars(
 
 
 def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTransformationExtraArgs:
-    """Create Fromage: steps proportional to the norms of layers.
-
-    See Bernstein et al. (2020). Needs the parameters.
-    """
+    """Create Fromage: steps proportional to norms of leaves (Bernstein et al., 2020)."""
 
     def shrinkage(rate: Any) -> Any:
         return (1 + rate**2) ** -0.5
@@ -145,10 +130,7 @@ def fromage(learning_rate: ScalarOrSchedule, min_norm: Any = 1e-6) -> GradientTr
 
 
 def optimistic_gradient_descent(learning_rate: ScalarOrSchedule, alpha: Any = 1.0, beta: Any = 1.0) -> GradientTransformationExtraArgs:
-    """Create gradient descent that extrapolates the gradient, for games.
-
-    See Mokhtari et al. (2019). See `scale_by_optimistic_gradient`.
-    """
+    """Create gradient descent with extrapolation, for games (Mokhtari et al., 2019)."""
     return chain(scale_by_optimistic_gradient(alpha, beta), scale_by_learning_rate(learning_rate))
 
 

@@ -79,10 +79,7 @@ def warmup_exponential_decay_schedule(
     staircase: bool = False,
     end_value: Any = None,
 ) -> Schedule:
-    """Go linearly from `init_value` to `peak_value`, then follow `exponential_decay`.
-
-    The decay counts steps from the end of the warm-up.
-    """
+    """Go linearly to `peak_value`; from there on count steps for `exponential_decay`."""
     decay = exponential_decay(peak_value, transition_steps, decay_rate, transition_begin, staircase, end_value)
     return _warmed_up(init_value, peak_value, warmup_steps, decay)
 

@@ -43,10 +43,7 @@ def clip_by_block_norm(max_norm: Any) -> GradientTransformation:
 
 
 def clip_by_block_rms(threshold: Any) -> GradientTransformation:
-    """Scale each leaf down to a root mean square of at most `threshold`.
-
-    See Shazeer and Stern (2018).
-    """
+    """Limit each leaf's root mean square to `threshold` (Shazeer and Stern, 2018)."""
     return leaf_rule(lambda u: u / vnp.maximum(1, vnp.sqrt(vnp.mean(abs_sq(u))) / threshold) if u.size else u)
 
 
@@ -77,10 +74,7 @@ def _unit_axes(x: Array) -> tuple[int, ...]:
 
 
 def unitwise_clip(g_norm: Array, max_norm: Array, grad: Array, div_eps: float = 1e-6) -> Array:
-    """Scale a gradient down where the norms of its units exceed `max_norm`.
-
-    All three arrays have one shape.
-    """
+    """Limit the norms of a gradient's units; all three arrays have one shape."""
     if not g_norm.shape == max_norm.shape == grad.shape:
         raise ShapeError(f"unitwise_clip: norms and gradient must have one shape, got {g_norm.shape}, {max_norm.shape} and {grad.shape}")
     return vnp.where(g_norm < max_norm, grad, grad * (max_norm / vnp.maximum(g_norm, div_eps)))

@@ -7,16 +7,7 @@ from typing import Any, NamedTuple
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import (
-    Counter,
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    counting_rule,
-    stateful_rule,
-)
+from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, Updates, counting_rule, stateful_rule
 from volta_fn.optim.numerics import debiaser, decayed
 from volta_fn.optim.tree_rules import Rule, count_zero, map_with_state, zeros_like
 
@@ -89,7 +80,7 @@ def apply_every(k: int = 1) -> GradientTransformation:
     if isinstance(k, int) and k < 1:
         raise ArgumentError(f"apply_every: k must be at least 1, got {k}")
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         first, last = state.count == 0, state.count == k - 1
 
         def rule(g: Array, total: Array) -> tuple[Array, Array]:
@@ -110,15 +101,12 @@ class ScaleByOptimisticGradientState(NamedTuple):
 
 
 def scale_by_optimistic_gradient(alpha: Any = 1.0, beta: Any = 1.0) -> GradientTransformation:
-    """Extrapolate to ``(alpha + beta) * gradient - beta * last gradient``.
+    """Extrapolate by ``(alpha + beta) * gradient - beta * last gradient``."""
 
-    See Mokhtari et al. (2019).
-    """
-
-    def init(params: Params) -> ScaleByOptimisticGradientState:
+    def init(params: Any) -> ScaleByOptimisticGradientState:
         return ScaleByOptimisticGradientState(vnp.array(True), zeros_like(params))
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         def rule(g: Array, last: Array) -> tuple[Array, Array]:
             return (alpha + beta) * g - beta * vnp.where(state.is_initial_step, g, last), g
 

@@ -30,10 +30,7 @@ NS_COEFFS: dict[str, Any] = {
 
 
 class MuonDimensionNumbers(NamedTuple):
-    """The axes of a weight that its layer sums over, and those of its output.
-
-    The other axes are batches of matrices.
-    """
+    """The axes that a layer sums over, and its output axes; the others are batches."""
 
     reduction_axis: Sequence[int] | int = 0
     output_axis: Sequence[int] | int = 1
@@ -51,10 +48,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(x: Array, numbers: MuonDimensionNumbers) -> Layout:
-    """Return the layout of `x` as a stack of matrices by its dimension numbers.
-
-    Raises `ShapeError` or `ArgumentError` if they do not fit.
-    """
+    """Return the layout of `x` as a stack of matrices, after a check."""
 
     def axes(given: Sequence[int] | int) -> tuple[int, ...]:
         return tuple(axis % x.ndim for axis in ((given,) if isinstance(given, int) else given))

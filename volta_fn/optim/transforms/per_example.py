@@ -11,7 +11,7 @@ from volta_fn import numpy as vnp
 from volta_fn import random, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
-from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates
+from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, Updates
 from volta_fn.optim.numerics import abs_sq
 from volta_fn.optim.transforms.weight_decay_and_noise import as_key
 from volta_fn.optim.tree_rules import cast_like, widened
@@ -97,7 +97,7 @@ def differentially_private_aggregate(l2_norm_clip: Any, noise_multiplier: Any, k
     """
     deviation = l2_norm_clip * noise_multiplier
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         examples = _examples("differentially_private_aggregate", updates)
         sums, _ = per_example_global_norm_clip(updates, l2_norm_clip)
         leaves, treedef = tree.flatten(sums)

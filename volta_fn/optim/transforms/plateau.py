@@ -10,7 +10,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import Counter, GradientTransformationExtraArgs, OptState, Params, Updates
+from volta_fn.optim.base import Counter, GradientTransformationExtraArgs
 from volta_fn.optim.tree_rules import count_zero, scaled_by, where, widest_real
 
 __all__ = ["ReduceLROnPlateauState", "reduce_on_plateau"]
@@ -67,7 +67,7 @@ def reduce_on_plateau(
     if not (0 <= rtol <= 1 and atol >= 0 and rtol + atol > 0):
         raise ArgumentError(f"reduce_on_plateau: rtol in [0, 1] and atol >= 0, not both 0, are needed, got {rtol=}, {atol=}")
 
-    def init(params: Params) -> ReduceLROnPlateauState:
+    def init(params: Any) -> ReduceLROnPlateauState:
         dtype = widest_real(params)
         zero = count_zero()
         return ReduceLROnPlateauState(vnp.ones((), dtype), vnp.asarray(np.inf, dtype), zero, zero, zero, vnp.zeros((), dtype))
@@ -87,9 +87,7 @@ def reduce_on_plateau(
             avg_value=vnp.zeros_like(state.avg_value),
         )
 
-    def update(
-        updates: Updates, state: OptState, params: Params | None = None, *, value: Any, **extra_args: Any
-    ) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, *, value: Any, **extra_args: Any) -> tuple[Any, Any]:
         count = state.count + 1
         loss = vnp.asarray(value, state.avg_value.dtype)
         mean = state.avg_value + (loss - state.avg_value) / lax.convert_element_type(count, loss.dtype)

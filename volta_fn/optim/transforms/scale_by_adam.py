@@ -101,10 +101,7 @@ def scale_by_amsgrad(
 
 
 def scale_by_adamax(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> GradientTransformation:
-    """Scale updates as `adamax` does, without the learning rate.
-
-    See Kingma and Ba (2015), section 7. `nu` are decaying maxima of magnitudes.
-    """
+    """Scale updates as `adamax` does, without the learning rate; `nu` are maxima."""
 
     def rule_at(count: Array) -> Rule:
         debias = debiaser(b1, count)

@@ -7,16 +7,7 @@ from typing import Any, NamedTuple
 from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
-from volta_fn.optim.base import (
-    Counter,
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    counting_rule,
-    require_params,
-)
+from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, Updates, counting_rule, require_params
 from volta_fn.optim.numerics import abs_sq, debiaser, decayed, safe_increment
 from volta_fn.optim.transforms.scale_by_adam import ScaleByAdamState, momentum_debiaser, over_root, zero_moments
 from volta_fn.optim.tree_rules import Rule, count_zero, full_like, magnitudes, map_with_state, zeros_like
@@ -36,10 +27,7 @@ class ScaleByBeliefState(NamedTuple):
 def scale_by_belief(
     b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16, *, nesterov: bool = False
 ) -> GradientTransformation:
-    """Scale updates as `adabelief` does, without the learning rate.
-
-    See Zhuang et al. (2020).
-    """
+    """Scale updates as `adabelief` does, without the learning rate."""
 
     def rule_at(count: Array) -> Rule:
         corrected, debias = momentum_debiaser(b1, count, nesterov), debiaser(b2, count)
@@ -57,10 +45,7 @@ def scale_by_belief(
 def scale_by_yogi(
     b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-3, eps_root: Any = 0.0, initial_accumulator_value: Any = 1e-6
 ) -> GradientTransformation:
-    """Scale updates as `yogi` does, without the learning rate (Zaheer et al., 2018).
-
-    Second moments change by a bounded amount.
-    """
+    """Scale updates as `yogi` does, without the learning rate."""
 
     def rule_at(count: Array) -> Rule:
         debias_mu, debias_nu = debiaser(b1, count), debiaser(b2, count)
@@ -77,10 +62,7 @@ def scale_by_yogi(
 
 
 class ScaleByAdanState(NamedTuple):
-    """Moving averages of gradients (m), of their differences (v) and of squares (n).
-
-    Also the last gradient (g) and the number of steps (t, int32).
-    """
+    """Averages of gradients, differences and squares; last gradient and step (int32)."""
 
     m: Updates
     v: Updates
@@ -92,10 +74,10 @@ class ScaleByAdanState(NamedTuple):
 def scale_by_adan(b1: Any = 0.98, b2: Any = 0.92, b3: Any = 0.99, eps: Any = 1e-8, eps_root: Any = 0.0) -> GradientTransformation:
     """Scale updates as `adan` does, without the learning rate (Xie et al., 2022)."""
 
-    def init(params: Params) -> ScaleByAdanState:
+    def init(params: Any) -> ScaleByAdanState:
         return ScaleByAdanState(zeros_like(params), zeros_like(params), magnitudes(params), zeros_like(params), count_zero())
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         t = safe_increment(state.t)
         debias_m, debias_v, debias_n = debiaser(b1, t), debiaser(b2, t), debiaser(b3, t)
 
@@ -122,16 +104,13 @@ class ScaleByNovogradState(NamedTuple):
 def scale_by_novograd(
     b1: Any = 0.9, b2: Any = 0.25, eps: Any = 1e-8, eps_root: Any = 0.0, weight_decay: Any = 0.0, mu_dtype: Any = None
 ) -> GradientTransformation:
-    """Scale updates as `novograd` does, without the learning rate.
+    """Scale updates as `novograd` does, without the learning rate."""
 
-    See Ginsburg et al. (2019). Gradients are divided by the norms of their leaves. Needs the parameters.
-    """
-
-    def init(params: Params) -> ScaleByNovogradState:
+    def init(params: Any) -> ScaleByNovogradState:
         nu = tree.map(lambda p: vnp.zeros((), dtypes.real_dtype(dtypes.accumulator(as_value(p).dtype))), params)
         return ScaleByNovogradState(count_zero(), zeros_like(params, mu_dtype), nu)
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params = require_params("novograd", params)
         first = state.count == 0
 

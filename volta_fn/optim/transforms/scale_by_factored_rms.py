@@ -14,7 +14,7 @@ from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape
-from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, require_params
+from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, Updates, require_params
 from volta_fn.optim.numerics import abs_sq, decayed, safe_increment
 from volta_fn.optim.tree_rules import count_zero, map_with_state
 
@@ -76,12 +76,12 @@ def scale_by_factored_rms(
         row, col = (vnp.zeros(tuple(np.delete(p.shape, axis).tolist()), dtype) for axis in reversed(axes))
         return row, col, none
 
-    def init(params: Params) -> FactoredState:
+    def init(params: Any) -> FactoredState:
         leaves, treedef = tree.flatten(params)
         states = [state_of(p) for p in leaves]
         return FactoredState(count_zero(), *(treedef.unflatten([state[i] for state in states]) for i in range(3)))
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params = require_params("scale_by_factored_rms", params)
 
         def rule(g: Array, v_row: Array, v_col: Array, v: Array, p: Array) -> tuple[Array, ...]:

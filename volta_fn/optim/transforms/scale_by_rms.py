@@ -17,7 +17,6 @@ from volta_fn.optim.base import (
     Counter,
     GradientTransformation,
     GradientTransformationExtraArgs,
-    OptState,
     Params,
     Updates,
     counting_rule,
@@ -37,10 +36,7 @@ class ScaleByRssState(NamedTuple):
 
 
 def scale_by_rss(initial_accumulator_value: Any = 0.1, eps: Any = 1e-7) -> GradientTransformation:
-    """Divide updates by the roots of the sums of all squares so far.
-
-    See Duchi et al. (2011). The result is 0 where that sum is 0.
-    """
+    """Divide updates by roots of sums of all squares, and return 0 for 0."""
 
     def rule(g: Array, total: Array) -> tuple[Array, Array]:
         total = total + abs_sq(g)
@@ -65,10 +61,7 @@ class ScaleByRmsWithCountState(NamedTuple):
 def scale_by_rms(
     decay: Any = 0.9, eps: Any = 1e-8, initial_scale: Any = 0.0, eps_in_sqrt: bool = True, bias_correction: bool = False
 ) -> GradientTransformation:
-    """Divide updates by the roots of moving averages of their squares: RMSProp.
-
-    See Tieleman and Hinton (2012).
-    """
+    """Divide updates by roots of moving averages of their squares, as `rmsprop` does."""
 
     def rule(g: Array, v: Array, debias: Callable[[Array], Array]) -> tuple[Array, Array]:
         v = decayed(decay, abs_sq(g), v)
@@ -96,10 +89,7 @@ class ScaleByRStdDevWithCountState(NamedTuple):
 def scale_by_stddev(
     decay: Any = 0.9, eps: Any = 1e-8, initial_scale: Any = 0.0, eps_in_sqrt: bool = True, bias_correction: bool = False
 ) -> GradientTransformation:
-    """Divide updates by their moving standard deviation: the centred RMSProp.
-
-    See Graves (2013).
-    """
+    """Divide updates by their moving standard deviation, as centred `rmsprop` does."""
 
     def rule(g: Array, m: Array, v: Array, debias: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
         m, v = decayed(decay, g, m), decayed(decay, abs_sq(g), v)
@@ -150,12 +140,9 @@ class ScaleBySM3State(NamedTuple):
 
 
 def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTransformation:
-    """Scale updates as Adagrad does, with sums bounded by maxima along each axis.
+    """Scale real updates as `sm3` does: Adagrad with sums bounded by maxima."""
 
-    See Anil et al. (2019). Takes real numbers only.
-    """
-
-    def init(params: Params) -> ScaleBySM3State:
+    def init(params: Any) -> ScaleBySM3State:
         return ScaleBySM3State(tree.map(_zero_maxima, params), zeros_like(params))
 
     def rule(g: Array, momentum: Array, maxima: list[Array]) -> tuple[Array, Array, list[Array]]:
@@ -167,7 +154,7 @@ def scale_by_sm3(b1: Any = 0.9, b2: Any = 1.0, eps: Any = 1e-8) -> GradientTrans
         momentum = decayed(b1, step, momentum)
         return momentum, momentum, [vnp.max(total, axis=axes, initial=0) for axes in others]
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         leaves, treedef = tree.flatten(updates)
         momenta = tree.flatten_up_to(treedef, state.nu, "the state of sm3")
         maxima = tree.flatten_up_to(treedef, state.mu, "the state of sm3")

@@ -12,11 +12,8 @@ from volta_fn.optim.base import (
     Counter,
     GradientTransformation,
     GradientTransformationExtraArgs,
-    OptState,
-    Params,
     ScalarOrSchedule,
     Schedule,
-    Updates,
     identity,
     init_empty_state,
     leaf_rule,
@@ -54,7 +51,7 @@ def scale_by_schedule(step_size_fn: Schedule) -> GradientTransformation:
     float64.
     """
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         step_size = step_size_fn(steps_for(state.count, updates))
         return scaled_by(step_size, updates), ScaleByScheduleState(safe_increment(state.count))
 
@@ -90,25 +87,19 @@ def scale_by_trust_ratio(min_norm: Any = 0.0, trust_coefficient: Any = 1.0, eps:
 
 
 def scale_by_param_block_norm(min_scale: Any = 1e-3) -> GradientTransformation:
-    """Multiply each leaf by the norm of its parameter, at least `min_scale`.
-
-    Needs the parameters.
-    """
+    """Multiply each leaf by its parameter's norm, at least `min_scale`."""
     return leaf_rule_with_params("scale_by_param_block_norm", lambda u, p: u * safe_norm(p, min_scale))
 
 
 def scale_by_param_block_rms(min_scale: Any = 1e-3) -> GradientTransformation:
-    """Multiply each leaf by the root mean square of its parameter.
-
-    It counts as at least `min_scale`. Needs the parameters.
-    """
+    """Multiply each leaf by its parameter's root mean square, at least `min_scale`."""
     return leaf_rule_with_params("scale_by_param_block_rms", lambda u, p: u * safe_root_mean_squares(p, min_scale))
 
 
 def normalize_by_update_norm(scale_factor: Any = 1.0, eps: Any = 1e-6) -> GradientTransformation:
     """Multiply updates by `scale_factor` over their global norm plus `eps`."""
 
-    def rule(updates: Updates, params: Params | None) -> Updates:
+    def rule(updates: Any, params: Any) -> Any:
         norm = (global_norm(updates) + eps) / scale_factor
         return map_leaves(lambda u: u / factor(norm, u), updates)
 
@@ -116,10 +107,7 @@ def normalize_by_update_norm(scale_factor: Any = 1.0, eps: Any = 1e-6) -> Gradie
 
 
 def centralize() -> GradientTransformation:
-    """Subtract the mean over all axes but the first from updates of two or more axes.
-
-    See Yong et al. (2020).
-    """
+    """Subtract the mean over all axes but the first (Yong et al., 2020)."""
     return leaf_rule(lambda u: u if u.ndim < 2 else u - vnp.mean(u, axis=tuple(range(1, u.ndim)), keepdims=True))
 
 
@@ -132,9 +120,7 @@ def scale_by_polyak(f_min: Any = 0.0, max_learning_rate: Any = 1.0, eps: Any = 0
     if variant not in ("sps", "sps+"):
         raise ArgumentError(f"scale_by_polyak: variant must be 'sps' or 'sps+', got {variant!r}")
 
-    def update(
-        updates: Updates, state: OptState, params: Params | None = None, *, value: Any, **extra_args: Any
-    ) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, *, value: Any, **extra_args: Any) -> tuple[Any, Any]:
         norm_sq = sum_of_squares(updates) + eps
         gap = vnp.asarray(value - f_min, norm_sq.dtype)
         if variant == "sps+":
@@ -155,10 +141,10 @@ class ZeroNansState(NamedTuple):
 def zero_nans() -> GradientTransformation:
     """Replace NaN by zero; the state tells which leaves had any."""
 
-    def init(params: Params) -> ZeroNansState:
+    def init(params: Any) -> ZeroNansState:
         return ZeroNansState(tree.map(lambda p: vnp.array(False), params))
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         found = tree.map(lambda u: vnp.any(vnp.isnan(u)), updates)
         return map_leaves(lambda u: vnp.where(vnp.isnan(u), vnp.zeros_like(u), u), updates), ZeroNansState(found)
 
@@ -166,8 +152,5 @@ def zero_nans() -> GradientTransformation:
 
 
 def keep_params_nonnegative() -> GradientTransformation:
-    """Limit updates so that no element of a parameter becomes negative.
-
-    Needs the parameters.
-    """
+    """Limit updates so that no element of a parameter becomes negative."""
     return leaf_rule_with_params("keep_params_nonnegative", lambda u, p: vnp.where(p + u < 0, -p, u))

@@ -14,9 +14,7 @@ from volta_fn.optim.base import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     OptState,
-    Params,
     ScalarOrSchedule,
-    Updates,
     require_params,
 )
 from volta_fn.optim.numerics import safe_increment
@@ -44,10 +42,10 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: MaskOrFn | N
     """
     scheduled = callable(weight_decay)
 
-    def init(params: Params) -> OptState:
+    def init(params: Any) -> OptState:
         return WeightDecaySchedule(count_zero()) if scheduled else EmptyState()
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         params = require_params("add_decayed_weights", params)
         rate = weight_decay(steps_for(state.count, updates)) if scheduled else weight_decay
         state = WeightDecaySchedule(safe_increment(state.count)) if scheduled else state
@@ -72,12 +70,9 @@ def as_key(key: Any) -> Any:
 
 
 def add_noise(eta: Any, gamma: Any, key: Any) -> GradientTransformation:
-    """Add normal noise of variance ``eta / t**gamma`` in step t = 1, 2, ….
+    """Add noise of variance ``eta / t**gamma`` in step t (Neelakantan et al., 2015)."""
 
-    See Neelakantan et al. (2015). `key` is a random key or an integer seed.
-    """
-
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         count = safe_increment(state.count)
         deviation = vnp.sqrt(eta / count.astype("float32") ** gamma)
         next_key, sample_key = random.split(state.rng_key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn.errors import ArgumentError, TreeError
-from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, with_extra_args_support
+from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, with_extra_args_support
 
 __all__ = ["chain", "named_chain"]
 
@@ -25,10 +25,10 @@ def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
     """
     transforms = [with_extra_args_support(tx) for tx in args]
 
-    def init(params: Params) -> OptState:
+    def init(params: Any) -> OptState:
         return tuple(tx.init(params) for tx in transforms)
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         if not isinstance(state, (tuple, list)) or len(state) != len(transforms):
             raise TreeError(
                 f"chain: the state must be a tuple of {len(transforms)}, one for each transformation, got {type(state).__name__}"
@@ -56,10 +56,10 @@ def named_chain(*args: tuple[str, GradientTransformation]) -> GradientTransforma
         raise ArgumentError(f"named_chain: names must be unique, got {names}")
     inner = chain(*(tx for _, tx in args))
 
-    def init(params: Params) -> OptState:
+    def init(params: Any) -> OptState:
         return dict(zip(names, inner.init(params), strict=True))
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         if not isinstance(state, dict) or set(state) != set(names):
             raise TreeError(f"named_chain: the state must be a dict with keys {names}; pass the one that init or the last update returned")
         updates, states = inner.update(updates, tuple(state[name] for name in names), params, **extra_args)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, with_extra_args_support
+from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Updates, with_extra_args_support
 from volta_fn.optim.numerics import all_finite, safe_increment
 from volta_fn.optim.tree_rules import branch, count_zero
 
@@ -17,10 +17,7 @@ __all__ += ["conditionally_transform"]
 
 
 class ApplyIfFiniteState(NamedTuple):
-    """Consecutive failures (int32), a flag, total failures (int32), the inner state.
-
-    The flag `last_finite` says whether the last updates were finite.
-    """
+    """Failures in a row, whether the last was finite, all failures, the inner state."""
 
     notfinite_count: Array
     last_finite: Array
@@ -41,10 +38,10 @@ def apply_if_finite(inner: GradientTransformation, max_consecutive_errors: int) 
     """
     inner = with_extra_args_support(inner)
 
-    def init(params: Params) -> ApplyIfFiniteState:
+    def init(params: Any) -> ApplyIfFiniteState:
         return ApplyIfFiniteState(count_zero(), vnp.array(True), count_zero(), inner.init(params))
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         finite = all_finite(updates)
         in_a_row = vnp.where(finite, 0, safe_increment(state.notfinite_count))
         new_updates, inner_state = branch(
@@ -110,10 +107,10 @@ def _conditionally(
 ) -> GradientTransformationExtraArgs:
     inner = with_extra_args_support(inner)
 
-    def init(params: Params) -> OptState:
+    def init(params: Any) -> OptState:
         return state_type(inner_state=inner.init(params), step=count_zero())
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         new_updates, inner_state = branch(
             as_value(should_transform(state.step, **(extra_args if forward_extra_args else {}))),
             lambda: inner.update(updates, state.inner_state, params, **extra_args),

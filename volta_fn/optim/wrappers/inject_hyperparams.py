@@ -13,15 +13,7 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import (
-    Counter,
-    GradientTransformation,
-    GradientTransformationExtraArgs,
-    OptState,
-    Params,
-    Updates,
-    with_extra_args_support,
-)
+from volta_fn.optim.base import Counter, GradientTransformation, GradientTransformationExtraArgs, OptState, with_extra_args_support
 from volta_fn.optim.numerics import safe_increment
 from volta_fn.optim.tree_rules import count_zero, widest_real
 
@@ -116,14 +108,14 @@ def _injected(
     def optimizer(hyperparams: dict[str, Any]) -> GradientTransformationExtraArgs:
         return with_extra_args_support(inner_factory(**settings.others, **hyperparams))
 
-    def init(params: Params) -> InjectHyperparamsState:
+    def init(params: Any) -> InjectHyperparamsState:
         dtype = dtype_for(params)
         states = {name: schedule.init() for name, schedule in settings.stateful.items()}
         values = settings.numbers | scheduled(_count(count_zero(), dtype), states, {})
         hyperparams = {name: _as_hyperparam(value, dtype) for name, value in values.items()}
         return InjectHyperparamsState(count_zero(), hyperparams, states, optimizer(hyperparams).init(params))
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         dtype = dtype_for(updates)
         values = scheduled(_count(state.count, dtype), state.hyperparams_states, extra_args)
         hyperparams = {name: _as_hyperparam(values.get(name, old), dtype) for name, old in state.hyperparams.items()}

@@ -12,7 +12,6 @@ from volta_fn.optim.base import (
     GradientTransformationExtraArgs,
     OptState,
     Params,
-    Updates,
     require_params,
     with_extra_args_support,
 )
@@ -22,10 +21,7 @@ __all__ = ["LookaheadParams", "LookaheadState", "lookahead"]
 
 
 class LookaheadParams(NamedTuple):
-    """Fast parameters, which change in every step, and slow ones, which follow them.
-
-    The slow ones are the result.
-    """
+    """Fast parameters, which change in every step; slow ones follow as the result."""
 
     fast: Params
     slow: Params
@@ -65,10 +61,10 @@ def lookahead(
         raise ArgumentError(f"lookahead: sync_period must be at least 1, got {sync_period}")
     fast_optimizer = with_extra_args_support(fast_optimizer)
 
-    def init(params: Params) -> LookaheadState:
+    def init(params: Any) -> LookaheadState:
         return LookaheadState(fast_optimizer.init(_pair(params).fast), count_zero())
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         pair = _pair(require_params("lookahead", params))
         updates, fast_state = fast_optimizer.update(updates, state.fast_state, pair.fast, **extra_args)
         sync = state.steps_since_sync == sync_period - 1

@@ -15,7 +15,7 @@ from volta_fn import lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, Params, Updates, with_extra_args_support
+from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, with_extra_args_support
 from volta_fn.optim.numerics import all_finite
 from volta_fn.optim.tree_rules import branch, count_zero, factor, tree_cast_like, widened
 
@@ -58,17 +58,11 @@ class DynamicLossScale:
         return cls(vnp.asarray(loss_scale, np.float32), count_zero(), period, factor, min_loss_scale)
 
     def scale(self, values: Any) -> Any:
-        """Multiply a loss (or a tree of numbers) by the scale.
-
-        float16 is multiplied in float32, which can represent the scale.
-        """
+        """Multiply a loss (or a tree) by the scale, in float32 at least, where it fits."""
         return _times(self.loss_scale, values)
 
     def unscale(self, values: Any) -> Any:
-        """Divide gradients by the scale, in float32 at least.
-
-        In float16 they would vanish again.
-        """
+        """Divide gradients by the scale in float32 at least, so that they do not vanish."""
         return _times(1 / self.loss_scale, values)
 
     def adjust(self, grads_finite: Any) -> Self:
@@ -114,17 +108,17 @@ def loss_scaled(inner: GradientTransformation, loss_scale: DynamicLossScale | No
     inner = with_extra_args_support(inner)
     first = DynamicLossScale.init() if loss_scale is None else loss_scale
 
-    def init(params: Params) -> LossScaledState:
+    def init(params: Any) -> LossScaledState:
         return LossScaledState(first, vnp.array(True), inner.init(params))
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         finite = all_finite(updates)
 
-        def step() -> tuple[Updates, OptState]:
+        def step() -> tuple[Any, Any]:
             changed, inner_state = inner.update(state.loss_scale.unscale(updates), state.inner_state, params, **extra_args)
             return tree_cast_like(changed, updates), inner_state
 
-        def skip() -> tuple[Updates, OptState]:
+        def skip() -> tuple[Any, Any]:
             return tree.map(vnp.zeros_like, updates), state.inner_state
 
         new_updates, inner_state = branch(finite, step, skip)

@@ -19,8 +19,6 @@ from volta_fn.optim.base import (
     GradientTransformationExtraArgs,
     MaskOrFn,
     OptState,
-    Params,
-    Updates,
     is_function,
     set_to_zero,
     with_extra_args_support,
@@ -58,10 +56,10 @@ def masked(inner: GradientTransformation, mask: MaskOrFn, *, mask_compatible_ext
     """
     inner = with_extra_args_support(inner)
 
-    def init(params: Params) -> MaskedState:
+    def init(params: Any) -> MaskedState:
         return MaskedState(inner.init(_keep(_mask_leaves(mask, params), params)))
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         chosen = _mask_leaves(mask, updates)
         if mask_compatible_extra_args:
             like = tree.structure(updates)
@@ -130,10 +128,10 @@ def partition(
         masks = {label: tree.structure(target).unflatten([other == label for other in labels]) for label in transforms}
         return {label: masked(tx, masks[label], mask_compatible_extra_args=mask_compatible_extra_args) for label, tx in transforms.items()}
 
-    def init(params: Params) -> PartitionState:
+    def init(params: Any) -> PartitionState:
         return PartitionState({label: tx.init(params) for label, tx in groups(params).items()})
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         inner_states = {}
         for label, tx in groups(updates).items():
             updates, inner_states[label] = tx.update(updates, state.inner_states[label], params, **extra_args)
@@ -151,10 +149,7 @@ def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:
 
 
 def selective_transform(optimizer: GradientTransformation, *, freeze_mask: MaskOrFn) -> GradientTransformationExtraArgs:
-    """Apply `optimizer` where the mask is False, and set the other updates to zero.
-
-    No state is kept for frozen parameters.
-    """
+    """Apply `optimizer` where the mask is False; freeze the others, without a state."""
 
     def labels(target: Any) -> Any:
         flags = _mask_leaves(freeze_mask, target)

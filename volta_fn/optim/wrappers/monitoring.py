@@ -37,7 +37,7 @@ def snapshot(measure_name: str, measure: Measure) -> GradientTransformation:
     {'norm': Array(5., dtype=float32)}
     """
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         return updates, SnapshotState({measure_name: measure(updates)})
 
     return GradientTransformationExtraArgs(lambda params: SnapshotState({measure_name: measure(params)}), update)
@@ -65,11 +65,11 @@ def monitor(measures: Mapping[str, GradientTransformation | Measure]) -> Gradien
         values = {name: value for name, (value, _) in zip(transforms, pairs, strict=True)}
         return MonitorState(values, tuple(state for _, state in pairs))
 
-    def init(params: Params) -> MonitorState:
+    def init(params: Any) -> MonitorState:
         states = tuple(tx.init(params) for tx in transforms.values())
         return MonitorState(measured(params, states, params, {}).measurements, states)
 
-    def update(updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any) -> tuple[Updates, OptState]:
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         return updates, measured(updates, state.measure_states, params, extra_args)
 
     return GradientTransformationExtraArgs(init, update)

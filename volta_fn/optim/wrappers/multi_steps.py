@@ -31,10 +31,7 @@ def skip_not_finite(updates: Updates, gradient_step: Array, params: Params | Non
 def skip_large_updates(
     updates: Updates, gradient_step: Array, params: Params | None, max_squared_norm: Any
 ) -> tuple[Array, dict[str, Array]]:
-    """Skip updates whose squared global norm is not below `max_squared_norm`.
-
-    Bind that argument with `functools.partial`, for `MultiSteps`.
-    """
+    """Skip updates with large norms, in `MultiSteps`; bind the limit with `partial`."""
     norm_sq = sum_of_squares(updates)
     skip = ~(norm_sq < max_squared_norm)  # true for NaN
     return skip, {"should_skip": skip, "norm_squared": norm_sq}
@@ -119,10 +116,10 @@ class MultiSteps:
         last = state.mini_step == self._every_k(state.gradient_step) - 1
         emit = last & ~skip
 
-        def step() -> tuple[Updates, OptState]:
+        def step() -> tuple[Any, Any]:
             return self._opt.update(tree_cast_like(accumulated, updates), state.inner_opt_state, params, **extra_args)
 
-        def wait() -> tuple[Updates, OptState]:
+        def wait() -> tuple[Any, Any]:
             return tree.map(vnp.zeros_like, updates), state.inner_opt_state
 
         new_updates, inner_state = branch(emit, step, wait)
