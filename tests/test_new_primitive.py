@@ -1,8 +1,8 @@
-"""One declaration makes an elementwise operation or a reduction: every law holds for a new one without another line."""
+"""A new elementwise operation, reduction, layer and optimizer: one declaration each, and every law holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,11 +11,15 @@ import scipy.special
 import volta_fn as vf
 from tests.compiler.ir.oracle import fuse_function, run
 from tests.laws import laws_for, missing
+from tests.nn import test_every_layer
+from tests.optim import test_optimizers
 from tests.samples import on_this_device
 from tests.samples.elementwise import samples_of
 from tests.samples.sample import Arg, Sample
-from volta_fn import dtypes, lax
+from volta_fn import dtypes, lax, nn, optim
 from volta_fn.core.primitive import PRIMITIVES, Reduction
+from volta_fn.optim.base import stateful_rule
+from volta_fn.optim.tree_rules import zeros_like
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise, promoted
 from volta_fn.primitives.reduction import Reducer, reduction, repeated
 
@@ -117,3 +121,44 @@ def test_incomplete_primitives_are_named() -> None:
     """What is missing from a primitive is said, and one that was never registered has left no trace."""
     assert "softsign" not in PRIMITIVES or PRIMITIVES["softsign"].arity == 1
     assert missing(PRIMITIVES["sin"], set()) == ["samples in tests/samples"]
+
+
+class Snake(nn.Module):
+    """x + sin²(alpha x) / alpha, with a learnt alpha for each channel: a layer in ten lines (Ziyin et al. 2020)."""
+
+    alpha: vf.Array
+
+    @classmethod
+    def init(cls, channels: int) -> Snake:
+        return cls(vf.numpy.ones(channels))
+
+    def __call__(self, x: vf.Array) -> vf.Array:
+        return x + vf.numpy.sin(self.alpha * x) ** 2 / self.alpha
+
+
+@pytest.mark.parametrize(
+    "law", [getattr(test_every_layer, name) for name in dir(test_every_layer) if hasattr(getattr(test_every_layer, name), "pytestmark")]
+)
+def test_every_law_holds_for_a_layer(law: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer takes its class and a row in `tests/nn/test_every_layer.py`."""
+    monkeypatch.setitem(test_every_layer.LAYERS, "Snake", ((4,), Snake.init(4), test_every_layer.plain))
+    law("Snake")
+
+
+def signed_momentum(learning_rate: float, decay: float = 0.9) -> optim.GradientTransformation:
+    """Steps by the sign of a decaying sum of gradients: an optimizer in six lines."""
+
+    def rule(gradient: vf.Array, total: vf.Array) -> tuple[vf.Array, vf.Array]:
+        total = gradient + decay * total
+        return vf.numpy.sign(total), total
+
+    momentum = stateful_rule(optim.TraceState, lambda params: (zeros_like(params),), rule)
+    return optim.chain(momentum, optim.scale_by_learning_rate(learning_rate))
+
+
+def test_every_law_holds_for_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer takes its function, in a module of `optim.optimizers`, and a row in `tests/optim/test_optimizers.py`."""
+    monkeypatch.setitem(test_optimizers.MAKERS, "signed_momentum", lambda o: signed_momentum(0.1))
+    test_optimizers.test_jitted_scanned_and_repeated_steps_are_the_same("signed_momentum")
+    test_optimizers.test_states_keep_their_types("signed_momentum", "float16")
+    test_optimizers.test_empty_trees_and_arrays("signed_momentum")

@@ -12,6 +12,7 @@ import volta_fn as vf
 from tests.narrow_devices import FLOAT
 from tests.optim.oracle import MORE_SHAPES, assert_close, gradients, ours_and_theirs, random_tree, run
 from volta_fn import optim, tree
+from volta_fn.optim import optimizers
 
 #: Relative errors allowed. Corrections for the start of averages lose digits in Optax's float32: 1 - 0.999 has four.
 RTOL = {"float32": 1e-5, "float64": 1e-10}
@@ -191,6 +192,8 @@ def test_fromage_takes_schedules():
         assert_close(*pair, rtol=1e-5)
 
 
+#: The optimizers of the tests below, which need no oracle: some of those above, and those in `ALSO`, which Optax lacks or computes
+#: otherwise.
 NAMED = """sgd nesterov, adam, adamw mask, amsgrad, radam, lion, rmsprop centered, adagrad, adadelta, lamb, lars, novograd, multi_steps,
     multi_transform, apply_if_finite, inject_hyperparams, conditionally_mask"""
 ALSO = {
@@ -201,6 +204,17 @@ ALSO = {
     "loss_scaled": lambda o: o.loss_scaled(o.adam(0.1)),
 }
 MAKERS = {name.strip(): OPTIMIZERS[name.strip()] for name in NAMED.split(",")} | ALSO
+
+
+#: Optimizers with tests of their own: random numbers, gradients of single examples, line searches, the loss as an argument.
+ELSEWHERE = {"dpsgd", "noisy_sgd", "lbfgs", "polyak_sgd"}
+
+
+def test_every_optimizer_has_a_row():
+    modules = (optimizers.adam, optimizers.lbfgs, optimizers.muon, optimizers.rms, optimizers.sgd)
+    names = {name for module in modules for name in module.__all__ if name.islower() and not name.startswith("scale_by")}
+    used = {name for make in (OPTIMIZERS | ALSO).values() for name in make.__code__.co_names}
+    assert names - ELSEWHERE <= used, "add a row to OPTIMIZERS, or to ALSO if Optax has no such optimizer"
 
 
 @functools.cache
