@@ -136,9 +136,10 @@ class Snake(nn.Module):
         return x + vf.numpy.sin(self.alpha * x) ** 2 / self.alpha
 
 
-@pytest.mark.parametrize(
-    "law", [getattr(test_every_layer, name) for name in dir(test_every_layer) if hasattr(getattr(test_every_layer, name), "pytestmark")]
-)
+LAYER_LAWS = [law for law in vars(test_every_layer).values() if hasattr(law, "pytestmark")]
+
+
+@pytest.mark.parametrize("law", LAYER_LAWS)
 def test_every_law_holds_for_a_layer(law: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer takes its class and a row in `tests/nn/test_every_layer.py`."""
     monkeypatch.setitem(test_every_layer.LAYERS, "Snake", ((4,), Snake.init(4), test_every_layer.plain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import numpy as np
@@ -211,7 +212,7 @@ ELSEWHERE = {"dpsgd", "noisy_sgd", "lbfgs", "polyak_sgd"}
 
 
 def test_every_optimizer_has_a_row():
-    modules = (optimizers.adam, optimizers.lbfgs, optimizers.muon, optimizers.rms, optimizers.sgd)
+    modules = [module for module in vars(optimizers).values() if inspect.ismodule(module)]
     names = {name for module in modules for name in module.__all__ if name.islower() and not name.startswith("scale_by")}
     used = {name for make in (OPTIMIZERS | ALSO).values() for name in make.__code__.co_names}
     assert names - ELSEWHERE <= used, "add a row to OPTIMIZERS, or to ALSO if Optax has no such optimizer"
