@@ -19,7 +19,7 @@ from volta_fn.compiler.passes.cond_simplify import choose_branches
 from volta_fn.compiler.passes.dce import drop_dead
 from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.compiler.passes.licm import hoist_invariants
-from volta_fn.compiler.passes.loop_fission.fission import products_out
+from volta_fn.compiler.passes.loop_fission.move_products import products_out
 from volta_fn.compiler.passes.loop_variance import simplify_loops
 from volta_fn.compiler.passes.nested import simplify_bodies
 from volta_fn.compiler.passes.onehot_indexing import write_out_one_of_each

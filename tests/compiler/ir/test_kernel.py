@@ -72,7 +72,7 @@ ROW = Load(F32, 0, (3, 2), (ROWS, COLUMNS), (), Constant.of(0, F32))
         ({"nodes": (replace(ROW, shape=(2, 2)),)}, "another array"),
         ({"stores": (Store((3, 2), (ROWS, ROWS), 0),)}, "twice"),
         ({"stores": (Store((3, 4), (ROWS, COLUMNS), 0),)}, "twice|fill"),
-        ({"outer": 1, "stores": (Store((3,), (ROWS,), 0),)}, "one of a row's many"),
+        ({"parallel": 1, "stores": (Store((3,), (ROWS,), 0),)}, "one of a row's many"),
     ],
 )
 def test_malformed_kernels(changes: dict[str, Any], message: str) -> None:

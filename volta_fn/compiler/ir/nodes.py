@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from volta_fn.compiler.ir.kernel import Kernel
@@ -62,31 +63,36 @@ class FusedProgram(NamedTuple):
 
 
 class DefUse:
-    """The producer and the consumers of each variable of a list of nodes, by the nodes' numbers."""
+    """The producer and the consumers of each variable, as numbers of nodes."""
 
     def __init__(self, nodes: Iterable[Node] = (), roots: Mapping[Var, Var] = {}) -> None:
         self.nodes: list[Node] = []
         self.roots = roots
         self.producers: dict[Var, int] = {}
-        self.consumers: dict[Var, list[int]] = {}
         for node in nodes:
             self.add(node)
 
     def add(self, node: Node) -> None:
-        """Append a node."""
-        number = len(self.nodes)
-        self.nodes.append(node)
+        """Append a node; only before anything is asked about consumers."""
         for var in writes(node):
-            self.producers[var] = number
-        for var in dict.fromkeys([self.roots.get(v, v) for v in reads(node)]):
-            self.consumers.setdefault(var, []).append(number)
+            self.producers[var] = len(self.nodes)
+        self.nodes.append(node)
+
+    @cached_property
+    def consumers(self) -> dict[Var, list[int]]:
+        """The numbers of the nodes that read each root."""
+        found: dict[Var, list[int]] = {}
+        for number, node in enumerate(self.nodes):
+            for var in dict.fromkeys([self.roots.get(v, v) for v in reads(node)]):
+                found.setdefault(var, []).append(number)
+        return found
 
     def position(self, atom: Atom) -> int:
         """Return the number of an atom's producer; -1 for literals, inputs and constants."""
         return self.producers.get(atom, -1) if type(atom) is Var else -1
 
     def producer(self, atom: Atom, *names: str) -> Equation | None:
-        """Return the equation that computes an atom, if it applies a primitive of these names (of any name if none is given)."""
+        """Return the equation that computes an atom; with names, only one of these primitives."""
         number = self.producers.get(atom) if type(atom) is Var else None
         node = None if number is None else self.nodes[number]
         return node if isinstance(node, Equation) and (not names or node.primitive.name in names) else None

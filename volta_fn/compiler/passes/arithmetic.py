@@ -80,9 +80,9 @@ def with_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
     """x + -y = x - y, -x + y = y - x, x - -y = x + y."""
     x, y = eqn.invars
     adding = eqn.primitive.name == "add"
-    if (negated := program.maker(y, "neg")) is not None:
+    if (negated := program.producer(y, "neg")) is not None:
         return program.emit(eqn, "sub" if adding else "add", x, negated.invars[0])
-    if adding and (negated := program.maker(x, "neg")) is not None:
+    if adding and (negated := program.producer(x, "neg")) is not None:
         return program.emit(eqn, "sub", y, negated.invars[0])
     return None
 
@@ -90,7 +90,7 @@ def with_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
 @rule(RULES, "mul", "div")
 def of_two_negatives(eqn: Equation, program: Rewriter) -> Atom | None:
     """-x * -y = x * y and -x / -y = x / y for floats."""
-    first, second = (program.maker(v, "neg") for v in eqn.invars)
+    first, second = (program.producer(v, "neg") for v in eqn.invars)
     if first is None or second is None or eqn.outvars[0].aval.dtype not in dtypes.FLOATS:
         return None
     return program.emit(eqn, eqn.primitive.name, first.invars[0], second.invars[0])
@@ -99,7 +99,7 @@ def of_two_negatives(eqn: Equation, program: Rewriter) -> Atom | None:
 @rule(RULES, "neg", "not", "conj")
 def twice(eqn: Equation, program: Rewriter) -> Atom | None:
     """An operation that undoes itself."""
-    made = program.maker(eqn.invars[0], eqn.primitive.name)
+    made = program.producer(eqn.invars[0], eqn.primitive.name)
     same = made is not None and made.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
     return made.invars[0] if made is not None and same else None
 
@@ -109,13 +109,13 @@ def again(eqn: Equation, program: Rewriter) -> Atom | None:
     """An operation that changes nothing the second time."""
     if eqn.outvars[0].aval.dtype in dtypes.COMPLEX:
         return None
-    return eqn.invars[0] if program.maker(eqn.invars[0], eqn.primitive.name) is not None else None
+    return eqn.invars[0] if program.producer(eqn.invars[0], eqn.primitive.name) is not None else None
 
 
 @rule(RULES, "abs")
 def of_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
     """|-x| = |x|, but for unsigned integers, whose negatives are positive too."""
-    made = program.maker(eqn.invars[0], "neg")
+    made = program.producer(eqn.invars[0], "neg")
     return None if made is None or eqn.invars[0].aval.dtype in dtypes.UNSIGNED else program.emit(eqn, "abs", made.invars[0])
 
 
@@ -158,14 +158,14 @@ def square(eqn: Equation, program: Rewriter) -> Atom | None:
 @rule(RULES, "real", "imag")
 def part_of_a_pair(eqn: Equation, program: Rewriter) -> Atom | None:
     """real(complex(a, b)) = a, imag(complex(a, b)) = b."""
-    made = program.maker(eqn.invars[0], "complex")
+    made = program.producer(eqn.invars[0], "complex")
     return None if made is None else program.fitted(eqn, made.invars[eqn.primitive.name == "imag"])
 
 
 @rule(RULES, "complex")
 def pair_of_parts(eqn: Equation, program: Rewriter) -> Atom | None:
     """complex(real(z), imag(z)) = z."""
-    first, second = program.maker(eqn.invars[0], "real"), program.maker(eqn.invars[1], "imag")
+    first, second = program.producer(eqn.invars[0], "real"), program.producer(eqn.invars[1], "imag")
     if first is None or second is None or first.invars[0] is not second.invars[0]:
         return None
     return first.invars[0]

@@ -32,7 +32,7 @@ def reshape(eqn: Equation, program: Rewriter) -> Atom | None:
     (x,) = eqn.invars
     if x.aval.shape == eqn.params["new_sizes"]:
         return x
-    made = program.maker(x, "reshape")
+    made = program.producer(x, "reshape")
     return None if made is None else _reshaped(program, eqn, made.invars[0])
 
 
@@ -51,7 +51,7 @@ def transpose(eqn: Equation, program: Rewriter) -> Atom | None:
     moved = [i for i in order if x.aval.shape[i] != 1]
     if moved == sorted(moved):
         return _reshaped(program, eqn, x)
-    made = program.maker(x, "transpose")
+    made = program.producer(x, "transpose")
     if made is None:
         return None
     inner = made.params["permutation"]
@@ -64,11 +64,11 @@ def broadcast_in_dim(eqn: Equation, program: Rewriter) -> Atom | None:
     (x,), shape, dims = eqn.invars, eqn.params["shape"], eqn.params["broadcast_dimensions"]
     if stretched(x.aval.shape, shape, dims) == shape:
         return _reshaped(program, eqn, x)
-    made = program.maker(x, "broadcast_in_dim")
+    made = program.producer(x, "broadcast_in_dim")
     if made is not None:
         inner = made.params["broadcast_dimensions"]
         return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=tuple([dims[d] for d in inner]))
-    made = program.maker(x, "reshape")
+    made = program.producer(x, "reshape")
     if made is None or 1 in made.invars[0].aval.shape or _without_units(x.aval.shape) != made.invars[0].aval.shape:
         return None
     places = tuple([d for n, d in zip(x.aval.shape, dims, strict=True) if n != 1])
@@ -115,7 +115,7 @@ def rev(eqn: Equation, program: Rewriter) -> Atom | None:
     (x,), axes = eqn.invars, eqn.params["dimensions"]
     if all(x.aval.shape[a] == 1 for a in axes):
         return x
-    made = program.maker(x, "rev")
+    made = program.producer(x, "rev")
     return made.invars[0] if made is not None and sorted(made.params["dimensions"]) == sorted(axes) else None
 
 
@@ -158,7 +158,7 @@ def of_transposes(eqn: Equation, program: Rewriter) -> Atom | None:
     contracted, stacked = map(list, eqn.params["dimension_numbers"])
     invars = list(eqn.invars)
     for side, operand in enumerate(eqn.invars):
-        made = program.maker(operand, "transpose")
+        made = program.producer(operand, "transpose")
         if made is None:
             continue
         order: Sequence[int] = made.params["permutation"]
@@ -185,7 +185,7 @@ def broadcasting_rules(primitive: Primitive) -> Sequence[Rule]:
 
 def _native(eqn: Equation, program: Rewriter) -> Atom | None:
     """Its operands as they were before they were broadcast, if they give the same shape."""
-    makers = [program.maker(v, "broadcast_in_dim") for v in eqn.invars]
+    makers = [program.producer(v, "broadcast_in_dim") for v in eqn.invars]
     if not any(makers):
         return None
     invars = list(eqn.invars)

@@ -101,7 +101,7 @@ def _is_made_row_by_row(program: Rewriter, atom: Atom, rows: _Rows) -> bool:
     waiting, seen = [atom], set[Atom]()
     while waiting and len(seen) < _FAR:
         at = waiting.pop()
-        eqn = None if at in seen else program.makes(at)
+        eqn = None if at in seen else program.producer(at)
         seen.add(at)
         if eqn is None:
             continue

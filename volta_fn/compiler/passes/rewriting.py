@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.compiler.ir.nodes import DefUse
 from volta_fn.compiler.passes.param_keys import numbers_of
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import Shape
@@ -20,7 +21,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import PRIMITIVES, Primitive
 
 Rule = Callable[[Equation, "Rewriter"], Atom | Sequence[Atom] | None]
-Source = Callable[[Primitive], Sequence[Rule]]
+RuleSource = Callable[[Primitive], Sequence[Rule]]
 Table = dict[str, list[Rule]]
 
 
@@ -35,7 +36,7 @@ def rule(table: Table, *names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def listed(table: Table) -> Source:
+def listed(table: Table) -> RuleSource:
     """The table as a source of rules."""
     return lambda primitive: table.get(primitive.name, ())
 
@@ -43,7 +44,7 @@ def listed(table: Table) -> Source:
 class Rules(dict[Primitive, Sequence[Rule]]):
     """The rules of each primitive from all sources, in their order. Found once per primitive."""
 
-    def __init__(self, *sources: Source) -> None:
+    def __init__(self, *sources: RuleSource) -> None:
         super().__init__()
         self.sources = sources
 
@@ -61,16 +62,16 @@ def rewrite(closed: ClosedJaxpr, rules: Rules) -> ClosedJaxpr:
 
 
 class Rewriter:
-    """The program as far as it is rewritten; what rules look things up in."""
+    """The program as far as it is rewritten, in which rules look things up."""
 
     def __init__(self, closed: ClosedJaxpr, rules: Rules) -> None:
         self._closed = closed
         self._rules = rules
-        self._eqns: list[Equation] = []
-        self._makers: dict[Var, Equation] = {}
+        self._index = DefUse()
+        self.producer = self._index.producer
         #: The values of variables that are constants of the program.
         self.constants: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-        #: The results of equations, by what equal equations have in common.
+        #: The results of equations, by a key that equal equations share.
         self.seen: dict[Any, list[Var]] = {}
 
     def run(self) -> ClosedJaxpr:
@@ -81,57 +82,50 @@ class Rewriter:
                 if atom in renamed:
                     eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
                     break
-            found = self._place(eqn)
+            found = self._simplified(eqn)
             if found is not None:
                 renamed.update(zip(eqn.outvars, found if eqn.primitive.multiple_results else [found], strict=True))
         if not renamed:
             return self._closed
         jaxpr = self._closed.jaxpr
         outvars = [renamed.get(v, v) for v in jaxpr.outvars]
-        return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, self._eqns), list(self.constants.values()))
+        eqns = [node for node in self._index.nodes if isinstance(node, Equation)]
+        return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, eqns), list(self.constants.values()))
 
-    def _place(self, eqn: Equation) -> Any:
-        """What a rule has for the equation's results; None if none has, and then the equation is part of the new program."""
+    def _simplified(self, eqn: Equation) -> Any:
+        """Return what a rule gives for the equation's results; if no rule applies, append the equation and return None."""
         for function in self._rules[eqn.primitive]:
             found = function(eqn, self)
             if found is not None:
                 return found
-        self._eqns.append(eqn)
-        for var in eqn.outvars:
-            self._makers[var] = eqn
+        self._index.add(eqn)
         return None
 
-    def emit(self, place: Equation, name: str, *invars: Atom, **params: Any) -> Atom:
-        """The result of a new equation, itself simplified, that belongs to the line of the equation at whose place it stands."""
+    def emit(self, origin: Equation, name: str, *invars: Atom, **params: Any) -> Atom:
+        """Return the result of a new equation, which is simplified, too.
+
+        It has the source position of `origin`, the equation that it helps to replace.
+        """
         primitive = PRIMITIVES[name]
         aval = primitive.result_avals(tuple([v.aval for v in invars]), params)
-        eqn = Equation(primitive, list(invars), [Var(aval)], params, place.position)
-        found = self._place(eqn)
+        eqn = Equation(primitive, list(invars), [Var(aval)], params, origin.position)
+        found = self._simplified(eqn)
         return eqn.outvars[0] if found is None else found
 
-    def makes(self, atom: Atom) -> Equation | None:
-        """The equation that computes the atom."""
-        return self._makers.get(atom) if type(atom) is Var else None
-
-    def maker(self, atom: Atom, name: str) -> Equation | None:
-        """The equation that computes the atom, if it is one of the primitive of this name."""
-        eqn = self.makes(atom)
-        return eqn if eqn is not None and eqn.primitive.name == name else None
-
     def scalar(self, atom: Atom) -> np.ndarray | None:
-        """The one value that all elements of the atom have, if it is known."""
+        """Return the one value that all elements of the atom have, if it is known."""
         if type(atom) is Literal:
             return numbers_of(atom.val)
-        made = self.maker(atom, "broadcast_in_dim")
-        return None if made is None or type(made.invars[0]) is not Literal else numbers_of(made.invars[0].val)
+        eqn = self.producer(atom, "broadcast_in_dim")
+        return None if eqn is None or type(eqn.invars[0]) is not Literal else numbers_of(eqn.invars[0].val)
 
-    def fitted(self, place: Equation, atom: Atom) -> Atom:
-        """The atom broadcast to the shape of the equation's result."""
-        shape: Shape = place.outvars[0].aval.shape
+    def fitted(self, eqn: Equation, atom: Atom) -> Atom:
+        """Broadcast the atom to the shape of the equation's result."""
+        shape: Shape = eqn.outvars[0].aval.shape
         if atom.aval.shape == shape:
             return atom
         dims = tuple(range(len(shape) - atom.aval.ndim, len(shape)))
-        return self.emit(place, "broadcast_in_dim", atom, shape=shape, broadcast_dimensions=dims)
+        return self.emit(eqn, "broadcast_in_dim", atom, shape=shape, broadcast_dimensions=dims)
 
 
 def literal(value: Any, dtype: np.dtype) -> Literal:

@@ -24,7 +24,7 @@ def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
     dtype = eqn.params["new_dtype"]
     if x.aval.dtype == dtype:
         return x
-    made = program.maker(x, "convert_element_type")
+    made = program.producer(x, "convert_element_type")
     if made is None or made.invars[0].aval.dtype != dtype or not _holds(x.aval.dtype, dtype):
         return None
     return made.invars[0]
@@ -64,7 +64,7 @@ def known_choice(eqn: Equation, program: Rewriter) -> Atom | None:
 def by_the_opposite(eqn: Equation, program: Rewriter) -> Atom | None:
     """A choice by `not p` is the other one by p."""
     which, *cases = eqn.invars
-    made = program.maker(which, "not")
+    made = program.producer(which, "not")
     if made is None or len(cases) != 2 or which.aval.dtype not in dtypes.BOOL:
         return None
     return program.emit(eqn, "select_n", made.invars[0], cases[1], cases[0])

@@ -1,14 +1,10 @@
-"""Recognising attention: products, a softmax and products again become one equation, and so does their gradient.
+"""Recognise attention: softmax(QKᵀ)V becomes one equation, and its gradient another.
 
-Lanes with routines for these equations never store the matrix of weights, which has an element for each pair of a query and a key.
+Targets with routines for these equations (`compiler/ir/attention.py`) never store the matrix of weights, which has an element for each pair
+of a query and a key. All attention is recognised by pattern, hand-written or from `nn`.
 
-In the order in which to read: `instructions` (the equations that are put in), `program` (looking things up in the jaxpr), `softmax`,
-`products` and `logits` (recognising parts), `match` (recognising all of it), and `replace`.
+In the order in which to read: `patterns` (softmax, logits and products), `match` (attention and its gradient), and `replace`.
 """
 
-from volta_fn.compiler.ir.attention import Axes as Axes
-from volta_fn.compiler.ir.attention import Form as Form
-from volta_fn.compiler.ir.attention import attention_gradient_p as attention_gradient_p
-from volta_fn.compiler.ir.attention import attention_p as attention_p
-from volta_fn.compiler.passes.attention.replace import Judge as Judge
+from volta_fn.compiler.passes.attention.replace import Profitability as Profitability
 from volta_fn.compiler.passes.attention.replace import with_attention as with_attention

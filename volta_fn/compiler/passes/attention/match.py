@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from volta_fn.compiler.ir.attention import Axes
-from volta_fn.compiler.passes.attention.logits import Logits, logits_of, unscaled
-from volta_fn.compiler.passes.attention.products import Matrix, Result, Side, matrix_of, product_of, sides
-from volta_fn.compiler.passes.attention.program import Program, number
-from volta_fn.compiler.passes.attention.softmax import derivative, softmax_operand
+from volta_fn.compiler.passes.attention.patterns import (
+    Logits,
+    Lookup,
+    Matrix,
+    Result,
+    Side,
+    derivative,
+    logits_of,
+    matrix_of,
+    number,
+    product_of,
+    sides,
+    softmax_operand,
+    unscaled,
+)
 from volta_fn.core.jaxpr import Atom, Equation, Var
 
 #: What weights, and their cotangents, may pass on their way to a product.
@@ -39,7 +50,7 @@ class Match(NamedTuple):
         return [r for r in (self.to_q, self.to_k, self.to_v) if r is not None]
 
 
-def match(program: Program, division: Equation) -> Match | None:
+def match(program: Lookup, division: Equation) -> Match | None:
     """The attention that a division has a part in, all of whose readers of weights are known."""
     x = softmax_operand(program, division)
     logits = None if x is None else logits_of(program, x)
@@ -49,7 +60,7 @@ def match(program: Program, division: Equation) -> Match | None:
 
 
 class _Matcher:
-    def __init__(self, program: Program, weights: Var, logits: Logits) -> None:
+    def __init__(self, program: Lookup, weights: Var, logits: Logits) -> None:
         self.program = program
         self.weights = weights
         self.logits = logits
@@ -75,7 +86,7 @@ class _Matcher:
         if pair is None or not self.fits():
             return None
         self.q, self.k = self.of_queries(pair[0], True), matrix_of(self.program, pair[1].atom, pair[1].by_rows(True))
-        ok = self.q is not None and all(self.reader(found) for found in self.program.final_readers(self.weights, *_CHANGES))
+        ok = self.q is not None and all(self.reader(found) for found in self.program.final_consumers(self.weights, *_CHANGES))
         if not ok or self.q is None or self.others != self.by_sum or len(set(self.values)) != 1 or len(set(self.cotangents)) > 1:
             return None
         cotangent = self.cotangents[0] if self.cotangents else None
@@ -96,7 +107,7 @@ class _Matcher:
         atom, axes = side.atom, side.by_rows(rows_are_free)
         if self.grouped:
             plain = Axes(tuple(range(len(self.shape) - 2)), len(self.shape) - 2, len(self.shape) - 1)
-            eqn = self.program.maker(atom, "reshape")
+            eqn = self.program.producer(atom, "reshape")
             if axes != plain or eqn is None or eqn.invars[0].aval.shape[:-1] != self.shape[:-1]:
                 return None
             atom = eqn.invars[0]
@@ -156,20 +167,20 @@ class _Matcher:
         self.values.append(matrix_of(self.program, pair[1].atom, pair[1].by_rows(True)))
         self.by_sum.append(found.by_sum)
         before = self.before_scaling(found.slopes)
-        readers = [] if before is None else [*self.program.final_readers(before, *_CHANGES)]
+        readers = [] if before is None else [*self.program.final_consumers(before, *_CHANGES)]
         return bool(readers) and all(self.gradient(reader) for reader in readers)
 
     def before_scaling(self, slopes: Var) -> Var | None:
         """The cotangents of the product of queries and keys, from those of softmax's operand."""
         if self.logits.seen is not None:
-            chosen = [r for r in self.program.readers.get(slopes, ()) if r.primitive.name == "select_n"]
+            chosen = [r for r in self.program.users(slopes) if r.primitive.name == "select_n"]
             if len(chosen) != 1 or chosen[0].invars[0] is not self.logits.seen or chosen[0].invars[2] is not slopes:
                 return None
             if number(chosen[0].invars[1]) != 0:
                 return None
             slopes = chosen[0].outvars[0]
         if self.logits.scale != 1:
-            scaled = [r.outvars[0] for r in self.program.readers.get(slopes, ()) if r.primitive.name in ("mul", "div")]
+            scaled = [r.outvars[0] for r in self.program.users(slopes) if r.primitive.name in ("mul", "div")]
             if len(scaled) != 1 or unscaled(self.program, scaled[0]) != (slopes, self.logits.scale):
                 return None
             slopes = scaled[0]

@@ -7,23 +7,22 @@ from typing import Any
 
 from volta_fn.compiler.ir.attention import Axes, Form, attention_gradient_p, attention_p, result_avals
 from volta_fn.compiler.passes.attention.match import Match, attends, match
-from volta_fn.compiler.passes.attention.products import Result
-from volta_fn.compiler.passes.attention.program import Program
+from volta_fn.compiler.passes.attention.patterns import Lookup, Result
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import PRIMITIVES
 
 #: Whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
-Judge = Callable[[tuple[ShapedArray, ...], Form], bool]
+Profitability = Callable[[tuple[ShapedArray, ...], Form], bool]
 
 
-def with_attention(closed: ClosedJaxpr, worthwhile: Judge) -> ClosedJaxpr:
+def with_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:
     """The program with attention as one equation, and its gradient as another, where a judge finds that worth while."""
     divisions = [eqn for eqn in closed.eqns if eqn.primitive.name == "div"]
     if not divisions:
         return closed
-    program = Program(closed)
+    program = Lookup(closed)
     replacing = _Replacing(program)
     for division in divisions:
         found = match(program, division)
@@ -40,7 +39,7 @@ def _form(found: Match) -> Form:
 
 
 class _Replacing:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Lookup) -> None:
         self.old = program
         #: What stands in place of an equation of the old program.
         self.new: dict[int, list[Equation]] = {}
@@ -57,9 +56,9 @@ class _Replacing:
         """Put an attention in, if its operands are there early enough."""
         form = _form(found)
         operands = found.operands
-        positions = [self.old.positions[id(r.eqn)] for r in found.gradients]
+        positions = [self.old.position(r.var) for r in found.gradients]
         behind = min(positions, default=len(self.old.closed.eqns))
-        ahead = behind if found.out is None else self.old.positions[id(found.out.eqn)]
+        ahead = behind if found.out is None else self.old.position(found.out.var)
         late = [self.old.position(a) for a in operands]
         cotangent = [] if found.cotangent is None else [found.cotangent.atom]
         if (

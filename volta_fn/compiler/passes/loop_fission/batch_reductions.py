@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from volta_fn.compiler.ir.nodes import DefUse
 from volta_fn.compiler.ir.views import is_product
-from volta_fn.compiler.passes.loop_fission.scan_view import Carry, Parts, has_few_terms, size_of
+from volta_fn.compiler.passes.loop_fission.scan_view import Carry, ScanView, has_few_terms, size_of
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, Equation, Var
 from volta_fn.core.staging import current_position, trace_to_jaxpr
@@ -49,21 +50,21 @@ class _Sum(NamedTuple):
         return [v for t in self.terms for v in t.eqn.invars if isinstance(v, Var)]
 
 
-def sums_behind(parts: Parts) -> list[Equation]:
+def sums_after(scan: ScanView) -> list[Equation]:
     """Take the sums of products over the steps out: calls that compute them. Other sums of what is stacked then go with them."""
-    sums = _sums(parts)
+    sums = _sums(scan)
     products = [s for s in sums if any(is_product(t.eqn) for t in s.terms)]
-    size = parts.bytes_to_stack([v for s in products for v in s.operands])
-    if not products or size > parts.length * sum(size_of(s.carry.var) for s in products) or not parts.affords(size):
+    size = scan.bytes_to_stack([v for s in products for v in s.operands])
+    if not products or size > scan.length * sum(size_of(s.carry.var) for s in products) or not scan.affords(size):
         return []
     for var in [v for s in products for v in s.operands]:
-        parts.stack(var)
-    taken = [s for s in sums if s in products or not parts.bytes_to_stack(s.operands)]
-    parts.carry = [c for c in parts.carry if not any(c is s.carry for s in taken)]
-    return [_behind(parts, s) for s in taken]
+        scan.stack(var)
+    taken = [s for s in sums if s in products or not scan.bytes_to_stack(s.operands)]
+    scan.carry = [c for c in scan.carry if not any(c is s.carry for s in taken)]
+    return [_after(scan, s) for s in taken]
 
 
-def _behind(parts: Parts, found: _Sum) -> Equation:
+def _after(scan: ScanView, found: _Sum) -> Equation:
     """A call that computes a sum."""
 
     def total(start: Array, *operands: Array) -> list[Array]:
@@ -74,9 +75,9 @@ def _behind(parts: Parts, found: _Sum) -> Equation:
             del left[:count]
         return [start]
 
-    operands = [found.carry.start, *map(parts.stack, found.operands)]
+    operands = [found.carry.start, *map(scan.stack, found.operands)]
     program = trace_to_jaxpr(total, [v.aval for v in operands], "sums over a loop")
-    return Equation(jit_p, operands, [found.carry.end], call_params(program, "sums over a loop"), parts.eqn.position)
+    return Equation(jit_p, operands, [found.carry.end], call_params(program, "sums over a loop"), scan.eqn.position)
 
 
 def _with_steps(eqn: Equation) -> dict[str, object]:
@@ -87,22 +88,22 @@ def _with_steps(eqn: Equation) -> dict[str, object]:
     return {**eqn.params, "dimension_numbers": (tuple([(0, *axes) for axes in contracted]), tuple(batch))}
 
 
-def _sums(parts: Parts) -> list[_Sum]:
-    """The parts of the carry that do nothing but sum terms which nothing else needs."""
-    reader = _Reader(parts)
-    sums = [_Sum(carry, terms) for carry in parts.carry if (terms := reader.terms_of(carry))]
-    kept = [c.next for c in parts.carry if not any(c is s.carry for s in sums)]
-    live = parts.live([*kept, *parts.given])
+def _sums(scan: ScanView) -> list[_Sum]:
+    """The scan of the carry that do nothing but sum terms which nothing else needs."""
+    reader = _Reader(scan)
+    sums = [_Sum(carry, terms) for carry in scan.carry if (terms := reader.terms_of(carry))]
+    kept = [c.next for c in scan.carry if not any(c is s.carry for s in sums)]
+    live = scan.live([*kept, *scan.given])
     return [s for s in sums if not any(t.eqn.outvars[0] in live for t in s.terms)]
 
 
 class _Reader:
     """What the values of a body are made of."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.makers: dict[Atom, Equation] = {v: e for e in parts.eqns for v in e.outvars}
-        self.uses = Counter([*[v for e in parts.eqns for v in e.invars], *parts.outputs])
+    def __init__(self, scan: ScanView) -> None:
+        self.scan = scan
+        self.index = DefUse(scan.eqns)
+        self.uses = Counter([*[v for e in scan.eqns for v in e.invars], *scan.outputs])
 
     def terms_of(self, carry: Carry) -> list[_Term]:
         """What a step adds to a part of the carry; nothing if it does anything else with it."""
@@ -113,7 +114,7 @@ class _Reader:
 
     def _addends(self, atom: Atom, total: Var) -> list[Atom]:
         """The values that an atom is the sum of, taken apart as far as nothing else needs what is in between."""
-        eqn = self.makers.get(atom)
+        eqn = self.index.producer(atom)
         if eqn is None or eqn.primitive.name != "add" or self.uses[atom] > 1:
             return [atom]
         if any((v.aval.shape, v.aval.dtype) != (total.aval.shape, total.aval.dtype) for v in eqn.invars):
@@ -123,11 +124,11 @@ class _Reader:
     def _term(self, atom: Atom) -> _Term | None:
         """A value as a term, if it is one."""
         permutations: list[tuple[int, ...]] = []
-        eqn = self.makers.get(atom)
+        eqn = self.index.producer(atom)
         while eqn is not None and eqn.primitive.name == "transpose":
             permutations.insert(0, eqn.params["permutation"])
-            eqn = self.makers.get(eqn.invars[0])
-        if eqn is None or any(self.parts.is_constant(v) for v in eqn.invars):
+            eqn = self.index.producer(eqn.invars[0])
+        if eqn is None or any(self.scan.is_constant(v) for v in eqn.invars):
             return None
         summed = has_few_terms(eqn) if is_product(eqn) else eqn.primitive.name == "reduce_sum"
         return _Term(eqn, tuple(permutations)) if summed else None

@@ -30,7 +30,7 @@ class Carry(NamedTuple):
 
 
 @dataclass
-class Parts:
+class ScanView:
     """A scan, to be changed piece by piece."""
 
     eqn: Equation
@@ -121,13 +121,13 @@ class Parts:
         return self.eqn.replace(operands, [*[c.end for c in self.carry], *[stacked for _, stacked in self.ys]], params)
 
 
-def parts_of(eqn: Equation) -> Parts:
+def view_of(eqn: Equation) -> ScanView:
     """A scan taken apart."""
     jaxpr, consts, carry = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"], eqn.params["num_carry"]
     first, last = slice(consts), slice(consts, consts + carry)
     rows = slice(consts + carry, None)
     carries = map(Carry, jaxpr.invars[last], jaxpr.outvars[:carry], eqn.invars[last], eqn.outvars[:carry])
-    return Parts(
+    return ScanView(
         eqn,
         dict(zip(jaxpr.invars[first], eqn.invars[first], strict=True)),
         list(carries),

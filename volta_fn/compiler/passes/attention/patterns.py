@@ -1,0 +1,278 @@
+"""The patterns that attention consists of: a softmax, its derivative, logits, and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.ir.attention import Axes
+from volta_fn.compiler.ir.nodes import DefUse
+from volta_fn.compiler.passes.param_keys import numbers_of
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+
+#: What is less than any logit to be expected, so that its weight is nothing beside that of any other.
+_NOTHING = -0.7 * float(np.finfo(np.float32).max)
+
+
+class Lookup(DefUse):
+    """A program to look things up in."""
+
+    def __init__(self, closed: ClosedJaxpr) -> None:
+        super().__init__(closed.eqns)
+        self.closed = closed
+        self.outputs = {v for v in closed.jaxpr.outvars if isinstance(v, Var)}
+
+    def before(self, atom: Atom, *names: str) -> Atom:
+        """Return what an atom is before equations of these names are applied to it."""
+        while (eqn := self.producer(atom, *names)) is not None:
+            atom = eqn.invars[0]
+        return atom
+
+    def final_consumers(self, var: Var, *names: str) -> Iterator[tuple[Equation, Var] | None]:
+        """Yield the consumers of a variable, each with the variable that it reads; None if the variable is an output.
+
+        Equations of these names are looked through.
+        """
+        if var in self.outputs:
+            yield None
+        for eqn in self.users(var):
+            if eqn.primitive.name in names:
+                yield from self.final_consumers(eqn.outvars[0], *names)
+            else:
+                yield eqn, var
+
+
+def number(atom: Atom) -> float | None:
+    """The value of a scalar that is written in the program."""
+    value = numbers_of(atom.val) if isinstance(atom, Literal) else None
+    return None if value is None or np.iscomplexobj(value) else float(value)
+
+
+def softmax_operand(program: Lookup, division: Equation) -> Var | None:
+    """What a division makes the softmax of, if it does that."""
+    top, bottom = division.invars
+    exponential = program.producer(top, "exp")
+    total = program.producer(program.before(bottom, "reshape"), "reduce_sum")
+    if exponential is None or total is None or total.invars[0] is not top or not _along_rows(total):
+        return None
+    difference = program.producer(exponential.invars[0], "sub")
+    if difference is None:
+        return None
+    x, shift = difference.invars
+    same = isinstance(x, Var) and x.aval.shape == division.outvars[0].aval.shape
+    return x if same and isinstance(x, Var) and _is_largest(program, shift, x) else None
+
+
+def _along_rows(eqn: Equation) -> bool:
+    return eqn.params["axes"] == (eqn.invars[0].aval.ndim - 1,)
+
+
+def _is_largest(program: Lookup, shift: Atom, x: Var) -> bool:
+    """Whether a shift is the largest element of each row, or 0 where that is not finite."""
+    shift = program.before(shift, "reshape", "stop_gradient")
+    chosen = program.producer(shift, "select_n")
+    if chosen is not None and program.producer(chosen.invars[0], "is_finite") is not None:
+        shift = program.before(chosen.invars[2], "reshape")
+    floor = program.producer(shift, "max")
+    if floor is not None and number(floor.invars[1]) == -float("inf"):
+        shift = floor.invars[0]
+    largest = program.producer(shift, "reduce_max")
+    return largest is not None and largest.invars[0] is x and _along_rows(largest)
+
+
+class Derivative(NamedTuple):
+    """``weights * (c - sum(weights * c))`` along rows: the result, and the equation that multiplies weights and the sum."""
+
+    slopes: Var
+    by_sum: Equation
+
+
+def derivative(program: Lookup, weights: Var, product: Equation) -> Derivative | None:
+    """The derivative in which an equation makes the product ``weights * c``."""
+    (made,) = product.outvars
+    for eqn in program.users(weights):
+        if eqn.primitive.name == "mul" and eqn is not product:
+            total = eqn.invars[1 if eqn.invars[0] is weights else 0]
+            if _is_negated_sum(program, total, made):
+                sums = [s for s in program.users(made) if s.primitive.name == "add" and eqn.outvars[0] in s.invars]
+                return Derivative(sums[0].outvars[0], eqn) if len(sums) == 1 else None
+    return None
+
+
+def _is_negated_sum(program: Lookup, atom: Atom, made: Var) -> bool:
+    while True:
+        eqn = program.producer(atom, "reshape", "reduce_sum")
+        if eqn is None:
+            return False
+        atom = eqn.invars[0]
+        if eqn.primitive.name == "reduce_sum" and eqn.outvars[0].aval.size != atom.aval.size:
+            negated = program.producer(atom, "neg")
+            return _along_rows(eqn) and negated is not None and negated.invars[0] is made
+
+
+class Side(NamedTuple):
+    """An operand of a product: its axes, of which one is summed over and one is free."""
+
+    atom: Atom
+    batch: tuple[int, ...]
+    contracted: int
+    free: int
+
+    def by_rows(self, rows_are_free: bool) -> Axes:
+        """Its axes if rows are free and features summed over, or the other way round."""
+        return Axes(self.batch, *((self.free, self.contracted) if rows_are_free else (self.contracted, self.free)))
+
+
+def sides(eqn: Equation) -> tuple[Side, Side] | None:
+    """The operands of a product, if each has one axis of either kind."""
+    contracted, batch = eqn.params["dimension_numbers"]
+    found = []
+    for atom, summed, stack in zip(eqn.invars, contracted, batch, strict=True):
+        free = [a for a in range(atom.aval.ndim) if a not in summed and a not in stack]
+        if len(summed) != 1 or len(free) != 1:
+            return None
+        found.append(Side(atom, tuple(stack), summed[0], free[0]))
+    return found[0], found[1]
+
+
+def product_of(program: Lookup, atom: Atom) -> tuple[Equation, tuple[Side, Side]] | None:
+    """The product that an atom is, under another shape or dtype, and its operands: that with the rows first, then that with the columns."""
+    changes = "reshape", "convert_element_type"
+    atom = program.before(atom, *changes)
+    transposed = program.producer(atom, "transpose")
+    last = atom.aval.ndim - 1
+    if transposed is not None and transposed.params["permutation"] == (*range(last - 1), last, last - 1):
+        atom = program.before(transposed.invars[0], *changes)
+    else:
+        transposed = None
+    eqn = program.producer(atom, "dot_general")
+    pair = None if eqn is None else sides(eqn)
+    return None if eqn is None or pair is None else (eqn, pair if transposed is None else pair[::-1])
+
+
+class Matrix(NamedTuple):
+    """An array and which of its axes are what."""
+
+    atom: Atom
+    axes: Axes
+
+    def size(self, axis: int) -> int:
+        """How long an axis is."""
+        return self.atom.aval.shape[axis]
+
+
+def matrix_of(program: Lookup, atom: Atom, axes: Axes) -> Matrix:
+    """An operand as it is before it was transposed."""
+    while (eqn := program.producer(atom, "transpose")) is not None:
+        order = eqn.params["permutation"]
+        axes = Axes(tuple([order[a] for a in axes.heads]), order[axes.rows], order[axes.features])
+        atom = eqn.invars[0]
+    return Matrix(atom, axes)
+
+
+class Result(NamedTuple):
+    """A product whose result is replaced: its equation, and whether the result's last two axes are features and rows, not the reverse."""
+
+    eqn: Equation
+    transposed: bool
+
+    @property
+    def var(self) -> Var:
+        """The result."""
+        return self.eqn.outvars[0]
+
+
+class Logits(NamedTuple):
+    """The product of queries and keys, and what is done to it."""
+
+    product: Atom
+    scale: float
+    #: Where a query sees a key, as the program has it; what logits are elsewhere; and what that says.
+    seen: Atom | None
+    unseen: float
+    causal: bool
+    mask: Atom | None
+
+
+def logits_of(program: Lookup, x: Var) -> Logits | None:
+    """What a variable is, if it may be logits."""
+    seen, unseen, causal, mask = None, _NOTHING, False, None
+    value: Atom = x
+    chosen = program.producer(value, "select_n")
+    if chosen is not None:
+        seen, other, value = chosen.invars[0], number(chosen.invars[1]), chosen.invars[2] if len(chosen.invars) == 3 else x
+        if other is None or seen.aval.dtype != np.bool_ or value.aval.shape != x.aval.shape:
+            return None
+        causal, mask = _visible(program, seen)
+        if causal and other > -1e30 and np.isfinite(other):  # not so small that causal blocks may be left out
+            causal, mask = False, seen
+        if not np.isfinite(other) and not (causal and mask is None and other < 0):  # a query might see nothing
+            return None
+        unseen = max(other, _NOTHING)
+    value, scale = unscaled(program, value)
+    return Logits(value, scale, seen, unseen, causal, mask)
+
+
+def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
+    """A variable before it was multiplied by a number, and the number."""
+    eqn = program.producer(x, "mul", "div")
+    if eqn is not None:
+        factor = number(eqn.invars[1])
+        if factor is not None:
+            return eqn.invars[0], factor if eqn.primitive.name == "mul" else 1 / factor
+    return x, 1.0
+
+
+def _visible(program: Lookup, seen: Atom) -> tuple[bool, Atom | None]:
+    """Whether query t sees keys up to t only, and by what mask besides."""
+    chosen = program.producer(seen, "select_n")
+    if chosen is not None and [number(v) for v in chosen.invars[1:]] == [0, 1]:
+        seen = chosen.invars[0]
+    if _is_causal(program, seen):
+        return True, None
+    both = program.producer(seen, "and")
+    if both is not None:
+        for one, other in (both.invars, both.invars[::-1]):
+            if _is_causal(program, one):
+                return True, other
+    return False, seen
+
+
+def _is_causal(program: Lookup, seen: Atom) -> bool:
+    """Whether an array says of each element whether its column is at most its row."""
+    eqn = program.producer(seen, "le", "lt", "ge", "gt")
+    if eqn is None or seen.aval.ndim < 2:
+        return False
+    name = eqn.primitive.name
+    low, high = eqn.invars if name in ("le", "lt") else eqn.invars[::-1]
+    key, query = _place(program, low), _place(program, high)
+    if key is None or query is None:
+        return False
+    most = query[1] - key[1] - (1 if name in ("lt", "gt") else 0)
+    return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in seen.aval.shape[:-2])
+
+
+def _place(program: Lookup, atom: Atom) -> tuple[int, int] | None:
+    """Of whole numbers that are places along an axis: which, counted from the last as 1, and how much more they are."""
+    eqn = program.producer(atom, "iota", "reshape", "broadcast_in_dim", "add", "sub", "convert_element_type")
+    if eqn is None or atom.aval.dtype.kind not in "iu":
+        return None
+    name, params = eqn.primitive.name, eqn.params
+    if name == "iota":
+        return atom.aval.ndim - params["dimension"], 0
+    inner = eqn.invars[0].aval
+    found = _place(program, eqn.invars[0])
+    if found is None:
+        return None
+    axis, more = found
+    if name in ("add", "sub"):
+        step = number(eqn.invars[1])
+        return None if step is None else (axis, more + int(step) if name == "add" else more - int(step))
+    if name == "broadcast_in_dim":
+        return atom.aval.ndim - params["broadcast_dimensions"][inner.ndim - axis], more
+    if name == "reshape":
+        long = [a for a, n in enumerate(atom.aval.shape) if n != 1]
+        return (atom.aval.ndim - long[0], more) if len(long) == 1 and inner.size == inner.shape[-axis] else None
+    return found
