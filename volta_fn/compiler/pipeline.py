@@ -50,7 +50,7 @@ EXPANSIONS = (
 
 
 def _fusion(target: Target) -> list[Pass]:
-    """Return fusion, and what follows it on all targets, before the target's own `NodePass`es."""
+    """Return fusion, and the `NodePass`es of all targets."""
     most = target.capabilities.kernel_buffers
     return [
         Pass(
@@ -76,7 +76,10 @@ _ROUNDS = 8
 
 @fixed_point_cache
 def simplify(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program with the same inputs and effects, and outputs of the same bits, that does less."""
+    """Return a program that does less and gives the same bits.
+
+    Its inputs and effects are the same.
+    """
     program, done = closed, False
     for _ in range(_ROUNDS):
         program, done = _round(program)
@@ -86,7 +89,10 @@ def simplify(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
-    """Run the simplification passes once; return True with the program if another round would find nothing."""
+    """Run the simplification passes once.
+
+    The flag is True if another round would find nothing, because no control flow changed.
+    """
     for simplification in EQUATION_PASSES:
         closed = simplification.run(closed)
     live = closed
@@ -98,7 +104,7 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
 
 @fixed_point_cache
 def optimize(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return the program after simplification and loop fission: the form that all targets lower."""
+    """Simplify a program and move products out of scans: what all targets begin with."""
     program = simplify(closed)
     divided = LOOP_FISSION.run(simplify_bodies(program, optimize))
     if divided is not program:
@@ -107,7 +113,10 @@ def optimize(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], Sequence[int]] = lambda eqn: ()) -> Plan:
-    """Return the straight-line program that NumPy runs; `writes` says which results an equation's kernel writes into given arrays."""
+    """Return the straight-line program that NumPy runs.
+
+    `writes` says which results an equation's kernel writes into given arrays.
+    """
     return make_plan(optimize(closed), donated, writes)
 
 
@@ -126,7 +135,10 @@ def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> Fused
 
 @program_cache
 def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredProgram:
-    """Return a program lowered for a target, once per program. Outputs of a `nested` one, in control flow, are stored separately."""
+    """Lower a program for a target.
+
+    The outputs of a `nested` program, in control flow, are stored separately.
+    """
     found = fused(closed, target, nested=nested)
     items = [_item(node, target) for node in found.nodes]
     last_use: dict[Var, int] = {}
@@ -139,7 +151,10 @@ def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredP
 
 
 def _item(node: Node, target: Target) -> Item:
-    """Give a node the key of its routine, if the target has one; equations become kernels where that is the only way."""
+    """Give a node the key of its routine, if the target has one.
+
+    An equation without a routine becomes a kernel if it can.
+    """
     if isinstance(node, Equation):
         key = _equation_key(node, target)
         kernel = as_kernel(node) if key is None and is_lowered(node) and target.computes(node) else None
@@ -169,7 +184,10 @@ def _nested_programs(eqn: Equation) -> list[ClosedJaxpr]:
 
 
 def early_routine_keys(closed: ClosedJaxpr, target: Target) -> Iterator[RoutineKey]:
-    """Yield the keys of equations that fusion leaves alone: their code can be compiled while fusion, which takes long, still runs."""
+    """Yield the keys of equations that fusion leaves alone.
+
+    Their code can be compiled while fusion, which takes long, still runs.
+    """
     for eqn in optimize(closed).eqns:
         key = None if is_product(eqn) or is_lowered(eqn) else _equation_key(eqn, target)
         if key is not None:

@@ -1,4 +1,4 @@
-"""Lowered programs: what the pipeline gives a target to generate code for, with liveness and what may overwrite what."""
+"""Lowered programs: what the pipeline gives a target to generate code for."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 
 
 class RoutineKey(NamedTuple):
-    """Identifies a routine: `key` describes it completely, `make()` generates it, or returns None if the target cannot."""
+    """Identifies a routine.
+
+    `key` describes it completely, `make()` generates it, or returns None if the target cannot.
+    """
 
     key: Any
     make: Callable[[], Any]
 
 
 class Item(NamedTuple):
-    """A node of a lowered program with its routine's key (None for control flow, and for equations that NumPy computes on the host)."""
+    """A node of a lowered program, with its routine's key.
+
+    The key is None for control flow, and for equations that NumPy computes on the host.
+    """
 
     node: Node
     operands: tuple[Atom, ...]
@@ -38,12 +44,12 @@ class Item(NamedTuple):
 
     @property
     def is_batched(self) -> bool:
-        """Whether it is a matrix product that was deferred to run in one dispatch with others."""
+        """Whether it is a deferred product that runs in one dispatch with others."""
         return isinstance(self.node, KernelCall) and self.node.batch_products > 0
 
 
 class HostStep(NamedTuple):
-    """An equation that NumPy computes on the host in a program for another target, and why."""
+    """An equation that NumPy computes on the host, and why."""
 
     primitive: str
     reason: str
@@ -66,7 +72,7 @@ def _kind(var: Var) -> tuple[int, np.dtype]:
 
 
 def fits(old: Var, new: Var) -> bool:
-    """Return True if two values have the same size and dtype, so that one may take the other's memory."""
+    """Return True if a value may take another's memory: equal size and dtype."""
     return _kind(old) == _kind(new)
 
 
@@ -89,7 +95,7 @@ class LoweredProgram(NamedTuple):
 
     @property
     def results(self) -> list[Var]:
-        """The roots of the outputs that the program computes itself, each once: arguments and constants are not among them."""
+        """The roots of the outputs that the program computes itself, each once."""
         roots = [self.root(v) for v in self.closed.jaxpr.outvars if isinstance(v, Var)]
         return list(dict.fromkeys([v for v in roots if v in self.producers]))
 
@@ -99,7 +105,10 @@ class LoweredProgram(NamedTuple):
         return own + [key for item in self.items for program in item.programs for key in program.routine_keys()]
 
     def host_steps(self) -> Iterator[HostStep]:
-        """Yield the equations that run on the host, those of nested programs included; this generates all routines."""
+        """Yield the equations that run on the host, those of nested programs included.
+
+        This generates all routines.
+        """
         for item in self.items:
             if item.is_needed and (reason := self.target.host_reason(item)) is not None:
                 yield HostStep.of(item, reason)
@@ -109,7 +118,7 @@ class LoweredProgram(NamedTuple):
     # memory
 
     def can_overwrite(self, number: int, operand: Var, result: Var) -> bool:
-        """Return True if an item may store a result in the memory of an operand that it reads."""
+        """Return True if an item may store a result in an operand's memory."""
         item = self.items[number]
         positions = [i for i, v in enumerate(item.operands) if isinstance(v, Var) and self.root(v) is operand]
         return len(positions) == 1 and positions[0] in self.target.overwritable(item, item.results.index(result))
@@ -125,9 +134,10 @@ class LoweredProgram(NamedTuple):
         return last < producer or self.can_overwrite(producer, source, result)
 
     def overwritten_before(self, output: Var) -> list[Var]:
-        """Return the values that an output's memory may hold before it, latest first: what it overwrites, what that overwrites, ….
+        """Return the values that an output's memory may hold before it, latest first.
 
-        An input that may share the output's memory is not overwritten before its last use.
+        These are the operand that the output overwrites, what that one overwrites, and so on. An input that may share the output's memory
+        is not overwritten before its last use.
         """
         found: list[Var] = []
         inputs: list[Var] | None = None
@@ -147,7 +157,10 @@ class LoweredProgram(NamedTuple):
             result = old
 
     def reusable(self, donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
-        """Return which results may take the memory of donated arguments: pairs of numbers (result, argument)."""
+        """Return which results may take the memory of donated arguments.
+
+        Each is a pair of numbers: (result, argument).
+        """
         invars = self.closed.jaxpr.invars
         free: dict[tuple[int, np.dtype], list[int]] = {}
         for i in [i for i, d in enumerate(donated) if d]:

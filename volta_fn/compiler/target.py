@@ -1,4 +1,4 @@
-"""What the compiler knows of a target: its capabilities, its routines, and the passes that it adds to the pipeline."""
+"""What the compiler knows of a target: capabilities, routines, and passes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 
 
 class TargetCapabilities(NamedTuple):
-    """What a target offers: limits, dtypes and features. The defaults are what every WebGPU device has."""
+    """What a target offers: limits, dtypes and features.
+
+    The defaults are what every WebGPU device has.
+    """
 
     #: 16-bit floats (WGSL's ``enable f16``), 64-bit floats, and 64-bit integers.
     float16: bool = False
@@ -94,11 +97,14 @@ class NodePass(Pass):
 
 @dataclass(frozen=True)
 class CommandPass(Pass):
-    """A pass over the target's own commands, which the target runs after code generation."""
+    """A pass over the target's own commands, which the target runs."""
 
 
 class Target:
-    """What code is generated for. A subclass says what it can generate; this one generates nothing, and has core WebGPU's limits."""
+    """What code is generated for.
+
+    A subclass says what it can generate; this one generates nothing, and has core WebGPU's limits.
+    """
 
     name = "none"
     #: The level at which steps on the host are logged: they are slow where arrays must be copied to the host and back.
@@ -118,11 +124,17 @@ class Target:
         return bool(dtype.kind != "c")
 
     def contracts(self, kernel: Kernel) -> bool:
-        """Return True if a matrix product is worth being a kernel, with epilogues, that reads its operands through these views."""
+        """Return True if a matrix product is worth being a kernel.
+
+        Such a kernel has an epilogue, and reads its operands through the views in it.
+        """
         return False
 
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Any:
-        """Generate the routine of a kernel; None if there is none. For `batch_products` see `KernelCall`."""
+        """Generate the routine of a kernel; None if there is none.
+
+        For `batch_products` see `KernelCall`.
+        """
         return None
 
     def passes(self) -> Sequence[Pass]:
@@ -142,14 +154,17 @@ class Target:
         return self.supports_reduction(dtypes[0]) and self.supports(reduction.step, [reduction.accumulator(dtypes[0])] * 2, {})
 
     def overwritable(self, item: Item, result: int) -> list[int]:
-        """Return the positions of an item's operands whose memory may hold a result, if they are read there for the last time."""
+        """Return the positions of an item's operands whose memory may hold a result.
+
+        They must be read there for the last time.
+        """
         if isinstance(item.node, KernelCall):
             return overwritable(item.node.kernel, result)
         name = item.node.primitive.name
         return [self.in_place[name]] if item.key is not None and name in self.in_place and result == 0 else []
 
     def host_reason(self, item: Item) -> str | None:
-        """Return why NumPy computes an item on the host; None if the target generates code for it."""
+        """Return why NumPy computes an item; None if the target generates code for it."""
         if item.key is None and isinstance(item.node, Equation) and item.node.primitive.name in CONTROL_FLOW:
             return None
         return None if item.key is not None and item.key.make() is not None else self.explain_host(item)

@@ -1,4 +1,7 @@
-"""Slots: stand for the memory of a program's values while its commands are written. Their numbers are known at the end."""
+"""Slots stand for the memory of a program's values while its commands are written.
+
+Their numbers are known at the end.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from volta_fn.compiler.buffers.memory_layout import Lifetime
 
 
 class Block:
-    """A list of commands that repeats, or may not run, inside another. Values from outside are live until its end."""
+    """A list of commands inside another, which repeats or may not run.
+
+    Values from outside are live until its end.
+    """
 
     def __init__(self, outer: Block | None) -> None:
         self.outer = outer
@@ -36,7 +42,10 @@ class Slot:
 
 
 class Slots:
-    """All slots of a program, and the clock by which their lifetimes are measured: it ticks once per command."""
+    """All slots of a program, and the clock that measures their lifetimes.
+
+    It ticks once per command.
+    """
 
     def __init__(self) -> None:
         self.outermost = Block(None)
@@ -49,12 +58,12 @@ class Slots:
     # making slots
 
     def caller(self) -> Slot:
-        """A slot for an array that the caller passes."""
+        """Add a slot for an array that the caller passes."""
         self.callers.append(Slot(self.outermost))
         return self.callers[-1]
 
     def constant(self, array: np.ndarray) -> Slot:
-        """The slot of a constant: one for equal small ones."""
+        """Return the slot of a constant; equal small ones share one."""
         array = np.ascontiguousarray(array).reshape(array.shape)
         key = (array.dtype, array.shape, array.tobytes()) if array.nbytes <= 64 else id(array)
         if key not in self.constants:
@@ -62,27 +71,27 @@ class Slots:
         return self.constants[key]
 
     def held(self, value: Any) -> Slot:
-        """The slot of a constant that is on the device already."""
+        """Return the slot of a constant that is on the device already."""
         if id(value) not in self.constants:
             self.constants[id(value)] = Slot(self.outermost, array=value)
         return self.constants[id(value)]
 
     def memory(self, size: int, block: Block) -> Slot:
-        """A slot in the arena."""
+        """Add a slot in the arena."""
         self.arena.append(Slot(block, size))
         return self.arena[-1]
 
     def pointer(self, block: Block, *backing: Slot) -> Slot:
-        """A slot whose pointer commands set."""
+        """Add a slot whose pointer commands set."""
         self.moving.append(Slot(block, backing=backing))
         return self.moving[-1]
 
     # lifetimes
 
     def touch(self, slot: Slot, block: Block) -> None:
-        """Note that a command about to be written, in a block, uses a slot."""
-        for behind in slot.backing:
-            self.touch(behind, block)
+        """Note that the next command of a block uses a slot."""
+        for backing in slot.backing:
+            self.touch(backing, block)
         slot.begin = self.time if slot.begin is None else slot.begin
         slot.end = max(slot.end, self.time)
         inner: Block | None = block
@@ -97,7 +106,7 @@ class Slots:
         return block
 
     def finish(self, block: Block) -> None:
-        """End a block: what is used in it and made outside lives at least from its beginning to here."""
+        """End a block: slots from outside that it uses live at least until here."""
         for slot in block.used:
             slot.begin = min(block.begin, self.time if slot.begin is None else slot.begin)
             slot.end = max(slot.end, self.time)
@@ -105,16 +114,19 @@ class Slots:
     # the end
 
     def ordered(self) -> list[Slot]:
-        """All slots, numbered: the caller's, the arena's, constants, moving ones."""
+        """Number all slots and return them.
+
+        The caller's come first, then the arena's, constants, and pointers.
+        """
         ordered = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
         for number, slot in enumerate(ordered):
             slot.number = number
         return ordered
 
     def lifetimes(self) -> list[Lifetime]:
-        """The lifetime of each of the arena's slots."""
+        """Return the lifetime of each of the arena's slots."""
         return [Lifetime(s.begin or 0, s.end, s.size) for s in self.arena]
 
     def arrays(self) -> tuple[Any, ...]:
-        """The constants."""
+        """Return the constants."""
         return tuple([s.array for s in self.constants.values() if s.array is not None])

@@ -1,4 +1,7 @@
-"""Emission: a lowered program becomes a target's commands. Which slot holds each value is the same for all targets."""
+"""Emission: a lowered program becomes a target's commands.
+
+Which slot holds each value is the same for all targets.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _LOG = logging.getLogger("volta_fn")
 
 
 class ProgramWriter:
-    """Writes the commands of one program, item by item. A target's subclass says how an item and a copy are written."""
+    """Writes the commands of one program, item by item.
+
+    A target's subclass says how an item and a copy are written.
+    """
 
     def __init__(self) -> None:
         self.slots = Slots()
@@ -39,7 +45,7 @@ class ProgramWriter:
         return self.slots.constant(host_buffer(value))
 
     def write(self, program: LoweredProgram, reuse: Mapping[int, int] = {}) -> None:  # never changed
-        """Write a whole program.
+        """Write a complete program.
 
         The caller gives memory for the arguments, then for the program's results; those that `reuse` maps to arguments take their memory.
         """
@@ -59,7 +65,10 @@ class ProgramWriter:
             _LOG.log(program.target.host_log_level, "a program for the %s target: %s", program.target.name, "; ".join(map(str, steps)))
 
     def body(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
-        """Write a program that reads its inputs at the given slots and stores its outputs at the targets (None: nowhere)."""
+        """Write a program that reads `inputs` and stores its outputs at `targets`.
+
+        An output whose target is None is not stored.
+        """
         values = _Values(self, program, inputs, targets, block)
         for number, item in enumerate(program.items):
             if item.is_needed:
@@ -115,7 +124,7 @@ class _Values:
         return [self.result(number, item, position, taken) for position in range(len(item.results))]
 
     def result(self, number: int, item: Item, position: int, taken: set[Var]) -> Slot:
-        """Assign a result the slot of an output, of an operand that dies here, or a new one."""
+        """Assign a slot to a result: an output's, a dying operand's, or a new one."""
         var = item.results[position]
         slot = self.wanted.get(var)
         if slot is None:

@@ -1,4 +1,7 @@
-"""Where a program's values lie in one block of memory: places of values whose lifetimes do not overlap may."""
+"""The layout of a program's values in one block of memory.
+
+Values whose lifetimes do not overlap may share memory.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-#: Every place begins at a multiple of this many bytes (a cache line).
+#: Every value begins at a multiple of this many bytes (a cache line).
 ALIGNMENT = 64
 
 
@@ -20,9 +23,9 @@ class Lifetime(NamedTuple):
 
 
 def arrange(values: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """An offset for every value, and the size of the block.
+    """Return an offset for every value, and the size of the block.
 
-    Values are placed in order of time, each into the smallest gap that it fits (best fit), else at the end.
+    Values are assigned in order of time, each to the smallest gap that it fits (best fit), else at the end.
     """
     offsets = [0] * len(values)
     living: list[tuple[int, int]] = []  # (end, value)
@@ -42,17 +45,17 @@ def _rounded(size: int) -> int:
 
 
 class _Gaps:
-    """The free parts of a block that grows at its end."""
+    """The free ranges of a block that grows at its end."""
 
     def __init__(self) -> None:
         self.size = 0
-        #: Free parts by offset, their sizes, and (size, offset) of each in order.
+        #: Free ranges by offset, their sizes, and (size, offset) of each in order.
         self.starts: list[int] = []
         self.sizes: dict[int, int] = {}
         self.by_size: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
-        """The offset of a part that is free no longer."""
+        """Return the offset of a range that is no longer free."""
         found = bisect.bisect_left(self.by_size, (size, -1))
         if found < len(self.by_size):
             room, offset = self.by_size[found]
@@ -68,7 +71,7 @@ class _Gaps:
         return offset
 
     def give(self, offset: int, size: int) -> None:
-        """Free a part, and join it to free neighbours."""
+        """Free a range, and join it to free neighbours."""
         position = bisect.bisect_left(self.starts, offset)
         if position < len(self.starts) and self.starts[position] == offset + size:
             following = self.starts[position]
@@ -93,20 +96,24 @@ class _Gaps:
 
 
 class Memory(NamedTuple):
-    """The memory of a program, in bytes: what its arguments and results take, and at most its values in between."""
+    """The memory of a program, in bytes."""
 
+    #: Bytes of the arguments, of the results, and at most of the values in between.
     arguments: int
     results: int
     temporaries: int
 
     @property
     def peak(self) -> int:
-        """All of it together; results that take the place of donated arguments count twice."""
+        """All of it together; results in the memory of donated arguments count twice."""
         return self.arguments + self.results + self.temporaries
 
 
 class Output(NamedTuple):
-    """A result: an array that the program makes (by number), an argument, or a constant, in a shape."""
+    """An output of a program: an array that it computes, an argument, or a constant.
+
+    In a module that imports little, so that programs from the disk cache run without loading the compiler.
+    """
 
     made: int | None
     argument: int | None

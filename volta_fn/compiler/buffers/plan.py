@@ -1,9 +1,8 @@
-"""Plans: straight-line programs with buffer lifetimes solved.
+"""Plans: straight-line programs whose buffer lifetimes are solved, for NumPy.
 
-A plan's *registers* are reused as values die. A step may be told to write its result into an operand that dies there
-(`Step.into`), if the operand's memory is the plan's own: made by an earlier step, or donated by the caller, and shared with no
-view that lives on. Large values that are no results lie in one block of memory (`Step.places`), if the backend can write them there.
-The plan knows no backend.
+A plan's *registers* are reused as values die. A step may be told to write its result into an operand that dies there (`Step.into`), if the
+operand's memory is the plan's own: computed by an earlier step, or donated by the caller, and shared with no view that lives on. Large
+values that are no results lie in one block of memory (`Step.buffers`), if the backend can write them there.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, sub_j
 
 Operand = int | Literal
 
-#: Bytes of the smallest value that is worth a place in the block: the C library has memory for smaller ones at hand.
+#: Bytes of the smallest value that goes into the block: the C library has memory for smaller ones at hand.
 _LARGE = 1 << 14
 
 
@@ -33,19 +32,19 @@ class Step(NamedTuple):
     frees: tuple[int, ...]
     #: Position of the operand to overwrite with the result, if any.
     into: int | None
-    #: Numbers of the places in the plan's block where results go, None for those that get memory elsewhere; empty if all do.
-    places: tuple[int | None, ...]
+    #: Numbers of the buffers in the plan's block that results go to, None for those that get memory elsewhere; empty if all do.
+    buffers: tuple[int | None, ...]
 
 
-class Place(NamedTuple):
-    """Where an array lies in a plan's block of memory."""
+class BlockBuffer(NamedTuple):
+    """The offset and type of an array in a plan's block of memory."""
 
     offset: int
     aval: ShapedArray
 
 
 class Plan(NamedTuple):
-    """A program ready for a backend."""
+    """A program ready for NumPy."""
 
     inputs: tuple[int, ...]
     constants: tuple[tuple[int, Any], ...]
@@ -55,7 +54,7 @@ class Plan(NamedTuple):
     overwritten: tuple[int, ...]
     effectful: bool
     #: The arrays that lie in the block, and its size in bytes.
-    places: tuple[Place, ...]
+    buffers: tuple[BlockBuffer, ...]
     block: int
     #: When other values live that are neither arguments nor results.
     loose: tuple[Lifetime, ...]
@@ -66,7 +65,7 @@ Planner = Callable[[ClosedJaxpr], Plan]
 
 
 def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], Sequence[int]] = lambda eqn: ()) -> Plan:
-    """Assign registers, overwrites and places.
+    """Assign registers, overwrites and buffers to an optimized program.
 
     `writes` says which results of an equation the backend computes into memory that it is given.
     """
@@ -74,7 +73,10 @@ def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callabl
 
 
 class _Planner:
-    """Assigns registers in one pass over the equations, after one pass that finds when each memory block is last used."""
+    """Assigns registers in one pass over the equations.
+
+    A pass before it finds when each buffer is last used.
+    """
 
     def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], writes: Callable[[Equation], Sequence[int]]) -> None:
         self.closed = closed
@@ -93,7 +95,7 @@ class _Planner:
         self.count = 0
         self.overwritten: list[int] = []
         #: What lies in the block, and when; which of it a variable is.
-        self.placed: list[ShapedArray] = []
+        self.in_block: list[ShapedArray] = []
         self.lifetimes: list[Lifetime] = []
         self.homes: dict[Var, int] = {}
         self.loose: list[Lifetime] = []
@@ -123,7 +125,7 @@ class _Planner:
             self.block_end[base] = time
 
     def plan(self) -> Plan:
-        """The finished plan."""
+        """Return the finished plan."""
         jaxpr = self.closed.jaxpr
         inputs = tuple([self._take(v) for v in jaxpr.invars])
         constants = tuple([(self._take(v), c) for v, c in zip(jaxpr.constvars, self.closed.consts, strict=True)])
@@ -131,9 +133,9 @@ class _Planner:
         outputs = tuple([v if isinstance(v, Literal) else self.registers[v] for v in jaxpr.outvars])
         effectful = any(e.primitive.effectful for e in jaxpr.eqns)
         offsets, block = arrange(self.lifetimes)
-        places = tuple(map(Place, offsets, self.placed))
+        buffers = tuple(map(BlockBuffer, offsets, self.in_block))
         loose = tuple([life for life in self.loose if life.end < self.end])  # the others are results
-        return Plan(inputs, constants, tuple(steps), outputs, tuple(self.overwritten), effectful, places, block, loose)
+        return Plan(inputs, constants, tuple(steps), outputs, tuple(self.overwritten), effectful, buffers, block, loose)
 
     def _take(self, var: Var) -> int:
         if self.free:
@@ -147,17 +149,20 @@ class _Planner:
     def _step(self, time: int, eqn: Equation) -> Step:
         operands = tuple([v if isinstance(v, Literal) else self.registers[v] for v in eqn.invars])
         into = self._overwritable(time, eqn)
-        places = self._places(time, eqn, into)
+        buffers = self._buffers(time, eqn, into)
         dying = {v for v in eqn.invars if type(v) is Var and self.last_use[v] == time}
         dead = [self.registers[v] for v in dying if v not in self.closed.jaxpr.constvars] if dying else []
         results = tuple([self._take(v) for v in eqn.outvars])
         unused = [self.registers[v] for v in eqn.outvars if self.last_use[v] == time]
         for register in (*dead, *unused):
             heapq.heappush(self.free, register)
-        return Step(eqn, operands, results, (*dead, *unused), into, places)
+        return Step(eqn, operands, results, (*dead, *unused), into, buffers)
 
     def _overwritable(self, time: int, eqn: Equation) -> int | None:
-        """The operand that dies here, is the plan's own, and has the result's shape and dtype."""
+        """Return the operand to overwrite with the result, if any.
+
+        It dies here, is owned, and has the result's type.
+        """
         primitive, result = eqn.primitive, eqn.outvars[0].aval if eqn.outvars else None
         if result is None or not result.shape or not (primitive.inplace or primitive.overwrites is not None):
             return None
@@ -176,30 +181,30 @@ class _Planner:
                 return position
         return None
 
-    def _places(self, time: int, eqn: Equation, into: int | None) -> tuple[int | None, ...]:
-        """The places of results, unless an operand is overwritten."""
+    def _buffers(self, time: int, eqn: Equation, into: int | None) -> tuple[int | None, ...]:
+        """Assign buffers to results, unless an operand is overwritten."""
         if into is not None:
             self._inherit(eqn.outvars[0], eqn.invars[into])
         if into is not None or is_view(eqn):
             return ()
         written = self.writes(eqn)
-        places = [self._place(var, time, number in written) for number, var in enumerate(eqn.outvars)]
-        return tuple(places) if any(p is not None for p in places) else ()
+        buffers = [self._buffer(var, time, number in written) for number, var in enumerate(eqn.outvars)]
+        return tuple(buffers) if any(p is not None for p in buffers) else ()
 
-    def _place(self, var: Var, time: int, written: bool) -> int | None:
-        """The place of a result, if it gets one."""
+    def _buffer(self, var: Var, time: int, written: bool) -> int | None:
+        """Assign a result a buffer in the block, if it is large and can be written there."""
         life = Lifetime(time, self.block_end[var], var.aval.size * var.aval.dtype.itemsize)
         if written and life.bytes >= _LARGE and life.end < self.end:
-            self.homes[var] = len(self.placed)
-            self.placed.append(var.aval)
+            self.homes[var] = len(self.in_block)
+            self.in_block.append(var.aval)
             self.lifetimes.append(life)
-            return len(self.placed) - 1
+            return len(self.in_block) - 1
         self.loose_homes[var] = len(self.loose)
         self.loose.append(life)
         return None
 
     def _inherit(self, var: Var, old: Atom) -> None:
-        """Let a result have the memory of an operand."""
+        """Give a result the memory of an operand."""
         for values, homes in ((self.lifetimes, self.homes), (self.loose, self.loose_homes)):
             if isinstance(old, Var) and old in homes:
                 homes[var] = homes[old]
@@ -207,12 +212,15 @@ class _Planner:
 
 
 def bytes_of(aval: ShapedArray) -> int:
-    """The bytes of an array."""
+    """Return the bytes of an array."""
     return aval.size * aval.dtype.itemsize
 
 
 def most_temporaries(plan: Plan, make: Planner) -> int:
-    """The most bytes that values other than arguments and results take at a time; `make` plans the programs in steps."""
+    """Return the most bytes of values between arguments and results at a time.
+
+    `make` plans the programs in steps.
+    """
     changes = [0] * (len(plan.steps) + 1)
     for life in plan.loose:
         changes[life.begin] += life.bytes

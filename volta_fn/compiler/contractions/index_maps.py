@@ -1,8 +1,8 @@
-"""Contractions over index maps: ``y[s, m, n] = sum over k of a(s, m, k) b(s, k, n)``, all of them arrays of any layout.
+"""Contractions over index maps: ``y[s, m, n] = sum over k of a(s, m, k) b(s, k, n)``.
 
-Stacks of matrix products and correlations are both of this form. The operand's element that indices lead to is at the sum of how far each
-index walks. Where windows of a correlation leave its input, elements are zero: each *bound* is the coordinate along an axis, also a sum of
-walks, and has a range.
+Arrays may have any layout. Stacks of matrix products and correlations are both of this form. The operand's element that indices lead to is
+at the sum of how far each index walks. Where windows of a correlation leave its input, elements are zero: each *bound* is the coordinate
+along an axis, also a sum of walks, and has a range.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from volta_fn.compiler.contractions.matmul_problem import Axes, Problem, Walk, m
 
 
 class Bound(NamedTuple):
-    """A coordinate, at `start` plus the walks along the operand's outer and inner index, which must be in ``range(size)``."""
+    """A coordinate that must be in ``range(size)``.
+
+    It is `start` plus the walks along the operand's outer and inner index.
+    """
 
     start: int
     outer: Axes
@@ -28,10 +31,13 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Map:
-    """Where an operand's elements are: at `start` plus the walks of its indices. `outer` is m or n, `inner` the index summed over."""
+    """The index map of an operand: `start` plus the walks of its indices.
+
+    `outer` is m or n, `inner` the index summed over.
+    """
 
     dtype: np.dtype
-    #: Elements of the whole array.
+    #: Elements of the array.
     elements: int
     start: int
     stack: Walk
@@ -40,7 +46,10 @@ class Map:
     bounds: tuple[Bound, ...] = ()
 
     def fours(self, *, along_inner: bool) -> bool:
-        """Whether four neighbours along an index, the first number of which is a multiple of 4, lie together in memory, aligned."""
+        """Return True if four neighbours along an index are aligned together in memory.
+
+        The first number of the four is a multiple of 4.
+        """
         along, across = (self.inner, self.outer) if along_inner else (self.outer, self.inner)
         steps = [bound.inner if along_inner else bound.outer for bound in self.bounds]
         still = all(not step or step[-1] == 0 for step in steps)
@@ -49,7 +58,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Target:
-    """Where the results belong: at `start` plus the walks of their indices."""
+    """The index map of the results: `start` plus the walks of their indices."""
 
     dtype: np.dtype
     elements: int
@@ -60,7 +69,10 @@ class Target:
 
     @property
     def fours(self) -> bool:
-        """Whether four neighbours in a row, the first number of which is a multiple of 4, lie together in memory, aligned."""
+        """Whether four neighbours in a row are aligned together in memory.
+
+        The first number of the four is a multiple of 4.
+        """
         return self.elements % 4 == 0 and _in_fours(self.start, self.columns, (self.stack, self.rows))
 
 
@@ -73,7 +85,7 @@ def _in_fours(start: int, along: Walk, others: Sequence[Walk]) -> bool:
 
 @dataclass(frozen=True)
 class Contraction:
-    """The whole. `lhs` and `rhs` have stacks of the same sizes, and inner indices of the same sizes."""
+    """A contraction; operands have stacks and inner indices of the same sizes."""
 
     lhs: Map
     rhs: Map
@@ -81,37 +93,37 @@ class Contraction:
 
     @property
     def batch(self) -> int:
-        """How many products there are."""
+        """The number of products."""
         return self.lhs.stack.size
 
     @property
     def m(self) -> int:
-        """Rows of each."""
+        """The rows of each."""
         return self.lhs.outer.size
 
     @property
     def n(self) -> int:
-        """Columns of each."""
+        """The columns of each."""
         return self.rhs.outer.size
 
     @property
     def k(self) -> int:
-        """Terms of each sum."""
+        """The terms of each sum."""
         return self.lhs.inner.size
 
     @property
     def products(self) -> int:
-        """How many multiplications there are."""
+        """The number of multiplications."""
         return self.batch * self.m * self.n * self.k
 
     def swapped(self) -> Contraction:
-        """The same, with rows for columns and the left operand for the right one."""
+        """Return the contraction with rows and columns, and operands, swapped."""
         target = replace(self.target, rows=self.target.columns, columns=self.target.rows)
         return Contraction(self.rhs, self.lhs, target)
 
 
 def of_problem(problem: Problem) -> Contraction:
-    """A stack of matrix products, of arrays of which nothing else is part, as a contraction."""
+    """Return a stack of matrix products of complete arrays as a contraction."""
     batch, m, n = problem.batch, problem.m, problem.n
     maps = []
     for side in (problem.lhs, problem.rhs):
@@ -126,14 +138,15 @@ def _walk(size: int, stride: int) -> Walk:
 
 
 def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequence[int], *, deep: int = 16) -> Contraction:
-    """A correlation: rows are images and places, columns are outputs, and what is summed over is taps and channels.
+    """Return a correlation as a contraction.
 
-    `dtypes` and `elements` are those of x, w and y. What is a neighbour in x is one in the indices, too, as a rule; but channels come after
-    taps where there are more places than taps, if slices of `deep` channels do not meet different taps.
+    Rows are images and output positions, columns are outputs, and what is summed over is taps and channels. `dtypes` and `elements` are
+    those of x, w and y. Neighbours in x are neighbours in the indices, too, as a rule; but channels come after taps where there are more
+    output positions than taps, if slices of `deep` channels do not meet different taps.
     """
     axes, (xs, ws, ys) = c.axes, (c.x.strides, c.w.strides, c.y.strides)
     bounded = [i for i, axis in enumerate(axes) if not axis.inside]
-    places, terms = [c.images, *[axis.places for axis in axes]], [c.channels, *[axis.taps for axis in axes]]
+    rows_sizes, terms = [c.images, *[axis.places for axis in axes]], [c.channels, *[axis.taps for axis in axes]]
     by_place, by_tap = [axis.stride for axis in axes], [axis.dilation for axis in axes]
     rows = [[xs[1], *_times(by_place, xs[3:])], *_coordinates(by_place, bounded), [ys[1], *ys[3:]]]
     sums = [[xs[2], *_times(by_tap, xs[3:])], *_coordinates(by_tap, bounded), [ws[2], *ws[3:]]]
@@ -153,7 +166,7 @@ def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequenc
 
 
 def _coordinates(steps: Sequence[int], bounded: Sequence[int]) -> list[list[int]]:
-    """How the coordinates of the bounded axes walk: with that axis, and not with images or channels."""
+    """Return how the coordinates of the bounded axes walk: with that axis alone."""
     return [[0, *[step if i == j else 0 for j, step in enumerate(steps)]] for i in bounded]
 
 

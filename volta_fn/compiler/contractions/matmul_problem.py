@@ -1,7 +1,7 @@
-"""A contraction as a stack of matrix products ``C[m, n] = sum over k of A(m, k) B(k, n)``: how its indices walk through memory.
+"""A contraction as a stack of matrix products, and how its indices walk memory.
 
-The axes of an operand that become one index (m, k, n, or the number of the matrix in the stack) are merged where they lie in memory as one
-axis would. What is left is an *index map*: sizes and strides, the outermost first.
+``C[m, n] = sum over k of A(m, k) B(k, n)``. The axes of an operand that become one index (m, k, n, or the number of the matrix in the
+stack) are merged where they lie in memory as one axis would. What is left is an *index map*: sizes and strides, the outermost first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ Axes = tuple[int, ...]
 
 
 class Walk(NamedTuple):
-    """How an index moves through an array: the sizes of its axes (the same in all arrays it moves through) and strides in elements."""
+    """How an index moves through an array."""
 
+    #: Sizes of the index's axes (the same in all arrays it moves through), and their strides in elements.
     sizes: Axes
     strides: Axes
 
     @property
     def size(self) -> int:
-        """How many values the index has."""
+        """The number of values that the index has."""
         return prod(self.sizes)
 
     @property
@@ -33,7 +34,10 @@ class Walk(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """A stack of matrices in memory: `outer` is the index of its rows or columns (m or n), `inner` the one that is summed over."""
+    """A stack of matrices in memory.
+
+    `outer` is the index of its rows or columns (m or n), `inner` the one that is summed over.
+    """
 
     dtype: np.dtype
     stack: Walk
@@ -44,7 +48,7 @@ class Operand(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The stack of products. Both operands have stacks and inner indices of the same sizes."""
+    """A stack of products; operands have stacks and inner indices of the same sizes."""
 
     lhs: Operand
     rhs: Operand
@@ -52,33 +56,36 @@ class Problem(NamedTuple):
 
     @property
     def batch(self) -> int:
-        """How many products there are."""
+        """The number of products."""
         return self.lhs.stack.size
 
     @property
     def m(self) -> int:
-        """Rows of each."""
+        """The rows of each."""
         return self.lhs.outer.size
 
     @property
     def n(self) -> int:
-        """Columns of each."""
+        """The columns of each."""
         return self.rhs.outer.size
 
     @property
     def k(self) -> int:
-        """Terms of each sum."""
+        """The terms of each sum."""
         return self.lhs.inner.size
 
     def swapped(self) -> Problem:
-        """The product of the transposes, the other way round: the transpose of this one's result."""
+        """Return the product of the transposes: the transpose of this one's result."""
         return Problem(self.rhs, self.lhs, self.dtype)
 
 
 def problem_of(
     lhs_shape: Axes, rhs_shape: Axes, dimension_numbers: tuple[tuple[Axes, Axes], tuple[Axes, Axes]], dtypes: Sequence[np.dtype]
 ) -> Problem:
-    """The problem of `dot_general` for contiguous operands; `dtypes` are the operands' and the result's."""
+    """Return the problem of `dot_general` for contiguous operands.
+
+    `dtypes` are the operands' and the result's.
+    """
     (lhs_inner, rhs_inner), (lhs_stack, rhs_stack) = dimension_numbers
     shapes = lhs_shape, rhs_shape
     strides = contiguous_strides(lhs_shape), contiguous_strides(rhs_shape)

@@ -1,12 +1,12 @@
 """Winograd's transforms (after Toom and Cook): polynomials by their values at a few points.
 
-A correlation of m places with r taps along an axis meets n = m + r - 1 elements. Seen as polynomials, its operands are known from their
+A correlation of m outputs with r taps along an axis meets n = m + r - 1 elements. Seen as polynomials, its operands are known from their
 values at n points, one of them infinity, where multiplying is n products instead of m r. Here n is 4 (the points 0, 1, -1) or 6 (and 2,
 -2), as in Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016):
 
     y = A' ((B' x) * (G w)),  A'[j, i] = p_i ** j,  G[i, k] = f_i * p_i ** k
 
-and at infinity only the last place and the last tap count.
+and at infinity only the last output and the last tap count.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ T = TypeVar("T")
 
 
 class Algebra(Protocol[T]):
-    """Arithmetic with known factors, of whatever a code generator computes with."""
+    """Arithmetic with known factors, on whatever a code generator computes with."""
 
     def plus(self, x: T, y: T) -> T:
-        """x + y"""
+        """Return x + y."""
 
     def minus(self, x: T, y: T) -> T:
-        """x - y"""
+        """Return x - y."""
 
     def more(self, x: T, factor: float, y: T) -> T:
-        """x + factor y"""
+        """Return x + factor y."""
 
     def times(self, factor: float, x: T) -> T:
-        """factor x"""
+        """Return factor x."""
 
 
 def of_input(a: Algebra[T], x: Sequence[T]) -> list[T]:
-    """B' x: n elements of the input."""
+    """Return B' x for n elements of the input."""
     if len(x) == 4:
         return [a.minus(x[0], x[2]), a.plus(x[1], x[2]), a.minus(x[2], x[1]), a.minus(x[3], x[1])]
     even, odd = a.more(x[4], -4, x[2]), a.more(x[3], -4, x[1])
@@ -47,7 +47,7 @@ def of_input(a: Algebra[T], x: Sequence[T]) -> list[T]:
 
 
 def of_taps(a: Algebra[T], w: Sequence[T], count: int) -> list[T]:
-    """G w: r taps, at `count` points."""
+    """Return G w for r taps, at `count` points."""
     found = []
     for point, factor in zip(_POINTS[count], _FACTORS[count], strict=True):
         found.append(_combined(a, [factor * point**k for k in range(len(w))], w))
@@ -55,7 +55,7 @@ def of_taps(a: Algebra[T], w: Sequence[T], count: int) -> list[T]:
 
 
 def _combined(a: Algebra[T], factors: Sequence[float], xs: Sequence[T]) -> T:
-    """The sum of factors, the first of which is not 0, times values."""
+    """Return the sum of factors, the first of which is not 0, times values."""
     total = a.times(factors[0], xs[0])
     for factor, x in zip(factors[1:], xs[1:], strict=True):
         if factor:
@@ -63,19 +63,19 @@ def _combined(a: Algebra[T], factors: Sequence[float], xs: Sequence[T]) -> T:
     return total
 
 
-def to_places(a: Algebra[T], values: Sequence[T], places: int) -> list[T]:
-    """A' times values at all points: the sums at the places."""
+def to_outputs(a: Algebra[T], values: Sequence[T], outputs: int) -> list[T]:
+    """Return A' times values at all points: the sums of the outputs."""
     pairs = [(values[i], values[i + 1]) for i in range(1, len(values) - 1, 2)]
     sums, differences = [a.plus(x, y) for x, y in pairs], [a.minus(x, y) for x, y in pairs]
     found = []
-    for j in range(places):
+    for j in range(outputs):
         terms = differences if j % 2 else sums
         total = terms[0]
         if len(terms) > 1:
             total = a.more(total, 2**j, terms[1])
         if j == 0:
             total = a.plus(total, values[0])
-        if j == places - 1:
+        if j == outputs - 1:
             total = a.plus(total, values[-1])
         found.append(total)
     return found

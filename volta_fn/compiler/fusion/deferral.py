@@ -1,4 +1,7 @@
-"""Kernels moved to later positions, next to others that do not depend on them, so that a target can fuse them horizontally."""
+"""Kernels moved to later positions, next to others that do not depend on them.
+
+There a target can fuse them horizontally.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +42,20 @@ def defer_small_kernels(found: FusedProgram, is_small: Callable[[Kernel], bool])
 
 
 class DeferralPolicy(NamedTuple):
-    """Which matrix products to defer, how many bytes of operands may be kept for them, and how many products make it worthwhile."""
+    """Which matrix products to defer, and when that is worthwhile."""
 
     is_small: Callable[[Kernel], bool]
+    #: Bytes of operands that may be kept for deferred products.
     max_bytes: int
     min_products: int
 
 
 def defer_products(found: FusedProgram, policy: DeferralPolicy) -> FusedProgram:
-    """Move small matrix products that no other product depends on next to the last of them, so that one dispatch computes them all.
+    """Move small matrix products to the end, to run in one dispatch.
 
-    Such are the gradients of weights: where they are, they would stand between products that depend on each other. Their operands must
-    be kept until then, so only the last of them are deferred, as far as memory permits. Programs of control flow stay as they are.
+    These are products that no other product depends on, as the gradients of weights: where they are, they would stand between products
+    that depend on each other. Their operands must be kept until then, so only the last of them are deferred, as far as memory permits.
+    Programs of control flow stay as they are.
     """
     chosen = set() if found.nested else _independent_products(found, policy)
     nodes = found.nodes
@@ -66,7 +71,7 @@ def defer_products(found: FusedProgram, policy: DeferralPolicy) -> FusedProgram:
 
 
 def _independent_products(found: FusedProgram, policy: DeferralPolicy) -> set[int]:
-    """Return the numbers of the last small products that no product, and no equation, depends on."""
+    """Return the last small products that no product or equation depends on."""
     needed: set[Var] = set()
     chosen: set[int] = set()
     budget = policy.max_bytes

@@ -1,4 +1,4 @@
-"""Stores of a value that is several outputs of a program, once for each, so that it need not be copied."""
+"""A value that is several outputs is stored once for each, not copied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
 
 
 def duplicate_outputs(found: FusedProgram, most: int) -> FusedProgram:
-    """Give every output that aliases another its own variable and store in the kernel that computes it.
+    """Store an output that aliases another separately, in the kernel that computes it.
 
     Only in control flow, whose outputs are stored separately. No kernel gets more than `most` buffers.
     """

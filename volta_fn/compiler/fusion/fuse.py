@@ -1,11 +1,11 @@
 """Fusion: which equations of a program become which kernels.
 
-One pass over the equations in their order. Views are not computed at all: whoever reads one reads what it shows at another index. An
-equation that computes joins the kernel (`Group`) that made its operands, or that reads them, if the group's loop can compute it where it
-has the operands at hand; what a group has computed is never computed again. Groups whose results meet in an equation become one group.
+One pass over the equations in their order. Views are not computed at all: a consumer of one reads its operand at another index. An
+equation that computes joins the kernel (`Group`) that produced its operands, or that reads them, if the group's loop can compute it where
+it has the operands at hand; what a group has computed is never computed again. Groups whose results meet in an equation become one group.
 
-Groups stand in an order, and a group reads only what stands before it, so no two wait for each other: an equation joins a group only if
-its other operands come from before that group, and two groups merge only if one can move to the other's position.
+Groups have an order, and a group reads only what comes before it, so that there is no cycle: an equation joins a group only if its other
+operands come from before that group, and two groups merge only if one can move to the other's position.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ _DEEPEST_VIEW = 16
 
 
 def fuse(closed: ClosedJaxpr, target: Target) -> FusedProgram:
-    """Group the equations of a program, whose calls are inlined, into kernels for a target."""
+    """Group the equations of a program, whose calls are inlined, into kernels."""
     return _Fuser(dce_jaxpr(closed), target).fused()
 
 
 def row_bound(program: ClosedJaxpr) -> set[Var]:
-    """The variables that lead, through elementwise operations and views of all of them, to a reduction along their last dimension."""
+    """Return the variables that lead to a reduction along their last dimension.
+
+    They do so through elementwise operations and views that keep the number of elements.
+    """
     found: set[Var] = set()
     for eqn in reversed(program.eqns):
         if reduces_rows(eqn):
@@ -59,18 +62,18 @@ class _Fuser:
         self.views: dict[Var, Equation] = {}
         self.depth: dict[Var, int] = {}
         self.numbers: dict[Var, int] = {}
-        #: Who makes a variable: a group, or the position of an equation.
+        #: The producer of a variable: a group, or the position of an equation.
         self.producers: dict[Var, Group | int] = {}
         #: The last group that loads a variable.
         self.readers: dict[Var, Group] = {}
         self.items: list[Group | Equation | None] = []
-        #: What products multiply, which is not computed again while it is read.
+        #: Operands of products, which are not recomputed, because products read them many times.
         self.multiplied: set[Atom] = set()
         self.kernels = Kernels()
         self.row_bound = row_bound(program)
 
     def fused(self) -> FusedProgram:
-        """Go over the equations, then lower the groups."""
+        """Group the equations, then lower the groups."""
         for number, eqn in enumerate(self.program.eqns):
             for out in eqn.outvars:
                 self.numbers[out] = number
@@ -84,11 +87,11 @@ class _Fuser:
         return FusedProgram(self.program, emit([item for item in self.items if item is not None], outputs, self.most))
 
     def equation(self, eqn: Equation) -> None:
-        """Find a place for the next equation."""
+        """Fuse the next equation, or keep it as it is."""
         if is_product(eqn):
             self.product(eqn)
         elif not is_lowered(eqn) or not self.target.computes(eqn) or self.reads_too_much(eqn):
-            self.apart(eqn)
+            self.keep(eqn)
         elif is_view(eqn) or eqn.primitive.name == "iota":
             self.view(eqn)
         elif eqn.primitive.name in ("pad", "concatenate"):
@@ -99,7 +102,10 @@ class _Fuser:
     # who stands where
 
     def base(self, atom: Atom) -> Var | None:
-        """The variable in memory, or in a group, that a variable is or shows; None for literals and the like."""
+        """Return the variable in memory, or in a group, that a variable is or shows.
+
+        None for literals and the like.
+        """
         while isinstance(atom, Var) and atom in self.views:
             invars = self.views[atom].invars
             if not invars:
@@ -108,23 +114,23 @@ class _Fuser:
         return atom if isinstance(atom, Var) else None
 
     def position(self, var: Var) -> int:
-        """The position of what makes a variable; -1 for inputs."""
+        """Return the position of a variable's producer; -1 for inputs."""
         producer = self.producers.get(var, -1)
         return producer.position if isinstance(producer, Group) else producer
 
     def bases(self, eqn: Equation) -> list[Var]:
-        """What an equation reads, without repetition."""
+        """Return the variables that an equation reads in the end, without repetition."""
         found = [self.base(v) for v in eqn.invars]
         return list(dict.fromkeys([v for v in found if v is not None]))
 
     def reads_too_much(self, eqn: Equation) -> bool:
-        """Whether the equation alone needs more buffers than a kernel may have."""
+        """Return True if the equation alone needs more buffers than a kernel may have."""
         return len(eqn.invars) >= self.most and len(self.bases(eqn)) >= self.most
 
     # views, and equations that stay equations
 
     def view(self, eqn: Equation) -> None:
-        """Note a view; what it shows is put in memory if indices cannot say what the view does."""
+        """Note a view; store its operand first if indices cannot express it."""
         (out,) = eqn.outvars
         operand = eqn.invars[0] if eqn.invars else None
         depth = self.depth.get(operand, 0) + 1 if isinstance(operand, Var) else 0
@@ -137,13 +143,16 @@ class _Fuser:
             self.join_as_output(eqn)
 
     def is_stored_transposed(self, eqn: Equation) -> bool:
-        """Whether a view is a transpose of a product that nobody else reads: storing the product in another order costs nothing."""
-        (operand,) = eqn.invars or (None,)
-        maker = self.producers.get(operand) if eqn.primitive.name == "transpose" and isinstance(operand, Var) else None
-        return isinstance(maker, Group) and maker.is_product and self.is_only_use(eqn) and maker.walks_free_axes(eqn)
+        """Return True for the only use of a product, if that is a transpose.
 
-    def apart(self, eqn: Equation) -> None:
-        """An equation of its own, not in a kernel."""
+        Storing the product in another order costs nothing.
+        """
+        (operand,) = eqn.invars or (None,)
+        producer = self.producers.get(operand) if eqn.primitive.name == "transpose" and isinstance(operand, Var) else None
+        return isinstance(producer, Group) and producer.is_product and self.is_only_use(eqn) and producer.walks_free_axes(eqn)
+
+    def keep(self, eqn: Equation) -> None:
+        """Keep an equation as it is, in no kernel."""
         for atom in eqn.invars:
             self.materialise(atom)
         for out in eqn.outvars:
@@ -151,15 +160,20 @@ class _Fuser:
         self.items.append(eqn)
 
     def product(self, eqn: Equation) -> None:
-        """A product begins a group, if the backend has it as a kernel; operands are read through views where that is as good."""
+        """Begin a group with a product, if the target has it as a kernel.
+
+        Operands are read through views where that is as good.
+        """
         loop = product_loop(eqn)
         is_sum = bool(loop.reduced) and 0 not in loop.sizes
-        far: list[Atom] = [v for v in eqn.invars if is_sum and v in self.views and self.base(v) is not None and self.contracts(loop, [v])]
+        through_views: list[Atom] = [
+            v for v in eqn.invars if is_sum and v in self.views and self.base(v) is not None and self.contracts(loop, [v])
+        ]
         for atom in eqn.invars:
-            if atom not in far:
+            if atom not in through_views:
                 self.materialise(atom)
-        if not is_sum or not self.contracts(loop, far):
-            self.apart(eqn)
+        if not is_sum or not self.contracts(loop, through_views):
+            self.keep(eqn)
             return
         group = Group(len(self.items), loop.sizes)
         self.items.append(group)
@@ -167,7 +181,7 @@ class _Fuser:
         self.multiplied.update(self.bases(eqn))
 
     def contracts(self, loop: Loop, through: list[Atom]) -> bool:
-        """Whether the backend has a product that reads some of its operands through views as a kernel."""
+        """Return True if the target has a product with these views as a kernel."""
         views: dict[Var, Equation] = {}
         for atom in through:
             while isinstance(atom, Var) and atom in self.views:
@@ -179,7 +193,7 @@ class _Fuser:
             return False
 
     def materialise(self, atom: Atom) -> None:
-        """See to it that a variable is in memory from now on."""
+        """Ensure that a variable is in memory from now on."""
         if not isinstance(atom, Var):
             return
         eqn = self.views.get(atom)
@@ -191,14 +205,14 @@ class _Fuser:
             return
         if is_alias(eqn) and not (self.is_only_use(eqn) and self.join_as_output(eqn)):
             del self.views[atom]
-            self.apart(eqn)
+            self.keep(eqn)
             return
         if atom in self.views and not self.join_as_output(eqn):
             self.new_group(eqn)
         self.materialise(atom)
 
     def is_only_use(self, eqn: Equation) -> bool:
-        """Whether nobody else reads the operand of a view."""
+        """Return True if nothing else reads the operand of a view."""
         (operand,) = eqn.invars
         return isinstance(operand, Var) and self.uses[operand] == 1
 
@@ -209,16 +223,16 @@ class _Fuser:
         producer = None if base is None else self.producers.get(base)
         if not isinstance(producer, Group):
             return False
-        place = producer.find_place(out, self.views)
-        if place is None or not producer.can_store(place, out.aval.shape) or self.buffers_with(producer, self.bases(eqn)) > self.most:
+        index = producer.find_place(out, self.views)
+        if index is None or not producer.can_store(index, out.aval.shape) or self.buffers_with(producer, self.bases(eqn)) > self.most:
             return False
         if len(producer.steps) >= self.longest:
             return False
-        self.join_group(producer, eqn, producer.store_index(place))
+        self.join_group(producer, eqn, producer.store_index(index))
         return True
 
     def joining(self, eqn: Equation) -> None:
-        """A pad or a concatenation begins a group, if indices can say what it does."""
+        """Begin a group with a pad or a concatenation, if indices can express it."""
         (out,) = eqn.outvars
         sizes, index = loop_over(out.aval.shape)
         loop = Loop(sizes, frozenset(), (Step(eqn, index),), ((out, index),))
@@ -226,12 +240,12 @@ class _Fuser:
             for atom in eqn.invars:
                 self.materialise(atom)
             if not self._is_affine(loop):
-                self.apart(eqn)
+                self.keep(eqn)
                 return
         self.new_group(eqn)
 
     def _is_affine(self, loop: Loop) -> bool:
-        """Whether a loop can be a kernel, its operands read through views."""
+        """Return True if a loop can be a kernel, its operands read through views."""
         try:
             lower(loop, self.views)
         except NotAffine:
@@ -241,27 +255,30 @@ class _Fuser:
     # groups
 
     def new_group(self, eqn: Equation) -> None:
-        """Begin a group with an equation, and with what is computed of its operands per row of the new loop."""
+        """Begin a group with an equation, and with its operands per row of the new loop."""
         sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else eqn.outvars[0].aval.shape)
         group = Group(len(self.items), sizes)
         self.items.append(group)
         for base in self.bases(eqn):
-            maker = self.producers.get(base)
-            if isinstance(maker, Group) and maker.reduced is None and maker.first_reader >= group.position:
-                row = math.prod(sizes[len(maker.sizes) :])
-                if 0 < len(maker.sizes) < len(sizes) and row <= self.target.capabilities.longest_row:
-                    self.merged(maker, group, eqn, index)
+            producer = self.producers.get(base)
+            if isinstance(producer, Group) and producer.reduced is None and producer.first_reader >= group.position:
+                row = math.prod(sizes[len(producer.sizes) :])
+                if 0 < len(producer.sizes) < len(sizes) and row <= self.target.capabilities.longest_row:
+                    self.merged(producer, group, eqn, index)
         self.join_group(group, eqn, index)
 
     def join(self, eqn: Equation) -> bool:
-        """Put an equation into a group that makes or reads its operands; False if none can take it."""
+        """Add an equation to a group that produces or reads its operands.
+
+        Return False if no group can take it.
+        """
         shown = [self.base(v) for v in eqn.invars]
         bases = list(dict.fromkeys([v for v in shown if v is not None]))
-        makers = {id(g): g for v in bases if isinstance(g := self.producers.get(v), Group)}
-        readers = {id(g): g for v in bases if (g := self.readers.get(v)) is not None and id(g) not in makers}
-        candidates = sorted(makers.values(), key=lambda g: -g.position) + sorted(readers.values(), key=lambda g: -g.position)
+        producers = {id(g): g for v in bases if isinstance(g := self.producers.get(v), Group)}
+        readers = {id(g): g for v in bases if (g := self.readers.get(v)) is not None and id(g) not in producers}
+        candidates = sorted(producers.values(), key=lambda g: -g.position) + sorted(readers.values(), key=lambda g: -g.position)
         for group in candidates:
-            if self.items[group.position] is not group:  # it became part of another candidate
+            if self.items[group.position] is not group:  # another candidate absorbed it
                 continue
             index = self.index_in(group, eqn, shown)
             for other in candidates:
@@ -276,9 +293,12 @@ class _Fuser:
         return False
 
     def index_in(self, group: Group, eqn: Equation, shown: list[Var | None]) -> Index | None:
-        """Where a group can compute an equation, whose operands show these variables, if anywhere."""
+        """Return the index at which a group can compute an equation, if any.
+
+        `shown` are the variables that the operands show.
+        """
         if group.row_bound and group.reduced is None and reduces(eqn) and not reduces_rows(eqn):
-            return None  # it would turn a loop over rows into one over columns
+            return None  # it would make a loop over columns of one over rows
         produced = [base is not None and self.producers.get(base) is group for base in shown]
         index = group.index_of(eqn, produced, self.views)
         if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
@@ -317,19 +337,19 @@ class _Fuser:
             producer.first_reader = min(producer.first_reader, group.position)
 
     def buffers_with(self, group: Group, bases: list[Var]) -> int:
-        """How many buffers the group is known to need if it takes an equation that reads these variables."""
+        """Return how many buffers the group needs if it takes an equation."""
         new = [v for v in bases if v not in group.reads and self.producers.get(v) is not group]
         return len(group.reads) + len(new) + len(group.required) + 1
 
     # merging
 
     def merged(self, guest: Group, host: Group, eqn: Equation, index: Index) -> Group:
-        """Two groups that meet in an equation as one, if they can be; else the host."""
+        """Merge two groups that meet in an equation, if possible; else return the host."""
         union = union_of(guest, host, eqn, index, self.views)
         return host if union is None else self.united(guest, host, union)
 
     def united(self, guest: Group, host: Group, union: Union) -> Group:
-        """Two groups whose loops are one as one, if their order and their number of buffers allow it; else the host."""
+        """Merge two groups, if their order and buffers allow it; else return the host."""
         early, late = sorted((guest, host), key=lambda g: g.position)
         up = all(self.position(v) <= early.position for v in late.reads)
         down = early.first_reader >= late.position
@@ -353,11 +373,11 @@ class _Fuser:
         return host
 
     def buffers_together(self, guest: Group, host: Group) -> int:
-        """How many buffers two groups, neither of which reads from the other, are known to need as one."""
+        """Return how many buffers two groups need as one; neither reads from the other."""
         return len(guest.reads.keys() | host.reads.keys()) + len(guest.required) + len(host.required)
 
     def merge_columns(self) -> None:
-        """Merge reductions over columns of the same arrays, which no equation brought together."""
+        """Merge reductions over columns of the same arrays that no equation joined."""
         readers: dict[Var, list[Group]] = {}
         for item in self.items:
             if not isinstance(item, Group) or item.reduced is None:
@@ -368,7 +388,7 @@ class _Fuser:
                 others.append(item)
 
     def _merge_with_first(self, others: Sequence[Group], group: Group) -> None:
-        """Merge a group with the first of some others that are still there and reduce over the same columns."""
+        """Merge a group with the first of others that reduces over the same columns."""
         for other in others:
             union = union_of_columns(other, group) if self.items[other.position] is other and other is not group else None
             if union is not None:

@@ -1,10 +1,10 @@
-"""Groups: kernels while they are put together from equations.
+"""Groups: kernels under construction.
 
-A group is a loop over *axes*. Every variable that it computes has a *place*: the index at which the loop computes it. A variable that it
-only reads may have one too, which then is a proposal where to compute what is made of it. Places of views follow from those of what they
-show (`Group.find_place`); an axis is split where a reshape cuts through it.
+A group is a loop over *axes*. Every variable that it computes has an *index*: where in the loop it is computed. A variable that it only
+reads may have one too, which then proposes where to compute its consumers. Indices of views follow from those of what they show
+(`Group.find_index`); an axis is split where a reshape cuts through it.
 
-Before the first reduction the inner axes are not decided (`inner` is None) and every variable is computed once per turn of the whole
+Before the first reduction the reduction axes are undecided (`reduced` is None) and every variable is computed once per iteration of the
 loop. The first reduction decides: from then on variables are per element of a row, or per row.
 """
 
@@ -25,7 +25,7 @@ Views = Mapping[Var, Equation]
 
 
 class Group:
-    """A kernel to be, at a position in the order of a program's kernels."""
+    """A kernel under construction, at a position in the order of a program's kernels."""
 
     def __init__(self, position: int, sizes: tuple[int, ...]) -> None:
         self.position = position
@@ -33,7 +33,7 @@ class Group:
         self.reduced: frozenset[int] | None = None
         #: Equations by their number in the program.
         self.steps: dict[int, Step] = {}
-        self.places: dict[Var, PartialIndex] = {}
+        self.indices: dict[Var, PartialIndex] = {}
         #: Variables that the loop computes, and how.
         self.members: dict[Var, Equation] = {}
         #: Variables that it loads.
@@ -55,36 +55,39 @@ class Group:
 
     @property
     def row(self) -> frozenset[int]:
-        """The inner axes, as far as they are decided."""
+        """The reduction axes, as far as they are decided."""
         return self.reduced or frozenset()
 
     def size_of(self, axes: frozenset[int]) -> int:
-        """The number of turns of the loop over some of the axes."""
+        """Return the number of iterations of the loop over some of the axes."""
         return math.prod(self.sizes[a] for a in axes)
 
     def split(self, request: SplitAxis) -> None:
-        """Split an axis in two, wherever it is spoken of."""
+        """Split an axis in two in all indices."""
         self.sizes, axes = split(self.sizes, request)
         self.rename(axes)
 
     def rename(self, axes: Mapping[int, Affine]) -> None:
         """Write every index in terms of other axes."""
-        self.places = {v: tuple([None if i is None else i.replaced(axes) for i in place]) for v, place in self.places.items()}
+        self.indices = {v: tuple([None if i is None else i.replaced(axes) for i in index]) for v, index in self.indices.items()}
         self.steps = {n: Step(s.eqn, tuple([i.replaced(axes) for i in s.at])) for n, s in self.steps.items()}
         if self.reduced is not None:
             self.reduced = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduced])
 
-    # places
+    # indices
 
-    def find_place(self, atom: Atom, views: Views) -> PartialIndex | None:
-        """The place of a variable, or of what it is a view of, if the loop has one; it may split axes."""
+    def find_index(self, atom: Atom, views: Views) -> PartialIndex | None:
+        """Return the index of a variable, or of what it is a view of, if there is one.
+
+        This may split axes.
+        """
         if isinstance(atom, Literal):
             return (None,) * len(atom.aval.shape)
-        found = self.places.get(atom)
+        found = self.indices.get(atom)
         if found is not None or atom not in views or not views[atom].invars or not atom.aval.size:
             return found
         eqn = views[atom]
-        shown = self.find_place(eqn.invars[0], views)
+        shown = self.find_index(eqn.invars[0], views)
         while shown is not None and found is None:
             try:
                 found = view_index(eqn, shown, self.sizes)
@@ -92,34 +95,40 @@ class Group:
                     return None
             except SplitAxis as request:
                 self.split(request)
-                shown = self.find_place(eqn.invars[0], views)
+                shown = self.find_index(eqn.invars[0], views)
             except NotAffine:
                 return None
         if found is not None:
-            self.places[atom] = found
+            self.indices[atom] = found
         return found
 
     def index_of(self, eqn: Equation, produced: list[bool], views: Views) -> Index | None:
-        """Where the loop can compute an equation, of whose operands it computes some (`produced`) itself; None if nowhere."""
+        """Return where the loop can compute an equation; None if nowhere.
+
+        `produced` marks the operands that the loop computes itself.
+        """
         if 0 in self.sizes:
             return None
         sizes = None
-        while sizes is not self.sizes:  # until no place needs an axis split, so that the places found hold together
+        while sizes is not self.sizes:  # until no index needs an axis split, so that the indices found hold together
             sizes = self.sizes
-            places = [self.find_place(atom, views) for atom in eqn.invars]
-        if any(own and place is None for own, place in zip(produced, places, strict=True)):
+            indices = [self.find_index(atom, views) for atom in eqn.invars]
+        if any(own and index is None for own, index in zip(produced, indices, strict=True)):
             return None
         if reduces(eqn):
-            return self._index_of_reduction(eqn, places[0])
-        return self._index_of_elementwise(eqn, places, produced)
+            return self._index_of_reduction(eqn, indices[0])
+        return self._index_of_elementwise(eqn, indices, produced)
 
-    def _index_of_elementwise(self, eqn: Equation, places: list[PartialIndex | None], produced: list[bool]) -> Index | None:
-        """The index that the places of the operands agree on, above all of those that the loop itself computes."""
+    def _index_of_elementwise(self, eqn: Equation, indices: list[PartialIndex | None], produced: list[bool]) -> Index | None:
+        """Return the index that the operands' indices agree on.
+
+        Those of operands that the loop itself computes must agree.
+        """
         shape = eqn.outvars[0].aval.shape
         result: list[Affine | None] = [ZERO if n == 1 else None for n in shape]
-        ordered = sorted([(not own, p) for p, own in zip(places, produced, strict=True) if p is not None], key=itemgetter(0))
-        for read, place in ordered:
-            for d, affine in enumerate(place, len(shape) - len(place)):
+        ordered = sorted([(not own, p) for p, own in zip(indices, produced, strict=True) if p is not None], key=itemgetter(0))
+        for read, index in ordered:
+            for d, affine in enumerate(index, len(shape) - len(index)):
                 if shape[d] == 1 or affine is None:
                     continue
                 if result[d] is None:
@@ -127,10 +136,10 @@ class Group:
                 elif not read and result[d] != affine:
                     return None
         index = self._completed(result, shape)
-        return index if index is not None and self._is_place(index, shape) else None
+        return index if index is not None and self._is_index(index, shape) else None
 
     def _completed(self, partial: list[Affine | None], shape: Shape) -> Index | None:
-        """An index with its unknown dimensions along the row, if they are as long as it."""
+        """Fill the unknown dimensions of an index with the row, if they are as long."""
         unknown = [d for d, i in enumerate(partial) if i is None]
         row = sorted(self.row)
         if not unknown:
@@ -147,11 +156,11 @@ class Group:
         filled = dict(zip(unknown, guess, strict=True))
         return tuple([filled[d] if i is None else i for d, i in enumerate(partial)])
 
-    def _index_of_reduction(self, eqn: Equation, place: PartialIndex | None) -> Index | None:
+    def _index_of_reduction(self, eqn: Equation, index: PartialIndex | None) -> Index | None:
         shape = eqn.invars[0].aval.shape
-        if place is None or any(i is None and n != 1 for i, n in zip(place, shape, strict=True)):
+        if index is None or any(i is None and n != 1 for i, n in zip(index, shape, strict=True)):
             return None
-        index = tuple([ZERO if i is None else i for i in place])
+        index = tuple([ZERO if i is None else i for i in index])
         reduced = known(tuple([index[a] for a in eqn.params["axes"]]))
         if len(known(index)) != len(self.sizes) or not _is_bijective(index, shape, self.sizes) or self.reduced not in (None, reduced):
             return None
@@ -161,32 +170,38 @@ class Group:
                 return None
         return index
 
-    def _is_place(self, index: Index, shape: Shape) -> bool:
-        """Whether the loop visits each element, once per turn of all axes, or once per row."""
-        return _is_place(index, shape, self.sizes, self.row)
+    def _is_index(self, index: Index, shape: Shape) -> bool:
+        """Return True if the loop visits each element, once per iteration or once per row."""
+        return _is_index(index, shape, self.sizes, self.row)
 
-    def can_store(self, place: PartialIndex, shape: Shape) -> bool:
-        """Whether the loop visits each element of an array at this place just once."""
-        whole = all(i is not None or n == 1 for i, n in zip(place, shape, strict=True))
-        return whole and self._is_place(self.store_index(place), shape)
+    def can_store(self, index: PartialIndex, shape: Shape) -> bool:
+        """Return True if the loop visits each element of an array at this index just once."""
+        is_complete = all(i is not None or n == 1 for i, n in zip(index, shape, strict=True))
+        return is_complete and self._is_index(self.store_index(index), shape)
 
-    def store_index(self, place: PartialIndex) -> Index:
-        """A place as an index; dimensions along which the array repeats have one element."""
-        return tuple([ZERO if i is None else i for i in place])
+    def store_index(self, index: PartialIndex) -> Index:
+        """Complete an index; dimensions along which the array repeats have one element."""
+        return tuple([ZERO if i is None else i for i in index])
 
     def follows(self, index: Index) -> bool:
-        """Whether the loop goes through an array in row-major order: what only shares a load with a loop over columns stays alone."""
+        """Return True if the loop visits an array in row-major order.
+
+        What only shares a load with a loop over columns stays separate.
+        """
         is_inner = [bool(i.axes & self.row) for i in index if i.terms]
         return len(known(index)) == len(self.sizes) and is_inner == sorted(is_inner)
 
     def walks_free_axes(self, eqn: Equation) -> bool:
-        """Whether the last dimension of a transpose of a product's result goes along rows or columns, not from product to product."""
+        """Return True if the last dimension of a transposed product is rows or columns.
+
+        Else it goes from product to product.
+        """
         product = next(step for step in self.steps.values() if is_product(step.eqn))
         stacked = len(product.eqn.params["dimension_numbers"][1][0])
         free = known(product.at[stacked : len(product.eqn.outvars[0].aval.shape)])
         (operand,) = eqn.invars
-        place = self.places[operand] if isinstance(operand, Var) else ()
-        last = [known((place[d],)) for d in eqn.params["permutation"] if place[d] is not None]
+        index = self.indices[operand] if isinstance(operand, Var) else ()
+        last = [known((index[d],)) for d in eqn.params["permutation"] if index[d] is not None]
         return bool(last) and last[-1] <= free
 
     # growth
@@ -195,36 +210,39 @@ class Group:
         """Compute an equation at an index."""
         (out,) = eqn.outvars
         self.steps[number] = Step(eqn, index)
-        if is_product(eqn):  # whose operands are no places for others: it reads them over and over
+        if is_product(eqn):  # whose operands are no indices for others: it reads them over and over
             rank = len(out.aval.shape)
             self.is_product = True
             self.reduced = known(index[rank:])
             index = index[:rank]
         for atom in () if is_product(eqn) else eqn.invars:
-            if isinstance(atom, Var) and atom not in self.places:
+            if isinstance(atom, Var) and atom not in self.indices:
                 at = index if reduces(eqn) else broadcast_index(index, atom.aval.shape) if len(atom.aval.shape) <= len(index) else None
                 if at is not None and self._fits(at, atom.aval.shape):
-                    self.places[atom] = tuple([None if n == 1 else i for i, n in zip(at, atom.aval.shape, strict=True)])
+                    self.indices[atom] = tuple([None if n == 1 else i for i, n in zip(at, atom.aval.shape, strict=True)])
         if reduces(eqn):
             axes = eqn.params["axes"]
             self.reduced = known(tuple([index[a] for a in axes]))
             index = tuple([i for d, i in enumerate(index) if d not in axes])
         self.members[out] = eqn
-        self.places[out] = tuple([None if n == 1 else i for i, n in zip(index, out.aval.shape, strict=True)])
+        self.indices[out] = tuple([None if n == 1 else i for i, n in zip(index, out.aval.shape, strict=True)])
 
     def _fits(self, index: Index, shape: Shape) -> bool:
         return len(index) == len(shape) and all(self.size_of(i.axes) == n for i, n in zip(index, shape, strict=True))
 
     def is_per_row(self, atom: Atom) -> bool:
-        """Whether a member (or a view of one) is computed per row, after a reduction has decided what a row is."""
-        place = self.places.get(atom) if isinstance(atom, Var) else None
-        return place is not None and bool(self.reduced) and not known(place) & self.row
+        """Return True if a member, or a view of one, is computed per row."""
+        index = self.indices.get(atom) if isinstance(atom, Var) else None
+        return index is not None and bool(self.reduced) and not known(index) & self.row
 
     def absorb(self, other: Group, axes: Mapping[int, int]) -> None:
-        """Take over all of another group, whose axes are called `axes` here, except for what it says of rows."""
+        """Take over the contents of another group, except for its rows.
+
+        Its axes are called `axes` here.
+        """
         other.rename({old: along(new) for old, new in axes.items()})
         self.steps |= other.steps
-        self.places |= {v: place for v, place in other.places.items() if v in other.members or v not in self.places}
+        self.indices |= {v: index for v, index in other.indices.items() if v in other.members or v not in self.indices}
         self.members |= other.members
         self.pulled |= other.pulled
         self.recomputed |= other.recomputed
@@ -235,7 +253,7 @@ class Group:
 
 
 @lru_cache(maxsize=4096)
-def _is_place(index: Index, shape: Shape, sizes: tuple[int, ...], row: frozenset[int]) -> bool:
+def _is_index(index: Index, shape: Shape, sizes: tuple[int, ...], row: frozenset[int]) -> bool:
     axes = known(index)
     outer = frozenset(range(len(sizes))) - row
     return axes >= outer and axes - outer in (frozenset(), row) and _is_bijective(index, shape, sizes)

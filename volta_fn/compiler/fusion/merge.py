@@ -1,4 +1,7 @@
-"""When two groups are one loop: an equation reads both, so its index in one says what the axes of the other are there."""
+"""Whether two groups are one loop.
+
+An equation reads both, so its index in one gives the axes of the other.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +19,28 @@ class Union(NamedTuple):
 
     #: The host's names of the guest's axes.
     axes: dict[int, int]
-    #: The host's inner axes when both are one, if they are decided.
+    #: The host's reduction axes when both are one, if they are decided.
     reduced: frozenset[int] | None
 
     def inverse(self) -> Union:
-        """How the host fits into the guest, if both have the same number of axes."""
+        """Return how the host fits into the guest, if both have equally many axes."""
         back = {new: old for old, new in self.axes.items()}
         return Union(back, None if self.reduced is None else frozenset(back[a] for a in self.reduced))
 
 
 def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
-    """How the guest fits into the host, if an equation at `index` of the host shows that it does; else None."""
-    if reduces(eqn) or not _are_apart(guest, host):
+    """Return how the guest fits into the host by an equation at `index` of the host.
+
+    None if it does not.
+    """
+    if reduces(eqn) or not _are_independent(guest, host):
         return None
     axes: dict[int, int] = {}
     for atom in eqn.invars:
-        place = guest.find_place(atom, views)
-        if place is None:
+        own = guest.find_index(atom, views)
+        if own is None:
             continue
-        for here, there, n in zip(place, index[len(index) - len(place) :], atom.aval.shape, strict=True):
+        for here, there, n in zip(own, index[len(index) - len(own) :], atom.aval.shape, strict=True):
             if n != 1 and here is not None and not _match(here, there, guest, host, axes):
                 return None
     if len(axes) != len(guest.sizes) or len(set(axes.values())) != len(axes):
@@ -43,9 +49,12 @@ def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: View
 
 
 def union_of_columns(guest: Group, host: Group) -> Union | None:
-    """How two groups that reduce arrays of the same shape over columns, and load something in common, are one; else None."""
+    """Return how two groups that reduce over columns are one; else None.
+
+    They reduce arrays of the same shape and load something in common.
+    """
     first, second = _reduction(guest), _reduction(host)
-    if first is None or second is None or guest.reads.keys().isdisjoint(host.reads) or not _are_apart(guest, host):
+    if first is None or second is None or guest.reads.keys().isdisjoint(host.reads) or not _are_independent(guest, host):
         return None
     shape = first.eqn.invars[0].aval.shape
     axes: dict[int, int] = {}
@@ -58,12 +67,15 @@ def union_of_columns(guest: Group, host: Group) -> Union | None:
 
 
 def _reduction(group: Group) -> Step | None:
-    """A reduction of a group whose loop goes over columns."""
+    """Return a reduction of a group whose loop goes over columns."""
     return None if group.reduced is None else next((s for s in group.steps.values() if reduces(s.eqn) and not reduces_rows(s.eqn)), None)
 
 
-def _are_apart(guest: Group, host: Group) -> bool:
-    """Whether neither group reads from the other: one that does was kept out of it for a reason."""
+def _are_independent(guest: Group, host: Group) -> bool:
+    """Return True if neither group reads from the other.
+
+    One that does was kept out of it for a reason.
+    """
     return guest.members.keys().isdisjoint(host.reads) and host.members.keys().isdisjoint(guest.reads)
 
 
@@ -76,7 +88,7 @@ def _match(here: Affine, there: Affine, guest: Group, host: Group, axes: dict[in
 
 
 def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
-    """The union, if everything is still computed per element of a row, or per row."""
+    """Return the union, if all is still computed per element of a row, or per row."""
     everything = frozenset(range(len(host.sizes)))
     mapped = frozenset(axes.values())
     if guest.reduced is not None:

@@ -1,7 +1,8 @@
-"""Smallest cuts: which nodes of an acyclic graph to keep so that everything above them can be had from them at the least cost.
+"""Minimum cuts of acyclic graphs, by maximum flow.
 
-By the theorem of Ford and Fulkerson (1956) the cost of a smallest cut is that of the greatest flow, which shortest augmenting paths
-find (Edmonds & Karp 1972). Each node is two here, its upper and its lower side, and its cost is what can flow from the one to the other.
+The nodes to keep so that everything above them can be computed from them at the least cost. By the theorem of Ford and Fulkerson (1956)
+the cost of a minimum cut is that of the maximum flow, which shortest augmenting paths find (Edmonds & Karp 1972). Each node is two here,
+its upper and its lower side, and its cost is what can flow from the one to the other.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ NEVER = 1 << 62
 
 
 def smallest_cut(cost: Mapping[T, int], below: Mapping[T, Sequence[T]], tops: Iterable[T]) -> set[T]:
-    """The cheapest nodes that together are on every way from one of the `tops` down to a node with nothing below it.
+    """Return the cheapest nodes that cut all paths from `tops` down.
 
-    Of equally cheap sets it is the topmost.
+    Paths end at nodes with nothing below. Of equally cheap sets it is the topmost.
     """
     flow = _Flow(cost, below, list(dict.fromkeys(tops)))
     while flow.augmented():
@@ -40,7 +41,7 @@ class _Flow(Generic[T]):
         self.came: dict[tuple[T, bool], tuple[T, bool] | None] = {}
 
     def augmented(self) -> bool:
-        """Let more flow, if more can."""
+        """Increase the flow; return False if it is maximal."""
         self.came = dict.fromkeys([(t, False) for t in self.tops])
         queue = deque(self.came)
         while queue:
@@ -55,7 +56,7 @@ class _Flow(Generic[T]):
         return False
 
     def _next(self, node: T, lower: bool) -> Iterator[tuple[T, bool]]:
-        """Where more can flow to from a side of a node, or less can come from."""
+        """Yield the sides of nodes that more flow can go to, or less can come from."""
         if lower:
             yield from [(other, False) for other in self.below.get(node, ())]
             if self.through[node] > 0:

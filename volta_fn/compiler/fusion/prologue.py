@@ -1,4 +1,4 @@
-"""Prologue fusion: an elementwise kernel becomes a prologue of the kernel over rows that reads its results."""
+"""Prologue fusion: an elementwise kernel joins the row kernel that consumes it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LONGEST = 2048
 
 
 def fuse_prologue(first: KernelCall, second: KernelCall, kept: Collection[Var], root: Callable[[Var], Var]) -> KernelCall | None:
-    """Return the second kernel with the first as its prologue, which stores the results in `kept`; None if they do not fit together.
+    """Return the second kernel with the first as its prologue; None if impossible.
 
-    `root` gives the variable whose memory a variable has.
+    The fused kernel also stores the first one's results in `kept`. `root` gives the variable whose memory a variable has.
     """
     read = [root(v) for v in second.operands]
     forms = [(rows, _axes(first, rows, read)) for rows in (simplified(second.kernel), second.kernel)]
@@ -47,7 +47,7 @@ def fuse_prologue(first: KernelCall, second: KernelCall, kept: Collection[Var], 
 
 
 def renumbered(node: Node, nodes: Mapping[int, int], inputs: Mapping[int, int]) -> Node:
-    """Return a kernel's node with new numbers for the nodes, or the input, that it reads."""
+    """Return a kernel's node with new numbers for its operands or input."""
     if isinstance(node, Load):
         return replace(node, input=inputs[node.input])
     if isinstance(node, Apply):
@@ -56,7 +56,10 @@ def renumbered(node: Node, nodes: Mapping[int, int], inputs: Mapping[int, int]) 
 
 
 def _axes(first: KernelCall, rows: Kernel, read: Sequence[Var]) -> dict[int, Affine] | None:
-    """Return the first kernel's axes as those of the second; None unless the second reads each element where the first computes it."""
+    """Return the first kernel's axes as those of the second.
+
+    None unless the second reads each element where it is computed.
+    """
     if len(rows.reduction_axes) != 1 or rows.sizes[-1] > _LONGEST:
         return None
     found: list[dict[int, Affine]] = []

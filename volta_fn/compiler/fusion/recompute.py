@@ -1,9 +1,9 @@
 """Recomputation: some values are cheaper to compute again than to store and load.
 
 A group may store values for later groups alone, as a forward pass does for a gradient. Where a few cheap scalar operations lead to such
-values from others that are in memory anyway, or from fewer and smaller ones, their readers compute them again from those. What to keep in
-memory is a smallest cut between the values that are read and everything that is there or must not be computed twice: whatever is not in
-`_WORK`, such as transcendental functions, divisions, reductions and random bits.
+values from others that are in memory anyway, or from fewer and smaller ones, their consumers compute them again from those. What to keep
+in memory is a minimum cut between the values that are read and everything that is in memory or must not be computed twice: whatever is not
+in `_WORK`, such as transcendental functions, divisions, reductions and random bits.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ _MOST_WORK = 12
 
 
 def recompute(groups: Iterable[Group], kept: Collection[Atom], capabilities: TargetCapabilities) -> None:
-    """Let groups compute values of earlier ones again. `kept` has the variables that others than groups need."""
+    """Let groups recompute values of earlier ones.
+
+    `kept` has the variables that nodes other than groups need.
+    """
     groups = list(groups)
-    readers: dict[Var, list[Group]] = {}
+    consumers: dict[Var, list[Group]] = {}
     for group in groups:
         for var in group.reads:
-            readers.setdefault(var, []).append(group)
+            consumers.setdefault(var, []).append(group)
     for group in groups:
-        wanted = [v for v in group.members if v in readers and v not in kept and _is_worth(group.members[v], capabilities)]
+        wanted = [v for v in group.members if v in consumers and v not in kept and _is_worth(group.members[v], capabilities)]
         if wanted:
-            _Region(group, wanted, readers, kept).apply(capabilities.kernel_buffers)
+            _Region(group, wanted, consumers, kept).apply(capabilities.kernel_buffers)
 
 
 def _is_worth(eqn: Equation, capabilities: TargetCapabilities) -> bool:
@@ -50,7 +53,7 @@ def _bytes(var: Var) -> int:
 
 
 def _work(eqn: Equation) -> int | None:
-    """The work of an equation; None if it is not cheap."""
+    """Return the work of an equation; None if it is not cheap."""
     if is_view(eqn) or eqn.primitive.name == "iota":
         return 0
     if eqn.primitive.name == "integer_pow" and not 0 <= eqn.params["y"] <= _POWER:
@@ -59,13 +62,16 @@ def _work(eqn: Equation) -> int | None:
 
 
 class _Region:
-    """What a group's wanted values are made of, down to what is in memory or expensive."""
+    """The equations that a group's wanted values consist of.
 
-    def __init__(self, group: Group, wanted: Sequence[Var], readers: dict[Var, list[Group]], kept: Collection[Atom]) -> None:
+    They end at what is in memory or expensive.
+    """
+
+    def __init__(self, group: Group, wanted: Sequence[Var], consumers: dict[Var, list[Group]], kept: Collection[Atom]) -> None:
         self.group = group
         self.wanted = wanted
-        self.readers = readers
-        self.asking = list(dict.fromkeys([g for v in wanted for g in readers[v]]))
+        self.consumers = consumers
+        self.users = list(dict.fromkeys([g for v in wanted for g in consumers[v]]))
         self.cost: dict[Var, int] = {}
         self.below: dict[Var, list[Var]] = {}
         self.work: dict[Var, int] = {}
@@ -74,7 +80,7 @@ class _Region:
             self.cost[var] = self._cost(var, kept)
 
     def equation(self, var: Var) -> Equation | None:
-        """What makes a variable in the group, as a step of it, a view, or a recomputation; None for what it loads."""
+        """Return the equation of a variable in the group; None for what it loads."""
         group = self.group
         return group.members.get(var) or group.pulled.get(var) or group.recomputed.get(var)
 
@@ -102,36 +108,36 @@ class _Region:
         self.below[var] = [] if far else operands
 
     def _cost(self, var: Var, kept: Collection[Atom]) -> int:
-        """Bytes to store and load if readers load the variable."""
+        """Return the bytes to store and load if consumers load the variable."""
         if var not in self.group.members:
             if self.equation(var) is not None:
                 return NEVER >> 8  # not in memory, and no step that could be stored
-            return 0 if all(var in g.reads for g in self.asking) else _bytes(var)
-        is_stored = var in kept or (var in self.readers and var not in self.wanted)
+            return 0 if all(var in g.reads for g in self.users) else _bytes(var)
+        is_stored = var in kept or (var in self.consumers and var not in self.wanted)
         return _bytes(var) if is_stored else 2 * _bytes(var)
 
     def apply(self, limit: int) -> None:
-        """Cut, and let the readers compute what is above the cut."""
+        """Cut, and let the consumers compute what is above the cut."""
         cut = smallest_cut(self.cost, self.below, self.wanted)
         ways = {v: self._way(v, cut) for v in self.wanted if v not in cut}
         plans = []
-        for reader in self.asking:
-            again = [v for v in reader.reads if v in ways]
-            loads = dict.fromkeys([v for v in reader.reads if v not in ways])
+        for consumer in self.users:
+            again = [v for v in consumer.reads if v in ways]
+            loads = dict.fromkeys([v for v in consumer.reads if v not in ways])
             for var in again:
                 loads |= dict.fromkeys(ways[var][1])
-            if len(loads) + len(reader.required) > limit:
+            if len(loads) + len(consumer.required) > limit:
                 return
-            plans.append((reader, again, loads))
-        for reader, again, loads in plans:
+            plans.append((consumer, again, loads))
+        for consumer, again, loads in plans:
             for var in again:
-                reader.recomputed |= ways[var][0]
-            for var in loads.keys() - reader.reads.keys():
-                self.readers.setdefault(var, []).append(reader)
-            reader.reads = loads
+                consumer.recomputed |= ways[var][0]
+            for var in loads.keys() - consumer.reads.keys():
+                self.consumers.setdefault(var, []).append(consumer)
+            consumer.reads = loads
 
     def _way(self, var: Var, cut: Collection[Var]) -> tuple[dict[Var, Equation], list[Var]]:
-        """The equations from the cut to a variable, and those variables of the cut."""
+        """Return the equations from the cut to a variable, and what they load of the cut."""
         equations: dict[Var, Equation] = {}
         loads: list[Var] = []
         stack = [var]

@@ -1,8 +1,8 @@
-"""Split-K: a matrix product as a stack of products over chunks of its sum, whose partial sums the kernel that reads them adds up.
+"""Split-K: long sums of matrix products are split in chunks.
 
-A product with few results and long sums is fastest as such a stack, because then there is work for a whole device. Adding the partial sums
-is little work, but a dispatch of its own would be one more to wait for. Where a kernel over rows reads the result, it adds the partial
-sums itself, applies the product's epilogue, and stores the result if other nodes need it.
+A product with few results and long sums is fastest as a stack of products over chunks of its sum, because then there is work for all of a
+device. Adding the partial sums is little work, but a dispatch of its own would be one more to wait for. Where a kernel over rows reads the
+result, it adds the partial sums itself, applies the product's epilogue, and stores the result if other nodes need it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from volta_fn.core.jaxpr import Var
 
 
 def split_k_into_consumers(found: FusedProgram, splits: Callable[[Kernel], int], most: int) -> FusedProgram:
-    """Split matrix products where a consumer can add the partial sums; `splits` gives the best number of chunks of a product.
+    """Split matrix products whose partial sums a consumer can add.
 
-    No kernel gets more than `most` buffers.
+    `splits` gives the best number of chunks of a product. No kernel gets more than `most` buffers.
     """
     index = DefUse(found.nodes, found.roots)
     outputs = {found.root(v) for v in found.outputs if isinstance(v, Var)}
@@ -46,9 +46,10 @@ def split_k_into_consumers(found: FusedProgram, splits: Callable[[Kernel], int],
 
 
 class _Consumer(NamedTuple):
-    """The number of the node that adds the partial sums, the kernel call that replaces it, and the node before which that belongs."""
+    """The node that adds partial sums."""
 
     number: int
+    #: What replaces it, and the number of the node before which that belongs.
     call: KernelCall
     before: int
 
@@ -56,7 +57,10 @@ class _Consumer(NamedTuple):
 def _consumer(
     found: FusedProgram, index: DefUse, outputs: Collection[Var], adding: KernelCall, nodes: Sequence[ProgramNode | None]
 ) -> _Consumer | None:
-    """Return the first consumer of a product's results that can add its partial sums before any other node reads the results."""
+    """Return the first consumer of a product that can add its partial sums.
+
+    No other node may read the product's results before it.
+    """
     consumers = sorted({n for v in adding.results for n in index.consumers.get(v, [])})
     for n in consumers:
         node = nodes[n]
@@ -73,14 +77,17 @@ def _consumer(
 
 
 class SplitProduct(NamedTuple):
-    """The stack of products, whose result has the shape (chunks, rows, columns), and the kernel that makes the product's results of it."""
+    """A stack of products over chunks of a sum, and the kernel that adds its results.
+
+    The stack's result has the shape (chunks, rows, columns).
+    """
 
     products: KernelCall
     adding: KernelCall
 
 
 def split_product(call: KernelCall, chunks: int) -> SplitProduct | None:
-    """Split the sum of a matrix product in equal chunks; None if the kernel is no product, or its sum cannot be split so."""
+    """Split the sum of a matrix product in equal chunks; None if that is impossible."""
     product = contraction_of(call.kernel)
     if product is None or chunks < 2 or len(product.summed) != 1 or product.kernel.sizes[-1] % chunks:
         return None
@@ -105,7 +112,10 @@ def _products(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...
 
 
 def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
-    """Drop the nodes and inputs that a kernel's one store does not need; return the numbers of the inputs that are left, too."""
+    """Drop the nodes and inputs that a kernel's one store does not need.
+
+    Return the numbers of the inputs that are left, too.
+    """
     (store,) = kernel.stores
     needed, pending = {store.value}, [store.value]
     while pending:
@@ -121,7 +131,10 @@ def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
 
 
 def _adding(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]:
-    """Return the kernel that adds partial sums and applies the epilogue, and which of the product's inputs are its from the second on."""
+    """Return the kernel that adds partial sums and applies the epilogue.
+
+    Its first input has the partial sums; return which of the product's inputs follow.
+    """
     kernel, inputs = product.epilogue()
     nodes: list[Node] = []
     new: dict[int, int] = {}

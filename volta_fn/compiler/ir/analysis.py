@@ -1,4 +1,4 @@
-"""What code generation asks of a kernel over and over: where its loads and stores go in memory, and which axes each node depends on."""
+"""Analysis of a kernel for code generation: offsets in memory, and dependences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONG = 1 << 18
 class KernelAnalysis:
     """A simplified kernel and what follows from it.
 
-    Reductions depend on the axes `each` whatever they read: every turn of these axes is to have its own.
+    Reductions depend on the axes `each`, whatever they read: every iteration along these axes has its own.
     """
 
     def __init__(self, kernel: Kernel, each: Axes = frozenset()) -> None:
@@ -30,7 +30,7 @@ class KernelAnalysis:
         self.reduction_axes: Axes = frozenset(kernel.reduction_axes)
         self.parallel_axes: Axes = frozenset(range(kernel.parallel))
         self.stages = stages(kernel)
-        #: The number of every load's and store's element in its buffer.
+        #: The offset of every load's and store's element in its buffer.
         self.load_offsets = {n: row_major(node.index, node.shape) for n, node in self.loads.items()}
         self.store_offsets = [row_major(store.index, store.shape) for store in kernel.stores]
         #: The axes that each node depends on.
@@ -60,7 +60,7 @@ class KernelAnalysis:
 
     @cached_property
     def passes(self) -> int:
-        """How often a row is gone over."""
+        """The number of passes over a row."""
         return max([self.stages[store.value] for store in self.kernel.stores], default=0) + 1
 
     @cached_property
@@ -70,37 +70,40 @@ class KernelAnalysis:
         return row_major(tuple(map(along, axes)), tuple([self.kernel.sizes[a] for a in axes]))
 
     def size(self, axes: Iterable[int]) -> int:
-        """The number of turns along axes."""
+        """Return the number of iterations along axes."""
         return math.prod(self.kernel.sizes[a] for a in axes)
 
     def ranges(self, number: int) -> tuple[Range, ...]:
-        """The conditions of a node."""
+        """Return the conditions of a node."""
         node = self.kernel.nodes[number]
         return node.mask if isinstance(node, Load) else node.ranges if isinstance(node, Inside) else ()
 
     def store_axes(self, number: int) -> Axes:
-        """The axes on which it depends where a store writes what."""
+        """Return the axes that a store's offset and value depend on."""
         return self.store_offsets[number].axes | self.depends[self.kernel.stores[number].value]
 
     def dtypes(self) -> set[np.dtype]:
-        """The dtypes of all nodes but constants, or of constants where there is nothing else."""
+        """Return the dtypes of all nodes, those of constants only if there are no others."""
         nodes = self.kernel.nodes
         return {node.dtype for node in nodes if not isinstance(node, Constant)} or {node.dtype for node in nodes}
 
     def applies(self) -> list[tuple[int, Apply]]:
-        """The scalar operations with their numbers."""
+        """Return the scalar operations with their numbers."""
         return [(n, node) for n, node in enumerate(self.kernel.nodes) if isinstance(node, Apply)]
 
     def streams(self, axis: int) -> frozenset[int]:
-        """The loads that go through long arrays in the order of memory, if the loop over an axis is the innermost."""
+        """Return the loads that read long arrays in the order of memory.
+
+        The loop over `axis` is the innermost.
+        """
         order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
         terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms
-        found = [n for n, place in self.load_offsets.items() if place.terms == terms]
+        found = [n for n, offset in self.load_offsets.items() if offset.terms == terms]
         return frozenset([n for n in found if self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
 
 
 def coefficient(affine: Affine, axis: int | None) -> int:
-    """By how much an affine number grows with a step along an axis."""
+    """Return by how much an affine number grows with a step along an axis."""
     return next((c for a, c in affine.terms if a == axis), 0)
 
 

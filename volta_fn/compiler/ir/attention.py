@@ -1,8 +1,8 @@
-"""Attention and its gradient as instructions, which only this compiler writes and no transform ever meets.
+"""Attention and its gradient as primitives, which only the attention pass uses.
 
 ``attention(q, k, v[, mask])`` gives the result and, for each query, its largest logit and the sum of its weights relative to that, as
 float32 of the shape (heads, queries, 2). ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents of q,
-k and v. Results are laid out as what they belong to: the first as q, gradients as what they are of.
+k and v. Results have the layout of the operand they belong to: the first that of q, gradients that of their primal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 class Axes(NamedTuple):
-    """Which axes of an array are heads (of all batch entries), rows and features."""
+    """The axes of an array that are heads (of all batch entries), rows and features."""
 
     heads: tuple[int, ...]
     rows: int
@@ -32,12 +32,15 @@ class Axes(NamedTuple):
 
     @property
     def inverse(self) -> tuple[int, ...]:
-        """Where each axis is in that order."""
+        """The position of each axis in that order."""
         return tuple(np.argsort(self.order).tolist())
 
 
 class Form(NamedTuple):
-    """The parameters of both instructions. Keys have as many axes of heads as queries; each last one may serve several of queries."""
+    """The parameters of both primitives.
+
+    Keys have as many axes of heads as queries; each last one may serve several of queries.
+    """
 
     q: Axes
     k: Axes
@@ -46,13 +49,13 @@ class Form(NamedTuple):
     #: The factor of logits, and what they are where a query does not see a key.
     scale: float
     unseen: float
-    #: Whether query t sees keys up to t only, besides what a mask says that broadcasts to (heads, queries, keys).
+    #: Whether query t sees keys up to t only; and whether there is a mask, which broadcasts to (heads, queries, keys).
     causal: bool
     masked: bool
 
 
 def result_avals(form: Form, q: ShapedArray, v: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
-    """The results of `attention`."""
+    """Return the types of the results of `attention`."""
     shape = list(q.shape)
     shape[form.q.features] = v.shape[form.v.features]
     rows = [math.prod(q.shape[a] for a in form.q.heads), q.shape[form.q.rows]]
@@ -68,13 +71,16 @@ def _gradient_abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: 
 
 
 def _rows(x: np.ndarray, axes: Axes, heads: int = 0) -> np.ndarray:
-    """An array as float32 matrices (…, heads, rows, features), one for each of so many heads."""
+    """Return an array as float32 matrices (…, heads, rows, features).
+
+    Heads are repeated to the given number.
+    """
     found = np.asarray(x, _FLOAT).transpose(axes.order)
     return np.repeat(found, heads // found.shape[-3], -3) if heads else found
 
 
 def _weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Weights, the statistics, and who sees what."""
+    """Return the weights, the statistics, and which query sees which key."""
     logits = q @ k.swapaxes(-1, -2) * np.float32(form.scale)
     t, s = logits.shape[-2:]
     seen = np.ones((t, s), np.bool_) if mask is None else mask
@@ -88,7 +94,6 @@ def _weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, form: Form) 
 
 
 def _evaluate(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
-    """The meaning in NumPy."""
     queries = _rows(q, form.q)
     heads = queries.shape[-3]
     weights, statistics, _ = _weights(queries, _rows(k, form.k, heads), others[0] if form.masked else None, form)
@@ -96,7 +101,6 @@ def _evaluate(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, 
 
 
 def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, ...]:
-    """The gradient's meaning in NumPy."""
     assert form.cotangent is not None
     queries, cotangent = _rows(q, form.q), _rows(others[-1], form.cotangent)
     heads = queries.shape[-3]
@@ -106,14 +110,14 @@ def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, 
     slopes = weights * (slopes - (slopes * weights).sum(-1, keepdims=True))
     slopes = np.where(seen, slopes, 0) * np.float32(form.scale)
 
-    def together(x: np.ndarray, like: np.ndarray, axes: Axes) -> np.ndarray:
-        """Sums over the heads that share one."""
+    def summed(x: np.ndarray, like: np.ndarray, axes: Axes) -> np.ndarray:
+        """Sum over the heads that share a key or value."""
         groups = like.shape[axes.heads[-1]]
-        summed = x.reshape(*x.shape[:-3], groups, heads // groups, *x.shape[-2:]).sum(-3)
-        return summed.transpose(axes.inverse).astype(like.dtype)
+        total = x.reshape(*x.shape[:-3], groups, heads // groups, *x.shape[-2:]).sum(-3)
+        return total.transpose(axes.inverse).astype(like.dtype)
 
     to_k, to_v = slopes.swapaxes(-1, -2) @ queries, weights.swapaxes(-1, -2) @ cotangent
-    return together(slopes @ keys, q, form.q), together(to_k, k, form.k), together(to_v, v, form.v)
+    return summed(slopes @ keys, q, form.q), summed(to_k, k, form.k), summed(to_v, v, form.v)
 
 
 attention_p = Primitive("attention", _abstract, evaluate=_evaluate, multiple_results=True, listed=False)

@@ -1,6 +1,6 @@
-"""Kernels in as few axes as say the same: what code generators print from.
+"""Kernels in as few axes as possible: the form that code generators print from.
 
-Axes of one turn go; two axes that every load, store, position and condition walks as one (a step of the first is as long as all steps
+Axes of one iteration go; two axes that every load, store, position and condition walks as one (a step of the first is as long as all steps
 of the second) become one; arrays are seen in as few dimensions as their conditions allow. Values, and the order of reductions, stay.
 """
 
@@ -21,7 +21,7 @@ from volta_fn.core.aval import Shape
 
 @lru_cache(maxsize=1024)
 def simplified(kernel: Kernel) -> Kernel:
-    """The same kernel in fewer axes. Outputs are seen as arrays of one dimension, or none."""
+    """Return the same kernel in fewer axes; outputs have at most one dimension."""
     kernel = _without_reductions_of_nothing(_without_single_axes(kernel))
     if 0 in kernel.sizes:
         return kernel
@@ -33,8 +33,8 @@ def simplified(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def rewritten(kernel: Kernel, sizes: tuple[int, ...], outer: int, axes: Mapping[int, Affine]) -> Kernel:
-    """The kernel with every axis written in terms of others."""
+def rewritten(kernel: Kernel, sizes: tuple[int, ...], parallel: int, axes: Mapping[int, Affine]) -> Kernel:
+    """Write every axis of a kernel in terms of others."""
 
     def index(old: Index) -> Index:
         return tuple([a.replaced(axes) for a in old])
@@ -50,11 +50,11 @@ def rewritten(kernel: Kernel, sizes: tuple[int, ...], outer: int, axes: Mapping[
         return replace(old, ranges=ranges(old.ranges)) if isinstance(old, Inside) else old
 
     stores = tuple([replace(s, index=index(s.index)) for s in kernel.stores])
-    return replace(kernel, sizes=sizes, parallel=outer, nodes=tuple(map(node, kernel.nodes)), stores=stores)
+    return replace(kernel, sizes=sizes, parallel=parallel, nodes=tuple(map(node, kernel.nodes)), stores=stores)
 
 
 def _without_single_axes(kernel: Kernel) -> Kernel:
-    """The kernel without axes of one turn."""
+    """Drop axes of one iteration."""
     if 1 not in kernel.sizes:
         return kernel
     kept = [a for a, n in enumerate(kernel.sizes) if n != 1]
@@ -63,7 +63,7 @@ def _without_single_axes(kernel: Kernel) -> Kernel:
 
 
 def _without_reductions_of_nothing(kernel: Kernel) -> Kernel:
-    """The kernel with a reduction over a row of one element being that element."""
+    """Replace reductions over rows of one element by that element."""
     if kernel.reduction_axes:
         return kernel
     nodes: list[Node] = []
@@ -82,7 +82,7 @@ def _without_reductions_of_nothing(kernel: Kernel) -> Kernel:
 
 
 def _flattened(kernel: Kernel, node: Node) -> Node:
-    """A node without conditions that always hold, and a load with those dimensions as one that no condition speaks of."""
+    """Drop conditions that always hold, and merge dimensions without conditions."""
     if isinstance(node, Inside):
         ranges = _undecided(node.ranges, kernel.sizes)
         return replace(node, ranges=ranges) if ranges else Constant.of(ranges is not None, np.dtype(np.bool_))
@@ -107,7 +107,7 @@ def _flattened(kernel: Kernel, node: Node) -> Node:
 
 
 def _undecided(ranges: Sequence[Range], sizes: Sequence[int]) -> tuple[Range, ...] | None:
-    """Those conditions that hold in some turns only; None if one never holds."""
+    """Return the conditions that do not always hold; None if one never holds."""
     held = [(r, r.holds(sizes)) for r in ranges]
     return None if any(h is False for _, h in held) else tuple([r for r, h in held if h is None])
 
@@ -120,7 +120,10 @@ def _flat_store(store: Store) -> Store:
 
 
 def _mergeable(kernel: Kernel) -> Iterator[tuple[int, int]]:
-    """Pairs of axes of which a step of the first is as long as all of the second; inner ones are neighbours, as their order counts."""
+    """Yield pairs of axes that can be merged.
+
+    A step of the first is as long as all steps of the second. Reduction axes must be neighbours, because their order counts.
+    """
     used = {a for node in kernel.nodes for a in affines(node)} | {a for store in kernel.stores for a in store.index}
     terms = [dict(a.terms) for a in used]
     for first in range(len(kernel.sizes)):
@@ -132,7 +135,7 @@ def _mergeable(kernel: Kernel) -> Iterator[tuple[int, int]]:
 
 
 def _merged(kernel: Kernel, first: int, second: int) -> Kernel:
-    """The kernel with `first` taken in by `second`."""
+    """Merge the axis `first` into `second`."""
     kept = [a for a in range(len(kernel.sizes)) if a != first]
     sizes = tuple([kernel.sizes[a] * (kernel.sizes[first] if a == second else 1) for a in kept])
     axes = {a: Affine(((kept.index(a), 1),), 0) for a in kept} | {first: ZERO}

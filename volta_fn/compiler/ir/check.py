@@ -14,7 +14,7 @@ def check_kernel(kernel: Kernel) -> None:
     """Raise `JaxprError` unless the kernel is well formed.
 
     Nodes read earlier nodes; axes exist; loads stay inside their buffers wherever their masks let them through; a value per element of a
-    row is stored at a place of its own, and every output is written whole.
+    row is stored at an index of its own, and every element of an output is written.
     """
     for number, node in enumerate(kernel.nodes):
         _require(all(i < number for i in operands(node)), f"node {number} reads a later node")
@@ -54,7 +54,10 @@ def _check_load(kernel: Kernel, node: Load, number: int) -> None:
 
 
 def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> None:
-    """An index is a bijection if, as a row-major number, its terms are the strides of a mixed-radix system that fills the shape."""
+    """Check that an index is a bijection.
+
+    It is one if, as a row-major number, its terms are the strides of a mixed-radix system that fills the shape.
+    """
     if 0 in kernel.sizes or 0 in shape:
         return
     flat: dict[int, int] = {}

@@ -1,9 +1,10 @@
-"""Contractions: kernels that sum products of elements of two arrays, for which every backend has schedules of its own.
+"""Contractions: kernels that sum products of elements of two arrays.
 
-A contraction is a kernel like any other. Its rows are the elements of a result C[b, m, n]; an element sums, along its row k, the products
-A(b, m, k) · B(b, k, n), whose operands are loads: views of arrays are other indices. What a row does with its sum is the *epilogue*:
-elementwise operations on further loads, and stores through indices of their own. `contraction_of` finds these parts in a kernel, so that
-a code generator may bring its best loops for the sum, and print the epilogue as the elementwise kernel that it is.
+Every target has schedules of its own for them. A contraction is a kernel like any other. Its rows are the elements of a result C[b, m, n];
+an element sums, along its row k, the products A(b, m, k) · B(b, k, n), whose operands are loads: views of arrays are other indices. What a
+row does with its sum is the *epilogue*: elementwise operations on further loads, and stores through indices of their own.
+`contraction_of` finds these in a kernel, so that a code generator may use its best loops for the sum, and print the epilogue as the
+elementwise kernel that it is.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Axes = tuple[int, ...]
 
 
 class Contraction(NamedTuple):
-    """A kernel in as few axes as possible, and its parts."""
+    """A kernel in as few axes as possible, with its operands, sum and axes."""
 
     kernel: Kernel
     lhs: Load
@@ -45,17 +46,17 @@ class Contraction(NamedTuple):
         return self.kernel.reduction_axes
 
     def swapped(self) -> Contraction:
-        """The same with the operands, and rows and columns, the other way round."""
+        """Return the contraction with operands, and rows and columns, swapped."""
         return self._replace(lhs=self.rhs, rhs=self.lhs, rows=self.columns, columns=self.rows)
 
     def size(self, axes: Axes) -> int:
-        """The number of turns along some axes."""
+        """Return the number of iterations along some axes."""
         return math.prod(self.kernel.sizes[a] for a in axes)
 
     def problem(self) -> Problem:
-        """The sums as a stack of matrix products; their dtype is that in which they are kept."""
-        sizes, places = self.kernel.sizes, [row_major(x.index, x.shape) for x in (self.lhs, self.rhs)]
-        strides = [dict(place.terms) for place in places]
+        """Return the sums as a stack of matrix products, in the dtype of the sums."""
+        sizes, offsets = self.kernel.sizes, [row_major(x.index, x.shape) for x in (self.lhs, self.rhs)]
+        strides = [dict(offset.terms) for offset in offsets]
 
         def walks(axes: Sequence[int], *sides: dict[int, int]) -> list[Walk]:
             return merged([sizes[a] for a in axes], [[side.get(a, 0) for a in axes] for side in sides])
@@ -64,16 +65,16 @@ class Contraction(NamedTuple):
         stack, inner = walks(self.batch, *strides), min([walks(o, *strides) for o in orders], key=lambda found: len(found[0].sizes))
         outer = [walks(axes, side)[0] for axes, side in zip((self.rows, self.columns), strides, strict=True)]
         lhs, rhs = [
-            Operand(x.dtype, stack[n], outer[n], inner[n], place.offset)
-            for n, (x, place) in enumerate(zip((self.lhs, self.rhs), places, strict=True))
+            Operand(x.dtype, stack[n], outer[n], inner[n], offset.offset)
+            for n, (x, offset) in enumerate(zip((self.lhs, self.rhs), offsets, strict=True))
         ]
         return Problem(lhs, rhs, self.kernel.nodes[self.total].dtype)
 
     def epilogue(self, width: int | None = None) -> tuple[Kernel, Axes]:
-        """What follows from the sums, as an elementwise kernel, and which inputs of the whole are its inputs from the second on.
+        """Return what follows from the sums as an elementwise kernel.
 
-        Its first input is a matrix of sums, whose rows are numbered by batch and rows, and which has room for `width` columns (for all,
-        unless that is given): it may hold a part of them.
+        Also return which inputs of the kernel are its inputs from the second on. The first is a matrix of sums, whose rows are numbered by
+        batch and rows, and which has room for `width` columns (by default for all): it may hold some of them.
         """
         old, row = self.kernel, (*self.batch, *self.rows)
         kept = self._after_sum()
@@ -95,11 +96,11 @@ class Contraction(NamedTuple):
         return Kernel(old.sizes[: old.parallel], old.parallel, buffers, tuple(nodes), stores), inputs
 
     def _number(self, axes: Axes) -> Affine:
-        """The row-major number of a turn along some axes."""
+        """Return the row-major number of an iteration along some axes."""
         return row_major(tuple(map(along, axes)), tuple([self.kernel.sizes[a] for a in axes]))
 
     def _after_sum(self) -> list[int]:
-        """The sum, and the nodes that the stores need besides."""
+        """Return the sum, and the other nodes that the stores need."""
         found: set[int] = set()
         waiting = [store.value for store in self.kernel.stores]
         while waiting:
@@ -112,7 +113,7 @@ class Contraction(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def contraction_of(kernel: Kernel) -> Contraction | None:
-    """The parts of a contraction that has rows and columns; None for other kernels."""
+    """Return a kernel as a contraction with rows and columns; None for other kernels."""
     sums = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
     if len(sums) != 1 or 0 in kernel.sizes:
         return None
@@ -133,7 +134,10 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
 
 
 def _product(kernel: Kernel, total: int) -> tuple[Load, Load, set[int]] | None:
-    """The operands of the product that a node sums, and the nodes that are made for it alone; None if it sums something else."""
+    """Return the operands of a summed product, and the nodes that only it needs.
+
+    None if the node sums something else.
+    """
     reduce = kernel.nodes[total]
     assert isinstance(reduce, Reduce)
     product = kernel.nodes[reduce.operand]

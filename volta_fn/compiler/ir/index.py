@@ -1,8 +1,8 @@
-"""Affine index arithmetic: which element of an array a turn of a loop touches.
+"""Affine index arithmetic: the array element that an iteration of a loop touches.
 
-A loop has *axes*, numbered, of known sizes. An `Affine` is a whole number that depends on the turn: ``offset + Σ coefficient · axis``.
-An *index* is one `Affine` per dimension of an array. Views of arrays (transpose, slice, reverse, reshape, …) turn indices into indices;
-a reshape may need a loop axis to be split in two first, which it asks for by raising `SplitAxis`.
+A loop has *axes*, numbered, of known sizes. An `Affine` is an integer that depends on the iteration: ``offset + Σ coefficient · axis``. An
+*index* is one `Affine` per dimension of an array. Views of arrays (transpose, slice, reverse, reshape, …) map indices to indices; a
+reshape may need a loop axis to be split in two first, which it asks for by raising `SplitAxis`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from volta_fn.core.aval import Shape
 
 
 class Affine(NamedTuple):
-    """``offset + Σ coefficient · axis``; terms are (axis, coefficient), sorted by axis, without zeros."""
+    """``offset + Σ coefficient · axis``.
+
+    Terms are pairs (axis, coefficient), sorted by axis, without zeros.
+    """
 
     terms: tuple[tuple[int, int], ...]
     offset: int
@@ -26,20 +29,20 @@ class Affine(NamedTuple):
         return frozenset(axis for axis, _ in self.terms)
 
     def plus(self, offset: int) -> Affine:
-        """The sum with a number."""
+        """Add a number."""
         return Affine(self.terms, self.offset + offset) if offset else self
 
     def times(self, factor: int) -> Affine:
-        """The product with a number."""
+        """Multiply by a number."""
         return combine([(factor, self)]) if factor != 1 else self
 
     def bounds(self, sizes: Sequence[int]) -> tuple[int, int]:
-        """The least and greatest value over a loop of the given sizes (of at least one turn)."""
+        """Return the least and greatest value over a loop of these sizes."""
         ends = [c * (sizes[axis] - 1) for axis, c in self.terms]
         return self.offset + sum(min(e, 0) for e in ends), self.offset + sum(max(e, 0) for e in ends)
 
     def replaced(self, axes: Mapping[int, Affine]) -> Affine:
-        """The same number with some axes written in terms of others."""
+        """Write some axes in terms of others."""
         return combine([(1, ZERO.plus(self.offset)), *[(c, axes.get(axis, along(axis))) for axis, c in self.terms]])
 
 
@@ -49,15 +52,15 @@ ZERO = Affine((), 0)
 
 
 def along(axis: int) -> Affine:
-    """The number of the turn along an axis."""
+    """Return the iteration number along an axis."""
     return Affine(((axis, 1),), 0)
 
 
-def combine(parts: Iterable[tuple[int, Affine]]) -> Affine:
-    """``Σ factor · affine``."""
+def combine(terms: Iterable[tuple[int, Affine]]) -> Affine:
+    """Return ``Σ factor · affine``."""
     total: dict[int, int] = {}
     offset = 0
-    for factor, affine in parts:
+    for factor, affine in terms:
         offset += factor * affine.offset
         for axis, c in affine.terms:
             total[axis] = total.get(axis, 0) + factor * c
@@ -72,14 +75,14 @@ class Range(NamedTuple):
     high: int
 
     def holds(self, sizes: Sequence[int]) -> bool | None:
-        """True or False if it is so in every turn of the loop, else None."""
+        """Return True or False if it is so in every iteration of the loop, else None."""
         least, greatest = self.value.bounds(sizes)
         if self.low <= least and greatest < self.high:
             return True
         return False if greatest < self.low or least >= self.high else None
 
     def canonical(self) -> Range:
-        """The same condition with the value free of an offset, a common factor and a leading minus."""
+        """Return the condition on a value without offset, common factor or leading minus."""
         if not self.value.terms:
             return self
         factor = math.gcd(*[c for _, c in self.value.terms])
@@ -92,20 +95,20 @@ class Range(NamedTuple):
 
 
 class SplitAxis(Exception):
-    """An index becomes affine if the loop axis is split into an outer part and an inner part of size `inner`."""
+    """Asks to split a loop axis, so that its fast axis has size `inner`."""
 
     def __init__(self, axis: int, inner: int) -> None:
-        super().__init__(f"axis {axis} needs an inner part of size {inner}")
+        super().__init__(f"axis {axis} needs an inner axis of size {inner}")
         self.axis = axis
         self.inner = inner
 
 
 class NotAffine(Exception):
-    """An index that is not affine, however the loop axes are split: the array must be materialised."""
+    """An index that is not affine, however axes are split: the array must be stored."""
 
 
 def split(sizes: Sequence[int], request: SplitAxis) -> tuple[tuple[int, ...], dict[int, Affine]]:
-    """The sizes after splitting an axis in place, and what every old axis from there on is in terms of the new ones."""
+    """Return the sizes after splitting an axis, and the old axes in terms of the new."""
     axis, inner = request.axis, request.inner
     new = (*sizes[:axis], sizes[axis] // inner, inner, *sizes[axis + 1 :])
     moved = {k: along(k + 1) for k in range(axis + 1, len(sizes))}
@@ -113,21 +116,24 @@ def split(sizes: Sequence[int], request: SplitAxis) -> tuple[tuple[int, ...], di
 
 
 def loop_over(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Index]:
-    """The axes of a loop over an array, one per dimension that has not just one element, and the index in it."""
+    """Return the axes of a loop over an array, and the index in it.
+
+    There is one axis per dimension of more than one element.
+    """
     wide = [d for d, n in enumerate(shape) if n != 1]
     return tuple([shape[d] for d in wide]), tuple([along(wide.index(d)) if d in wide else ZERO for d in range(len(shape))])
 
 
 def broadcast_index(index: Index, shape: Shape) -> Index:
-    """The index of an operand of `shape` that broadcasts, by NumPy's rule, to the array that `index` is of."""
+    """Return the index of an operand of `shape` that broadcasts to the indexed array."""
     aligned = index[len(index) - len(shape) :]
     return tuple([ZERO if n == 1 else i for i, n in zip(aligned, shape, strict=True)])
 
 
 def reshaped(index: Index, old: Shape, new: Shape, sizes: Sequence[int]) -> Index:
-    """The index of the same element after a reshape of the array (which is not empty) from shape `old` to `new`.
+    """Return the index of the same element after a reshape from `old` to `new`.
 
-    Raises `SplitAxis` or `NotAffine`.
+    The array is not empty. Raises `SplitAxis` or `NotAffine`.
     """
     result: list[Affine] = []
     for old_block, new_block in _blocks(old, new):
@@ -137,7 +143,7 @@ def reshaped(index: Index, old: Shape, new: Shape, sizes: Sequence[int]) -> Inde
 
 
 def _blocks(old: Shape, new: Shape) -> list[tuple[range, range]]:
-    """The finest cuts of both shapes into ranges of dimensions with the same number of elements."""
+    """Cut both shapes as finely as possible into ranges of equally many elements."""
     blocks: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -155,7 +161,7 @@ def _blocks(old: Shape, new: Shape) -> list[tuple[range, range]]:
 
 
 def _unflattened(flat: Affine, shape: Sequence[int], sizes: Sequence[int]) -> list[Affine]:
-    """The index in an array of `shape` of the element with the row-major number `flat`."""
+    """Return the index in an array of `shape` of the element with a row-major number."""
     result = [ZERO] * len(shape)
     wide = [d for d, n in enumerate(shape) if n != 1]
     for d in reversed(wide[1:]):
@@ -166,7 +172,7 @@ def _unflattened(flat: Affine, shape: Sequence[int], sizes: Sequence[int]) -> li
 
 
 def _divided(value: Affine, divisor: int, sizes: Sequence[int]) -> tuple[Affine, Affine]:
-    """Quotient and remainder of a division."""
+    """Return quotient and remainder of a division."""
     quotient = Affine(tuple([(axis, c // divisor) for axis, c in value.terms if c % divisor == 0]), value.offset // divisor)
     rest = Affine(tuple([(axis, c) for axis, c in value.terms if c % divisor]), value.offset % divisor)
     if Range(rest, 0, divisor).holds(sizes):

@@ -1,6 +1,7 @@
-"""Kernels in NumPy: the oracle of every code generator. Each node is one array over all axes at once; nothing here is fast.
+"""Kernels in NumPy: the oracle of every code generator.
 
-Scalar operations and reductions mean what the evaluation rules of the primitives of those names mean.
+Each node is one array over all axes at once; nothing here is fast. Scalar operations and reductions mean what the evaluation rules of the
+primitives of those names mean.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from volta_fn.errors import VoltaError
 
 
 def interpret(kernel: Kernel, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The outputs of the kernel for the given inputs, whose shapes do not matter, but their sizes and dtypes do."""
+    """Return the outputs of a kernel for inputs of its sizes and dtypes."""
     if [(x.size, x.dtype) for x in inputs] != [(b.size, b.dtype) for b in kernel.inputs]:
         raise VoltaError(f"the kernel takes {list(kernel.inputs)}, got {[(x.size, x.dtype) for x in inputs]}")
     run = _Interpreter(kernel, inputs)
@@ -29,14 +30,17 @@ def interpret(kernel: Kernel, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 class _Interpreter:
-    """Values are arrays of the kernel's rank, of size 1 along axes that they do not depend on."""
+    """Evaluates nodes as arrays of the kernel's rank.
+
+    They have size 1 along axes that they do not depend on.
+    """
 
     def __init__(self, kernel: Kernel, inputs: Sequence[np.ndarray]) -> None:
         self.kernel = kernel
         self.inputs = inputs
 
     def affine(self, affine: Affine) -> np.ndarray:
-        """The number in every turn."""
+        """Return the number in every iteration."""
         rank = len(self.kernel.sizes)
         result = np.full((1,) * rank, affine.offset, np.int64)
         for axis, c in affine.terms:
@@ -46,7 +50,7 @@ class _Interpreter:
         return result
 
     def inside(self, ranges: Sequence[Range]) -> np.ndarray:
-        """Where all conditions hold."""
+        """Return where all conditions hold."""
         result = np.ones((1,) * len(self.kernel.sizes), np.bool_)
         for condition in ranges:
             value = self.affine(condition.value)
@@ -54,7 +58,7 @@ class _Interpreter:
         return result
 
     def node(self, node: Node, values: Sequence[np.ndarray]) -> np.ndarray:
-        """The value of a node in every turn."""
+        """Return the value of a node in every iteration."""
         if isinstance(node, Constant):
             return node.value.reshape((1,) * len(self.kernel.sizes))
         if isinstance(node, Load):
@@ -68,7 +72,7 @@ class _Interpreter:
         return self.reduce(node, values[node.operand])
 
     def load(self, node: Load) -> np.ndarray:
-        """The elements that a load reads; none where it is masked."""
+        """Return the elements that a load reads, and its fill value where it is masked."""
         buffer = self.inputs[node.input].reshape(node.shape)
         where = self.inside(node.mask)
         index = [self.affine(affine) for affine in node.index]
@@ -80,32 +84,30 @@ class _Interpreter:
         return np.where(where, buffer[tuple(safe)] if safe else buffer, node.fill.value)
 
     def apply(self, node: Apply, values: Sequence[np.ndarray]) -> np.ndarray:
-        """A scalar operation."""
         evaluate = PRIMITIVES[node.op].evaluate
         if evaluate is None:
             raise VoltaError(f"the primitive {node.op} has no evaluation rule")
         return np.asarray(evaluate(*[values[i] for i in node.operands], **dict(node.params)))
 
     def reduce(self, node: Reduce, operand: np.ndarray) -> np.ndarray:
-        """A reduction over each row."""
-        sizes, outer = self.kernel.sizes, self.kernel.parallel
-        rows = operand.shape[:outer]
-        row = math.prod(sizes[outer:])
-        flat = np.ascontiguousarray(np.broadcast_to(operand, (*rows, *sizes[outer:]))).reshape((*rows, row))
+        sizes, parallel = self.kernel.sizes, self.kernel.parallel
+        rows = operand.shape[:parallel]
+        row = math.prod(sizes[parallel:])
+        flat = np.ascontiguousarray(np.broadcast_to(operand, (*rows, *sizes[parallel:]))).reshape((*rows, row))
         evaluate = PRIMITIVES[node.op].evaluate
         if evaluate is None:
             raise VoltaError(f"the primitive {node.op} has no evaluation rule")
         params = {"index_dtype": node.dtype} if node.is_index else {}
-        reduced = np.asarray(evaluate(flat, axes=(outer,), **params))
-        return reduced.reshape((*rows, *(1,) * (len(sizes) - outer)))
+        reduced = np.asarray(evaluate(flat, axes=(parallel,), **params))
+        return reduced.reshape((*rows, *(1,) * (len(sizes) - parallel)))
 
     def stored(self, store: Store, value: np.ndarray) -> np.ndarray:
-        """The output that a store writes."""
+        """Return the output that a store writes."""
         out = np.empty(store.shape, value.dtype)
         index = [self.affine(affine) for affine in store.index]
         if not store.shape:
             out[()] = value.reshape(-1)[0] if value.size else 0
         elif out.size:
-            place = np.broadcast_arrays(*index)
-            out[tuple(place)] = np.broadcast_to(value, np.broadcast_shapes(value.shape, place[0].shape))
+            position = np.broadcast_arrays(*index)
+            out[tuple(position)] = np.broadcast_to(value, np.broadcast_shapes(value.shape, position[0].shape))
         return out

@@ -1,13 +1,13 @@
-"""The kernel IR: one loop nest over scalar operations, from which every code generator prints.
+"""The kernel IR: one loop nest over scalar operations.
 
-A kernel is a loop over *rows*. Its *outer* axes number the rows, which are independent and run in parallel; its *inner* axes number the
-elements of a row. The body is a list of *nodes*, each a scalar: loads from input buffers, constants, indices, scalar operations (named
-as the elementwise primitives that they are), and *reductions*, which combine an element-wise value over a whole row into one value per
-row. A later node may use that value along the same row again, so that softmax or layer norm, which go over each row several times, are
-one kernel and one pass over memory. Stores write nodes to output buffers.
+A kernel is a loop over *rows*. Its *parallel* axes number the rows, which are independent; its *reduction* axes number the elements of a
+row. The body is a list of *nodes*, each a scalar: loads from input buffers, constants, indices, scalar operations (named as the
+elementwise primitives that they are), and *reductions*, which combine an element-wise value over a row into one value per row. A later
+node may use that value along the same row again, so that softmax or layer norm, which visit each row several times, are one kernel and one
+pass over memory. Stores write nodes to output buffers.
 
-A value has a *level*: it is per element of a row if it depends on an inner axis, else per row. It has a *stage*: how many earlier passes
-over the row it waits for. Both follow from the nodes (`levels`, `stages`).
+A value has a *level*: it is per element of a row if it depends on a reduction axis, else per row. It has a *stage*: how many earlier
+passes over the row it waits for. Both follow from the nodes (`levels`, `stages`).
 
 Kernels are values: equal ones are equal and hash alike, whatever program they come from. Sizes are part of them.
 """
@@ -35,7 +35,7 @@ class Constant:
 
     @staticmethod
     def of(value: Any, dtype: np.dtype) -> Constant:
-        """The constant of a Python or NumPy number."""
+        """Return the constant of a Python or NumPy number."""
         return Constant(dtype, np.asarray(value, dtype).tobytes())
 
     @property
@@ -46,7 +46,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An element of an input, seen as a contiguous array of `shape`; `fill` (and no access) where a condition of `mask` fails."""
+    """An element of an input, seen as a contiguous array of `shape`.
+
+    Where a condition of `mask` fails, it is `fill`, and memory is not accessed.
+    """
 
     dtype: np.dtype
     input: int
@@ -78,7 +81,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A scalar operation on earlier nodes: an elementwise primitive by name, with its parameters."""
+    """A scalar operation on earlier nodes: an elementwise primitive, by name."""
 
     dtype: np.dtype
     op: str
@@ -88,7 +91,10 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """An earlier node combined over the row by a reduction primitive. ``argmax`` and ``argmin`` give the row-major number in the row."""
+    """An earlier node combined over the row by a reduction primitive.
+
+    ``argmax`` and ``argmin`` give the row-major number in the row.
+    """
 
     dtype: np.dtype
     op: str
@@ -110,7 +116,7 @@ Node = Constant | Load | Position | Inside | Apply | Reduce
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """What an input must be: a contiguous array of `size` elements."""
+    """An input: a contiguous array of `size` elements."""
 
     size: int
     dtype: np.dtype
@@ -118,7 +124,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A node written to the output of the store's own number, a contiguous array of `shape`; each element is written once."""
+    """A node written to the output with the store's number.
+
+    The output is a contiguous array of `shape`; each element is written once.
+    """
 
     shape: Shape
     index: Index
@@ -127,7 +136,10 @@ class Store:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A loop nest: axes of the given sizes, the first `outer` of which number the rows and the others the elements of a row."""
+    """A loop nest; the first `parallel` axes number the rows.
+
+    The other axes number the elements of a row.
+    """
 
     sizes: tuple[int, ...]
     parallel: int
@@ -154,14 +166,14 @@ class Kernel:
 
 
 def operands(node: Node) -> tuple[int, ...]:
-    """The numbers of the nodes that a node reads."""
+    """Return the numbers of the nodes that a node reads."""
     if isinstance(node, Apply):
         return node.operands
     return (node.operand,) if isinstance(node, Reduce) else ()
 
 
 def affines(node: Node) -> tuple[Affine, ...]:
-    """The functions of the axes in a node."""
+    """Return the affine functions of the axes in a node."""
     if isinstance(node, Load):
         return (*node.index, *[r.value for r in node.mask])
     if isinstance(node, Position):
@@ -170,7 +182,7 @@ def affines(node: Node) -> tuple[Affine, ...]:
 
 
 def levels(kernel: Kernel) -> tuple[bool, ...]:
-    """For every node whether it is per element of a row (else it is per row)."""
+    """Return for every node whether it is per element of a row (else it is per row)."""
     result: list[bool] = []
     for node in kernel.nodes:
         own = any(axis >= kernel.parallel for affine in affines(node) for axis in affine.axes)
@@ -179,7 +191,7 @@ def levels(kernel: Kernel) -> tuple[bool, ...]:
 
 
 def stages(kernel: Kernel) -> tuple[int, ...]:
-    """For every node the number of passes over the row that must be complete before it can be computed."""
+    """Return for every node the passes over the row that must precede it."""
     result: list[int] = []
     for node in kernel.nodes:
         before = max([result[i] for i in operands(node)], default=0)

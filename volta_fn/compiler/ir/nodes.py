@@ -1,4 +1,4 @@
-"""Nodes of a program after fusion, kernel calls and equations, and the index of who produces and who consumes each variable."""
+"""Kernel calls and equations, the nodes of a fused program, and who uses whom."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def writes(node: Node) -> Sequence[Var]:
 
 
 class FusedProgram(NamedTuple):
-    """A program as kernel calls and the equations left over, in an order in which they can run."""
+    """A program as kernel calls and remaining equations, in an order that can run."""
 
     closed: ClosedJaxpr
     nodes: tuple[Node, ...]
@@ -92,7 +92,7 @@ class DefUse:
         return self.producers.get(atom, -1) if type(atom) is Var else -1
 
     def producer(self, atom: Atom, *names: str) -> Equation | None:
-        """Return the equation that computes an atom; with names, only one of these primitives."""
+        """Return the equation that computes an atom; with names, only one of these."""
         number = self.producers.get(atom) if type(atom) is Var else None
         node = None if number is None else self.nodes[number]
         return node if isinstance(node, Equation) and (not names or node.primitive.name in names) else None

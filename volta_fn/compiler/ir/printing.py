@@ -1,4 +1,4 @@
-"""Kernels as text that a person can read.
+"""Kernels as readable text.
 
 Rows are named by the letters i, j, …; each pass over a row is a loop in it; ``v <- op:dtype w`` combines w over the row into v, which the
 lines after that pass may use. Inputs are x0, x1, …, outputs y0, y1, …, each with the shape under which it is seen.
@@ -20,15 +20,15 @@ def _axis(axis: int) -> str:
 
 
 def format_affine(affine: Affine) -> str:
-    """An affine number, as in ``2*i - j + 3``."""
-    parts: list[str] = []
+    """Format an affine number, as in ``2*i - j + 3``."""
+    terms: list[str] = []
     for axis, c in affine.terms:
         name = _axis(axis) if abs(c) == 1 else f"{abs(c)}*{_axis(axis)}"
-        parts.append(("-" if c < 0 else "") + name if not parts else (" - " if c < 0 else " + ") + name)
-    if affine.offset or not parts:
+        terms.append(("-" if c < 0 else "") + name if not terms else (" - " if c < 0 else " + ") + name)
+    if affine.offset or not terms:
         sign = " - " if affine.offset < 0 else " + "
-        parts.append(sign + str(abs(affine.offset)) if parts else str(affine.offset))
-    return "".join(parts)
+        terms.append(sign + str(abs(affine.offset)) if terms else str(affine.offset))
+    return "".join(terms)
 
 
 def _index(index: Index) -> str:
@@ -49,25 +49,28 @@ def _constant(constant: Constant) -> str:
 
 
 def format_kernel(kernel: Kernel) -> str:
-    """The kernel as loops over rows and passes over each row; a line per node, ``name:dtype = operation``."""
+    """Format a kernel as loops over rows and passes over each row.
+
+    There is a line per node, ``name:dtype = operation``.
+    """
     names = _names(kernel)
     per_element, stage = levels(kernel), stages(kernel)
     rows = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in range(kernel.parallel))
     row = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in kernel.reduction_axes)
-    lines = [f"for each row {rows}".rstrip() + ":"]
+    text_lines = [f"for each row {rows}".rstrip() + ":"]
     for passes in range(max(stage, default=0) + 1):
         numbers = [n for n, s in enumerate(stage) if s == passes]
-        lines += _section(kernel, names, [n for n in numbers if not per_element[n]], numbers, inner=False)
+        text_lines += _section(kernel, names, [n for n in numbers if not per_element[n]], numbers, inner=False)
         body = _section(kernel, names, [n for n in numbers if per_element[n]], numbers, inner=True)
         ready = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce) and stage[n] == passes + 1]
         body += [f"    {names[n]} {_node(kernel.nodes[n], names)}" for n in ready]
         if body:
-            lines += [f"  for each {row}:" if row else "  once:", *body]
-    return "\n".join(lines)
+            text_lines += [f"  for each {row}:" if row else "  once:", *body]
+    return "\n".join(text_lines)
 
 
 def _names(kernel: Kernel) -> list[str]:
-    """Constants name themselves; other nodes are v0, v1, …"""
+    """Name nodes v0, v1, …; constants name themselves."""
     names: list[str] = []
     count = 0
     for node in kernel.nodes:
@@ -80,17 +83,17 @@ def _names(kernel: Kernel) -> list[str]:
 
 
 def _section(kernel: Kernel, names: Sequence[str], nodes: Sequence[int], stored: Sequence[int], inner: bool) -> list[str]:
-    """The lines of the given `nodes`, and of the stores, at the same level, of the nodes in `stored`."""
+    """Format nodes, and the stores at the same level of the nodes in `stored`."""
     pad = "    " if inner else "  "
-    lines = []
+    text_lines = []
     for n in nodes:
         node = kernel.nodes[n]
         if not isinstance(node, Constant | Reduce):
-            lines.append(f"{pad}{names[n]}:{dtypes.short_name(node.dtype)} = {_node(node, names)}")
+            text_lines.append(f"{pad}{names[n]}:{dtypes.short_name(node.dtype)} = {_node(node, names)}")
     for out, store in enumerate(kernel.stores):
         if store.value in stored and _stored_inside(kernel, store.index) == inner:
-            lines.append(f"{pad}y{out}{_shape(store.shape)} at ({_index(store.index)}) = {names[store.value]}")
-    return lines
+            text_lines.append(f"{pad}y{out}{_shape(store.shape)} at ({_index(store.index)}) = {names[store.value]}")
+    return text_lines
 
 
 def _stored_inside(kernel: Kernel, index: Index) -> bool:

@@ -1,7 +1,7 @@
 """Primitives that only say where elements come from, as functions of indices.
 
-A *view* costs nothing: whoever reads its element at an index reads the operand's element at another (`operand_index`). The other way
-round, where a loop visits the operand at some index, it visits the view at `view_index`, if it visits all of it.
+A *view* costs nothing: a consumer that reads its element at an index reads the operand's element at another (`operand_index`). In the
+other direction, a loop that visits the operand at some index visits the view at `view_index`, if it visits all of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IN_ORDER = frozenset({"reshape", "squeeze", "stop_gradient"})
 
 
 def is_view(eqn: Equation) -> bool:
-    """Whether the equation's result is a view of its one operand."""
+    """Return True if the equation's result is a view of its one operand."""
     reduction = eqn.primitive.reduction
     if reduction is not None and reduction.index_of is None:  # of one element each
         return all(eqn.invars[0].aval.shape[a] == 1 for a in eqn.params["axes"])
@@ -30,12 +30,12 @@ def is_view(eqn: Equation) -> bool:
 
 
 def reduces(eqn: Equation) -> bool:
-    """Whether the equation is a reduction, and no view."""
+    """Return True if the equation is a reduction, and no view."""
     return eqn.primitive.reduction is not None and not is_view(eqn)
 
 
 def reduces_rows(eqn: Equation) -> bool:
-    """Whether the equation reduces the last dimension that is longer than one, too."""
+    """Return True if the equation reduces the last dimension that is longer than one."""
     if not reduces(eqn):
         return False
     shape = eqn.invars[0].aval.shape
@@ -43,18 +43,21 @@ def reduces_rows(eqn: Equation) -> bool:
 
 
 def is_lowered(eqn: Equation) -> bool:
-    """Whether the equation can be part of a kernel (an index that turns out not to be affine apart)."""
+    """Return True if kernels can compute the equation, if its indices are affine."""
     known = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
     return known and all(v.aval.dtype.itemsize for v in eqn.invars)  # float0 has no elements to compute
 
 
 def is_product(eqn: Equation) -> bool:
-    """Whether the equation sums products, which targets may have as kernels."""
+    """Return True if the equation sums products, which targets may have as kernels."""
     return eqn.primitive.name == "dot_general"
 
 
 def is_elementwise(eqn: Equation) -> bool:
-    """Whether each element of the result depends on the elements at the same place of operands that broadcast."""
+    """Return True if a result's element depends on the operands' at the same index.
+
+    Operands broadcast.
+    """
     name = eqn.primitive.name
     if name == "bitcast_convert_type":
         return eqn.invars[0].aval.dtype.itemsize == eqn.params["new_dtype"].itemsize
@@ -62,14 +65,14 @@ def is_elementwise(eqn: Equation) -> bool:
 
 
 def is_alias(eqn: Equation) -> bool:
-    """Whether the equation's result is its operand's memory, if that is contiguous, under another shape."""
+    """Return True if the result is the operand's memory, if that is contiguous."""
     if eqn.primitive.name == "broadcast_in_dim":
         return eqn.invars[0].aval.size == eqn.outvars[0].aval.size
     return eqn.primitive.name in _IN_ORDER or (is_view(eqn) and eqn.primitive.reduction is not None)
 
 
 def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
-    """The variables that an equation reads in the end if it reads through `views`."""
+    """Return the variables that an equation reads in the end, through `views`."""
     found: dict[Var, None] = {}
     stack = eqn.invars[::-1]
     while stack:
@@ -83,7 +86,10 @@ def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
 
 
 def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
-    """Where a view's element comes from. Raises `SplitAxis` or `NotAffine`."""
+    """Return the index that a view's element comes from.
+
+    Raises `SplitAxis` or `NotAffine`.
+    """
     shape = eqn.invars[0].aval.shape
     if eqn.primitive.reduction is not None:
         return _with_ones(index, eqn.params["axes"])
@@ -91,7 +97,7 @@ def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
 
 
 def is_readable(eqn: Equation, views: Mapping[Var, Equation]) -> bool:
-    """Whether indices can say what a view of views of … of an array shows."""
+    """Return True if indices can express a view of views of … of an array."""
     sizes, index = loop_over(eqn.outvars[0].aval.shape)
     while True:
         try:
@@ -118,9 +124,9 @@ def _through(eqn: Equation | None, index: Index, sizes: Sequence[int], views: Ma
 
 
 def view_index(eqn: Equation, index: PartialIndex, sizes: Sequence[int]) -> PartialIndex | None:
-    """The index at which a loop visits a view while it visits the operand at `index`; None where it does not visit all of it.
+    """Return the index at which a loop visits a view while it visits the operand.
 
-    Raises `SplitAxis` or `NotAffine`.
+    None if it does not visit all of the view. Raises `SplitAxis` or `NotAffine`.
     """
     name, shape, params = eqn.primitive.name, eqn.outvars[0].aval.shape, eqn.params
     if name == "transpose":
@@ -150,17 +156,17 @@ def _reshaped_partially(index: PartialIndex, old: Shape, new: Shape, sizes: Sequ
     return tuple([None if n == 1 else i for i, n in zip(known, new, strict=True)])
 
 
-def _with_ones(index: Index, places: Sequence[int]) -> Index:
+def _with_ones(index: Index, dimensions: Sequence[int]) -> Index:
     result = list(index)
-    for place in sorted(places):
-        result.insert(place, ZERO)
+    for dimension in sorted(dimensions):
+        result.insert(dimension, ZERO)
     return tuple(result)
 
 
 def _transpose(index: Index, shape: Shape, new: Shape, sizes: Sequence[int], *, permutation: tuple[int, ...]) -> Index:
     result = [ZERO] * len(index)
-    for affine, place in zip(index, permutation, strict=True):
-        result[place] = affine
+    for affine, dimension in zip(index, permutation, strict=True):
+        result[dimension] = affine
     return tuple(result)
 
 
@@ -198,11 +204,11 @@ _OPERAND_INDEX: dict[str, Callable[..., Index]] = {
 
 
 def row_major(index: Index, shape: Shape) -> Affine:
-    """The number of an array's element in row-major order."""
+    """Return the number of an array's element in row-major order."""
     return index[0] if len(index) == 1 else combine((math.prod(shape[d + 1 :]), i) for d, i in enumerate(index))
 
 
 @lru_cache(maxsize=4096)
 def known(index: PartialIndex) -> frozenset[int]:
-    """The axes that an index depends on."""
+    """Return the axes that an index depends on."""
     return frozenset([axis for i in index if i is not None for axis, _ in i.terms])

@@ -1,4 +1,7 @@
-"""Kernels cut along their first axis, each piece of which sees only *windows* of its buffers: for arrays too large to be seen whole."""
+"""Kernels split along their first axis for arrays too large to be bound as one.
+
+Each chunk sees only *windows* of its buffers.
+"""
 
 from __future__ import annotations
 
@@ -10,48 +13,51 @@ from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Buffer, Kernel, Load, Store
 from volta_fn.compiler.ir.views import row_major
 
-#: Pieces begin at multiples of so many turns, and windows of so many elements: no word of memory belongs to two.
+#: Chunks begin at multiples of so many iterations, and windows of so many elements: no word of memory belongs to two.
 _UNIT = 256
 
 
 class Window(NamedTuple):
-    """Some elements of a buffer that lie together."""
+    """A contiguous range of a buffer's elements."""
 
     first: int
     size: int
 
 
-class Piece(NamedTuple):
-    """A part of a kernel, and the windows of its inputs and outputs."""
+class Chunk(NamedTuple):
+    """A chunk of a kernel, and the windows of its inputs and outputs."""
 
     kernel: Kernel
     windows: tuple[Window, ...]
 
 
 def largest(kernel: Kernel) -> int:
-    """The bytes of a kernel's largest buffer."""
+    """Return the bytes of a kernel's largest buffer."""
     return max([b.size * b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)], default=0)
 
 
-def windowed(kernel: Kernel, most: int) -> list[Piece] | None:
-    """The kernel in as few pieces as have windows of at most so many bytes; None if it cannot be cut so."""
+def windowed(kernel: Kernel, most: int) -> list[Chunk] | None:
+    """Split a kernel in as few chunks as have windows of at most `most` bytes.
+
+    None if it cannot be split so.
+    """
     kernel = simplified(kernel)
     if not kernel.parallel:
         return None
-    turns = length = kernel.sizes[0]
+    iterations = length = kernel.sizes[0]
     while length > _UNIT:
         length = -(-length // (2 * _UNIT)) * _UNIT
-        pieces = [_piece(kernel, first, min(length, turns - first)) for first in range(0, turns, length)]
-        found = [p for p in pieces if p is not None]
-        if len(found) < len(pieces):
+        chunks = [_chunk(kernel, first, min(length, iterations - first)) for first in range(0, iterations, length)]
+        found = [p for p in chunks if p is not None]
+        if len(found) < len(chunks):
             return None
         if all(largest(p.kernel) <= most for p in found):
             return found
     return None
 
 
-def _piece(kernel: Kernel, first: int, count: int) -> Piece | None:
-    """Some turns of the first axis; None where windows cannot be."""
+def _chunk(kernel: Kernel, first: int, count: int) -> Chunk | None:
+    """Return some iterations of the first axis; None where windows are impossible."""
     kernel = rewritten(kernel, (count, *kernel.sizes[1:]), kernel.parallel, {0: along(0).plus(first)})
     inputs = [_read(kernel, number) for number in range(len(kernel.inputs))]
     outputs = [_written(kernel, store) for store in kernel.stores]
@@ -67,11 +73,11 @@ def _piece(kernel: Kernel, first: int, count: int) -> Piece | None:
             nodes[number] = replace(node, shape=(window.size,), index=(index,))
     stores = [Store((w.size,), (row_major(s.index, s.shape).plus(-w.first),), s.value) for s, w in zip(kernel.stores, outputs, strict=True)]
     buffers = tuple([Buffer(w.size, b.dtype) for w, b in zip(inputs, kernel.inputs, strict=True)])
-    return Piece(replace(kernel, inputs=buffers, nodes=tuple(nodes), stores=tuple(stores)), (*inputs, *outputs))
+    return Chunk(replace(kernel, inputs=buffers, nodes=tuple(nodes), stores=tuple(stores)), (*inputs, *outputs))
 
 
 def _read(kernel: Kernel, number: int) -> Window:
-    """What a kernel reads of an input, from a multiple of the unit on."""
+    """Return what a kernel reads of an input, from a multiple of the unit on."""
     size = kernel.inputs[number].size
     low, high = size, 0
     for node in kernel.nodes:

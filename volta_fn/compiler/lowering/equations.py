@@ -1,8 +1,8 @@
-"""Equations as kernels: a loop, and what each of its equations is at each turn, become scalar nodes.
+"""Kernels of equations: their values at each iteration of a loop as scalar nodes.
 
-A `Loop` says at which index each equation is taken (its *steps*, in program order). Operands are then pulled at the index that the
-equation asks for: literals become constants, views become other indices of what they view, earlier steps are read where they are, and
-anything else is loaded from memory.
+A `Loop` says at which index each equation is computed (its *steps*, in program order). Operands are then pulled at the index that the
+equation asks for: literals become constants, views become other indices of what they view, earlier steps are read directly, and anything
+else is loaded from memory.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _BOOL = np.dtype(np.bool_)
 
 
 class Step(NamedTuple):
-    """An equation and the index at which its result is taken; of a reduction, at which its operand is.
+    """An equation and the index of its result; of a reduction, that of its operand.
 
-    A product (`dot_general`) is taken at the index of its result and then of the axes that are summed over, as the left operand has them.
+    A product (`dot_general`) is computed at the index of its result and then of the axes that are summed over, as the left operand has
+    them.
     """
 
     eqn: Equation
@@ -45,15 +46,16 @@ class Step(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A kernel to be: sizes of the axes, which of them are inner, equations, and the variables to store with their indices."""
+    """A kernel to be: equations, and the variables to store with their indices."""
 
+    #: Sizes of the axes, and which of them are reduction axes.
     sizes: tuple[int, ...]
     reduced: frozenset[int]
     steps: tuple[Step, ...]
     outputs: tuple[tuple[Var, Index], ...]
 
     def replaced(self, sizes: tuple[int, ...], reduced: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
-        """The loop with other axes, in terms of which the old ones are given."""
+        """Return the loop with other axes, in terms of which the old ones are given."""
 
         def renamed(index: Index) -> Index:
             return tuple([i.replaced(axes) for i in index])
@@ -62,13 +64,13 @@ class Loop(NamedTuple):
         return Loop(sizes, reduced, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
 
     def split(self, request: SplitAxis) -> Loop:
-        """The loop with an axis split in two."""
+        """Return the loop with an axis split in two."""
         sizes, axes = split(self.sizes, request)
         reduced = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduced])
         return self.replaced(sizes, reduced, axes)
 
     def ordered(self) -> Loop:
-        """The loop with the outer axes before the inner ones."""
+        """Return the loop with the parallel axes before the reduction axes."""
         parallel = len(self.sizes) - len(self.reduced)
         if all(a >= parallel for a in self.reduced):
             return self
@@ -85,7 +87,10 @@ class Lowered(NamedTuple):
 
 
 def lower(loop: Loop, views: Mapping[Var, Equation]) -> Lowered:
-    """The kernel of a loop; `views` are the equations of variables that are pulled instead of loaded. Raises `NotAffine`."""
+    """Return the kernel of a loop. Raises `NotAffine`.
+
+    `views` are the equations of variables that are pulled instead of loaded.
+    """
     loop = loop.ordered()
     while True:
         try:
@@ -95,7 +100,7 @@ def lower(loop: Loop, views: Mapping[Var, Equation]) -> Lowered:
 
 
 def product_loop(eqn: Equation) -> Loop:
-    """The loop of a product by itself."""
+    """Return the loop of a matrix product by itself."""
     (out,), shape = eqn.outvars, eqn.invars[0].aval.shape
     (summed, _), _ = eqn.params["dimension_numbers"]
     rank = len(out.aval.shape)
@@ -105,7 +110,7 @@ def product_loop(eqn: Equation) -> Loop:
 
 
 def lower_equation(eqn: Equation) -> Lowered:
-    """The kernel of one equation. Raises `NotAffine`."""
+    """Return the kernel of one equation. Raises `NotAffine`."""
     (out,) = eqn.outvars
     reduced = eqn.params["axes"] if reduces(eqn) else ()
     sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else out.aval.shape)
@@ -128,7 +133,7 @@ class _Lowering:
         self.computed: set[Var] = set()
 
     def lowered(self) -> Lowered:
-        """The kernel."""
+        """Return the kernel."""
         for step in self.loop.steps:
             (out,) = step.eqn.outvars
             index, number = self.step(step)
@@ -138,7 +143,7 @@ class _Lowering:
         return self.pruned(stores)
 
     def step(self, step: Step) -> tuple[Index, int]:
-        """The index of a step's result and its node."""
+        """Return the index of a step's result and its node."""
         eqn, index = step
         if reduces(eqn):
             kept = tuple([i for d, i in enumerate(index) if d not in eqn.params["axes"]])
@@ -150,7 +155,7 @@ class _Lowering:
     # nodes
 
     def add(self, node: Node) -> int:
-        """The number of a node."""
+        """Return the number of a node."""
         number = self.numbers.get(node)
         if number is None:
             number = self.numbers[node] = len(self.nodes)
@@ -158,11 +163,10 @@ class _Lowering:
         return number
 
     def constant(self, value: Any, dtype: np.dtype) -> int:
-        """A constant's node."""
         return self.add(Constant.of(value, dtype))
 
     def element(self, atom: Atom, index: Index) -> int:
-        """The node of an array's element at an index (of any number where the index lies outside of the array)."""
+        """Return the node of an array's element; of any value if the index lies outside."""
         if isinstance(atom, Literal):
             return self.constant(np.asarray(atom.val), atom.aval.dtype)
         if atom.aval.size == 0:
@@ -176,7 +180,10 @@ class _Lowering:
         return self.found[key]
 
     def load(self, var: Var, shape: tuple[int, ...], index: Index) -> int:
-        """An element of an input seen as an array of `shape`, masked where the index may lie outside."""
+        """Load an element of an input seen as an array of `shape`.
+
+        The load is masked if the index may lie outside.
+        """
         ranges = self.ranges([Range(i, 0, n) for i, n in zip(index, shape, strict=True)])
         if ranges is None:
             return self.constant(0, var.aval.dtype)
@@ -184,14 +191,14 @@ class _Lowering:
         return self.add(Load(var.aval.dtype, number, shape, index, ranges, Constant.of(0, var.aval.dtype)))
 
     def ranges(self, conditions: list[Range]) -> tuple[Range, ...] | None:
-        """Those of the conditions that do not always hold; None if one never does."""
+        """Return the conditions that do not always hold; None if one never does."""
         if 0 in self.sizes:
             return ()
         held = [(c, c.holds(self.sizes)) for c in conditions]
         return None if any(h is False for _, h in held) else tuple(dict.fromkeys([c.canonical() for c, h in held if h is None]))
 
     def select(self, ranges: tuple[Range, ...] | None, inside: int, outside: int) -> int:
-        """`inside` where the conditions hold, else `outside`."""
+        """Select `inside` where the conditions hold, else `outside`."""
         if ranges is None or inside == outside:
             return outside
         if not ranges:
@@ -205,7 +212,7 @@ class _Lowering:
     # equations
 
     def equation(self, eqn: Equation, index: Index) -> int:
-        """The node of the result's element at an index."""
+        """Return the node of the result's element at an index."""
         name = eqn.primitive.name
         if is_view(eqn):
             return self.view(eqn, index)
@@ -237,19 +244,19 @@ class _Lowering:
             return fill
         inner, conditions = [], []
         for i, n, (low, _, interior) in zip(index, operand.aval.shape, padding_config, strict=True):
-            place, between = self.undilated(i.plus(-low), interior + 1)
-            inner.append(place)
-            conditions += [*between, Range(place, 0, n)]
+            quotient, between = self.undilated(i.plus(-low), interior + 1)
+            inner.append(quotient)
+            conditions += [*between, Range(quotient, 0, n)]
         ranges = self.ranges(conditions)
         return fill if ranges is None else self.select(ranges, self.element(operand, tuple(inner)), fill)
 
     def undilated(self, value: Affine, step: int) -> tuple[Affine, list[Range]]:
-        """`value` over `step`, and the conditions under which that is a whole number."""
+        """Return `value` over `step`, and the conditions under which that is an integer."""
         rest = [(axis, c) for axis, c in value.terms if c % step]
         if not rest:
-            whole = value.offset % step == 0
-            place = Affine(tuple([(axis, c // step) for axis, c in value.terms]), value.offset // step)
-            return place, [] if whole else [Range(ZERO, 1, 2)]
+            is_integer = value.offset % step == 0
+            quotient = Affine(tuple([(axis, c // step) for axis, c in value.terms]), value.offset // step)
+            return quotient, [] if is_integer else [Range(ZERO, 1, 2)]
         ((axis, c),) = rest if len(rest) == 1 else [(0, 0)]
         if abs(c) != 1:
             raise NotAffine
@@ -257,27 +264,27 @@ class _Lowering:
             if self.sizes[axis] % step:
                 raise NotAffine
             raise SplitAxis(axis, step)
-        turn = -value.offset * c % step  # the one turn of the axis at which c * turn + offset is a multiple of step
-        at = combine([(1, value.replaced({axis: ZERO.plus(turn)}))])
-        place, _ = self.undilated(at, step)
-        return place, [Range(along(axis), turn, turn + 1)]
+        iteration = -value.offset * c % step  # the one iteration at which c * iteration + offset is a multiple of step
+        at = combine([(1, value.replaced({axis: ZERO.plus(iteration)}))])
+        quotient, _ = self.undilated(at, step)
+        return quotient, [Range(along(axis), iteration, iteration + 1)]
 
     def concatenate(self, eqn: Equation, index: Index, *, dimension: int) -> int:
-        parts = [v for v in eqn.invars if v.aval.size]
-        ends = np.cumsum([v.aval.shape[dimension] for v in parts]).tolist()
+        operands = [v for v in eqn.invars if v.aval.size]
+        ends = np.cumsum([v.aval.shape[dimension] for v in operands]).tolist()
         result = -1
-        for part, end in zip(reversed(parts), reversed(ends), strict=True):
-            start = end - part.aval.shape[dimension]
-            place = (*index[:dimension], index[dimension].plus(-start), *index[dimension + 1 :])
+        for operand, end in zip(reversed(operands), reversed(ends), strict=True):
+            start = end - operand.aval.shape[dimension]
+            at = (*index[:dimension], index[dimension].plus(-start), *index[dimension + 1 :])
             if result < 0:
-                result = self.element(part, place)
+                result = self.element(operand, at)
                 continue
             ranges = self.ranges([Range(index[dimension], 0, end)])
-            result = result if ranges is None else self.select(ranges, self.element(part, place), result)
+            result = result if ranges is None else self.select(ranges, self.element(operand, at), result)
         return result
 
     def reduction(self, eqn: Equation, index: Index) -> int:
-        """A reduction over the row; the index's reduced dimensions are the row's."""
+        """Reduce over the row; the index's reduced dimensions are the row's."""
         (operand,) = eqn.invars
         name, dtype, shape = eqn.primitive.name, eqn.outvars[0].aval.dtype, operand.aval.shape
         axes = eqn.params["axes"]
@@ -294,7 +301,7 @@ class _Lowering:
         return self.converted(total, dtype)
 
     def product(self, eqn: Equation, index: Index) -> int:
-        """A sum of products over the row."""
+        """Sum products over the row."""
         wide = dtypes.accumulator(eqn.outvars[0].aval.dtype)
         read = [self.converted(self.element(v, i), wide) for v, i in zip(eqn.invars, _operand_indices(eqn, index), strict=True)]
         product, total = ("and", "reduce_or") if wide == _BOOL else ("mul", "reduce_sum")
@@ -306,7 +313,7 @@ class _Lowering:
         return row_major(tuple(map(along, inner)), tuple([self.sizes[a] for a in inner]))
 
     def converted(self, number: int, dtype: np.dtype) -> int:
-        """A node in another dtype."""
+        """Convert a node to another dtype."""
         if self.nodes[number].dtype == dtype:
             return number
         return self.add(Apply(dtype, "convert_element_type", (number,), (("new_dtype", dtype), ("weak_type", False))))
@@ -314,7 +321,7 @@ class _Lowering:
     # the end
 
     def pruned(self, stores: list[Store]) -> Lowered:
-        """The kernel with only those nodes and inputs that the stores need."""
+        """Return the kernel with the nodes and inputs that the stores need."""
         needed = {s.value for s in stores}
         for n in range(len(self.nodes) - 1, -1, -1):
             if n in needed:
@@ -336,17 +343,20 @@ class _Lowering:
 
 
 def _operand_indices(eqn: Equation, index: Index) -> list[Index]:
-    """Where the operands of a product are read, at the index of its result and of the summed axes in the left operand's order."""
+    """Return the indices at which the operands of a product are read.
+
+    `index` is that of its result and of the summed axes in the left operand's order.
+    """
     summed, stacked = eqn.params["dimension_numbers"]
     count, rank = len(stacked[0]), len(eqn.outvars[0].aval.shape)
     order = sorted(range(len(summed[0])), key=lambda i: summed[0][i])
     free, found = index[count:rank], []
     for side, operand in enumerate(eqn.invars):
-        place = dict(zip([*stacked[side], *[summed[side][i] for i in order]], [*index[:count], *index[rank:]], strict=True))
-        kept = [d for d in range(len(operand.aval.shape)) if d not in place]
-        place |= dict(zip(kept, free[: len(kept)], strict=True))
+        axes = dict(zip([*stacked[side], *[summed[side][i] for i in order]], [*index[:count], *index[rank:]], strict=True))
+        kept = [d for d in range(len(operand.aval.shape)) if d not in axes]
+        axes |= dict(zip(kept, free[: len(kept)], strict=True))
         free = free[len(kept) :]
-        found.append(tuple([place[d] for d in sorted(place)]))
+        found.append(tuple([axes[d] for d in sorted(axes)]))
     return found
 
 

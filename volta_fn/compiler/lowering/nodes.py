@@ -1,4 +1,4 @@
-"""Passes over the nodes of a fused program that all targets need, and single equations as kernels."""
+"""Passes over nodes that all targets need, and single equations as kernels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from volta_fn.core.jaxpr import Equation, Var
 
 
 def split_concatenations(found: FusedProgram, most: int) -> FusedProgram:
-    """Concatenate in groups first where there are more arrays than a kernel may have buffers."""
-    return found._replace(nodes=tuple([part for node in found.nodes for part in _in_groups(node, most)]))
+    """Concatenate in groups where there are more arrays than a kernel may bind."""
+    return found._replace(nodes=tuple([new for node in found.nodes for new in _in_groups(node, most)]))
 
 
 def _in_groups(node: Node, most: int) -> list[Node]:

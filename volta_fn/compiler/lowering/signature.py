@@ -1,4 +1,4 @@
-"""Signatures: loops that differ only in what their variables are called have one, and one kernel serves them all."""
+"""Loops that differ only in the identity of variables are lowered once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Kernels:
         self._known: dict[Any, tuple[Any, list[int]]] = {}
 
     def lowered(self, loop: Loop, views: Mapping[Var, Equation]) -> Lowered:
-        """The kernel of a loop, as `lower` gives it. Raises `NotAffine`."""
+        """Return the kernel of a loop, as `lower` does. Raises `NotAffine`."""
         key, variables = _signature(loop, views)
         if key not in self._known:
             found = lower(loop, views)
@@ -28,9 +28,12 @@ class Kernels:
 
 
 def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var]]:
-    """What a kernel depends on, with variables as numbers in the order of their first appearance, and the variables."""
+    """Return what a kernel depends on, and the variables.
+
+    Variables are numbered in the order of their first appearance.
+    """
     numbers: dict[Var, int] = {}
-    parts: list[Any] = [loop.sizes, loop.reduced]
+    key: list[Any] = [loop.sizes, loop.reduced]
     through: list[Equation] = []
 
     def number(atom: Atom) -> Any:
@@ -38,23 +41,23 @@ def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var
             return literal_key(atom)
         if atom not in numbers:
             numbers[atom] = len(numbers)
-            parts.append(atom.aval)
+            key.append(atom.aval)
             if atom in views:
                 through.append(views[atom])
         return numbers[atom]
 
     def describe(eqn: Equation) -> None:
-        parts.append(eqn.primitive)
-        parts.extend([number(v) for v in eqn.invars])
-        parts.extend([number(v) for v in eqn.outvars])
+        key.append(eqn.primitive)
+        key.extend([number(v) for v in eqn.invars])
+        key.extend([number(v) for v in eqn.outvars])
         if eqn.params:
-            parts.append(params_key(eqn.params))
+            key.append(params_key(eqn.params))
 
     for step in loop.steps:
         describe(step.eqn)
-        parts.append(step.at)
+        key.append(step.at)
         while through:
             describe(through.pop())
     for var, index in loop.outputs:
-        parts.append((numbers[var], index))
-    return tuple(parts), list(numbers)
+        key.append((numbers[var], index))
+    return tuple(key), list(numbers)

@@ -1,7 +1,7 @@
 """Rules of arithmetic that hold to the last bit.
 
-The sign of zero decides much: x - 0 is x for every float, and so is x + (-0.0), but x + 0.0 turns -0.0 into 0.0. Multiplying by one
-keeps every float as it is, but not a complex number with an infinite part, which NumPy turns into NaN.
+The sign of zero decides much: x - 0 is x for every float, and so is x + (-0.0), but x + 0.0 is 0.0 for -0.0. Multiplying by one keeps
+every float as it is, but not an infinite complex number, of which NumPy makes NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SINGLE_OR_DOUBLE = frozenset([np.dtype(np.float32), np.dtype(np.float64)])
 
 
 def _is(program: Rewriter, atom: Atom, wanted: float) -> bool:
-    """Whether all elements of the atom have this value, zeros with this sign in both parts."""
+    """Return True if all elements of the atom have this value; zeros, this sign."""
     value = program.scalar(atom)
     if value is None or value != wanted:
         return False
@@ -28,11 +28,11 @@ def _is(program: Rewriter, atom: Atom, wanted: float) -> bool:
         return True
     number = complex(value.item())
     sign = math.copysign(1.0, wanted)
-    return all(part != 0 or math.copysign(1.0, part) == sign for part in (number.real, *([number.imag] if value.dtype.kind == "c" else [])))
+    return all(x != 0 or math.copysign(1.0, x) == sign for x in (number.real, *([number.imag] if value.dtype.kind == "c" else [])))
 
 
 def _other_than(program: Rewriter, eqn: Equation, unit: float) -> Atom | None:
-    """The operand of a commutative operation whose other operand is this unit."""
+    """Return the operand of a commutative operation whose other operand is `unit`."""
     x, y = eqn.invars
     if _is(program, y, unit):
         return program.fitted(eqn, x)
@@ -41,26 +41,29 @@ def _other_than(program: Rewriter, eqn: Equation, unit: float) -> Atom | None:
 
 @rule(RULES, "mul")
 def times_one(eqn: Equation, program: Rewriter) -> Atom | None:
-    """x * 1 = x (for bool: x and True)."""
+    """Rewrite x * 1 to x (for bool: x and True)."""
     return None if eqn.outvars[0].aval.dtype in dtypes.COMPLEX else _other_than(program, eqn, 1)
 
 
 @rule(RULES, "add")
 def plus_zero(eqn: Equation, program: Rewriter) -> Atom | None:
-    """x + (-0.0) = x for floats and complex numbers, x + 0 = x for integers."""
+    """Rewrite x + (-0.0) to x for floats and complex numbers, x + 0 for integers."""
     return _other_than(program, eqn, -0.0)
 
 
 @rule(RULES, "sub")
 def minus_zero(eqn: Equation, program: Rewriter) -> Atom | None:
-    """x - 0 = x, for floats and complex numbers a zero of positive sign."""
+    """Rewrite x - 0 to x; for floats and complex numbers a zero of positive sign."""
     x, y = eqn.invars
     return program.fitted(eqn, x) if _is(program, y, 0.0) else None
 
 
 @rule(RULES, "div")
 def divided_by_power_of_two(eqn: Equation, program: Rewriter) -> Atom | None:
-    """x / 1 = x, and x / 2^n = x * 2^-n for floats: both are the rounding of the same number."""
+    """Rewrite x / 1 to x, and x / 2^n to x * 2^-n for floats.
+
+    Both are the rounding of the same number.
+    """
     x, y = eqn.invars
     dtype = x.aval.dtype
     if dtype in dtypes.COMPLEX or (value := program.scalar(y)) is None:
@@ -77,7 +80,7 @@ def divided_by_power_of_two(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "add", "sub")
 def with_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
-    """x + -y = x - y, -x + y = y - x, x - -y = x + y."""
+    """Rewrite x + -y to x - y, -x + y to y - x, and x - -y to x + y."""
     x, y = eqn.invars
     adding = eqn.primitive.name == "add"
     if (negated := program.producer(y, "neg")) is not None:
@@ -89,7 +92,7 @@ def with_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "mul", "div")
 def of_two_negatives(eqn: Equation, program: Rewriter) -> Atom | None:
-    """-x * -y = x * y and -x / -y = x / y for floats."""
+    """Rewrite -x * -y to x * y and -x / -y to x / y for floats."""
     first, second = (program.producer(v, "neg") for v in eqn.invars)
     if first is None or second is None or eqn.outvars[0].aval.dtype not in dtypes.FLOATS:
         return None
@@ -97,16 +100,16 @@ def of_two_negatives(eqn: Equation, program: Rewriter) -> Atom | None:
 
 
 @rule(RULES, "neg", "not", "conj")
-def twice(eqn: Equation, program: Rewriter) -> Atom | None:
-    """An operation that undoes itself."""
+def involution(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop an operation that undoes itself."""
     made = program.producer(eqn.invars[0], eqn.primitive.name)
     same = made is not None and made.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
     return made.invars[0] if made is not None and same else None
 
 
 @rule(RULES, "abs", "floor", "ceil", "round", "round_half_even", "sign")
-def again(eqn: Equation, program: Rewriter) -> Atom | None:
-    """An operation that changes nothing the second time."""
+def idempotent(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop an operation that changes nothing the second time."""
     if eqn.outvars[0].aval.dtype in dtypes.COMPLEX:
         return None
     return eqn.invars[0] if program.producer(eqn.invars[0], eqn.primitive.name) is not None else None
@@ -114,23 +117,24 @@ def again(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "abs")
 def of_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
-    """|-x| = |x|, but for unsigned integers, whose negatives are positive too."""
+    """Rewrite |-x| to |x|, if negatives are negative (not of unsigned integers)."""
     made = program.producer(eqn.invars[0], "neg")
     return None if made is None or eqn.invars[0].aval.dtype in dtypes.UNSIGNED else program.emit(eqn, "abs", made.invars[0])
 
 
 @rule(RULES, "max", "min", "and", "or")
 def of_equals(eqn: Equation, program: Rewriter) -> Atom | None:
-    """max(x, x) = x, and its like."""
+    """Rewrite max(x, x) to x, and its like."""
     x, y = eqn.invars
     return x if x is y else None
 
 
 @rule(RULES, "pow")
 def to_a_known_power(eqn: Equation, program: Rewriter) -> Atom | None:
-    """x^c as products, where that is exact: for integers, and for floats and the exponents 1, 2 and -1.
+    """Rewrite x^c to products, where that is exact.
 
-    (Not 1/2: by IEEE 754 the power of -0.0 is 0.0, and the square root -0.0.)
+    That is so for integers, and for floats and the exponents 1, 2 and -1. (Not 1/2: by IEEE 754 the power of -0.0 is 0.0, and the square
+    root -0.0.)
     """
     x, y = eqn.invars
     exponent = program.scalar(y)
@@ -148,7 +152,7 @@ def to_a_known_power(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "integer_pow")
 def square(eqn: Equation, program: Rewriter) -> Atom | None:
-    """x^1 = x, x^2 = x * x."""
+    """Rewrite x^1 to x and x^2 to x * x."""
     (x,), power = eqn.invars, eqn.params["y"]
     if power == 1:
         return x
@@ -156,15 +160,15 @@ def square(eqn: Equation, program: Rewriter) -> Atom | None:
 
 
 @rule(RULES, "real", "imag")
-def part_of_a_pair(eqn: Equation, program: Rewriter) -> Atom | None:
-    """real(complex(a, b)) = a, imag(complex(a, b)) = b."""
+def of_complex(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite real(complex(a, b)) to a and imag(complex(a, b)) to b."""
     made = program.producer(eqn.invars[0], "complex")
     return None if made is None else program.fitted(eqn, made.invars[eqn.primitive.name == "imag"])
 
 
 @rule(RULES, "complex")
-def pair_of_parts(eqn: Equation, program: Rewriter) -> Atom | None:
-    """complex(real(z), imag(z)) = z."""
+def complex_of_components(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite complex(real(z), imag(z)) to z."""
     first, second = program.producer(eqn.invars[0], "real"), program.producer(eqn.invars[1], "imag")
     if first is None or second is None or first.invars[0] is not second.invars[0]:
         return None

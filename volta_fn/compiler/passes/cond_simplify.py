@@ -1,4 +1,4 @@
-"""Branches that are known while compiling: the call of the chosen program in place of the choice."""
+"""Conditionals that are known at compile time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from volta_fn.primitives.control_flow.conditionals import cond_p
 
 
 def choose_branches(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with conditionals on a known index, or between equal branches, as calls of one branch."""
+    """Replace conditionals on a known index, or of equal branches, by a call."""
     eqns = [_chosen(e) if e.primitive is cond_p else e for e in closed.eqns]
     if all(new is old for new, old in zip(eqns, closed.eqns, strict=True)):
         return closed

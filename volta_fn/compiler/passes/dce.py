@@ -1,4 +1,4 @@
-"""Dead-code elimination, inside control flow too: unused results, carries that only they themselves depend on, unread operands."""
+"""Dead-code elimination, inside control flow too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Marks = tuple[bool, ...]
 
 
 def drop_dead(closed: ClosedJaxpr, used: Sequence[bool] | None = None) -> ClosedJaxpr:
-    """Drop what the `used` outputs (default: all) and the program's effects do not need; keep all inputs."""
+    """Drop what the `used` outputs (default: all) and effects do not need.
+
+    The program keeps all of its inputs.
+    """
     jaxpr = closed.jaxpr
     outvars = jaxpr.outvars if used is None else kept(jaxpr.outvars, used)
     live: set[Atom] = set(outvars)
@@ -138,7 +141,7 @@ def _narrow_while_programs(
 
 
 def _fixed_point(carry: Marks, step: Callable[[Marks], tuple[ClosedJaxpr, Marks]]) -> tuple[ClosedJaxpr, Marks]:
-    """Mark more values of a carry live until a step that computes the live ones reads no others."""
+    """Mark values of a carry as live until the live ones depend on no others."""
     while True:
         program, grown = step(carry)
         if grown == carry:

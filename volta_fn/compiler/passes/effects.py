@@ -19,12 +19,12 @@ def is_removable(eqn: Equation) -> bool:
 
 
 def is_pinned(primitive: Primitive) -> bool:
-    """Return True if its equations may be neither moved nor merged, whatever programs they hold."""
+    """Return True if its equations may be neither moved nor merged."""
     return primitive.effectful or primitive in _PINNED
 
 
 def is_movable(eqn: Equation) -> bool:
-    """Return True if the equation may be evaluated at another time, once instead of several times, or needlessly."""
+    """Return True if the equation may be evaluated earlier, once only, or needlessly."""
     primitive = eqn.primitive
     if is_pinned(primitive):
         return False
@@ -34,5 +34,5 @@ def is_movable(eqn: Equation) -> bool:
 
 
 def terminates(eqn: Equation) -> bool:
-    """Return True if evaluating the equation surely ends: there is no while loop in it."""
+    """Return True if evaluating the equation surely ends: it contains no while loop."""
     return eqn.primitive is not while_p and all(terminates(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)

@@ -1,10 +1,10 @@
-"""Fourier transforms written as products with small matrices, for lanes that have no routine of their own for them.
+"""Fourier transforms as products with small matrices.
 
-A line of n = f·g elements is a matrix of f rows and g columns. Its transform is that of each column, a product with an f×f matrix; a
-turn of each element by its own angle; and the transform of each row, the same again (Cooley and Tukey, 1965). With factors of up to
-`DIRECT` a million elements need four products. A line of a prime number of elements beyond that is a convolution, which two transforms
-of a power of two elements compute (Bluestein, 1970). The error is some 3e-7 of the largest element in complex64, where a transform in
-double precision that is rounded at the end has 5e-8.
+For targets that have no routine of their own for them. A row of n = f·g elements is a matrix of f rows and g columns. Its transform is
+that of each column, a product with an f×f matrix; a rotation of each element by its own angle; and the transform of each row, the same
+again (Cooley and Tukey, 1965). With factors of up to `DIRECT` a million elements need four products. A row of a prime number of elements
+beyond that is a convolution, which two transforms of a power of two elements compute (Bluestein, 1970). The error is some 3e-7 of the
+largest element in complex64, where a transform in double precision that is rounded at the end has 5e-8.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIRECT = 64
 
 
 def write_out_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with its Fourier transforms written as products."""
+    """Expand a program's Fourier transforms to products."""
     if all(eqn.primitive.name != "fft" for eqn in closed.eqns):
         return closed
     jaxpr = closed.jaxpr
@@ -42,32 +42,32 @@ def _as_call(eqn: Equation) -> Equation:
 
 
 def by_products(x: Array, *, kind: str, length: int, axis: int) -> Array:
-    """What the primitive `fft` gives."""
-    line = moveaxis(x, axis, x.ndim - 1)
+    """Compute what the primitive `fft` computes."""
+    row = moveaxis(x, axis, x.ndim - 1)
     last = x.ndim - 1
     if kind == "RFFT":
-        whole = transform(complex(line, _constant(np.zeros((), line.dtype))), -1)
-        return moveaxis(slice_in_dim(whole, 0, length // 2 + 1, axis=last), last, axis)
+        spectrum = transform(complex(row, _constant(np.zeros((), row.dtype))), -1)
+        return moveaxis(slice_in_dim(spectrum, 0, length // 2 + 1, axis=last), last, axis)
     if kind == "IRFFT":
-        mirrored = conj(rev(slice_in_dim(line, 1, (length + 1) // 2, axis=last), (last,)))
-        line = concatenate([line, mirrored], last)
-    found = transform(line, -1 if kind == "FFT" else 1)
+        mirrored = conj(rev(slice_in_dim(row, 1, (length + 1) // 2, axis=last), (last,)))
+        row = concatenate([row, mirrored], last)
+    found = transform(row, -1 if kind == "FFT" else 1)
     found = found if kind == "FFT" else mul(found, _constant(np.asarray(1 / length, found.dtype)))
     return moveaxis(real(found) if kind == "IRFFT" else found, last, axis)
 
 
 def transform(x: Array, sign: int) -> Array:
-    """Σ_j x[…, j] exp(sign 2πi j k / n) for every k, along the last axis of n complex elements."""
+    """Return Σ_j x[…, j] exp(sign 2πi j k / n) for every k, along the last axis."""
     n = x.shape[-1]
     if n <= DIRECT:
-        return _times(x, _turns(n, n, n, sign, x.dtype))
+        return _times(x, _twiddles(n, n, n, sign, x.dtype))
     factor = next((f for f in range(DIRECT, 1, -1) if n % f == 0), None)
     if factor is None:
         return _by_convolution(x, sign)
     rest = n // factor
     columns = _swapped(reshape(x, (*x.shape[:-1], factor, rest)))
-    turned = mul(_swapped(_times(columns, _turns(factor, factor, factor, sign, x.dtype))), _turns(factor, rest, n, sign, x.dtype))
-    return reshape(_swapped(transform(turned, sign)), x.shape)
+    rotated = mul(_swapped(_times(columns, _twiddles(factor, factor, factor, sign, x.dtype))), _twiddles(factor, rest, n, sign, x.dtype))
+    return reshape(_swapped(transform(rotated, sign)), x.shape)
 
 
 def _times(x: Array, matrix: Array) -> Array:
@@ -82,30 +82,36 @@ def _constant(values: np.ndarray) -> Array:
     return from_host(values, device=find_device("cpu"))
 
 
-def _turns(rows: int, columns: int, n: int, sign: int, dtype: np.dtype) -> Array:
-    """exp(sign 2πi j k / n) in row j and column k, of exact angles."""
+def _twiddles(rows: int, columns: int, n: int, sign: int, dtype: np.dtype) -> Array:
+    """Return exp(sign 2πi j k / n) in row j and column k, of exact angles."""
     steps = np.outer(np.arange(rows, dtype=np.int64), np.arange(columns, dtype=np.int64)) % n
-    turns = np.exp(2j * np.pi / n * steps)
+    twiddles = np.exp(2j * np.pi / n * steps)
     quarters, beyond = np.divmod(4 * steps, n)
-    whole = beyond == 0
-    turns[whole] = np.array([1, 1j, -1, -1j])[quarters[whole]]  # where π, which is rounded, would leave traces
-    return _constant((turns if sign > 0 else turns.conj()).astype(dtype))
+    exact = beyond == 0
+    twiddles[exact] = np.array([1, 1j, -1, -1j])[quarters[exact]]  # where π, which is rounded, would leave traces
+    return _constant((twiddles if sign > 0 else twiddles.conj()).astype(dtype))
 
 
 def _by_convolution(x: Array, sign: int) -> Array:
-    """With 2jk = j² + k² - (k - j)² the transform is a convolution with exp(-sign πi d² / n), between two turns by the opposite angles."""
+    """Transform by a convolution.
+
+    With 2jk = j² + k² - (k - j)² the transform is a convolution with exp(-sign πi d² / n), between two rotations by the opposite angles.
+    """
     n = x.shape[-1]
     chirp, spectrum = _chirp(n, sign, x.dtype)
     size = spectrum.shape[0]
     zero = _constant(np.zeros((), x.dtype))
-    turned = pad(mul(x, _constant(chirp)), zero, [(0, 0, 0)] * (x.ndim - 1) + [(0, size - n, 0)])
-    convolved = transform(mul(transform(turned, -1), _constant(spectrum)), 1)
+    rotated = pad(mul(x, _constant(chirp)), zero, [(0, 0, 0)] * (x.ndim - 1) + [(0, size - n, 0)])
+    convolved = transform(mul(transform(rotated, -1), _constant(spectrum)), 1)
     kept = mul(slice_in_dim(convolved, 0, n, axis=x.ndim - 1), _constant(chirp))
     return mul(kept, _constant(np.asarray(1 / size, kept.dtype)))
 
 
 def _chirp(n: int, sign: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """exp(sign πi j² / n) for every j, and the spectrum of its conjugate over all distances, in a power of two elements."""
+    """Return exp(sign πi j² / n) for every j, and the spectrum of its conjugate.
+
+    The spectrum is over all distances, in a power of two elements.
+    """
     chirp = np.exp(sign * 1j * np.pi / n * (np.arange(n, dtype=np.int64) ** 2 % (2 * n)))
     distances = np.zeros(1 << (2 * n - 2).bit_length(), np.complex128)
     distances[:n] = chirp.conj()

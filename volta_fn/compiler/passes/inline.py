@@ -1,4 +1,4 @@
-"""Inlining: the bodies of calls in place of the calls."""
+"""Inlining: calls are replaced by the bodies of what they call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from volta_fn.core.primitive import Primitive
 
 
 def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None) -> ClosedJaxpr:
-    """The program with the bodies of all calls (or only those `of` one primitive) in place of the calls, to any depth.
+    """Replace all calls (or those `of` one primitive) by bodies, to any depth.
 
     A body has the call's values, but not the derivative that a call may have of its own.
     """

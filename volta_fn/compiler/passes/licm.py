@@ -1,8 +1,9 @@
-"""Loop-invariant motion: what is the same in every step of a loop is computed once, before it.
+"""Loop-invariant code motion.
 
-Equations with effects stay, and so do barriers and calls of the host's functions. Everything else raises nothing and always gives a
-value, so that it may even be computed for a loop that then makes no step; all but a while loop, which might not end. Large results of
-small operands stay, too: they are cheap to make and would take memory for as long as the loop runs.
+What is the same in every iteration is computed once, before the loop. Equations with effects stay, and so do barriers and calls of the
+host's functions. Everything else raises nothing and always gives a value, so that it may even be computed for a loop that then makes no
+iteration; all but a while loop, which might not end. Large results of small operands stay, too: they are cheap to make and would take
+memory for as long as the loop runs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _INFLATED = 1024
 
 
 def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with calls, before its loops, that compute what does not change in them."""
+    """Compute what does not change in a program's loops before them."""
     eqns: list[Equation] = []
     for eqn in closed.eqns:
         if eqn.primitive is scan_p and eqn.params["length"]:
@@ -36,8 +37,11 @@ def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equation]:
-    """Calls of what can be computed before the loop, and the loop. Its programs are told by the names of their parameter and of that with
-    the number of their consts, and by whether they run at least once."""
+    """Return calls of what can be computed before the loop, and the loop.
+
+    Its programs are given by the names of their parameter and of that with the number of their consts, and by whether they run at least
+    once.
+    """
     calls: list[Equation] = []
     invars: list[Atom] = []
     params: dict[str, Any] = dict(eqn.params)
@@ -61,7 +65,10 @@ def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equati
 
 @program_cache
 def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
-    """The part of a body that its consts determine, as a program of its own, and the body that takes its results as further consts."""
+    """Split a body in what its consts determine, and the rest.
+
+    The rest takes the results of the former as further consts.
+    """
     jaxpr = body.jaxpr
     moved = _invariant_eqns(body, consts, runs)
     if not moved:
@@ -76,7 +83,7 @@ def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, C
 
 
 def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]:
-    """The equations to move: those worth it, and what they need."""
+    """Return the equations to move: those worth it, and their operands."""
     fixed: set[Var] = {*body.jaxpr.constvars, *body.jaxpr.invars[:consts]}
     invariant: list[Equation] = []
     for eqn in body.eqns:

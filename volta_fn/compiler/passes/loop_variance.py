@@ -1,8 +1,7 @@
-"""Loops told apart from what does not change in them.
+"""Loops without the carries that no iteration changes.
 
-A part of the carry that every step hands on as it got it is no carry, but a const. A const operand that is a literal is written into the
-body. What each step of a scan gives besides the carry is no work where it is a const (then it is a broadcast), the row itself, or what
-another output gives already.
+A value of the carry that every iteration passes on as it got it is a const. A const operand that is a literal is written into the body. An
+output of a scan's iterations needs no work where it is a const (then it is a broadcast), the row itself, or equal to another output.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from volta_fn.primitives.movement import broadcast_in_dim_p
 
 
 def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with the carries of its loops reduced to what changes, and their literal operands inside."""
+    """Reduce the carries of loops to what changes; write literal operands inside."""
     if not any(e.primitive is scan_p or e.primitive is while_p for e in closed.eqns):
         return closed
     renamed: dict[Atom, Atom] = {}
@@ -41,7 +40,7 @@ def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _invariant(closed: ClosedJaxpr, consts: int, start: Sequence[Atom]) -> list[bool]:
-    """Which parts of the carry stay what they were at the start."""
+    """Mark the values of the carry that stay as they are at the start."""
     invars, outvars = closed.jaxpr.invars[consts:], closed.jaxpr.outvars
     return [
         new is old or (type(new) is Literal and type(first) is Literal and literal_key(new) == literal_key(first))
@@ -50,8 +49,10 @@ def _invariant(closed: ClosedJaxpr, consts: int, start: Sequence[Atom]) -> list[
 
 
 def _specialised(closed: ClosedJaxpr, groups: Sequence[tuple[Sequence[Var], Sequence[Atom]]], outvars: list[Atom]) -> ClosedJaxpr:
-    """The program with inputs in these groups and these outputs; an input whose operand is a literal becomes it, one with an operand
-    that an earlier input of its group has becomes that one, and so neither is among the inputs."""
+    """Replace inputs whose operands are literals, or equal to others of their group.
+
+    `groups` are the inputs with their operands; `outvars` are the outputs.
+    """
     renamed: dict[Atom, Atom] = {}
     invars: list[Var] = []
     for variables, operands in groups:
@@ -71,12 +72,12 @@ def _specialised(closed: ClosedJaxpr, groups: Sequence[tuple[Sequence[Var], Sequ
 
 
 def _distinct(operands: Sequence[Atom]) -> list[Atom]:
-    """The variables among const operands, each once."""
+    """Return the variables of const operands, each once."""
     return list(dict.fromkeys(v for v in operands if type(v) is Var))
 
 
 class _Operands:
-    """Operands of a loop, equal to others if the same of them are equal variables and equal literals: a body depends on no more."""
+    """Operands of a loop, as a key: which are literals, and which are equal variables."""
 
     def __init__(self, atoms: Sequence[Atom]) -> None:
         self.atoms = atoms
@@ -110,7 +111,7 @@ def _while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
 
 @program_cache
 def _regrouped(closed: ClosedJaxpr, consts: int, same: tuple[bool, ...], operands: _Operands, outputs: tuple[bool, ...]) -> ClosedJaxpr:
-    """Return a loop's program with the values of its carry that stay the same as consts, and with some of its outputs."""
+    """Return a loop's program with values of its carry as consts, and some outputs."""
     invars, outvars = closed.jaxpr.invars, kept(closed.jaxpr.outvars, outputs)
     carry, rest = invars[consts : consts + len(same)], invars[consts + len(same) :]
     changing = [*kept(carry, [not s for s in same]), *rest]
@@ -138,7 +139,10 @@ def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
 
 
 def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom] | None]:
-    """For each stacked output of a scan, what it is without running: a repeated operand or literal, a scanned operand, another output."""
+    """Return what stacked outputs of a scan are without running it.
+
+    That is a repeated operand or literal, a scanned operand, or another output.
+    """
     body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
     known: dict[Atom, tuple[str, Atom]] = {}

@@ -1,6 +1,7 @@
-"""Rules of movement: reshapes, transposes, broadcasts and cuts that undo each other, combine, or move nothing.
+"""Rules of movement: reshapes, transposes, broadcasts, slices and contractions.
 
-*Unit* axes are those of size 1: whatever only adds, drops or moves them keeps the order of the elements, so it is a reshape.
+They undo each other, combine, or move nothing. *Unit* axes are those of size 1: whatever only adds, drops or moves them keeps the order of
+the elements, so it is a reshape.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _reshaped(program: Rewriter, eqn: Equation, operand: Atom) -> Atom:
 
 @rule(RULES, "reshape")
 def reshape(eqn: Equation, program: Rewriter) -> Atom | None:
-    """To its own shape, or after another reshape."""
+    """Drop a reshape to the array's own shape; combine two."""
     (x,) = eqn.invars
     if x.aval.shape == eqn.params["new_sizes"]:
         return x
@@ -38,13 +39,16 @@ def reshape(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "squeeze")
 def squeeze(eqn: Equation, program: Rewriter) -> Atom | None:
-    """A reshape, by its more common name."""
+    """Rewrite squeeze to reshape."""
     return _reshaped(program, eqn, eqn.invars[0])
 
 
 @rule(RULES, "transpose")
 def transpose(eqn: Equation, program: Rewriter) -> Atom | None:
-    """That moves nothing, moves only unit axes, or comes after another one."""
+    """Drop a transpose that moves nothing; combine two.
+
+    One that moves only unit axes is a reshape.
+    """
     (x,), order = eqn.invars, eqn.params["permutation"]
     if order == tuple(range(len(order))):
         return x
@@ -60,7 +64,10 @@ def transpose(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "broadcast_in_dim")
 def broadcast_in_dim(eqn: Equation, program: Rewriter) -> Atom | None:
-    """That repeats nothing, or comes after another one, or after a reshape that adds unit axes."""
+    """Drop a broadcast that repeats nothing; combine two, or one with a reshape.
+
+    The reshape must only add unit axes.
+    """
     (x,), shape, dims = eqn.invars, eqn.params["shape"], eqn.params["broadcast_dimensions"]
     if stretched(x.aval.shape, shape, dims) == shape:
         return _reshaped(program, eqn, x)
@@ -71,12 +78,15 @@ def broadcast_in_dim(eqn: Equation, program: Rewriter) -> Atom | None:
     made = program.producer(x, "reshape")
     if made is None or 1 in made.invars[0].aval.shape or _without_units(x.aval.shape) != made.invars[0].aval.shape:
         return None
-    places = tuple([d for n, d in zip(x.aval.shape, dims, strict=True) if n != 1])
-    return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=places)
+    dims_of_wide_axes = tuple([d for n, d in zip(x.aval.shape, dims, strict=True) if n != 1])
+    return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=dims_of_wide_axes)
 
 
 def stretched(operand: Shape, shape: Shape, dims: Sequence[int]) -> Shape:
-    """The operand's shape with its axes at their places in the result, and unit axes between them."""
+    """Return the operand's shape with its axes where the result has them.
+
+    Between them are unit axes.
+    """
     sizes = [1] * len(shape)
     for size, dim in zip(operand, dims, strict=True):
         sizes[dim] = size
@@ -93,7 +103,10 @@ def reduction_rules(primitive: Primitive) -> Sequence[Rule]:
 
 
 def _unit_reduction(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Over unit axes, where it leaves each element as it is: a float sum turns -0.0 into 0.0, a complex product infinities into NaN."""
+    """Drop a reduction over unit axes, where it leaves each element as it is.
+
+    A float sum gives 0.0 for -0.0, a complex product NaN for infinities.
+    """
     (x,) = eqn.invars
     if any(x.aval.shape[a] != 1 for a in eqn.params["axes"]) or not _keeps_elements(eqn.primitive, x.aval.dtype):
         return None
@@ -102,7 +115,7 @@ def _unit_reduction(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @cache
 def _keeps_elements(primitive: Primitive, dtype: np.dtype) -> bool:
-    """Whether a reduction of one element is that element, even of -0.0."""
+    """Return True if a reduction of one element is that element, even of -0.0."""
     evaluate = primitive.evaluate
     if dtype in dtypes.COMPLEX or evaluate is None:
         return False
@@ -111,7 +124,7 @@ def _keeps_elements(primitive: Primitive, dtype: np.dtype) -> bool:
 
 @rule(RULES, "rev")
 def rev(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Of unit axes, or twice along the same ones."""
+    """Rewrite rev(rev(x)) to x, and rev along unit axes to x."""
     (x,), axes = eqn.invars, eqn.params["dimensions"]
     if all(x.aval.shape[a] == 1 for a in axes):
         return x
@@ -121,40 +134,43 @@ def rev(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "concatenate")
 def concatenate(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Of one array."""
+    """Rewrite concatenate([x]) to x."""
     return eqn.invars[0] if len(eqn.invars) == 1 else None
 
 
 @rule(RULES, "slice")
-def whole_slice(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Of everything."""
+def full_slice(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a slice of all elements."""
     (x,) = eqn.invars
     return x if x.aval.shape == eqn.outvars[0].aval.shape else None
 
 
 @rule(RULES, "pad")
 def empty_pad(eqn: Equation, program: Rewriter) -> Atom | None:
-    """With nothing."""
+    """Drop a pad that adds nothing."""
     return None if any(map(any, eqn.params["padding_config"])) else eqn.invars[0]
 
 
 @rule(RULES, "dynamic_slice")
-def whole_dynamic_slice(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Of everything: its start is clamped to 0."""
+def full_dynamic_slice(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a dynamic slice of all elements: its start is clamped to 0."""
     x = eqn.invars[0]
     return x if x.aval.shape == eqn.outvars[0].aval.shape else None
 
 
 @rule(RULES, "dynamic_update_slice")
-def whole_update(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Of everything: its start is clamped to 0."""
+def full_update(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Replace an update of all elements by the update: its start is clamped to 0."""
     x, update = eqn.invars[:2]
     return update if x.aval.shape == update.aval.shape else None
 
 
 @rule(RULES, "dot_general")
 def of_transposes(eqn: Equation, program: Rewriter) -> Atom | None:
-    """A product of transposed arrays is one of the arrays, over other axes."""
+    """Contract the operands of transposes over other axes instead.
+
+    The order of the result's axes must stay, and that of the sums, so that they round as before.
+    """
     contracted, stacked = map(list, eqn.params["dimension_numbers"])
     invars = list(eqn.invars)
     for side, operand in enumerate(eqn.invars):
@@ -179,17 +195,20 @@ def _ranks(axes: Sequence[int]) -> list[int]:
 
 
 def broadcasting_rules(primitive: Primitive) -> Sequence[Rule]:
-    """The rule for elementwise primitives of several operands."""
-    return (_native,) if primitive.arity > 1 or primitive is select_n_p else ()
+    """Return the rule for elementwise primitives of several operands."""
+    return (_implicit_broadcast,) if primitive.arity > 1 or primitive is select_n_p else ()
 
 
-def _native(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Its operands as they were before they were broadcast, if they give the same shape."""
-    makers = [program.producer(v, "broadcast_in_dim") for v in eqn.invars]
-    if not any(makers):
+def _implicit_broadcast(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop broadcasts that an elementwise primitive does itself, as NumPy does.
+
+    The other operands must give the same shape.
+    """
+    broadcasts = [program.producer(v, "broadcast_in_dim") for v in eqn.invars]
+    if not any(broadcasts):
         return None
     invars = list(eqn.invars)
-    for i, made in enumerate(makers):
+    for i, made in enumerate(broadcasts):
         if made is None:
             continue
         compact = _compact(made)
@@ -203,7 +222,7 @@ def _native(eqn: Equation, program: Rewriter) -> Atom | None:
 
 
 def _compact(made: Equation) -> Shape:
-    """The shape of a broadcast's operand that broadcasts to the same by itself, without needless leading unit axes."""
+    """Return the shape of a broadcast's operand that broadcasts alike implicitly."""
     operand = made.invars[0].aval.shape
     sizes = stretched(operand, made.params["shape"], made.params["broadcast_dimensions"])
     first = next((i for i, n in enumerate(sizes) if n != 1), len(sizes))

@@ -1,4 +1,4 @@
-"""Simplification of the programs in control flow, each once: it is kept on the program."""
+"""Simplification of the programs that control flow holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr
 
 
 def simplify_bodies(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
-    """The program with `simplify` applied to the programs that its equations hold."""
+    """Apply `simplify` to the programs that a program's equations hold."""
     eqns = [_simplified(e, simplify) if e.primitive.holds_programs else e for e in closed.eqns]
     if all(new is old for new, old in zip(eqns, closed.eqns, strict=True)):
         return closed

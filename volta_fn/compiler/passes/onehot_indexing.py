@@ -1,7 +1,7 @@
-"""One element of every row, read or added to, as comparisons of all places with the row's index.
+"""Gathers and scatters of one element per row as comparisons.
 
-Class labels choose one score of each example, and the gradient puts one number back into a row of zeros. Kernels that go over the rows
-anyway do both on the way, where a gather and a scatter would each need the whole array in memory.
+Class labels choose one score of each example, and the gradient writes one number into a row of zeros. Kernels over the rows do both on the
+way, where a gather and a scatter would each need the complete array in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _FAR = 32
 
 
 def write_out_one_of_each(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with gathers and scatters of one element of every row written as comparisons, where that is no more work."""
+    """Expand gathers and scatters of one element per row to comparisons.
+
+    Only where that is no more work.
+    """
     return rewrite(closed, _LISTED)
 
 
@@ -42,12 +45,12 @@ class _Rows(NamedTuple):
         return tuple([a for a in range(len(self.shape)) if a != self.axis])
 
     def spread(self, program: Rewriter, eqn: Equation, atom: Atom) -> Atom:
-        """What there is one of for each row, for all elements."""
+        """Broadcast one value per row to all elements."""
         flat = program.emit(eqn, "reshape", atom, new_sizes=tuple([self.shape[a] for a in self.others]))
         return program.emit(eqn, "broadcast_in_dim", flat, shape=self.shape, broadcast_dimensions=self.others)
 
     def numbers(self, program: Rewriter, eqn: Equation, clips: bool) -> Atom:
-        """The rows' indices, as numbers that every place has."""
+        """Return the rows' indices, with int32 at least, clipped if `clips`."""
         found = eqn.invars[1]
         if found.aval.dtype.itemsize < _INT32.itemsize:
             found = program.emit(eqn, "convert_element_type", found, new_dtype=_INT32, weak_type=False)
@@ -57,18 +60,21 @@ class _Rows(NamedTuple):
         return found
 
     def chosen(self, program: Rewriter, eqn: Equation, index: Atom) -> Atom:
-        """Whether an element is the one that its row's index names."""
-        places = program.emit(eqn, "iota", dtype=index.aval.dtype, shape=self.shape, dimension=self.axis)
-        return program.emit(eqn, "eq", places, self.spread(program, eqn, index))
+        """Compare each element's position with its row's index."""
+        positions = program.emit(eqn, "iota", dtype=index.aval.dtype, shape=self.shape, dimension=self.axis)
+        return program.emit(eqn, "eq", positions, self.spread(program, eqn, index))
 
     def inside(self, program: Rewriter, eqn: Equation, index: Atom) -> Atom:
-        """Whether a row's index names an element."""
-        first, behind = (literal(n, index.aval.dtype) for n in (0, self.shape[self.axis]))
-        return program.emit(eqn, "and", program.emit(eqn, "ge", index, first), program.emit(eqn, "lt", index, behind))
+        """Compare each row's index with the ends of the row."""
+        first, end = (literal(n, index.aval.dtype) for n in (0, self.shape[self.axis]))
+        return program.emit(eqn, "and", program.emit(eqn, "ge", index, first), program.emit(eqn, "lt", index, end))
 
 
 def _rows(eqn: Equation) -> _Rows | None:
-    """The rows of which a gather or a scatter reads or changes one element each, in the order of its indices; None if it does else."""
+    """Return the rows of which a gather or a scatter touches one element each.
+
+    None if it does anything else, or in another order.
+    """
     operand, indices = [v.aval for v in eqn.invars[:2]]
     windows, absent, addressed, batching, theirs = eqn.params["dimension_numbers"]
     if windows or absent != addressed or len(addressed) != 1 or indices.size != operand.size // operand.shape[addressed[0]]:
@@ -80,7 +86,10 @@ def _rows(eqn: Equation) -> _Rows | None:
 
 @rule(_RULES, "gather")
 def _read(eqn: Equation, program: Rewriter) -> Atom | None:
-    """The greatest of a row's elements, where those not chosen are -inf, or the fill value if there is none to choose."""
+    """Return the greatest of a row's elements, those not chosen being -inf.
+
+    Or the fill value if the index lies outside.
+    """
     operand, (out,) = eqn.invars[0], eqn.outvars
     rows = _rows(eqn) if operand.aval.dtype in dtypes.FLOATS and operand.aval.size else None
     if rows is None or rows.shape[rows.axis] > _LONGEST_ROW or not _is_made_row_by_row(program, operand, rows):
@@ -97,7 +106,7 @@ def _read(eqn: Equation, program: Rewriter) -> Atom | None:
 
 
 def _is_made_row_by_row(program: Rewriter, atom: Atom, rows: _Rows) -> bool:
-    """Whether an array is made, element by element, of what a loop over its rows reduces."""
+    """Return True if a loop over its rows computes an array's operands anyway."""
     waiting, seen = [atom], set[Atom]()
     while waiting and len(seen) < _FAR:
         at = waiting.pop()
@@ -114,7 +123,7 @@ def _is_made_row_by_row(program: Rewriter, atom: Atom, rows: _Rows) -> bool:
 
 @rule(_RULES, "scatter", "scatter_add")
 def _changed(eqn: Equation, program: Rewriter) -> Atom | None:
-    """One number everywhere, and what it becomes where it is changed."""
+    """Select the updated value at the chosen element, and the constant elsewhere."""
     operand, _, updates = eqn.invars
     value = program.scalar(operand)
     rows = _rows(eqn) if value is not None and operand.aval.size else None

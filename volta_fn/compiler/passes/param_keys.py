@@ -1,4 +1,4 @@
-"""Keys: what equal literals and equal parameters have in common, to the last bit."""
+"""Keys that equal literals and equal parameters share, to the last bit."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from volta_fn.core.jaxpr import Atom, Literal
 
 
 def numbers_of(value: Array) -> np.ndarray | None:
-    """The numbers of a constant, if they are there to read."""
+    """Return the numbers of a constant, if they can be read without waiting."""
     return value.device.backend.known(value.buffer()) if type(value) is ConcreteArray else None
 
 
 def literal_key(atom: Atom) -> Any:
-    """What two literals of the same dtype and the same bits have in common; a variable is its own key."""
+    """Return a key that literals of the same dtype and bits share; a variable itself."""
     value = numbers_of(atom.val) if type(atom) is Literal else None
     return atom if value is None else (value.dtype, value.tobytes())
 
 
 def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
-    """An equation's parameters as a key: equality takes 1 for True and 0.0 for -0.0, and this does not."""
+    """Return an equation's parameters as a key.
+
+    Equality takes 1 for True and 0.0 for -0.0, and this does not.
+    """
     return (*params, *map(_exact, params.values()))
 
 

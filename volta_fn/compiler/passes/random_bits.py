@@ -1,4 +1,4 @@
-"""Random bits as operations on their counters, element by element: kernels make them where they are used."""
+"""Random bits as operations on counters, which kernels compute on use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UINT32, _UINT64 = np.dtype(np.uint32), np.dtype(np.uint64)
 
 
 def write_out_random_bits(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with random bits written as ciphers of counters, which are indices."""
+    """Expand random bits to ciphers of counters, which are indices."""
     return rewrite(closed, _LISTED)
 
 
@@ -40,15 +40,18 @@ def _both_words(eqn: Equation, program: Rewriter) -> list[Atom]:
 
 
 def _word_of_key(eqn: Equation, program: Rewriter, keys: Atom, word: int, extra: int) -> Atom:
-    """A word of every key, with `extra` new dimensions behind those of the array of keys."""
+    """Return a word of every key, with `extra` new dimensions at the end."""
     shape = keys.aval.shape[:-1]
     start, limit = (0,) * len(shape) + (word,), (*shape, word + 1)
-    part = program.emit(eqn, "slice", keys, start_indices=start, limit_indices=limit, strides=None)
-    return program.emit(eqn, "reshape", part, new_sizes=(*shape, *(1,) * extra))
+    words = program.emit(eqn, "slice", keys, start_indices=start, limit_indices=limit, strides=None)
+    return program.emit(eqn, "reshape", words, new_sizes=(*shape, *(1,) * extra))
 
 
 def _counters(eqn: Equation, program: Rewriter, shape: tuple[int, ...], keys: int) -> tuple[Atom, Atom]:
-    """The upper and lower words of the elements' numbers, with `keys` dimensions of size 1 before those of `shape`."""
+    """Return the upper and lower words of the elements' numbers.
+
+    There are `keys` dimensions of size 1 before those of `shape`.
+    """
     count = math.prod(shape)
     sizes = (1,) * keys + shape
 
@@ -58,9 +61,9 @@ def _counters(eqn: Equation, program: Rewriter, shape: tuple[int, ...], keys: in
 
     if count <= 1 << 32:
         return literal(0, _UINT32), numbers(_UINT32)
-    whole = numbers(_UINT64)
-    upper = program.emit(eqn, "shift_right_logical", whole, literal(32, _UINT64))
-    return _converted(eqn, program, upper, _UINT32), _converted(eqn, program, whole, _UINT32)
+    wide = numbers(_UINT64)
+    upper = program.emit(eqn, "shift_right_logical", wide, literal(32, _UINT64))
+    return _converted(eqn, program, upper, _UINT32), _converted(eqn, program, wide, _UINT32)
 
 
 def _converted(eqn: Equation, program: Rewriter, atom: Atom, dtype: np.dtype) -> Atom:

@@ -1,7 +1,7 @@
 """Rewriting: one walk over a program that replaces results by simpler ones.
 
-A *rule* looks at an equation whose operands are simplified already, and gives the atom that may stand for its result (a list of atoms
-if the primitive has several results), or None. It may `emit` equations to make that atom. A *source* of rules says which apply to a
+A *rule* looks at an equation whose operands are simplified already, and returns the atom that may replace its result (a list of atoms if
+the primitive has several results), or None. It may `emit` equations to make that atom. A *source* of rules says which apply to a
 primitive; a table, of rules by primitives' names, is the most common one.
 """
 
@@ -26,7 +26,7 @@ Table = dict[str, list[Rule]]
 
 
 def rule(table: Table, *names: str) -> Callable[[Rule], Rule]:
-    """Put the decorated rule into the table, for primitives of these names."""
+    """Add the decorated rule to the table, for primitives of these names."""
 
     def register(function: Rule) -> Rule:
         for name in names:
@@ -37,12 +37,12 @@ def rule(table: Table, *names: str) -> Callable[[Rule], Rule]:
 
 
 def listed(table: Table) -> RuleSource:
-    """The table as a source of rules."""
+    """Return the table as a source of rules."""
     return lambda primitive: table.get(primitive.name, ())
 
 
 class Rules(dict[Primitive, Sequence[Rule]]):
-    """The rules of each primitive from all sources, in their order. Found once per primitive."""
+    """The rules of each primitive from all sources, in order, found once."""
 
     def __init__(self, *sources: RuleSource) -> None:
         super().__init__()
@@ -54,9 +54,10 @@ class Rules(dict[Primitive, Sequence[Rule]]):
 
 
 def rewrite(closed: ClosedJaxpr, rules: Rules) -> ClosedJaxpr:
-    """The program after one walk with these rules; the same object if none applied.
+    """Return the program after one walk with these rules.
 
-    One walk is enough: rules look back only, at what is simplified already, and what they emit is simplified on the spot.
+    It is the same object if none applied. One walk is enough: rules look back only, at what is simplified already, and what they emit is
+    simplified, too.
     """
     return Rewriter(closed, rules).run()
 
@@ -93,7 +94,10 @@ class Rewriter:
         return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, eqns), list(self.constants.values()))
 
     def _simplified(self, eqn: Equation) -> Any:
-        """Return what a rule gives for the equation's results; if no rule applies, append the equation and return None."""
+        """Return what a rule gives for the equation's results.
+
+        If no rule applies, append the equation and return None.
+        """
         for function in self._rules[eqn.primitive]:
             found = function(eqn, self)
             if found is not None:
@@ -129,5 +133,5 @@ class Rewriter:
 
 
 def literal(value: Any, dtype: np.dtype) -> Literal:
-    """A literal of this value and dtype."""
+    """Return a literal of this value and dtype."""
     return Literal(from_host(np.asarray(value, dtype), device=find_device("cpu")))

@@ -1,4 +1,4 @@
-"""Rules of what copies a value or chooses between some: conversions, selections, and markers that compute nothing."""
+"""Rules of conversions, selections, and markers that compute nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ RULES: Table = {}
 
 @rule(RULES, "stop_gradient", "name")
 def marker(eqn: Equation, program: Rewriter) -> Atom | None:
-    """What only derivatives look at is the value itself."""
+    """Drop markers that only derivatives read."""
     return eqn.invars[0]
 
 
 @rule(RULES, "convert_element_type")
 def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
-    """A conversion to the dtype that the value has, or there and back through a dtype that holds every value."""
+    """Drop a conversion to the same dtype, or there and back.
+
+    The dtype in between must hold every value.
+    """
     (x,) = eqn.invars
     dtype = eqn.params["new_dtype"]
     if x.aval.dtype == dtype:
@@ -31,7 +34,7 @@ def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
 
 
 def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
-    """Whether `wide` has every value of `narrow`, NaN and both zeros included."""
+    """Return True if `wide` has every value of `narrow`, NaN and both zeros included."""
     if narrow in dtypes.BOOL:
         return True
     if narrow in dtypes.INTEGERS and wide in dtypes.INTEGERS:
@@ -50,11 +53,11 @@ def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
 
 @rule(RULES, "select_n")
 def known_choice(eqn: Equation, program: Rewriter) -> Atom | None:
-    """A choice by a known predicate, among one case, or among equals."""
-    which, *cases = eqn.invars
+    """Resolve a choice by a known predicate, of one case, or of equal cases."""
+    predicate, *cases = eqn.invars
     if len(cases) == 1 or (type(cases[0]) is not Literal and all(c is cases[0] for c in cases)):
         return program.fitted(eqn, cases[0])
-    value = program.scalar(which)
+    value = program.scalar(predicate)
     if value is None or not 0 <= int(value) < len(cases):
         return None
     return program.fitted(eqn, cases[int(value)])
@@ -62,9 +65,9 @@ def known_choice(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "select_n")
 def by_the_opposite(eqn: Equation, program: Rewriter) -> Atom | None:
-    """A choice by `not p` is the other one by p."""
-    which, *cases = eqn.invars
-    made = program.producer(which, "not")
-    if made is None or len(cases) != 2 or which.aval.dtype not in dtypes.BOOL:
+    """Rewrite a choice by `not p` to the opposite choice by p."""
+    predicate, *cases = eqn.invars
+    made = program.producer(predicate, "not")
+    if made is None or len(cases) != 2 or predicate.aval.dtype not in dtypes.BOOL:
         return None
     return program.emit(eqn, "select_n", made.invars[0], cases[1], cases[0])

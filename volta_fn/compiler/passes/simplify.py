@@ -1,6 +1,6 @@
-"""Simplification of single equations, all in one walk: constants folded, operations simplified, equal equations merged.
+"""Simplification of single equations, all in one walk.
 
-In one walk each rule sees at once what the others made possible.
+In one walk each rule sees at once what the others made possible: constants folded, operations simplified, equal equations merged.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ def simplify_equations(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def simplify_algebra(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Apply algebraic identities: drop operations that do nothing, or undo or repeat others, and replace some by cheaper ones."""
+    """Apply algebraic identities.
+
+    Operations that do nothing, or undo or repeat others, are dropped, and some are replaced by cheaper ones.
+    """
     return rewrite(closed, _IDENTITIES)
 
 
 def fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Compute small values that do not depend on the program's inputs, with the kernels that would compute them later."""
+    """Compute small values that do not depend on the program's inputs."""
     return rewrite(closed, _FOLDING)
 
 
@@ -51,7 +54,10 @@ def merge_equal(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _folding_rules(primitive: Primitive) -> Sequence[Rule]:
-    """Return the folding rule, for primitives that compute something: filling an array would only make the program larger."""
+    """Return the folding rule, for primitives that compute something.
+
+    Filling an array in advance would only make the program larger.
+    """
     is_program = primitive.holds_programs or primitive.call_param is not None
     return () if is_program or is_pinned(primitive) or primitive.name == "broadcast_in_dim" else (_folded,)
 
@@ -75,7 +81,10 @@ def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
 
 
 def _on_cpu(value: Array) -> Array:
-    """Move a known value to the CPU, which computes a small result faster than another device can be told to."""
+    """Move a known value to the CPU.
+
+    It computes a small result faster than another device can be told to.
+    """
     numbers, cpu = numbers_of(value), find_device("cpu")
     if numbers is None or (isinstance(value, ConcreteArray) and value.device is cpu):
         return value

@@ -29,7 +29,7 @@ class PlannedProgram:
 
     def __init__(self, plan: Plan, make_kernel: KernelMaker) -> None:
         self.block = plan.block
-        self.places = [(place.aval.shape, place.aval.dtype, place.offset) for place in plan.places]
+        self.places = [(place.aval.shape, place.aval.dtype, place.offset) for place in plan.buffers]
         #: The same with the frame as leading argument, for callers that run it many times.
         self.run = _compile_in_parts(plan, make_kernel) if len(plan.steps) > _STEPS_PER_FUNCTION else _Writer(make_kernel).whole(plan)
 
@@ -55,7 +55,7 @@ def _register(index: int) -> str:
 
 def _targets(step: Step) -> str:
     """The arrays that results go to."""
-    arrays = ["None" if place is None else f"frame[{place}]" for place in step.places]
+    arrays = ["None" if place is None else f"frame[{place}]" for place in step.buffers]
     return f"({', '.join(arrays)},)" if step.eqn.primitive.multiple_results else arrays[0]
 
 
@@ -88,7 +88,7 @@ class _Writer:
             target = args[step.into]
             donated = step.operands[step.into] in plan.overwritten
             args.append(f"out={target} if donate else None" if donated else f"out={target}")
-        elif step.places:
+        elif step.buffers:
             args.append(f"out={_targets(step)}")
         results = ", ".join(map(_register, step.results))
         if eqn.primitive.multiple_results:

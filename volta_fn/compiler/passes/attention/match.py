@@ -1,4 +1,4 @@
-"""Attention recognised: from a softmax, the products before and behind it, and those of its gradient."""
+"""Attention, recognised from a softmax and the products around it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from volta_fn.compiler.passes.attention.patterns import (
 )
 from volta_fn.core.jaxpr import Atom, Equation, Var
 
-#: What weights, and their cotangents, may pass on their way to a product.
+#: Equations that weights, and their cotangents, may pass on the way to a product.
 _CHANGES = ("reshape", "convert_element_type")
 
 
@@ -41,17 +41,17 @@ class Match(NamedTuple):
 
     @property
     def operands(self) -> list[Atom]:
-        """The instruction's operands."""
+        """The operands of the attention equation."""
         return [self.q.atom, self.k.atom, self.v.atom, *([] if self.logits.mask is None else [self.logits.mask])]
 
     @property
     def gradients(self) -> list[Result]:
-        """Those gradients that the program has."""
+        """The gradients that the program has."""
         return [r for r in (self.to_q, self.to_k, self.to_v) if r is not None]
 
 
 def match(program: Lookup, division: Equation) -> Match | None:
-    """The attention that a division has a part in, all of whose readers of weights are known."""
+    """Return the attention of a division, all of whose consumers of weights are known."""
     x = softmax_operand(program, division)
     logits = None if x is None else logits_of(program, x)
     if logits is None:
@@ -86,15 +86,14 @@ class _Matcher:
         if pair is None or not self.fits():
             return None
         self.q, self.k = self.of_queries(pair[0], True), matrix_of(self.program, pair[1].atom, pair[1].by_rows(True))
-        ok = self.q is not None and all(self.reader(found) for found in self.program.final_consumers(self.weights, *_CHANGES))
+        ok = self.q is not None and all(self.consumer(found) for found in self.program.final_consumers(self.weights, *_CHANGES))
         if not ok or self.q is None or self.others != self.by_sum or len(set(self.values)) != 1 or len(set(self.cotangents)) > 1:
             return None
         cotangent = self.cotangents[0] if self.cotangents else None
-        parts = self.out, self.to_q, self.to_k, self.to_v
-        return Match(self.logits, self.q, self.k, self.values[0], cotangent, *parts)
+        return Match(self.logits, self.q, self.k, self.values[0], cotangent, self.out, self.to_q, self.to_k, self.to_v)
 
     def fits(self) -> bool:
-        """Whether the product's shape is that of weights, or has their last heads put together."""
+        """Return True if the product has the shape of weights, or joins their last heads."""
         if len(self.made) != len(self.shape) or len(self.made) < 3:
             return False
         if not self.grouped:
@@ -103,7 +102,7 @@ class _Matcher:
         return lead == same and s == keys and groups > 0 and heads % groups == 0 and long == heads // groups * t
 
     def of_queries(self, side: Side, rows_are_free: bool) -> Matrix | None:
-        """An operand whose rows are queries, of heads as weights have them."""
+        """Return an operand whose rows are queries, of heads as weights have them."""
         atom, axes = side.atom, side.by_rows(rows_are_free)
         if self.grouped:
             plain = Axes(tuple(range(len(self.shape) - 2)), len(self.shape) - 2, len(self.shape) - 1)
@@ -114,13 +113,13 @@ class _Matcher:
         return matrix_of(self.program, atom, axes)
 
     def is_weights(self, side: Side) -> bool:
-        """Whether an operand has an element for each query and key, in the order of weights."""
+        """Return True if an operand has an element for each query and key, as weights."""
         return side.atom.aval.shape == self.made and side.batch == tuple(range(len(self.made) - 2))
 
-    # who reads the weights
+    # consumers of the weights
 
-    def reader(self, found: tuple[Equation, Var] | None) -> bool:
-        """Note what a reader of the weights is. False: nothing that is known."""
+    def consumer(self, found: tuple[Equation, Var] | None) -> bool:
+        """Note the role of a consumer of weights; return False if it is unknown."""
         if found is None:
             return False
         eqn, weights = found
@@ -156,7 +155,10 @@ class _Matcher:
         return first
 
     def slopes(self, times_weights: Equation, product: Equation, pair: tuple[Side, Side]) -> bool:
-        """Note the gradients of queries and keys, from the weights' cotangents times the weights."""
+        """Note the gradients of queries and keys.
+
+        They come from the weights' cotangents times the weights.
+        """
         found = derivative(self.program, self.weights, times_weights)
         if found is None or _rows_first(product, pair) != self.made:
             return False
@@ -167,11 +169,14 @@ class _Matcher:
         self.values.append(matrix_of(self.program, pair[1].atom, pair[1].by_rows(True)))
         self.by_sum.append(found.by_sum)
         before = self.before_scaling(found.slopes)
-        readers = [] if before is None else [*self.program.final_consumers(before, *_CHANGES)]
-        return bool(readers) and all(self.gradient(reader) for reader in readers)
+        consumers = [] if before is None else [*self.program.final_consumers(before, *_CHANGES)]
+        return bool(consumers) and all(self.gradient(consumer) for consumer in consumers)
 
     def before_scaling(self, slopes: Var) -> Var | None:
-        """The cotangents of the product of queries and keys, from those of softmax's operand."""
+        """Return the cotangents of the product of queries and keys.
+
+        They come from those of softmax's operand.
+        """
         if self.logits.seen is not None:
             chosen = [r for r in self.program.users(slopes) if r.primitive.name == "select_n"]
             if len(chosen) != 1 or chosen[0].invars[0] is not self.logits.seen or chosen[0].invars[2] is not slopes:
@@ -203,13 +208,13 @@ class _Matcher:
 
 
 def _rows_first(product: Equation, pair: tuple[Side, Side]) -> tuple[int, ...]:
-    """The shape of a product whose rows are those of the first of a pair."""
+    """Return the shape of a product whose rows are those of the first of a pair."""
     *lead, rows, columns = product.outvars[0].aval.shape
     return (*lead, rows, columns) if pair[0].atom is product.invars[0] else (*lead, columns, rows)
 
 
 def attends(found: Match) -> bool:
-    """Whether an attention is one that routines exist for: of floating-point numbers of one dtype."""
+    """Return True for floats of one dtype, which routines for attention exist for."""
     matrices = [found.q, found.k, found.v, *([] if found.cotangent is None else [found.cotangent])]
     kinds = {m.atom.aval.dtype for m in matrices}
     narrow = found.logits.product.aval.dtype.itemsize <= 4 and kinds.pop().name in ("float32", "float16", "bfloat16")

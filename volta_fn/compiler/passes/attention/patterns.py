@@ -12,8 +12,8 @@ from volta_fn.compiler.ir.nodes import DefUse
 from volta_fn.compiler.passes.param_keys import numbers_of
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 
-#: What is less than any logit to be expected, so that its weight is nothing beside that of any other.
-_NOTHING = -0.7 * float(np.finfo(np.float32).max)
+#: Less than any logit to be expected, so that its weight is negligible.
+_LEAST_LOGIT = -0.7 * float(np.finfo(np.float32).max)
 
 
 class Lookup(DefUse):
@@ -45,13 +45,13 @@ class Lookup(DefUse):
 
 
 def number(atom: Atom) -> float | None:
-    """The value of a scalar that is written in the program."""
+    """Return the value of a scalar literal."""
     value = numbers_of(atom.val) if isinstance(atom, Literal) else None
     return None if value is None or np.iscomplexobj(value) else float(value)
 
 
 def softmax_operand(program: Lookup, division: Equation) -> Var | None:
-    """What a division makes the softmax of, if it does that."""
+    """Return the operand of the softmax that a division computes, if it computes one."""
     top, bottom = division.invars
     exponential = program.producer(top, "exp")
     total = program.producer(program.before(bottom, "reshape"), "reduce_sum")
@@ -70,7 +70,10 @@ def _along_rows(eqn: Equation) -> bool:
 
 
 def _is_largest(program: Lookup, shift: Atom, x: Var) -> bool:
-    """Whether a shift is the largest element of each row, or 0 where that is not finite."""
+    """Return True if a shift is the largest element of each row.
+
+    Or 0 where that is not finite.
+    """
     shift = program.before(shift, "reshape", "stop_gradient")
     chosen = program.producer(shift, "select_n")
     if chosen is not None and program.producer(chosen.invars[0], "is_finite") is not None:
@@ -83,14 +86,15 @@ def _is_largest(program: Lookup, shift: Atom, x: Var) -> bool:
 
 
 class Derivative(NamedTuple):
-    """``weights * (c - sum(weights * c))`` along rows: the result, and the equation that multiplies weights and the sum."""
+    """``weights * (c - sum(weights * c))`` along rows."""
 
+    #: The result, and the equation that multiplies weights and the sum.
     slopes: Var
     by_sum: Equation
 
 
 def derivative(program: Lookup, weights: Var, product: Equation) -> Derivative | None:
-    """The derivative in which an equation makes the product ``weights * c``."""
+    """Return the derivative in which an equation computes ``weights * c``."""
     (made,) = product.outvars
     for eqn in program.users(weights):
         if eqn.primitive.name == "mul" and eqn is not product:
@@ -121,12 +125,12 @@ class Side(NamedTuple):
     free: int
 
     def by_rows(self, rows_are_free: bool) -> Axes:
-        """Its axes if rows are free and features summed over, or the other way round."""
+        """Return its axes with rows free and features summed over, or the reverse."""
         return Axes(self.batch, *((self.free, self.contracted) if rows_are_free else (self.contracted, self.free)))
 
 
 def sides(eqn: Equation) -> tuple[Side, Side] | None:
-    """The operands of a product, if each has one axis of either kind."""
+    """Return the operands of a product, if each has one axis of either kind."""
     contracted, batch = eqn.params["dimension_numbers"]
     found = []
     for atom, summed, stack in zip(eqn.invars, contracted, batch, strict=True):
@@ -138,7 +142,10 @@ def sides(eqn: Equation) -> tuple[Side, Side] | None:
 
 
 def product_of(program: Lookup, atom: Atom) -> tuple[Equation, tuple[Side, Side]] | None:
-    """The product that an atom is, under another shape or dtype, and its operands: that with the rows first, then that with the columns."""
+    """Return the product that an atom is, under another shape or dtype.
+
+    Then return its operands: the one with the rows first, then the one with the columns.
+    """
     changes = "reshape", "convert_element_type"
     atom = program.before(atom, *changes)
     transposed = program.producer(atom, "transpose")
@@ -153,18 +160,18 @@ def product_of(program: Lookup, atom: Atom) -> tuple[Equation, tuple[Side, Side]
 
 
 class Matrix(NamedTuple):
-    """An array and which of its axes are what."""
+    """An array, and the roles of its axes."""
 
     atom: Atom
     axes: Axes
 
     def size(self, axis: int) -> int:
-        """How long an axis is."""
+        """Return the length of an axis."""
         return self.atom.aval.shape[axis]
 
 
 def matrix_of(program: Lookup, atom: Atom, axes: Axes) -> Matrix:
-    """An operand as it is before it was transposed."""
+    """Return an operand as it is before transposes."""
     while (eqn := program.producer(atom, "transpose")) is not None:
         order = eqn.params["permutation"]
         axes = Axes(tuple([order[a] for a in axes.heads]), order[axes.rows], order[axes.features])
@@ -173,9 +180,10 @@ def matrix_of(program: Lookup, atom: Atom, axes: Axes) -> Matrix:
 
 
 class Result(NamedTuple):
-    """A product whose result is replaced: its equation, and whether the result's last two axes are features and rows, not the reverse."""
+    """A product whose result is replaced."""
 
     eqn: Equation
+    #: Whether the result's last two axes are features and rows, not the reverse.
     transposed: bool
 
     @property
@@ -185,11 +193,11 @@ class Result(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """The product of queries and keys, and what is done to it."""
+    """The product of queries and keys, and what is applied to it."""
 
     product: Atom
     scale: float
-    #: Where a query sees a key, as the program has it; what logits are elsewhere; and what that says.
+    #: Where a query sees a key, as the program has it; logits elsewhere; and what that means: causal, or a mask.
     seen: Atom | None
     unseen: float
     causal: bool
@@ -197,8 +205,8 @@ class Logits(NamedTuple):
 
 
 def logits_of(program: Lookup, x: Var) -> Logits | None:
-    """What a variable is, if it may be logits."""
-    seen, unseen, causal, mask = None, _NOTHING, False, None
+    """Return a variable as logits, if it may be logits."""
+    seen, unseen, causal, mask = None, _LEAST_LOGIT, False, None
     value: Atom = x
     chosen = program.producer(value, "select_n")
     if chosen is not None:
@@ -210,13 +218,13 @@ def logits_of(program: Lookup, x: Var) -> Logits | None:
             causal, mask = False, seen
         if not np.isfinite(other) and not (causal and mask is None and other < 0):  # a query might see nothing
             return None
-        unseen = max(other, _NOTHING)
+        unseen = max(other, _LEAST_LOGIT)
     value, scale = unscaled(program, value)
     return Logits(value, scale, seen, unseen, causal, mask)
 
 
 def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
-    """A variable before it was multiplied by a number, and the number."""
+    """Return a variable before it was multiplied by a number, and the number."""
     eqn = program.producer(x, "mul", "div")
     if eqn is not None:
         factor = number(eqn.invars[1])
@@ -226,7 +234,7 @@ def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
 
 
 def _visible(program: Lookup, seen: Atom) -> tuple[bool, Atom | None]:
-    """Whether query t sees keys up to t only, and by what mask besides."""
+    """Return whether query t sees keys up to t only, and the additional mask."""
     chosen = program.producer(seen, "select_n")
     if chosen is not None and [number(v) for v in chosen.invars[1:]] == [0, 1]:
         seen = chosen.invars[0]
@@ -241,21 +249,24 @@ def _visible(program: Lookup, seen: Atom) -> tuple[bool, Atom | None]:
 
 
 def _is_causal(program: Lookup, seen: Atom) -> bool:
-    """Whether an array says of each element whether its column is at most its row."""
+    """Return True if an array compares columns with rows: column <= row."""
     eqn = program.producer(seen, "le", "lt", "ge", "gt")
     if eqn is None or seen.aval.ndim < 2:
         return False
     name = eqn.primitive.name
     low, high = eqn.invars if name in ("le", "lt") else eqn.invars[::-1]
-    key, query = _place(program, low), _place(program, high)
+    key, query = _index_along(program, low), _index_along(program, high)
     if key is None or query is None:
         return False
     most = query[1] - key[1] - (1 if name in ("lt", "gt") else 0)
     return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in seen.aval.shape[:-2])
 
 
-def _place(program: Lookup, atom: Atom) -> tuple[int, int] | None:
-    """Of whole numbers that are places along an axis: which, counted from the last as 1, and how much more they are."""
+def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
+    """Return an integer array as an axis, counted from the last as 1, plus a number.
+
+    None if its elements are no indices along an axis.
+    """
     eqn = program.producer(atom, "iota", "reshape", "broadcast_in_dim", "add", "sub", "convert_element_type")
     if eqn is None or atom.aval.dtype.kind not in "iu":
         return None
@@ -263,7 +274,7 @@ def _place(program: Lookup, atom: Atom) -> tuple[int, int] | None:
     if name == "iota":
         return atom.aval.ndim - params["dimension"], 0
     inner = eqn.invars[0].aval
-    found = _place(program, eqn.invars[0])
+    found = _index_along(program, eqn.invars[0])
     if found is None:
         return None
     axis, more = found

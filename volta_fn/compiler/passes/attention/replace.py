@@ -1,4 +1,4 @@
-"""Programs with attention in place of what was recognised as that."""
+"""Replacing recognised attention by one equation, and its gradient by another."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import PRIMITIVES
 
-#: Whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
+#: Tells whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
 Profitability = Callable[[tuple[ShapedArray, ...], Form], bool]
 
 
 def with_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:
-    """The program with attention as one equation, and its gradient as another, where a judge finds that worth while."""
+    """Replace attention and its gradient by equations, where that is worthwhile."""
     divisions = [eqn for eqn in closed.eqns if eqn.primitive.name == "div"]
     if not divisions:
         return closed
@@ -41,11 +41,11 @@ def _form(found: Match) -> Form:
 class _Replacing:
     def __init__(self, program: Lookup) -> None:
         self.old = program
-        #: What stands in place of an equation of the old program.
+        #: What replaces an equation of the old program.
         self.new: dict[int, list[Equation]] = {}
 
     def program(self) -> ClosedJaxpr:
-        """The new program."""
+        """Return the new program."""
         if not self.new:
             return self.old.closed
         jaxpr = self.old.closed.jaxpr
@@ -53,39 +53,39 @@ class _Replacing:
         return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), self.old.closed.consts))
 
     def add(self, found: Match) -> None:
-        """Put an attention in, if its operands are there early enough."""
+        """Replace an attention, if its operands are computed early enough."""
         form = _form(found)
         operands = found.operands
         positions = [self.old.position(r.var) for r in found.gradients]
-        behind = min(positions, default=len(self.old.closed.eqns))
-        ahead = behind if found.out is None else self.old.position(found.out.var)
+        first_gradient = min(positions, default=len(self.old.closed.eqns))
+        forward_position = first_gradient if found.out is None else self.old.position(found.out.var)
         late = [self.old.position(a) for a in operands]
         cotangent = [] if found.cotangent is None else [found.cotangent.atom]
         if (
-            ahead > behind
-            or max(late) >= ahead
-            or max(map(self.old.position, cotangent), default=-1) >= behind
+            forward_position > first_gradient
+            or max(late) >= forward_position
+            or max(map(self.old.position, cotangent), default=-1) >= first_gradient
             or not (found.out or positions)
         ):
             return
-        place = self.old.closed.eqns[min(ahead, behind)]
+        origin = self.old.closed.eqns[min(forward_position, first_gradient)]
         made = [Var(a) for a in result_avals(form, found.q.atom.aval, found.v.atom.aval)]
-        forward = [Equation(attention_p, operands, made, {"form": form._replace(cotangent=None)}, place.position)]
+        forward = [Equation(attention_p, operands, made, {"form": form._replace(cotangent=None)}, origin.position)]
         if found.out is not None:
-            self.new[ahead] = [*forward, *self.viewed(made[0], form.q, found, found.out)]
+            self.new[forward_position] = [*forward, *self.viewed(made[0], form.q, found, found.out)]
         if positions:
             gradients = [Var(m.atom.aval) for m in (found.q, found.k, found.v)]
-            gradient = Equation(attention_gradient_p, [*operands, *made, *cotangent], gradients, {"form": form}, place.position)
+            gradient = Equation(attention_gradient_p, [*operands, *made, *cotangent], gradients, {"form": form}, origin.position)
             new = [*([] if found.out else forward), gradient]
             results = zip((found.to_q, found.to_k, found.to_v), gradients, (found.q, found.k, found.v), strict=True)
             for result, var, matrix in results:
                 if result is not None:
                     new += self.viewed(var, matrix.axes, found, result)
             self.new.update({position: [] for position in positions})
-            self.new[behind] = new
+            self.new[first_gradient] = new
 
     def viewed(self, var: Var, axes: Axes, found: Match, result: Result) -> list[Equation]:
-        """Equations that give a result the axes and the dtype that it had in the old program."""
+        """Return equations that give a result its axes and dtype in the old program."""
         eqns: list[Equation] = []
 
         def apply(name: str, x: Atom, **params: Any) -> Atom:

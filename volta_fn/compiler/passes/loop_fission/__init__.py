@@ -1,10 +1,10 @@
-"""Loop fission: products that a scan's steps do not wait for leave it, and are done for all steps at once.
+"""Loop fission: products that a scan's iterations do not wait for leave it.
 
-A step's product of a few rows reads its whole matrix for little work; the same products of all steps are one of many rows. So products of
-the scanned rows alone go before the loop (`hoist`), those that only stacked outputs need go behind it (`sink`), and sums over the steps
-of products, as the gradients of weights are, become products that sum over the steps as well (`batch_reductions`). These round differently.
+They are computed for all iterations at once. A product of a few rows reads all of its matrix for little work; the same products of all
+iterations are one of many rows. So products of the scanned rows alone go before the loop, those that only stacked outputs need go after it
+(`move_products`), and sums over the iterations of products, as the gradients of weights are, become products that sum over the iterations
+as well (`batch_reductions`). These round differently.
 
-For targets that would rather not copy, what a scan stacks of its carry as each step gets it is made behind it, too (`delay_stacks`).
-
-`scan_view` tells what a scan's variables are outside of it, and `fission` does all of this to a program.
+`delay_stacks`, for targets that would rather not copy, computes what a scan stacks of its carry as each iteration gets it after the loop.
+`scan_view` gives a scan's variables as they are outside of it.
 """

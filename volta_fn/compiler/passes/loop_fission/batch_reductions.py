@@ -1,6 +1,6 @@
-"""Sums of products over the steps of a scan, done behind the loop by products that sum over the steps, too.
+"""Sums of products over the iterations of a scan, as products that sum over these.
 
-The gradient of a matrix by which every step multiplies is such a sum: each step adds a product of few terms to a whole matrix.
+The gradient of a matrix by which every iteration multiplies is such a sum: each iteration adds a product of few terms to a large matrix.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Term(NamedTuple):
     permutations: tuple[tuple[int, ...], ...]
 
     def over_steps(self, operands: list[Array]) -> Array:
-        """The sum over all steps, of stacked operands."""
+        """Return the sum over all iterations, of stacked operands."""
         token = current_position.set(self.eqn.position)
         try:
             found = bind(self.eqn.primitive, *operands, **_with_steps(self.eqn))
@@ -39,19 +39,22 @@ class _Term(NamedTuple):
 
 
 class _Sum(NamedTuple):
-    """A part of the carry that each step adds terms to."""
+    """A value of the carry that each iteration adds terms to."""
 
     carry: Carry
     terms: list[_Term]
 
     @property
     def operands(self) -> list[Var]:
-        """What the terms are made of."""
+        """The operands of the terms."""
         return [v for t in self.terms for v in t.eqn.invars if isinstance(v, Var)]
 
 
 def sums_after(scan: ScanView) -> list[Equation]:
-    """Take the sums of products over the steps out: calls that compute them. Other sums of what is stacked then go with them."""
+    """Move sums of products over the iterations out, to calls after the loop.
+
+    Other sums of values that are stacked then follow them.
+    """
     sums = _sums(scan)
     products = [s for s in sums if any(is_product(t.eqn) for t in s.terms)]
     size = scan.bytes_to_stack([v for s in products for v in s.operands])
@@ -65,7 +68,7 @@ def sums_after(scan: ScanView) -> list[Equation]:
 
 
 def _after(scan: ScanView, found: _Sum) -> Equation:
-    """A call that computes a sum."""
+    """Return a call that computes a sum."""
 
     def total(start: Array, *operands: Array) -> list[Array]:
         left = list(operands)
@@ -81,7 +84,10 @@ def _after(scan: ScanView, found: _Sum) -> Equation:
 
 
 def _with_steps(eqn: Equation) -> dict[str, object]:
-    """The parameters of a product or sum of stacked operands that sums over their first axis, too."""
+    """Return the parameters of a product or sum that also sums over iterations.
+
+    Operands are stacked along their first axis.
+    """
     if not is_product(eqn):
         return {**eqn.params, "axes": (0, *[axis + 1 for axis in eqn.params["axes"]])}
     contracted, batch = [[tuple([axis + 1 for axis in axes]) for axes in sides] for sides in eqn.params["dimension_numbers"]]
@@ -89,7 +95,7 @@ def _with_steps(eqn: Equation) -> dict[str, object]:
 
 
 def _sums(scan: ScanView) -> list[_Sum]:
-    """The scan of the carry that do nothing but sum terms which nothing else needs."""
+    """Return the values of the carry that only sum terms which nothing else needs."""
     reader = _Reader(scan)
     sums = [_Sum(carry, terms) for carry in scan.carry if (terms := reader.terms_of(carry))]
     kept = [c.next for c in scan.carry if not any(c is s.carry for s in sums)]
@@ -98,7 +104,7 @@ def _sums(scan: ScanView) -> list[_Sum]:
 
 
 class _Reader:
-    """What the values of a body are made of."""
+    """Looks up what the values of a body consist of."""
 
     def __init__(self, scan: ScanView) -> None:
         self.scan = scan
@@ -106,14 +112,14 @@ class _Reader:
         self.uses = Counter([*[v for e in scan.eqns for v in e.invars], *scan.outputs])
 
     def terms_of(self, carry: Carry) -> list[_Term]:
-        """What a step adds to a part of the carry; nothing if it does anything else with it."""
+        """Return what an iteration adds to a value of the carry; nothing if it does more."""
         addends = self._addends(carry.next, carry.var)
         terms = [self._term(v) for v in addends if v is not carry.var]
         known = [t for t in terms if t is not None]
         return known if carry.var in addends and self.uses[carry.var] == 1 and len(known) == len(terms) else []
 
     def _addends(self, atom: Atom, total: Var) -> list[Atom]:
-        """The values that an atom is the sum of, taken apart as far as nothing else needs what is in between."""
+        """Return the addends of an atom, as far as nothing else needs partial sums."""
         eqn = self.index.producer(atom)
         if eqn is None or eqn.primitive.name != "add" or self.uses[atom] > 1:
             return [atom]
@@ -122,7 +128,7 @@ class _Reader:
         return [v for operand in eqn.invars for v in self._addends(operand, total)]
 
     def _term(self, atom: Atom) -> _Term | None:
-        """A value as a term, if it is one."""
+        """Return a value as a term, if it is one."""
         permutations: list[tuple[int, ...]] = []
         eqn = self.index.producer(atom)
         while eqn is not None and eqn.primitive.name == "transpose":

@@ -1,7 +1,7 @@
-"""What a scan stacks of its carry as each step gets it, taken from what it stacks as each step leaves it.
+"""What a scan stacks of its carry at the start of iterations, from the ends.
 
-Step t gets the carry that step t - 1 left: the one stack is the other one moved on by a step, behind what the carry is at first. Where a
-kernel can store what it makes several times, nothing is left in such a step to be copied.
+Iteration t gets the carry that iteration t - 1 left: the one stack is the other one shifted by an iteration, after the initial carry.
+Where a kernel can store its results several times, nothing is left in such an iteration to be copied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from volta_fn.primitives.slicing import slice_p
 
 
 def delays_out(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program whose own scans stack no carry as a step gets it, if the step makes it anew."""
+    """Let scans stack no carry as iterations get it, if an iteration computes it anew."""
     eqns = [e for eqn in closed.eqns for e in (_moved_on(eqn) if eqn.primitive is scan_p and eqn.params["length"] else [eqn])]
     if len(eqns) == len(closed.eqns):
         return closed
@@ -23,31 +23,31 @@ def delays_out(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _moved_on(eqn: Equation) -> list[Equation]:
-    """A scan, and what makes of its results those that it does not give any more."""
+    """Return a scan, and what computes the results that it no longer gives."""
     body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     jaxpr = body.jaxpr
     carried, made = jaxpr.invars[consts : consts + count], {v for e in jaxpr.eqns for v in e.outvars}
-    delayed: dict[int, int] = {}  # the numbers of outputs, and of the parts of the carry that they are
+    delayed: dict[int, int] = {}  # output number -> number of the carry's value that it is
     for number, out in enumerate(jaxpr.outvars[count:], count):
         if out in carried and jaxpr.outvars[carried.index(out)] in made:
             delayed[number] = carried.index(out)
     if not delayed:
         return [eqn]
     outvars, results = list(jaxpr.outvars[:count]), list(eqn.outvars[:count])
-    stacks: dict[Atom, Var] = {}  # of what a step leaves, and gives besides
+    stacks: dict[Atom, Var] = {}  # stacks of values that an iteration leaves
     for number, out in enumerate(jaxpr.outvars[count:], count):
         if number not in delayed:
             outvars.append(out)
             results.append(eqn.outvars[number])
             stacks.setdefault(out, eqn.outvars[number])
     after: list[Equation] = []
-    for number, part in delayed.items():
-        left, wanted = jaxpr.outvars[part], eqn.outvars[number]
+    for number, carry in delayed.items():
+        left, wanted = jaxpr.outvars[carry], eqn.outvars[number]
         if left not in stacks:
             outvars.append(left)
             stacks[left] = Var(wanted.aval)
             results.append(stacks[left])
-        after += _behind(eqn, eqn.invars[consts + part], stacks[left], wanted)
+        after += _shifted(eqn, eqn.invars[consts + carry], stacks[left], wanted)
     program = _with_outputs(body, tuple(outvars))
     return [eqn.replace(outvars=results, params={**eqn.params, "jaxpr": program}), *after]
 
@@ -58,16 +58,19 @@ def _with_outputs(body: ClosedJaxpr, outvars: tuple[Atom, ...]) -> ClosedJaxpr:
     return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, [*outvars], jaxpr.eqns), body.consts)
 
 
-def _behind(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equation]:
-    """What each step gets, `wanted`, of what the first one gets and the stack of what each leaves."""
+def _shifted(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equation]:
+    """Return equations for what each iteration gets, from what each one leaves.
+
+    `first` is the initial carry, `stack` what iterations leave, and `wanted` the result.
+    """
     length, *rest = stack.aval.shape
     start, stop = (1, length) if eqn.params["reverse"] else (0, length - 1)
     row = Var(stack.aval.update(shape=(1, *rest)))
     rows = Var(stack.aval.update(shape=(length - 1, *rest)))
     cut = {"start_indices": (start, *[0] * len(rest)), "limit_indices": (stop, *rest), "strides": None}
-    together: list[Atom] = [rows, row] if eqn.params["reverse"] else [row, rows]
+    joined: list[Atom] = [rows, row] if eqn.params["reverse"] else [row, rows]
     return [
         Equation(reshape_p, [first], [row], {"new_sizes": row.aval.shape}, eqn.position),
         Equation(slice_p, [stack], [rows], cut, eqn.position),
-        Equation(concatenate_p, together, [wanted], {"dimension": 0}, eqn.position),
+        Equation(concatenate_p, joined, [wanted], {"dimension": 0}, eqn.position),
     ]

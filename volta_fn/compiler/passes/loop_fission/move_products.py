@@ -1,4 +1,7 @@
-"""Loop fission: matrix products that no iteration of a scan waits for are computed for all iterations at once, outside of it."""
+"""Matrix products that no iteration of a scan waits for move out of it.
+
+They are computed for all iterations at once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from volta_fn.primitives.control_flow.scan import scan_p
 
 
 def products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with the products out of its own scans."""
+    """Move products out of a program's own scans."""
     eqns = [e for eqn in closed.eqns for e in (_divided(eqn) if eqn.primitive is scan_p and eqn.params["length"] > 1 else [eqn])]
     if len(eqns) == len(closed.eqns):
         return closed
@@ -19,16 +22,19 @@ def products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _divided(eqn: Equation) -> list[Equation]:
-    """What is done before a scan, the scan, and what is done behind it."""
+    """Return what precedes a scan, the scan, and what follows it."""
     scan = view_of(eqn)
     before = products_before(scan)
     sums = sums_after(scan)
-    after = [*products_after(scan), *sums]  # sums may be of what products behind the loop give
+    after = [*products_after(scan), *sums]  # sums may be of results of products after the loop
     return [*before, scan.joined(), *after] if before or after else [eqn]
 
 
 def products_before(scan: ScanView) -> list[Equation]:
-    """Take the products out that do not depend on the carry: a call that computes them for all steps, with what they need."""
+    """Move products out that do not depend on the carry.
+
+    A call before the loop computes them for all iterations, with what they need.
+    """
     determined, products = _determined(scan)
     live = scan.live(scan.outputs, without=products)
     results = [e.outvars[0] for e in products if e.outvars[0] in live]
@@ -44,7 +50,10 @@ def products_before(scan: ScanView) -> list[Equation]:
 
 
 def _determined(scan: ScanView) -> tuple[list[Equation], list[Equation]]:
-    """Products that need nothing but constants and rows, through cheap equations, and these equations with them."""
+    """Return the cheap equations and products that need only constants and rows.
+
+    Then return the products alone.
+    """
     constant: dict[Atom, bool] = dict.fromkeys([*scan.consts, *scan.body.jaxpr.constvars], True)
     constant.update(dict.fromkeys(scan.rows, False))
     determined: list[Equation] = []
@@ -62,7 +71,7 @@ def _determined(scan: ScanView) -> tuple[list[Equation], list[Equation]]:
 
 
 def _needed(eqns: list[Equation], results: list[Var]) -> list[Equation]:
-    """Those of the equations that the results need."""
+    """Return the equations that the results need."""
     needed: set[Atom] = {*results}
     found = []
     for eqn in reversed(eqns):
@@ -73,7 +82,10 @@ def _needed(eqns: list[Equation], results: list[Var]) -> list[Equation]:
 
 
 def products_after(scan: ScanView) -> list[Equation]:
-    """Take the products out that no carry depends on: a call that computes them for all steps, and what depends on them."""
+    """Move products out that no carry depends on.
+
+    A call after the loop computes them for all iterations, with what depends on them.
+    """
     moved = _movable(scan)
     made = {v for e in moved for v in e.outvars}
     given = [(out, stacked) for out, stacked in scan.ys if out in made]
@@ -87,11 +99,14 @@ def products_after(scan: ScanView) -> list[Equation]:
     scan.ys = [(out, stacked) for out, stacked in scan.ys if out not in made]
     outputs, results = zip(*given, strict=True)
     scan.eqns = [e for e in scan.eqns if e not in moved]
-    return [scan.call(moved, inputs, outputs, list(results), "products behind a loop")]
+    return [scan.call(moved, inputs, outputs, list(results), "products after a loop")]
 
 
 def _movable(scan: ScanView) -> list[Equation]:
-    """Products that nothing but stacked outputs depends on, and all equations that depend on them; none if one of those has to stay."""
+    """Return products that only stacked outputs depend on, and all their dependents.
+
+    None if one of those has to stay.
+    """
     kept = scan.live([c.next for c in scan.carry])
     moved: list[Equation] = []
     made: set[Var] = set()

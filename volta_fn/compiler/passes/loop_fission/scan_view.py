@@ -1,4 +1,4 @@
-"""A scan taken apart: what each variable of its body is outside of it."""
+"""A scan with its variables as they are outside of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LITTLE = 1 << 24
 
 
 class Carry(NamedTuple):
-    """A part of the carry: its variable and its next value in the body, its first value and its last outside."""
+    """A value of the carry: its variable and next value inside, both ends outside."""
 
     var: Var
     next: Atom
@@ -31,7 +31,7 @@ class Carry(NamedTuple):
 
 @dataclass
 class ScanView:
-    """A scan, to be changed piece by piece."""
+    """A scan that is being changed, bit by bit."""
 
     eqn: Equation
     #: Variables of the body that are the same in every step, and what they are.
@@ -39,7 +39,7 @@ class ScanView:
     carry: list[Carry]
     #: Variables of the body that are rows of stacked arrays, and these.
     rows: dict[Var, Atom]
-    #: What each step gives, and the array of all of them.
+    #: The outputs of an iteration, and the stacked arrays of each.
     ys: list[tuple[Atom, Var]]
     eqns: list[Equation]
     #: Bytes that may still be stacked.
@@ -47,17 +47,17 @@ class ScanView:
 
     @property
     def length(self) -> int:
-        """The number of steps."""
+        """The number of iterations."""
         return self.eqn.params["length"]
 
     @property
     def body(self) -> ClosedJaxpr:
-        """The program of a step, as it was."""
+        """The program of an iteration, as it was."""
         return self.eqn.params["jaxpr"]
 
     @property
     def given(self) -> list[Atom]:
-        """What a step gives besides the carry."""
+        """The outputs of an iteration other than the carry."""
         return [out for out, _ in self.ys]
 
     @property
@@ -66,15 +66,15 @@ class ScanView:
         return [*[c.next for c in self.carry], *self.given]
 
     def is_constant(self, atom: Atom) -> bool:
-        """Whether an operand in the body is plainly the same in every step."""
+        """Return True if an operand in the body is plainly the same in all iterations."""
         return isinstance(atom, Literal) or atom in self.consts or atom in self.body.jaxpr.constvars
 
     def stacked(self, var: Var) -> Var:
-        """A new variable for the values that a variable has in all steps."""
+        """Return a new variable for the values of a variable in all iterations."""
         return Var(var.aval.update(shape=(self.length, *var.aval.shape)))
 
     def stack(self, var: Var) -> Atom:
-        """The values of a variable in all steps: a stacked operand or result, or a new one."""
+        """Return the values of a variable in all iterations: known, or newly stacked."""
         if var in self.rows:
             return self.rows[var]
         for out, stacked in self.ys:
@@ -84,18 +84,21 @@ class ScanView:
         return self.ys[-1][1]
 
     def bytes_to_stack(self, variables: Iterable[Var]) -> int:
-        """How much new memory stacking variables takes."""
+        """Return how much new memory stacking variables takes."""
         there: set[Atom] = {*self.rows, *self.given}
         return self.length * sum(map(size_of, {*variables} - there))
 
     def affords(self, size: int) -> bool:
-        """Whether so many bytes may be stacked, and then they are taken from the budget."""
+        """Take bytes from the budget; return False if there are too few."""
         affordable = size <= self.budget
         self.budget -= max(size, 0) if affordable else 0
         return affordable
 
     def call(self, eqns: list[Equation], inputs: Sequence[Var], outputs: Sequence[Var], results: list[Var], name: str) -> Equation:
-        """A call of equations of the body for all steps at once; inputs are constants, rows and outputs of the loop."""
+        """Return a call of equations of the body for all iterations at once.
+
+        Inputs are constants, rows and outputs of the loop.
+        """
         jaxpr = self.body.jaxpr
         program = ClosedJaxpr(Jaxpr(jaxpr.constvars, list(inputs), list(outputs), eqns), self.body.consts)
         stacked = [v not in self.consts for v in inputs]
@@ -104,7 +107,7 @@ class ScanView:
         return Equation(jit_p, operands, results, call_params(batched, name), self.eqn.position)
 
     def live(self, outputs: Iterable[Atom], without: Iterable[Equation] = ()) -> set[Atom]:
-        """What is needed for outputs of the body and for its effects, but for that of some equations."""
+        """Return what outputs of the body and its effects need, without some equations."""
         live, gone = {*outputs}, {*without}
         for eqn in reversed(self.eqns):
             if eqn not in gone and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
@@ -112,7 +115,7 @@ class ScanView:
         return live
 
     def joined(self) -> Equation:
-        """The scan as it is now."""
+        """Return the scan as it is now."""
         jaxpr = self.body.jaxpr
         invars = [*self.consts, *[c.var for c in self.carry], *self.rows]
         body = ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, self.outputs, self.eqns), self.body.consts)
@@ -122,7 +125,7 @@ class ScanView:
 
 
 def view_of(eqn: Equation) -> ScanView:
-    """A scan taken apart."""
+    """Return a scan as a view to be changed."""
     jaxpr, consts, carry = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"], eqn.params["num_carry"]
     first, last = slice(consts), slice(consts, consts + carry)
     rows = slice(consts + carry, None)
@@ -139,12 +142,12 @@ def view_of(eqn: Equation) -> ScanView:
 
 
 def size_of(atom: Atom) -> int:
-    """The bytes of a value."""
+    """Return the bytes of a value."""
     return atom.aval.size * atom.aval.dtype.itemsize
 
 
 def is_thin_product(eqn: Equation, constant: Sequence[bool]) -> bool:
-    """Whether the equation is a product of few rows, of something that changes from step to step and something that does not."""
+    """Return True for a product of few rows of a changing and a constant operand."""
     if not is_product(eqn) or constant[0] is constant[1]:
         return False
     side = constant.index(False)
@@ -156,7 +159,7 @@ def is_thin_product(eqn: Equation, constant: Sequence[bool]) -> bool:
 
 
 def has_few_terms(eqn: Equation) -> bool:
-    """Whether each element of a product's result is a sum of few products."""
+    """Return True if each element of a product's result is a sum of few products."""
     (contracted, _), _ = eqn.params["dimension_numbers"]
     terms = 1
     for axis in contracted:
