@@ -1,12 +1,13 @@
-"""Convolutions as *correlations*: one canonical form, which all algorithms here take.
+"""Convolutions as *correlations*: one canonical form, which all algorithms take.
 
-Of the operands x[g, n, c, *space], w[g, o, c, *taps] and the result y[g, n, o, *places] (group, image, channel, output) a correlation is
+Of the operands x[g, n, c, *space], w[g, o, c, *taps] and the result y[g, n, o, *positions] (group, image, channel, output) a correlation
+is
 
     y[g, n, o, p] = sum over c, k of x[g, n, c, p * stride + k * dilation - low] * w[g, o, c, k]
 
 with zeros outside x. The arrays are views, given by an offset and a stride per index, so that any order of dimensions, feature groups,
-batch groups and both gradients are correlations; where the left operand is dilated, every residue of the places is one of its own. In a
-gradient by the weights the "taps" are as many as the cotangent has places, and "channels" are images.
+batch groups and both gradients are correlations; where the left operand is dilated, every residue of the output positions is one of its
+own. In a gradient by the weights the "taps" are as many as the cotangent has positions, and "channels" are images.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from volta_fn.primitives.geometry import window_counts
 
 
 class View(NamedTuple):
-    """Where the elements of an operand are, in elements from its start: at `offset` plus each index times its stride."""
+    """The elements of an operand: at `offset` plus each index times its stride."""
 
     offset: int
     strides: tuple[int, ...]
@@ -30,28 +31,34 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """How windows slide along one spatial axis: place p and tap k meet the element ``p * stride + k * dilation - low`` of `size`."""
+    """How windows slide along one spatial axis.
+
+    Position p and tap k meet the element ``p * stride + k * dilation - low`` of `size`.
+    """
 
     size: int
     taps: int
-    places: int
+    positions: int
     stride: int
     dilation: int
     low: int
 
-    def reach(self, places: int, taps: int) -> int:
-        """How many elements so many adjacent places and taps span."""
-        return (places - 1) * self.stride + (taps - 1) * self.dilation + 1
+    def reach(self, positions: int, taps: int) -> int:
+        """Return how many elements some adjacent positions and taps span."""
+        return (positions - 1) * self.stride + (taps - 1) * self.dilation + 1
 
     @property
     def inside(self) -> bool:
         """Whether no window leaves x."""
-        return self.low <= 0 and self.reach(self.places, self.taps) - self.low <= self.size
+        return self.low <= 0 and self.reach(self.positions, self.taps) - self.low <= self.size
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """The canonical form: sizes, and views with strides in the order (group, image, channel or output, *spatial)."""
+    """The canonical form.
+
+    Views have strides in the order (group, image, channel or output, *spatial).
+    """
 
     groups: int
     images: int
@@ -64,24 +71,24 @@ class Correlation:
 
     @property
     def taps(self) -> int:
-        """How many taps a window has."""
+        """The number of taps of a window."""
         return prod(axis.taps for axis in self.axes)
 
     @property
-    def places(self) -> int:
-        """How many places there are in an image."""
-        return prod(axis.places for axis in self.axes)
+    def positions(self) -> int:
+        """The number of output positions of an image."""
+        return prod(axis.positions for axis in self.axes)
 
     @property
     def products(self) -> int:
-        """How many multiplications the definition takes."""
-        return self.groups * self.images * self.outputs * self.channels * self.taps * self.places
+        """The number of multiplications that the definition takes."""
+        return self.groups * self.images * self.outputs * self.channels * self.taps * self.positions
 
 
 def correlations(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any]) -> list[Correlation]:
-    """The correlations whose results, together, are the result of `conv_general_dilated` of operands of these shapes.
+    """Return the correlations whose results form that of `conv_general_dilated`.
 
-    Where some place meets no tap at all there is a correlation with no taps, whose result is zero.
+    Where some position meets no tap at all there is a correlation with no taps, whose result is zero.
     """
     lhs_spec, rhs_spec, out_spec = params["dimension_numbers"]
     x_sizes, w_sizes = [lhs[i] for i in lhs_spec], [rhs[i] for i in rhs_spec]
@@ -95,66 +102,69 @@ def correlations(lhs: Sequence[int], rhs: Sequence[int], params: dict[str, Any])
     y = _grouped(_contiguous(_placed(y_sizes, out_spec), out_spec), 1, y_sizes, groups)
     outputs = w_sizes[0] // groups
     axes = []
-    for size, taps, places, stride, dilation, (low, _), base in zip(
+    for size, taps, positions, stride, dilation, (low, _), base in zip(
         x_sizes[2:], w_sizes[2:], counts, strides, dilations, padding, bases, strict=True
     ):
-        axes.append(list(_residues(Axis(size, taps, places, stride, dilation, low), base)))
+        axes.append(list(_phases(Axis(size, taps, positions, stride, dilation, low), base)))
     if not axes:  # no spatial dimensions: as if there were one, of size 1
-        axes.append([_Residue(Axis(1, 1, 1, 1, 1, 0), 0, 1, 0, 1)])
+        axes.append([_PhaseAxis(Axis(1, 1, 1, 1, 1, 0), 0, 1, 0, 1)])
         x, w, y = (View(view.offset, (*view.strides, 0)) for view in (x, w, y))
-    whole = Correlation(groups, y_sizes[0], outputs, w_sizes[1], (), x, w, y)
-    return [_simplified(_restricted(whole, parts)) for parts in product(*axes)]
+    dense = Correlation(groups, y_sizes[0], outputs, w_sizes[1], (), x, w, y)
+    return [_simplified(_restricted(dense, chosen)) for chosen in product(*axes)]
 
 
-class _Residue(NamedTuple):
-    """An axis that meets no hole, and which taps and places of the dilated axis it has: the first, and every so manieth."""
+class _PhaseAxis(NamedTuple):
+    """An axis that meets no hole, and the taps and positions of the dilated axis.
+
+    These are the first, and every n-th from there.
+    """
 
     axis: Axis
     tap: int
     tap_step: int
-    place: int
-    place_step: int
+    position: int
+    position_step: int
 
 
-def _residues(axis: Axis, base: int) -> Iterator[_Residue]:
+def _phases(axis: Axis, base: int) -> Iterator[_PhaseAxis]:
     """Yield the phases of an axis whose input has base - 1 holes between its elements."""
-    for phase in phases(Window(axis.stride, axis.dilation, axis.low), base, axis.taps, axis.places):
-        taps, places = range(axis.taps)[phase.taps], range(axis.places)[phase.positions]
+    for phase in phases(Window(axis.stride, axis.dilation, axis.low), base, axis.taps, axis.positions):
+        taps, positions = range(axis.taps)[phase.taps], range(axis.positions)[phase.positions]
         stride, dilation, low = phase.window
-        reduced = Axis(axis.size, len(taps), len(places), stride, dilation, low)
-        yield _Residue(reduced, taps.start if taps else 0, taps.step, places.start, places.step)
+        reduced = Axis(axis.size, len(taps), len(positions), stride, dilation, low)
+        yield _PhaseAxis(reduced, taps.start if taps else 0, taps.step, positions.start, positions.step)
 
 
-def _restricted(whole: Correlation, parts: Sequence[_Residue]) -> Correlation:
-    w_offset = sum(part.tap * stride for part, stride in zip(parts, whole.w.strides[3:], strict=True))
-    y_offset = sum(part.place * stride for part, stride in zip(parts, whole.y.strides[3:], strict=True))
-    w_strides = [stride * part.tap_step for part, stride in zip(parts, whole.w.strides[3:], strict=True)]
-    y_strides = [stride * part.place_step for part, stride in zip(parts, whole.y.strides[3:], strict=True)]
+def _restricted(c: Correlation, phases_of: Sequence[_PhaseAxis]) -> Correlation:
+    w_offset = sum(phase.tap * stride for phase, stride in zip(phases_of, c.w.strides[3:], strict=True))
+    y_offset = sum(phase.position * stride for phase, stride in zip(phases_of, c.y.strides[3:], strict=True))
+    w_strides = [stride * phase.tap_step for phase, stride in zip(phases_of, c.w.strides[3:], strict=True)]
+    y_strides = [stride * phase.position_step for phase, stride in zip(phases_of, c.y.strides[3:], strict=True)]
     return replace(
-        whole,
-        axes=tuple([part.axis for part in parts]),
-        w=View(w_offset, (*whole.w.strides[:3], *w_strides)),
-        y=View(y_offset, (*whole.y.strides[:3], *y_strides)),
+        c,
+        axes=tuple([phase.axis for phase in phases_of]),
+        w=View(w_offset, (*c.w.strides[:3], *w_strides)),
+        y=View(y_offset, (*c.y.strides[:3], *y_strides)),
     )
 
 
 def _simplified(c: Correlation) -> Correlation:
-    """The same with axes merged over which nothing slides.
+    """Merge axes over which nothing slides; at least one is left.
 
-    With one tap, no padding and adjacent lines, two axes are one; an axis of one tap or one place steps through a view; one place and one
-    tap are no axis. There is one axis at least.
+    With one tap, no padding and adjacent rows, two axes are one; an axis of one tap or one position steps through a view; one position and
+    one tap are no axis.
     """
     axes, x, w, y = list(c.axes), list(c.x.strides), list(c.w.strides), list(c.y.strides)
     x_offset = c.x.offset
     for i, axis in enumerate(axes):
-        if axis.inside and 1 in (axis.taps, axis.places):
+        if axis.inside and 1 in (axis.taps, axis.positions):
             x_offset -= axis.low * x[3 + i]
             step = axis.stride if axis.taps == 1 else axis.dilation
             x[3 + i] *= step
-            axes[i] = Axis(max(axis.places, axis.taps), axis.taps, axis.places, 1, 1, 0)
+            axes[i] = Axis(max(axis.positions, axis.taps), axis.taps, axis.positions, 1, 1, 0)
     i = 0
     while i < len(axes) and len(axes) > 1:
-        if axes[i].taps == axes[i].places == 1 and axes[i].inside:
+        if axes[i].taps == axes[i].positions == 1 and axes[i].inside:
             del axes[i], x[3 + i], w[3 + i], y[3 + i]
         elif i + 1 < len(axes) and (merged := _merged(axes[i : i + 2], x[3 + i : 5 + i], w[3 + i : 5 + i], y[3 + i : 5 + i])):
             axes[i : i + 2] = [merged]
@@ -165,30 +175,30 @@ def _simplified(c: Correlation) -> Correlation:
 
 
 def _merged(axes: Sequence[Axis], x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> Axis | None:
-    """Two axes of which only places, or only taps, are more than one, as one axis."""
+    """Merge two axes of which only positions, or only taps, are more than one."""
     outer, inner = axes
     if not (outer.inside and inner.inside) or x[0] != x[1] * inner.size:
         return None
     size = outer.size * inner.size
-    if outer.taps == inner.taps == 1 and inner.places == inner.size and y[0] == y[1] * inner.places:
-        return Axis(size, 1, outer.places * inner.places, 1, 1, 0)
-    if outer.places == inner.places == 1 and inner.taps == inner.size and w[0] == w[1] * inner.taps:
+    if outer.taps == inner.taps == 1 and inner.positions == inner.size and y[0] == y[1] * inner.positions:
+        return Axis(size, 1, outer.positions * inner.positions, 1, 1, 0)
+    if outer.positions == inner.positions == 1 and inner.taps == inner.size and w[0] == w[1] * inner.taps:
         return Axis(size, outer.taps * inner.taps, 1, 1, 1, 0)
     return None
 
 
 def _placed(sizes: Sequence[int], spec: Sequence[int]) -> tuple[int, ...]:
-    """The shape whose dimension ``spec[i]`` has size ``sizes[i]``."""
+    """Return the shape whose dimension ``spec[i]`` has size ``sizes[i]``."""
     return tuple([size for _, size in sorted(zip(spec, sizes, strict=True))])
 
 
 def _contiguous(shape: Sequence[int], spec: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a contiguous array, in the order of `spec`."""
+    """Return the strides of a contiguous array, in the order of `spec`."""
     return tuple([prod(shape[i + 1 :]) for i in spec])
 
 
 def _grouped(strides: tuple[int, ...], split: int, sizes: Sequence[int], groups: int) -> View:
-    """The view with the dimension `split` taken apart into (groups, rest), the groups in front."""
+    """Return the view with the dimension `split` as (groups, rest), groups first."""
     return View(0, (strides[split] * (sizes[split] // groups), *strides))
 
 
@@ -197,7 +207,10 @@ _PRODUCT, _TRANSFORM = 0.02, 2.5
 
 
 def fft_is_faster(x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> bool:
-    """Return True if Fourier transforms are likely to be much faster than the definition, for operands of these canonical shapes."""
+    """Return True if Fourier transforms are likely to be much faster.
+
+    The shapes are canonical.
+    """
     groups, images, channels, outputs = *x[:3], w[1]
     length = float(prod(x[3:]) + prod(w[3:]))
     transforms = groups * (images * channels + channels * outputs + images * outputs) * length * log2(length + 2)

@@ -1,8 +1,8 @@
-"""Contractions over index maps: ``y[s, m, n] = sum over k of a(s, m, k) b(s, k, n)``.
+"""Contractions over index maps: any sums of products over one index.
 
-Arrays may have any layout. Stacks of matrix products and correlations are both of this form. The operand's element that indices lead to is
-at the sum of how far each index walks. Where windows of a correlation leave its input, elements are zero: each *bound* is the coordinate
-along an axis, also a sum of walks, and has a range.
+``y[s, m, n] = sum over k of a(s, m, k) b(s, k, n)``, with arrays of any layout. Stacks of matrix products and correlations are both of
+this form. The operand's element that indices lead to is at the sum of how far each index walks. Where windows of a correlation leave its
+input, elements are zero: each *bound* is the coordinate along an axis, also a sum of walks, and has a range.
 """
 
 from __future__ import annotations
@@ -146,16 +146,16 @@ def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequenc
     """
     axes, (xs, ws, ys) = c.axes, (c.x.strides, c.w.strides, c.y.strides)
     bounded = [i for i, axis in enumerate(axes) if not axis.inside]
-    rows_sizes, terms = [c.images, *[axis.places for axis in axes]], [c.channels, *[axis.taps for axis in axes]]
-    by_place, by_tap = [axis.stride for axis in axes], [axis.dilation for axis in axes]
-    rows = [[xs[1], *_times(by_place, xs[3:])], *_coordinates(by_place, bounded), [ys[1], *ys[3:]]]
+    positions, terms = [c.images, *[axis.positions for axis in axes]], [c.channels, *[axis.taps for axis in axes]]
+    by_position, by_tap = [axis.stride for axis in axes], [axis.dilation for axis in axes]
+    rows = [[xs[1], *_times(by_position, xs[3:])], *_coordinates(by_position, bounded), [ys[1], *ys[3:]]]
     sums = [[xs[2], *_times(by_tap, xs[3:])], *_coordinates(by_tap, bounded), [ws[2], *ws[3:]]]
     if xs[1] < xs[-1]:
-        places, rows = _first_last(places), [_first_last(walk) for walk in rows]
-    if xs[2] < xs[-1] or (c.channels % deep == 0 and axes[-1].taps <= axes[-1].places):
+        positions, rows = _first_last(positions), [_first_last(walk) for walk in rows]
+    if xs[2] < xs[-1] or (c.channels % deep == 0 and axes[-1].taps <= axes[-1].positions):
         terms, sums = _first_last(terms), [_first_last(walk) for walk in sums]
-    (rows_y,) = merged(places, rows[-1:])
-    rows_x, *outer = merged(places, rows[:-1])
+    (rows_y,) = merged(positions, rows[-1:])
+    rows_x, *outer = merged(positions, rows[:-1])
     inner_x, *inner, inner_w = merged(terms, sums)
     bounds = [Bound(-axes[i].low, x.strides, y.strides, axes[i].size) for i, x, y in zip(bounded, outer, inner, strict=True)]
     stack_x, stack_w, stack_y = [_walk(c.groups, strides[0]) for strides in (xs, ws, ys)]

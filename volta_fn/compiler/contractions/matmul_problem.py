@@ -100,12 +100,15 @@ def problem_of(
 
 
 def contiguous_strides(shape: Axes) -> Axes:
-    """The strides of a contiguous array."""
+    """Return the strides of a contiguous array."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def _orders(lhs: Axes, rhs: Axes) -> list[tuple[Axes, Axes]]:
-    """The orders in which pairs of axes may be summed over: as either operand has them in memory."""
+    """Return the orders in which pairs of axes may be summed over.
+
+    They are those that the operands have in memory.
+    """
     pairs = list(zip(lhs, rhs, strict=True))
     both = sorted(pairs), sorted(pairs, key=lambda pair: pair[1])
     return [(tuple(p[0] for p in order), tuple(p[1] for p in order)) for order in both]
@@ -116,7 +119,10 @@ def _walks(shapes: Sequence[Axes], strides: Sequence[Axes], lhs: Axes, rhs: Axes
 
 
 def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Walk]:
-    """One walk for each of `strides` over axes of these sizes, of which those of size 1 are left out and neighbours are merged."""
+    """Return one walk for each of `strides` over axes of these sizes.
+
+    Axes of size 1 are left out and neighbours are merged.
+    """
     kept: list[tuple[int, tuple[int, ...]]] = []
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:

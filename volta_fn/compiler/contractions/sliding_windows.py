@@ -1,4 +1,4 @@
-"""Sliding windows along one axis, and their polyphase decomposition where the input is dilated."""
+"""Sliding windows along one axis, and their phases where the input is dilated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """How positions and taps meet the input along one axis: at `position * stride + tap * dilation - low`."""
+    """The positions of windows: `position * stride + tap * dilation - low`."""
 
     stride: int
     dilation: int
@@ -23,10 +23,11 @@ class Phase(NamedTuple):
 
 
 def phases(window: Window, base: int, taps: int, positions: int) -> list[Phase]:
-    """Decompose windows over an input with base - 1 holes between its elements into phases that meet no hole.
+    """Decompose windows over an input with holes into phases that meet no hole.
 
-    Position r + m j and tap k meet input coordinate ((r + m j) stride + k dilation - low) / base, if that is an integer. With
-    m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r are an arithmetic progression.
+    The input has base - 1 holes between its elements. Position r + m j and tap k meet input coordinate ((r + m j) stride + k dilation -
+    low) / base, if that is an integer. With m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r
+    are an arithmetic progression.
     """
     if base == 1:
         return [Phase(slice(None), slice(None), window)]

@@ -1,4 +1,4 @@
-"""Winograd's transforms (after Toom and Cook): polynomials by their values at a few points.
+"""Winograd's transforms (Toom and Cook): polynomials by their values at points.
 
 A correlation of m outputs with r taps along an axis meets n = m + r - 1 elements. Seen as polynomials, its operands are known from their
 values at n points, one of them infinity, where multiplying is n products instead of m r. Here n is 4 (the points 0, 1, -1) or 6 (and 2,

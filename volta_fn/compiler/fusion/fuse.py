@@ -223,7 +223,7 @@ class _Fuser:
         producer = None if base is None else self.producers.get(base)
         if not isinstance(producer, Group):
             return False
-        index = producer.find_place(out, self.views)
+        index = producer.find_index(out, self.views)
         if index is None or not producer.can_store(index, out.aval.shape) or self.buffers_with(producer, self.bases(eqn)) > self.most:
             return False
         if len(producer.steps) >= self.longest:

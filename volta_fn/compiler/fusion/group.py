@@ -135,8 +135,8 @@ class Group:
                     result[d] = affine
                 elif not read and result[d] != affine:
                     return None
-        index = self._completed(result, shape)
-        return index if index is not None and self._is_index(index, shape) else None
+        complete = self._completed(result, shape)
+        return complete if complete is not None and self._is_index(complete, shape) else None
 
     def _completed(self, partial: list[Affine | None], shape: Shape) -> Index | None:
         """Fill the unknown dimensions of an index with the row, if they are as long."""

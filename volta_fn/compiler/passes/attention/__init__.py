@@ -1,7 +1,7 @@
-"""Recognise attention: softmax(QKᵀ)V becomes one equation, and its gradient another.
+"""Recognise attention: softmax(QKᵀ)V and its gradient become one equation each.
 
-Targets with routines for these equations (`compiler/ir/attention.py`) never store the matrix of weights, which has an element for each pair
-of a query and a key. All attention is recognised by pattern, hand-written or from `nn`.
+Targets with routines for these equations (`compiler/ir/attention.py`) never store the matrix of weights, which has an element for each
+pair of a query and a key. All attention is recognised by pattern, hand-written or from `nn`.
 
 In the order in which to read: `patterns` (softmax, logits and products), `match` (attention and its gradient), and `replace`.
 """

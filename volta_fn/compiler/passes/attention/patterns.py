@@ -1,4 +1,4 @@
-"""The patterns that attention consists of: a softmax, its derivative, logits, and matrix products."""
+"""The patterns of attention: softmax, its derivative, logits, and matrix products."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Lookup(DefUse):
         return atom
 
     def final_consumers(self, var: Var, *names: str) -> Iterator[tuple[Equation, Var] | None]:
-        """Yield the consumers of a variable, each with the variable that it reads; None if the variable is an output.
+        """Yield the consumers of a variable, each with the variable that it reads.
 
-        Equations of these names are looked through.
+        Yield None if the variable is an output. Equations of these names are looked through.
         """
         if var in self.outputs:
             yield None

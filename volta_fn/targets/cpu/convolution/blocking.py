@@ -40,7 +40,7 @@ class Blocks:
 
 def place_blocks(c: Correlation) -> Blocks:
     """Blocks of few places that meet all channels and taps, if x's part of them fits."""
-    places = [axis.places for axis in c.axes]
+    places = [axis.positions for axis in c.axes]
     taps = tuple([axis.taps for axis in c.axes])
     channels = c.channels
 
@@ -52,7 +52,7 @@ def place_blocks(c: Correlation) -> Blocks:
 
     for i, axis in enumerate(c.axes):
         while too_large(TILE) and places[i] > (1 if i + 1 < len(places) else 16):
-            places[i] = fitting(axis.places, places[i] - 1)
+            places[i] = fitting(axis.positions, places[i] - 1)
     while too_large(4 * TILE) and channels > 16:
         channels = divisor(c.channels, channels // 2)
     return blocks()
@@ -60,7 +60,7 @@ def place_blocks(c: Correlation) -> Blocks:
 
 def sum_blocks(c: Correlation) -> Blocks:
     """Blocks of a long summation: some images with all places (or as many as there is room for), and some of the taps or channels."""
-    places = [axis.places for axis in c.axes]
+    places = [axis.positions for axis in c.axes]
     for i in range(len(places)):
         while prod(places) > SUMS // 64 and places[i] > 1:
             places[i] = -(-places[i] // 2)

@@ -48,7 +48,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     if work is None or work.type not in ("float", "double") or not all(map(readable, dtypes)) or any(d.kind in "iub" for d in dtypes):
         return None
     parts = correlations(lhs.shape, rhs.shape, params)
-    if 0 in lhs.shape or 0 in rhs.shape or not parts or any(0 in (c.images, c.places) for c in parts):
+    if 0 in lhs.shape or 0 in rhs.shape or not parts or any(0 in (c.images, c.positions) for c in parts):
         return None
     if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, parts))):
         return None
@@ -70,7 +70,7 @@ def _by_spectra(c: Correlation) -> bool:
     """Whether NumPy's transforms are likely to be faster."""
     x = (c.groups, c.images, c.channels, *(axis.size for axis in c.axes))
     w = (c.groups, c.outputs, c.channels, *(axis.taps for axis in c.axes))
-    return fft_is_faster(x, w, (c.groups, c.images, c.outputs, *(axis.places for axis in c.axes)))
+    return fft_is_faster(x, w, (c.groups, c.images, c.outputs, *(axis.positions for axis in c.axes)))
 
 
 def _write(piece: Piece, algorithm: str) -> None:
@@ -110,7 +110,7 @@ def is_product(c: Correlation, work: Working) -> bool:
     if others or axis.taps != 1 or not axis.inside or axis.low or axis.stride != 1 or c.y.offset:
         return False
     if _along_places(c):
-        return c.x.strides[3] == 1 and axis.places >= _VECTORS * work.lanes
+        return c.x.strides[3] == 1 and axis.positions >= _VECTORS * work.lanes
     return c.x.strides[2] == c.y.strides[2] == 1 and 1 in c.w.strides[1:3]
 
 
@@ -120,7 +120,7 @@ def _along_places(c: Correlation) -> bool:
 
 def product(c: Correlation, work: Working, dtypes: Sequence[np.dtype]) -> Routine:
     """The routine of such a correlation, whose x, w and y are of these dtypes."""
-    places, (xs, ws, ys) = c.axes[0].places, (c.x.strides, c.w.strides, c.y.strides)
+    places, (xs, ws, ys) = c.axes[0].positions, (c.x.strides, c.w.strides, c.y.strides)
     if _along_places(c):
         stacks = merged([c.groups, c.images], [xs[:2], (ws[0], 0), ys[:2]])
         (columns,) = merged([places], [xs[3:]])

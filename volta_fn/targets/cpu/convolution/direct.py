@@ -48,7 +48,7 @@ class Direct:
 
     @property
     def _places(self) -> list[int]:
-        return [-(-axis.places // size) for axis, size in zip(self.c.axes, self.blocks.places, strict=True)]
+        return [-(-axis.positions // size) for axis, size in zip(self.c.axes, self.blocks.places, strict=True)]
 
     @property
     def turns(self) -> list[int]:
@@ -74,26 +74,26 @@ def _along(c: Correlation, work: Working, along: str) -> Direct | None:
         vectors = c.groups // work.lanes
         if vectors == 0 or c.groups % work.lanes or c.x.strides[0] != 1 or c.w.strides[0] != 1:
             return None
-        wide = divisor(vectors, 4 if c.images * c.places > 256 else max(1, vectors // 2))
+        wide = divisor(vectors, 4 if c.images * c.positions > 256 else max(1, vectors // 2))
         return _planned(c, work, along, wide * work.lanes)
     number = int(along[1:])
     axis = c.axes[number]
-    if axis.stride != 1 or axis.places < 2 or 1 not in (c.x.strides[3 + number], c.x.strides[2]):
+    if axis.stride != 1 or axis.positions < 2 or 1 not in (c.x.strides[3 + number], c.x.strides[2]):
         return None
     return _planned(c, work, along, 1)
 
 
 def _planned(c: Correlation, work: Working, along: str, groups: int) -> Direct | None:
     """Blocks of so many groups, of few places or, where windows are large, of few taps."""
-    places, taps, channels = [axis.places for axis in c.axes], [axis.taps for axis in c.axes], c.channels
+    places, taps, channels = [axis.positions for axis in c.axes], [axis.taps for axis in c.axes], c.channels
 
     def blocks() -> Blocks:
         return Blocks(1, channels, tuple(places), tuple(taps))
 
-    if c.taps <= 4 * c.places:
+    if c.taps <= 4 * c.positions:
         for i, axis in enumerate(c.axes):
             while blocks().reach(c) * groups > TILE and places[i] > (64 if f"p{i}" == along else 1):
-                places[i] = fitting(axis.places, places[i] - 1)
+                places[i] = fitting(axis.positions, places[i] - 1)
     else:
         channels = 1
         while blocks().reach(c) * groups > TILE and taps[0] > 1:
@@ -154,7 +154,7 @@ class DirectWriter:
         first, image, *coordinates = split(f, unit, way.grid)
         group = times(f, first, way.lanes) if way.along == "g" else first
         places = [
-            least(f, times(f, at, size), axis.places - size) if axis.places > size else 0
+            least(f, times(f, at, size), axis.positions - size) if axis.positions > size else 0
             for at, axis, size in zip(coordinates, c.axes, way.blocks.places, strict=True)
         ]
         y = self.piece.at(f, "y", args.y, group, image, 0, *places)

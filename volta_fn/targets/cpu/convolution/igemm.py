@@ -108,7 +108,7 @@ class Igemm:
     def _starts(self, f: Function, coordinates: list[Index]) -> list[Index]:
         """Where a block starts: its first image and places. The last block ends at the end, if need be by doing some again."""
         c, block = self.c, self.plan.blocks
-        sizes = [c.images, *(axis.places for axis in c.axes)]
+        sizes = [c.images, *(axis.positions for axis in c.axes)]
         lengths = [block.images, *block.places]
         return [
             least(f, times(f, at, length), size - length) if size > length else 0

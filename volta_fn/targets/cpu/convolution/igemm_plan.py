@@ -68,7 +68,7 @@ class Plan:
     def grid(self) -> list[int]:
         """How many blocks there are of groups, images, places along every axis, and panels; and pieces."""
         c, block = self.c, self.blocks
-        places = [-(-axis.places // size) for axis, size in zip(c.axes, block.places, strict=True)]
+        places = [-(-axis.positions // size) for axis, size in zip(c.axes, block.places, strict=True)]
         return [c.groups, -(-c.images // block.images), *places, -(-self.panels // self.panel_block), self.pieces]
 
     @property
@@ -87,7 +87,7 @@ def plan(c: Correlation, work: Working, room: int) -> Plan:
     """Choose how to compute a correlation in so many bytes of workspace."""
     blocks, packed = place_blocks(c), True
     outputs = -(-c.outputs // work.lanes) * work.lanes
-    if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.places:
+    if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.positions:
         blocks, packed = sum_blocks(c), False
     rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.places))]
     steps = blocks.channels * prod(blocks.taps)

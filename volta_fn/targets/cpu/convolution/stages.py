@@ -139,7 +139,7 @@ def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) ->
 def write_zeros(piece: Piece) -> None:
     """Add the stage that fills a piece's part of the result with zeros."""
     c = piece.c
-    sizes = [c.images, c.outputs, *(axis.places for axis in c.axes)]
+    sizes = [c.images, c.outputs, *(axis.positions for axis in c.axes)]
     sides = sorted(zip(sizes, c.y.strides[1:], strict=True), key=lambda side: -side[1])
 
     def fill(f: Function, args: Arguments, task: Value) -> None:

@@ -147,7 +147,7 @@ class Winograd:
         shape, c = self.shape, self.c
         group, image, tiles = at
         starts = [plus(f, times(f, t, shape.places), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
-        sure = [axis.inside and axis.places % (shape.places * axis.dilation) == 0 for axis in c.axes]
+        sure = [axis.inside and axis.positions % (shape.places * axis.dilation) == 0 for axis in c.axes]
         gather(f, self.work, self.piece.x_dtype, c, self.x_tile, self.piece.at(f, "x", args.x, group, image), starts, sure, room)
         self._enter(f, room, to)
 

@@ -83,7 +83,7 @@ def time_of(c: Correlation, scheme: Scheme) -> float:
 
 def tiles_of(axis: Axis, scheme: Scheme) -> int:
     """Tiles along an axis: as many for every residue of the places by the dilation."""
-    return -(-axis.places // (scheme.places * axis.dilation)) * axis.dilation
+    return -(-axis.positions // (scheme.places * axis.dilation)) * axis.dilation
 
 
 def odd_vectors(elements: int, lanes: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from volta_fn.compiler.contractions.winograd_points import of_taps, to_places
+from volta_fn.compiler.contractions.winograd_points import of_taps, to_outputs
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, least, plus, repeat, rounded_down, split, step, times, value
 from volta_fn.targets.cpu.convolution.input_tile import strided
@@ -142,9 +142,9 @@ class Leaving:
             lines = []
             for j in range(n):
                 found = [f.load(work.vector, step(f, at, work.type, (i * n + j) * apart), work.itemsize) for i in range(n)]
-                lines.append(to_places(a, found, m))
+                lines.append(to_outputs(a, found, m))
             for i in range(m):
-                for j, found_value in enumerate(to_places(a, [line[i] for line in lines], m)):
+                for j, found_value in enumerate(to_outputs(a, [line[i] for line in lines], m)):
                     spot = [plus(f, start, k * axis.dilation) for start, k, axis in zip(first, (i, j), self.c.axes, strict=True)]
                     if self.transposed:
                         inside = plus(f, output, *[times(f, s, stride) for s, stride in zip(spot, strides, strict=True)])
@@ -159,7 +159,7 @@ class Leaving:
     def _room(self, f: Function, places: list[Index], axis: int) -> Index:
         """How many of a block's places there are along an axis."""
         length = self.shape.tiles[axis] * self.shape.places
-        return least(f, plus(f, self.c.axes[axis].places, times(f, places[axis], -1)), length)
+        return least(f, plus(f, self.c.axes[axis].positions, times(f, places[axis], -1)), length)
 
     def _store(self, f: Function, y: Value, places: list[Index], spot: list[Index], output: Index, found: Value) -> None:
         """Store outputs at a place, if there are such."""
@@ -170,7 +170,7 @@ class Leaving:
         left = None if c.outputs % lanes == 0 and self.shape.outputs == c.outputs else plus(f, c.outputs, times(f, output, -1))
         good: Value | None = None
         for axis in (0, 1):
-            if c.axes[axis].places % (self.shape.places * c.axes[axis].dilation):
+            if c.axes[axis].positions % (self.shape.places * c.axes[axis].dilation):
                 there = f.compare("icmp slt", value(spot[axis]), value(self._room(f, places, axis)))
                 good = there if good is None else f.binary("and", good, there)
 
@@ -188,8 +188,8 @@ class Leaving:
         c, work, dtype = self.c, self.work, self.piece.y_dtype
         lanes, stored = work.lanes, stored_as(dtype)
         sizes, steps = [self._room(f, places, 0), self._room(f, places, 1)], list(c.y.strides[3:])
-        if sizes[1] == c.axes[1].places == steps[0] // steps[1] == strides[0] // strides[1]:  # rows follow one another
-            sizes, steps, strides = [1, times(f, sizes[0], c.axes[1].places)], [0, steps[1]], [0, strides[1]]
+        if sizes[1] == c.axes[1].positions == steps[0] // steps[1] == strides[0] // strides[1]:  # rows follow one another
+            sizes, steps, strides = [1, times(f, sizes[0], c.axes[1].positions)], [0, steps[1]], [0, strides[1]]
 
         def outputs(output: Index) -> None:
             left = None if c.outputs % lanes == 0 else plus(f, c.outputs, times(f, output, -1))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from volta_fn.compiler.contractions.correlation import Correlation
-from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_places
+from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_outputs
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.blocking import TILE, RegisterTile, divisor, fitting, register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, least, plus, repeat, split, step, times, value
@@ -105,7 +105,7 @@ class Tiling:
 
 def tiling_of(c: Correlation, work: Working) -> Tiling | None:
     """The best tiling of a correlation; None if this does not serve for it."""
-    if c.groups > 1 or len(c.axes) != 2 or any((axis.places, axis.stride, axis.dilation) != (_PLACES, 1, 1) for axis in c.axes):
+    if c.groups > 1 or len(c.axes) != 2 or any((axis.positions, axis.stride, axis.dilation) != (_PLACES, 1, 1) for axis in c.axes):
         return None
     tilings = [tiling for points in (6, 4) if (tiling := Tiling(c, work, points)).bytes <= SPREAD]
     return min(tilings, key=lambda tiling: tiling.nanoseconds, default=None)
@@ -256,8 +256,8 @@ class WinogradSums:
             lines = []
             for j in points:
                 found = [f.load(work.vector, step(f, at, work.type, (i * tiling.points + j) * apart), work.itemsize) for i in points]
-                lines.append(to_places(a, found, _PLACES))
-            results = [found for line in zip(*lines, strict=True) for found in to_places(a, list(line), _PLACES)]
+                lines.append(to_outputs(a, found, _PLACES))
+            results = [found for line in zip(*lines, strict=True) for found in to_outputs(a, list(line), _PLACES)]
             to = self.piece.at(f, "y", args.y, 0, image, output)
             left = None if c.outputs % work.lanes == 0 else plus(f, c.outputs, times(f, output, -1))
             if (rows, columns) == (_PLACES, 1) and along != 1:

@@ -88,5 +88,5 @@ def _canonical(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> _Canon
     preferred = params["preferred_element_type"]
     dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
     correlations_ = correlations(lhs.shape, rhs.shape, params)
-    size = sum(c.groups * c.images * c.outputs * c.places for c in correlations_)
+    size = sum(c.groups * c.images * c.outputs * c.positions for c in correlations_)
     return _Canonical(correlations_ if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))

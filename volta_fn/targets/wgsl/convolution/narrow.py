@@ -38,9 +38,9 @@ def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
     """Return whether this algorithm serves a correlation with results of a dtype."""
     if len(c.axes) != 2 or c.outputs > _FEW or not 4 <= c.taps <= _TAPS or working(dtype).lanes != 4:
         return False
-    if c.x.strides[-1] != 1 or min(axis.places for axis in c.axes) < 4 or 0 in (c.channels, *[axis.size for axis in c.axes]):
+    if c.x.strides[-1] != 1 or min(axis.positions for axis in c.axes) < 4 or 0 in (c.channels, *[axis.size for axis in c.axes]):
         return False
-    return c.channels * c.taps <= _LONG * c.groups * c.images * c.places
+    return c.channels * c.taps <= _LONG * c.groups * c.images * c.positions
 
 
 def narrow(c: Correlation, dtypes: _Dtypes, facts: TargetCapabilities) -> Dispatch:
@@ -53,7 +53,7 @@ class _Narrow:
         self.c, self.work = c, work
         self.f = f = Shader(facts, _INVOCATIONS)
         self.x, self.w, self.y = f.buffer(0, dtypes[0]), f.buffer(1, dtypes[1]), f.buffer(2, dtypes[2], True)
-        self.below = max(1, min(_SUMS // c.outputs, 8, c.axes[0].places))
+        self.below = max(1, min(_SUMS // c.outputs, 8, c.axes[0].positions))
         self.channels = min(c.channels, _STAGED // c.taps)
         self.tap = work.vector if c.outputs > 1 else work.type
         self.taps = f.workgroup("taps", self.tap, self.channels * c.taps)
@@ -61,12 +61,12 @@ class _Narrow:
     def dispatch(self) -> Dispatch:
         c, f = self.c, self.f
         down, across = c.axes
-        strips = -(-down.places // self.below)
-        count = c.images * strips * across.places
+        strips = -(-down.positions // self.below)
+        count = c.images * strips * across.positions
         each = -(-count // _INVOCATIONS)
         group, number = digits(f, f.group, (c.groups, each))
         index = f.let("u32", f"{number} * {_INVOCATIONS}u + local")
-        image, strip, column = digits(f, f.let("u32", f"min({index}, {count - 1}u)"), (c.images, strips, across.places))
+        image, strip, column = digits(f, f.let("u32", f"min({index}, {count - 1}u)"), (c.images, strips, across.positions))
         first = f.let("u32", times(strip, self.below))
         start = walked(f, [group, image], c.x.strides[:2], c.x.offset)
         self._locate_rows(first)
@@ -130,7 +130,7 @@ class _Narrow:
         c, f, down = self.c, self.f, self.c.axes[0]
         for p, sums in enumerate(self.sums):
             row_ = f.let("u32", f"{first} + {p}u")
-            with f.block(f"if ({row_} < {down.places}u)" if down.places % self.below else ""):
+            with f.block(f"if ({row_} < {down.positions}u)" if down.positions % self.below else ""):
                 at = walked(f, [group, image, row_, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
                 for o, sum_ in enumerate(sums):
                     self.y.store(total(f, at, o * c.y.strides[2]), self.work.number(f, sum_, self.y.dtype))

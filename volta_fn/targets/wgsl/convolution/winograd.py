@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn.compiler.contractions.index_maps import Contraction, Map, Target
 from volta_fn.compiler.contractions.matmul_problem import Walk
-from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_places
+from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_outputs
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.convolution.winograd_schedule import Shape
 from volta_fn.targets.wgsl.matmul.choice import choose
@@ -155,7 +155,7 @@ class _Writer:
         c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
         products, out = f.buffer(self.workspace + 2, _FLOAT), f.buffer(2, dtype, True)
         m, n = shape.positions, shape.points
-        sizes = [axis.places for axis in c.axes]
+        sizes = [axis.positions for axis in c.axes]
 
         def write(f: Shader, index: list[str]) -> None:
             group, output, tile = index if shape.by_tiles[1] else (index[0], index[2], index[1])
@@ -163,8 +163,8 @@ class _Writer:
             steps = (c.outputs * shape.count, shape.count, 1) if shape.by_tiles[1] else (c.outputs * shape.count, c.outputs, 1)
             start, step = walked(f, index, steps), c.groups * c.outputs * shape.count
             read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
-            rows = [to_places(a, row, m) for row in read]
-            found = [to_places(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
+            rows = [to_outputs(a, row, m) for row in read]
+            found = [to_outputs(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
             image, *corner = digits(f, tile, shape.tiles)
             first = [f.let("u32", f"{number} * {m}u") for number in corner]
             base = walked(f, [group, image, output, *first], c.y.strides, c.y.offset)

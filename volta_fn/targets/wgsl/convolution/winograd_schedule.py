@@ -43,7 +43,7 @@ class Shape:
     @property
     def tiles(self) -> tuple[int, ...]:
         """Images, and tiles along both axes."""
-        return self.c.images, *[-(-axis.places // self.positions) for axis in self.c.axes]
+        return self.c.images, *[-(-axis.positions // self.positions) for axis in self.c.axes]
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts:
     """Return the fastest tiling that rounds little enough and fits the bindings."""
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes) or working(dtypes[2]).dtype != np.float32:
         return None
-    taps, positions = (c.axes[0].taps, c.axes[1].taps), (c.axes[0].places, c.axes[1].places)
+    taps, positions = (c.axes[0].taps, c.axes[1].taps), (c.axes[0].positions, c.axes[1].positions)
     found = [Shape(c, n, taps[0]) for n in _POINTS.get(taps, ()) if n == 4 or taps != (3, 3) or c.channels <= _MANY]
     if not found:
         found = [Shape(c, n, n - positions[0] + 1) for n in _POINTS.get(positions, ())]
