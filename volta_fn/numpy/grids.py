@@ -141,14 +141,4 @@ def _widened(item: Any, ndmin: int, trans1d: int) -> Array:
 r_, c_ = _Joiner(0, 1, -1), _Joiner(-1, 2, 0)
 
 
-class _Index:
-    """Index notation as it is: ``s_[1:2, ...]`` is ``(slice(1, 2), Ellipsis)``."""
-
-    def __init__(self, always_tuple: bool) -> None:
-        self.always_tuple = always_tuple
-
-    def __getitem__(self, key: Any) -> Any:
-        return (key,) if self.always_tuple and not isinstance(key, tuple) else key
-
-
-s_, index_exp = _Index(always_tuple=False), _Index(always_tuple=True)
+s_, index_exp = np.s_, np.index_exp

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -61,21 +60,13 @@ def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type:
     return lax.reshape(out, (out.size,))
 
 
-def _cosine_window(M: int, weights: tuple[float, ...]) -> Array:
-    """Sample the weighted sum of cosines of 0, 1, 2, … periods at M points."""
-    if M <= 1:
-        return ones(max(M, 0))
-    angle = 2.0 * math.pi * np.arange(M) / (M - 1)
-    return array(sum(w * np.cos(k * angle) for k, w in enumerate(weights)).astype(np.float32))  # type: ignore[union-attr]  # not 0
-
-
 def hanning(M: int) -> Array:
     """Return the Hann window of M points.
 
     >>> jnp.hanning(3).round(6)
     Array([0., 1., 0.], dtype=float32)
     """
-    return _cosine_window(M, (0.5, -0.5))
+    return array(np.hanning(M).astype(np.float32))
 
 
 def hamming(M: int) -> Array:
@@ -84,12 +75,12 @@ def hamming(M: int) -> Array:
     >>> jnp.hamming(3).round(2)
     Array([0.08, 1.  , 0.08], dtype=float32)
     """
-    return _cosine_window(M, (0.54, -0.46))
+    return array(np.hamming(M).astype(np.float32))
 
 
 def blackman(M: int) -> Array:
     """Return the Blackman window of M points."""
-    return _cosine_window(M, (0.42, -0.5, 0.08))
+    return array(np.blackman(M).astype(np.float32))
 
 
 def bartlett(M: int) -> Array:
@@ -98,9 +89,7 @@ def bartlett(M: int) -> Array:
     >>> jnp.bartlett(3)
     Array([0., 1., 0.], dtype=float32)
     """
-    if M <= 1:
-        return ones(max(M, 0))
-    return array((1.0 - np.abs(2.0 * np.arange(M) - (M - 1)) / (M - 1)).astype(np.float32))
+    return array(np.bartlett(M).astype(np.float32))
 
 
 def kaiser(M: int, beta: Any) -> Array:
