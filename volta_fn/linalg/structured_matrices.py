@@ -27,7 +27,7 @@ def block_diag(*arrs: Any) -> Array:
     blocks = promote("block_diag", *(arrs or (np.zeros((1, 0), np.float32),)))
     if any(b.ndim > 2 for b in blocks):
         raise ShapeError(f"block_diag: the blocks must be matrices, got shapes {[b.shape for b in blocks]}")
-    blocks = [lax.reshape(b, (1,) * (2 - b.ndim) + b.shape) for b in blocks]
+    blocks = [lax.broadcast_to_rank(b, 2) for b in blocks]
     width, before, rows = sum(b.shape[1] for b in blocks), 0, []
     for block in blocks:
         after = width - before - block.shape[1]

@@ -39,8 +39,7 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
     if order not in (None, "C", "K", "A"):
         raise ArgumentError(f"array: order must be 'C', 'K', 'A' or None, got {order!r}; arrays have no column-major layout")
     result = _from_object(object, None if dtype is None else dtypes.as_dtype(dtype))
-    if result.ndim < ndmin:
-        result = lax.reshape(result, (1,) * (ndmin - result.ndim) + result.shape)
+    result = lax.broadcast_to_rank(result, ndmin) if result.ndim < ndmin else result
     result = result if device is None else device_put(result, device)
     if copy and result is object and isinstance(result, ConcreteArray):
         return wrap(result.buffer(), array_spec(result.aval, result.device))
@@ -121,8 +120,7 @@ def _stack_nested(value: Sequence[Any], dtype: np.dtype | None) -> Array:
     if len(shapes) > 1:
         raise ShapeError(f"array: the items of a sequence have different shapes: {sorted(shapes)}")
     common, weak = dtypes.promote(*[(p.dtype, p.weak_type) for p in items])
-    rows = [lax.expand_dims(lax.convert_element_type(p, common, weak), (0,)) for p in items]
-    return lax.concatenate(rows, 0)
+    return lax.stack([lax.convert_element_type(p, common, weak) for p in items])
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:

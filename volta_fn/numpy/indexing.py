@@ -99,8 +99,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Arra
     """
     value = operand("argwhere", "a", a)
     if not value.ndim:
-        found = nonzero(lax.reshape(value, (1,)), size=size, fill_value=fill_value)[0]
-        return lax.reshape(found, (found.size, 0)) if not found.size else broadcast_to(found, (found.size,))[:, None][:, :0]
+        return argwhere(lax.reshape(value, (1,)), size=size, fill_value=fill_value)[:, :0]
     columns = nonzero(value, size=size, fill_value=fill_value)
     return lax.concatenate([lax.reshape(c, (c.size, 1)) for c in columns], 1)
 

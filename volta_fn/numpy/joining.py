@@ -61,8 +61,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
     shapes = {v.shape for v in values}
     if len(shapes) > 1:
         raise ShapeError(f"stack: all arrays must have one shape, got {', '.join(str(v.shape) for v in values)}")
-    dim = axis_of("stack", axis, values[0].ndim + 1)
-    return lax.concatenate([lax.expand_dims(v, (dim,)) for v in values], dim)
+    return lax.stack(values, axis_of("stack", axis, values[0].ndim + 1))
 
 
 def _widened(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
@@ -138,8 +137,7 @@ def _blocks(nest: Any) -> list[Any]:
 
 def _join_blocks(nest: Any, depth: int, rank: int) -> Array:
     if not isinstance(nest, list):
-        value = operand("block", "a block", nest)
-        return lax.reshape(value, (1,) * (rank - value.ndim) + value.shape)
+        return lax.broadcast_to_rank(operand("block", "a block", nest), rank)
     return concatenate([_join_blocks(item, depth - 1, rank) for item in nest], axis=-depth)
 
 

@@ -201,7 +201,7 @@ def atleast_2d(*arys: Any) -> Any:
     >>> jnp.atleast_2d(jnp.ones(3)).shape
     (1, 3)
     """
-    return _at_least("atleast_2d", arys, lambda a: lax.reshape(a, (1,) * (2 - a.ndim) + a.shape))
+    return _at_least("atleast_2d", arys, lambda a: lax.broadcast_to_rank(a, max(a.ndim, 2)))
 
 
 def atleast_3d(*arys: Any) -> Any:
@@ -348,12 +348,7 @@ def tile(A: Any, reps: Any) -> Array:
     value = operand("tile", "A", A)
     counts = canonical_shape(reps, "tile: reps")
     rank = max(value.ndim, len(counts))
-    sizes = (1,) * (rank - value.ndim) + value.shape
-    counts = (1,) * (rank - len(counts)) + counts
-    paired = [n for pair in zip(counts, sizes, strict=True) for n in pair]
-    kept = [2 * i + 1 for i in range(rank)]
-    wide = lax.broadcast_in_dim(lax.reshape(value, sizes), paired, kept)
-    return lax.reshape(wide, tuple([c * n for c, n in zip(counts, sizes, strict=True)]))
+    return lax.tile(lax.broadcast_to_rank(value, rank), (1,) * (rank - len(counts)) + counts)
 
 
 def resize(a: Any, new_shape: Any) -> Array:
@@ -381,5 +376,4 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Array, ...]:
     (value,) = operands("unstack", x=x)
     if not value.ndim:
         raise ShapeError("unstack: x must have at least one dimension, got a zero-dimensional array")
-    dim = axis_of("unstack", axis, value.ndim)
-    return tuple([lax.index_in_dim(value, i, dim, keepdims=False) for i in range(value.shape[dim])])
+    return tuple(lax.unstack(value, axis_of("unstack", axis, value.ndim)))

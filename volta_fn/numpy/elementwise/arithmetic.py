@@ -151,12 +151,11 @@ def hypot(x: Any, y: Any, /) -> Array:
     if is_complex(a):
         raise ArgumentTypeError("hypot: the arguments must be real, got complex ones")
     a, b = lax.abs(a), lax.abs(b)
-    either_infinite = lax.bitwise_or(is_infinite(a), is_infinite(b))
     large, small = lax.max(a, b), lax.min(a, b)
-    zero = lax.eq(large, 0.0)
-    ratio = lax.div(small, lax.select(zero, lax.add(large, 1.0), large))
-    length = lax.select(zero, large, lax.mul(large, lax.sqrt(lax.add(1.0, lax.mul(ratio, ratio)))))
-    return lax.select(either_infinite, full_like_scalar(a, math.inf), length)
+    zero = large == 0.0
+    ratio = small / lax.select(zero, large + 1.0, large)
+    length = lax.select(zero, large, large * lax.sqrt(1.0 + ratio * ratio))
+    return lax.select(is_infinite(a) | is_infinite(b), full_like_scalar(a, math.inf), length)
 
 
 def is_infinite(x: Array) -> Array:

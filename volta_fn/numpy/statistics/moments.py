@@ -85,7 +85,7 @@ def cov(
 
 
 def _as_rows(value: Array, rowvar: bool) -> Array:
-    matrix = lax.reshape(value, (1,) * (2 - value.ndim) + value.shape)
+    matrix = lax.broadcast_to_rank(value, 2)
     return matrix if rowvar or value.ndim < 2 or matrix.shape[0] == 1 else lax.transpose(matrix, (1, 0))
 
 
