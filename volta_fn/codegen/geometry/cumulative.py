@@ -35,5 +35,5 @@ class CumulativeOp(NamedTuple):
 
 def cumulative_op(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> CumulativeOp:
     """That of a primitive along an axis, in a dtype."""
-    before, behind = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
-    return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, before, operand.shape[axis], behind, reverse)
+    before, after = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
+    return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, before, operand.shape[axis], after, reverse)

@@ -41,7 +41,7 @@ class Starts(NamedTuple):
         return math.prod(self.batch)
 
     @property
-    def places(self) -> Dims:
+    def dimensions(self) -> Dims:
         """The operand's dimensions along which windows have places of their own."""
         return tuple([entry[0] for entry in self.addressed + self.batching])
 

@@ -19,14 +19,14 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.index_arith import counting, greatest, nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.numbers import lanes_for
 from volta_fn.targets.cpu.library.scanning import Scan, scanned, taken
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, load, splat, store, supports
 
 #: Elements of a part of a row that is cut, and how many elements a task has at least.
-_PART = 1 << 16
+_CHUNK = 1 << 16
 _TASK = 1 << 14
 
 #: Vectors of columns that are accumulated side by side, and rows, where elements are taken one by one.
@@ -66,14 +66,14 @@ def _across(scan: Scan) -> Routine:
     lanes = lanes_for(scan.dtype)
     vectors = min(_VECTORS, math.ceil(scan.columns / lanes))
     blocks = math.ceil(scan.columns / (vectors * lanes))
-    rows = pieces(scan.rows, max(1, _TASK // (scan.size * vectors * lanes)))
+    rows = chunk_count(scan.rows, max(1, _TASK // (scan.size * vectors * lanes)))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         first = f.times(f.remainder(number, blocks), vectors * lanes)
-        mine = part(f, f.quotient(number, blocks), scan.rows, rows)
+        mine = task_range(f, f.quotient(number, blocks), scan.rows, rows)
         nest(f, [scan.rows], lambda row: _block(f, scan, pointers, row[0], first, vectors, lanes), mine)
 
-    writer = Writer(scan.name, 2)
+    writer = RoutineWriter(scan.name, 2)
     writer.phase(rows * blocks, _cost(scan), task)
     return writer.routine()
 
@@ -85,17 +85,17 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
     def run(counts: list[Value | None]) -> list[Value]:
         def step(i: Value, carried: list[Value]) -> list[Value]:
             start = f.plus(base, f.times(_turned(f, scan, i), scan.columns))
-            places = [f.plus(start, i64(k * lanes)) for k in range(vectors)]
-            read = [scan.read(f, pointers[0], place, lanes, count) for place, count in zip(places, counts, strict=True)]
+            positions = [f.plus(start, i64(k * lanes)) for k in range(vectors)]
+            read = [scan.read(f, pointers[0], position, lanes, count) for position, count in zip(positions, counts, strict=True)]
             totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
-            for total, place, count in zip(totals, places, counts, strict=True):
-                scan.write(f, total, pointers[1], place, count)
+            for total, position, count in zip(totals, positions, counts, strict=True):
+                scan.write(f, total, pointers[1], position, count)
             return [p for total in totals for p in total.components]
 
         f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * vectors, step, once=True)
         return []
 
-    def whole() -> list[Value]:
+    def full() -> list[Value]:
         return run([None] * vectors)
 
     def partly() -> list[Value]:
@@ -103,64 +103,64 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
         return run([greatest(f, i64(0), f.minus(there, i64(k * lanes))) for k in range(vectors)])
 
     if scan.columns % (vectors * lanes) == 0:
-        whole()
+        full()
     else:
-        f.branch(f.compare("icmp sle", first, i64(scan.columns - vectors * lanes)), whole, partly)
+        f.branch(f.compare("icmp sle", first, i64(scan.columns - vectors * lanes)), full, partly)
 
 
-def _numbers(scan: Scan, parts: list[Value]) -> list[Number]:
+def _numbers(scan: Scan, chunks: list[Value]) -> list[Number]:
     each = 2 if scan.dtype.kind == "c" else 1
-    return [Number(scan.dtype, tuple(parts[k : k + each])) for k in range(0, len(parts), each)]
+    return [Number(scan.dtype, tuple(chunks[k : k + each])) for k in range(0, len(chunks), each)]
 
 
 # along rows
 
 
 def _along(scan: Scan) -> Routine:
-    parts = pieces(scan.size, _PART, 1 << 20)
-    rows = scan.rows if parts > 1 else pieces(scan.rows, max(1, _TASK // scan.size))
-    writer = Writer(scan.name, 2 + (parts > 1))
+    chunks = chunk_count(scan.size, _CHUNK, 1 << 20)
+    rows = scan.rows if chunks > 1 else chunk_count(scan.rows, max(1, _TASK // scan.size))
+    writer = RoutineWriter(scan.name, 2 + (chunks > 1))
     lanes = lanes_for(scan.dtype)
 
     def sums(f: Function, pointers: list[Value], number: Value) -> None:
-        bounds = part(f, f.remainder(number, parts), scan.size, parts, 64)
-        total = _total(f, scan, pointers[0], f.times(f.quotient(number, parts), scan.size), bounds, lanes)
+        bounds = task_range(f, f.remainder(number, chunks), scan.size, chunks, 64)
+        total = _total(f, scan, pointers[0], f.times(f.quotient(number, chunks), scan.size), bounds, lanes)
         store(f, total, f.at(pointers[2], f"[{scan.dtype.itemsize} x i8]", number))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        row, place = f.quotient(number, parts), f.remainder(number, parts)
+        row, position = f.quotient(number, chunks), f.remainder(number, chunks)
         before = scan.neutral(f, 1)
-        if parts > 1:
-            before = _earlier(f, scan, pointers[2], f.times(row, parts), place)
-        bounds = part(f, place, scan.size, parts, 64)
-        mine = part(f, row, scan.rows, rows)
+        if chunks > 1:
+            before = _earlier(f, scan, pointers[2], f.times(row, chunks), position)
+        bounds = task_range(f, position, scan.size, chunks, 64)
+        mine = task_range(f, row, scan.rows, rows)
         nest(f, [scan.rows], lambda r: _run(f, scan, pointers, f.times(r[0], scan.size), bounds, before, lanes), mine)
 
-    if parts > 1:
-        writer.phase(rows * parts, _cost(scan) / 2, sums)
-    writer.phase(rows * parts, _cost(scan), task)
-    return writer.routine(rows * parts * scan.dtype.itemsize if parts > 1 else 0)
+    if chunks > 1:
+        writer.phase(rows * chunks, _cost(scan) / 2, sums)
+    writer.phase(rows * chunks, _cost(scan), task)
+    return writer.routine(rows * chunks * scan.dtype.itemsize if chunks > 1 else 0)
 
 
-def _earlier(f: Function, scan: Scan, totals: Value, first: Value, place: Value) -> Number:
+def _earlier(f: Function, scan: Scan, totals: Value, first: Value, position: Value) -> Number:
     """The totals of all parts of a row before one of them."""
 
     def add(k: Value, carried: list[Value]) -> list[Value]:
         at = f.at(totals, f"[{scan.dtype.itemsize} x i8]", f.plus(first, k))
         return list(scan.combine(f, _numbers(scan, carried)[0], load(f, scan.dtype, at, 1)).components)
 
-    return _numbers(scan, f.loop(i64(0), place, 1, scan.neutral(f, 1).components, add))[0]
+    return _numbers(scan, f.loop(i64(0), position, 1, scan.neutral(f, 1).components, add))[0]
 
 
 def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes: int, count: Value | None) -> tuple[Value, Number]:
     """A row's elements from number `i` on, and their place; where there are fewer than `lanes`, neutral ones come after them."""
     if count is None:
-        place = f.plus(row, _turned(f, scan, i, lanes))
-        return place, scan.read(f, source, place, lanes)
-    place = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
-    read, neutral = scan.read(f, source, place, lanes, count), scan.neutral(f, lanes)
+        position = f.plus(row, _turned(f, scan, i, lanes))
+        return position, scan.read(f, source, position, lanes)
+    position = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
+    read, neutral = scan.read(f, source, position, lanes, count), scan.neutral(f, lanes)
     there = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
-    return place, Number(scan.dtype, tuple([f.select(there, x, n) for x, n in zip(read.components, neutral.components, strict=True)]))
+    return position, Number(scan.dtype, tuple([f.select(there, x, n) for x, n in zip(read.components, neutral.components, strict=True)]))
 
 
 def _fold(
@@ -194,9 +194,9 @@ def _run(f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tup
     """Accumulate a part of a row, given what came before it."""
 
     def step(i: Value, count: Value | None, carried: Number) -> Number:
-        place, x = _vector(f, scan, pointers[0], row, i, lanes, count)
+        position, x = _vector(f, scan, pointers[0], row, i, lanes, count)
         result, last = scanned(f, scan, carried, x)
-        scan.write(f, result, pointers[1], place, count)
+        scan.write(f, result, pointers[1], position, count)
         return last
 
     _fold(f, scan, bounds, lanes, splat(f, before, lanes), step)
@@ -206,28 +206,28 @@ def _run(f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tup
 
 
 def _one_by_one(scan: Scan) -> Routine:
-    tasks = pieces(scan.rows, max(1, _TASK // scan.size))
+    tasks = chunk_count(scan.rows, max(1, _TASK // scan.size))
 
     def several(f: Function, pointers: list[Value], count: int, row: Value, _: list[Value]) -> list[Value]:
         firsts = [f.times(f.plus(row, i64(k)), scan.size) for k in range(count)]
 
         def step(i: Value, carried: list[Value]) -> list[Value]:
-            places = [f.plus(first, _turned(f, scan, i)) for first in firsts]
-            read = [scan.read(f, pointers[0], place, 1) for place in places]
+            positions = [f.plus(first, _turned(f, scan, i)) for first in firsts]
+            read = [scan.read(f, pointers[0], position, 1) for position in positions]
             totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
-            for total, place in zip(totals, places, strict=True):
-                scan.write(f, total, pointers[1], place)
+            for total, position in zip(totals, positions, strict=True):
+                scan.write(f, total, pointers[1], position)
             return [p for total in totals for p in total.components]
 
         f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, 1).components] * count, step, once=True)
         return []
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        begin, end = part(f, number, scan.rows, tasks)
+        begin, end = task_range(f, number, scan.rows, tasks)
         last = f.minus(end, f.remainder(f.minus(end, begin), _CHAINS))
         for first, stop, count in ((begin, last, _CHAINS), (last, end, 1)):
             f.loop(first, stop, count, [], partial(several, f, pointers, count))
 
-    writer = Writer(scan.name, 2)
+    writer = RoutineWriter(scan.name, 2)
     writer.phase(tasks, scan.rows * scan.size, task)
     return writer.routine()

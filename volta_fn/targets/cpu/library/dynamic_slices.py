@@ -11,7 +11,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.index_arith import clamped, widened
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.library.copy_ops import copy_block, copy_bytes, unit
-from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.routine import Routine
 
 #: How the symbol ends of a phase that copies an operand, and does nothing where that is the result.
@@ -30,9 +30,9 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         source = _corner(f, pointers[0], pointers[1:-1], operand, starts, sizes)
-        copy_block(f, type_, pointers[-1], source, loops, part(f, number, outermost, tasks) if tasks > 1 else None)
+        copy_block(f, type_, pointers[-1], source, loops, task_range(f, number, outermost, tasks) if tasks > 1 else None)
 
-    writer = Writer("dynamic_slice", len(avals) + 1)
+    writer = RoutineWriter("dynamic_slice", len(avals) + 1)
     writer.phase(tasks, math.prod(sizes) * operand.dtype.itemsize / 6, task)
     return writer.routine()
 
@@ -42,7 +42,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     operand, update, *starts = avals
     if not operand.size:
         return nothing()
-    writer = Writer("dynamic_update_slice", len(avals) + 1)
+    writer = RoutineWriter("dynamic_update_slice", len(avals) + 1)
     copy_operand(writer, operand)
     if update.size:
         type_ = unit(operand.dtype.itemsize)
@@ -51,22 +51,22 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any])
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
             target = _corner(f, pointers[-1], pointers[2:-1], operand, starts, update.shape)
-            copy_block(f, type_, target, pointers[1], loops, part(f, number, outermost, tasks) if tasks > 1 else None)
+            copy_block(f, type_, target, pointers[1], loops, task_range(f, number, outermost, tasks) if tasks > 1 else None)
 
         writer.phase(tasks, update.size * operand.dtype.itemsize / 6, task)
     return writer.routine()
 
 
-def copy_operand(writer: Writer, operand: ShapedArray, result: int = -1) -> None:
+def copy_operand(writer: RoutineWriter, operand: ShapedArray, result: int = -1) -> None:
     """Add a phase that copies the first operand to a buffer, unless it is that buffer."""
     size = operand.size * operand.dtype.itemsize
-    tasks = pieces(size, TASK_BYTES)
+    tasks = chunk_count(size, TASK_BYTES)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         source, target = pointers[0], pointers[result]
 
         def copy() -> list[Value]:
-            begin, end = part(f, number, operand.size, tasks)
+            begin, end = task_range(f, number, operand.size, tasks)
             type_ = unit(operand.dtype.itemsize)
             count = f.times(f.minus(end, begin), operand.dtype.itemsize)
             copy_bytes(f, f.at(target, type_, begin), f.at(source, type_, begin), count, min(8, operand.dtype.itemsize))
@@ -80,15 +80,15 @@ def copy_operand(writer: Writer, operand: ShapedArray, result: int = -1) -> None
 def _tasks(sizes: Sequence[int], itemsize: int) -> tuple[int, int]:
     """The number of tasks, and the size of the outermost loop, which they share."""
     outermost = sizes[0] if sizes else 1
-    return min(outermost, pieces(math.prod(sizes) * itemsize, TASK_BYTES)), outermost
+    return min(outermost, chunk_count(math.prod(sizes) * itemsize, TASK_BYTES)), outermost
 
 
 def _corner(
     f: Function, base: Value, starts: Sequence[Value], operand: ShapedArray, avals: Sequence[ShapedArray], sizes: Sequence[int]
 ) -> Value:
     """The address of a block's first element."""
-    places = []
+    positions = []
     for pointer, aval, full, size in zip(starts, avals, operand.shape, sizes, strict=True):
         index = f.load(f"i{8 * aval.dtype.itemsize}", pointer, aval.dtype.itemsize)
-        places.append(clamped(f, widened(f, index, aval.dtype.kind == "i"), full - size))
-    return f.at(base, unit(operand.dtype.itemsize), f.dotted(places, row_major(operand.shape)))
+        positions.append(clamped(f, widened(f, index, aval.dtype.kind == "i"), full - size))
+    return f.at(base, unit(operand.dtype.itemsize), f.dotted(positions, row_major(operand.shape)))

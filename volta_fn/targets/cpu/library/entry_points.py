@@ -15,7 +15,7 @@ TASK_BYTES = 1 << 17
 Body = Callable[[Function, list[Value], Value], None]
 
 
-class Writer:
+class RoutineWriter:
     """A routine in the making: phases are added in the order in which they run."""
 
     def __init__(self, name: str, buffers: int) -> None:
@@ -32,11 +32,11 @@ class Writer:
         buffers, begin, end = parameters
         pointers = [f.load("ptr", f.at(buffers, "ptr", i64(k)), 8) for k in range(self._buffers)]
 
-        def turn(task: Value, _: list[Value]) -> list[Value]:
+        def iteration(task: Value, _: list[Value]) -> list[Value]:
             body(f, pointers, task)
             return []
 
-        f.loop(begin, end, 1, [], turn)
+        f.loop(begin, end, 1, [], iteration)
         f.finish()
         self._phases.append(Phase(symbol, tasks, cost))
 
@@ -50,12 +50,12 @@ def nothing() -> Routine:
     return Routine("", ())
 
 
-def pieces(size: int, least_piece: int, most: int = 64) -> int:
+def chunk_count(size: int, smallest: int, most: int = 64) -> int:
     """Into how many pieces to cut `size` things, for pieces of at least so many."""
-    return max(1, min(most, size // max(1, least_piece)))
+    return max(1, min(most, size // max(1, smallest)))
 
 
-def part(f: Function, task: Value, size: int, count: int, grain: int = 1) -> tuple[Value, Value]:
+def task_range(f: Function, task: Value, size: int, count: int, grain: int = 1) -> tuple[Value, Value]:
     """Which of `size` things are those of a task, of `count`; but for the last they are a multiple of `grain`."""
     step = -(-size // (count * grain)) * grain
     begin = least(f, f.times(task, step), i64(size))

@@ -15,7 +15,7 @@ from volta_fn.primitives.gather import gather_p
 from volta_fn.runtime.llvm.index_arith import clamped, least, nest, widened
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_block, fill_block, unit
-from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.routine import Routine
 
 #: Windows whose places are found at once, at most.
@@ -40,14 +40,14 @@ def _write(gathering: _Gather, size: int) -> Routine:
     block = min(count, _BLOCK if gathering.layout.lead[0] else max(1, min(_BLOCK, TASK_BYTES // each)))
     blocks = math.ceil(count / block)
     outermost = gathering.outermost
-    cuts = min(outermost, pieces(each * block, TASK_BYTES))
+    cuts = min(outermost, chunk_count(each * block, TASK_BYTES))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         begin = f.times(f.quotient(number, cuts), block)
-        first = part(f, f.remainder(number, cuts), outermost, cuts) if cuts > 1 else None
+        first = task_range(f, f.remainder(number, cuts), outermost, cuts) if cuts > 1 else None
         gathering.block(f, pointers, begin, least(f, f.plus(begin, i64(block)), i64(count)), block, first)
 
-    writer = Writer("gather", 3)
+    writer = RoutineWriter("gather", 3)
     writer.phase(blocks * cuts, count * 1.5 + size / 6, task)
     return writer.routine()
 
@@ -67,23 +67,23 @@ class _Gather:
     def block(self, f: Function, pointers: list[Value], begin: Value, end: Value, most: int, first: tuple[Value, Value] | None) -> None:
         """Read the windows from `begin` up to `end`; of each the part `first` along its outermost dimension."""
         operand, indices, result = pointers
-        places = f.alloca("i64", most)
+        offsets = f.alloca("i64", most)
 
         def find(number: Value, _: list[Value]) -> list[Value]:
             start = start_of(f, self.starts, indices, number)
             offset = start.offset if start.valid is None else f.select(start.valid, start.offset, i64(-1))
-            f.store(offset, f.at(places, "i64", f.minus(number, begin)), 8)
+            f.store(offset, f.at(offsets, "i64", f.minus(number, begin)), 8)
             return []
 
         f.loop(begin, end, 1, [], find)
         sizes, steps, strides = self.layout.lead
 
-        def lead(place: list[Value]) -> None:
-            source = f.at(operand, self.type, f.dotted(place, strides))
-            target = f.at(result, self.type, f.dotted(place, steps))
+        def lead(at: list[Value]) -> None:
+            source = f.at(operand, self.type, f.dotted(at, strides))
+            target = f.at(result, self.type, f.dotted(at, steps))
 
             def one(number: Value, _: list[Value]) -> list[Value]:
-                offset = f.load("i64", f.at(places, "i64", f.minus(number, begin)), 8)
+                offset = f.load("i64", f.at(offsets, "i64", f.minus(number, begin)), 8)
                 self._window(f, source, f.at(target, self.type, window_offset(f, self.layout, number)), offset, None if sizes else first)
                 return []
 

@@ -32,7 +32,7 @@ def converted(f: Function, x: Number, dtype: np.dtype) -> Number:
 def map_run(f: Function, begin: Value, end: Value, lanes: int, write: Callable[[Value, int, Value | None], None]) -> None:
     """``write(i, lanes, count)`` for vectors from `begin` up to `end`; of the last one perhaps only `count` lanes exist."""
 
-    def whole(i: Value, _: list[Value]) -> list[Value]:
+    def full(i: Value, _: list[Value]) -> list[Value]:
         write(i, lanes, None)
         return []
 
@@ -40,7 +40,7 @@ def map_run(f: Function, begin: Value, end: Value, lanes: int, write: Callable[[
     rest = f.remainder(size, lanes)
     last = f.minus(end, rest)
     if f.known(last) is None or f.known(last) != f.known(begin):
-        f.loop(begin, last, lanes, [], whole)
+        f.loop(begin, last, lanes, [], full)
     if f.known(rest) == 0:
         return
 

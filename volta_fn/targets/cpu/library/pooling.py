@@ -12,7 +12,7 @@ from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.index_arith import least, nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run
 from volta_fn.targets.cpu.library.windows import groups, over_taps, position_of, steps
 from volta_fn.targets.cpu.routine import Routine
@@ -63,10 +63,10 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
         pool = _Pool(windows, operand.dtype, dtype, reduction, windows.across.positions)
     axis = windows.across
     rows = windows.outer * windows.results
-    tasks = pieces(rows, max(1, _TASK // (axis.size * windows.taps // axis.taps + 1)))
-    writer = Writer("reduce_window", 2)
+    tasks = chunk_count(rows, max(1, _TASK // (axis.size * windows.taps // axis.taps + 1)))
+    writer = RoutineWriter("reduce_window", 2)
     cost = rows * (axis.size * windows.taps / axis.taps + axis.positions * axis.taps) * 0.15
-    writer.phase(tasks, cost, lambda f, pointers, number: _task(f, pool, pointers, part(f, number, rows, tasks), lanes))
+    writer.phase(tasks, cost, lambda f, pointers, number: _task(f, pool, pointers, task_range(f, number, rows, tasks), lanes))
     return writer.routine()
 
 
@@ -80,10 +80,10 @@ def _tile(axis: Axis, lanes: int) -> int:
 def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, Value], lanes: int) -> None:
     windows, axis = pool.windows, pool.windows.across
     if axis.plain:
-        whole = i64(0), i64(axis.size)
+        full = i64(0), i64(axis.size)
 
         def reduced(row: list[Value]) -> None:
-            _down(f, pool, pointers[0], row[0], *whole, pointers[1], f.times(row[0], axis.size), pool.stored, lanes)
+            _down(f, pool, pointers[0], row[0], *full, pointers[1], f.times(row[0], axis.size), pool.stored, lanes)
 
         nest(f, [windows.outer * windows.results], reduced, bounds)
         return
@@ -152,8 +152,8 @@ def _down(
         def add(met: Value, tap: Value, carried: list[Value]) -> list[Value]:
             result: list[Value] = []
             for k, count in enumerate(counts):
-                place = f.plus(f.plus(base, f.times(met, windows.across.size)), f.plus(i, i64(k * lanes)))
-                read = load(f, pool.stored, f.at(operand, f"[{pool.stored.itemsize} x i8]", place), lanes, count=count)
+                offset = f.plus(f.plus(base, f.times(met, windows.across.size)), f.plus(i, i64(k * lanes)))
+                read = load(f, pool.stored, f.at(operand, f"[{pool.stored.itemsize} x i8]", offset), lanes, count=count)
                 old = Number(pool.dtype, tuple(carried[each * k : each * (k + 1)]))
                 result += pool.combine(f, old, converted(f, read, pool.dtype)).components
             return result
@@ -161,8 +161,8 @@ def _down(
         sums = over_taps(f, windows.vertical, position, [*start.components] * len(counts), add)
         for k, count in enumerate(counts):
             total = converted(f, Number(pool.dtype, tuple(sums[each * k : each * (k + 1)])), dtype)
-            place = f.plus(f.times(f.plus(i, i64(k * lanes)), step), shift)
-            store(f, total, f.at(target, f"[{dtype.itemsize} x i8]", place), count=count, stride=step)
+            offset = f.plus(f.times(f.plus(i, i64(k * lanes)), step), shift)
+            store(f, total, f.at(target, f"[{dtype.itemsize} x i8]", offset), count=count, stride=step)
 
     groups(f, begin, end, lanes, _VECTORS, some)
 
@@ -191,8 +191,8 @@ def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, f
                 lambda k, c: list(pool.combine(f, Number(pool.dtype, tuple(c)), tap(k)).components),
             )
             total = Number(pool.dtype, tuple(more))
-        place = f.plus(row, i)
-        store(f, converted(f, total, pool.stored), f.at(result, f"[{pool.stored.itemsize} x i8]", place), count=count)
+        offset = f.plus(row, i)
+        store(f, converted(f, total, pool.stored), f.at(result, f"[{pool.stored.itemsize} x i8]", offset), count=count)
 
     map_run(f, first, end, lanes, some)
 

@@ -17,10 +17,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.dtypes import accumulator
 from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
-from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run
-from volta_fn.targets.cpu.library.strided import Apart, first_lanes, flags, narrow, read, steps
-from volta_fn.targets.cpu.library.window_argmax import Moves, Some, moves_of, winners
+from volta_fn.targets.cpu.library.strided import StridedLanes, first_lanes, flags, narrow, read, steps
+from volta_fn.targets.cpu.library.window_argmax import WindowSelection, WindowVector, selection_of, winners
 from volta_fn.targets.cpu.library.windows import over_taps
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store
@@ -31,15 +31,15 @@ _TASK = 1 << 13
 def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """The routine of the primitive."""
     source, operand = avals
-    moves = moves_of(source, operand, params)
-    if moves is None:
+    selection = selection_of(source, operand, params)
+    if selection is None:
         return None
     if not operand.size:
         return nothing()
-    windows, dtype = moves.windows, accumulator(source.dtype)
+    windows, dtype = selection.windows, accumulator(source.dtype)
     plane, results = windows.rows * windows.across.size, windows.results * windows.across.positions
     work = plane + results * windows.taps
-    tasks = pieces(windows.outer, max(1, _TASK // work))
+    tasks = chunk_count(windows.outer, max(1, _TASK // work))
     asks = windows.across.stride == 1
     scratch = results * 4 if asks else plane * dtype.itemsize if dtype != source.dtype else 0
 
@@ -48,22 +48,22 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
         room = f.at(pointers[3], "i8", mine) if scratch else result
 
         def use(row: Value, i: Value, winner: Value, count: Value | None) -> None:
-            place = f.plus(row, i)
-            _note(f, room, place, winner, count) if asks else _give(f, moves, pointers[0], number, room, place, winner, count)
+            offset = f.plus(row, i)
+            _note(f, room, offset, winner, count) if asks else _give(f, selection, pointers[0], number, room, offset, winner, count)
 
         if not asks:
             _zero(f, room, dtype, plane)
-        _each_window(f, moves, pointers, number, use)
+        _each_window(f, selection, pointers, number, use)
         if asks:
-            _ask(f, moves, pointers[0], number, room, result)
+            _ask(f, selection, pointers[0], number, room, result)
         elif scratch:
             _round(f, room, dtype, result, source.dtype, plane)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        planes = part(f, number, windows.outer, tasks)
+        planes = task_range(f, number, windows.outer, tasks)
         nest(f, [windows.outer], lambda index: outer(f, pointers, index[0], f.times(number, scratch)), planes)
 
-    writer = Writer("select_and_scatter_add", 3 + bool(scratch))
+    writer = RoutineWriter("select_and_scatter_add", 3 + bool(scratch))
     writer.phase(tasks, windows.outer * work * 0.4, task)
     return writer.routine(tasks * scratch)
 
@@ -85,12 +85,12 @@ def _round(f: Function, sums: Value, dtype: np.dtype, target: Value, stored: np.
 Use = Callable[[Value, Value, Value, "Value | None"], None]
 
 
-def _each_window(f: Function, moves: Moves, pointers: list[Value], outer: Value, use: Use) -> None:
+def _each_window(f: Function, selection: WindowSelection, pointers: list[Value], outer: Value, use: Use) -> None:
     """Find the winners of all windows of a plane: their places in it, or -1."""
-    windows, lanes = moves.windows, moves.lanes
+    windows, lanes = selection.windows, selection.lanes
     counts = [axis.positions for axis in windows.vertical]
 
-    def place(first: Value, _at: Value, _mask: Value) -> list[Value]:
+    def offset(first: Value, _at: Value, _mask: Value) -> list[Value]:
         return [f.binary("add", f.splat(narrow(f, first), lanes), steps(lanes, windows.across.stride))]
 
     def row(position: list[Value]) -> None:
@@ -101,7 +101,7 @@ def _each_window(f: Function, moves: Moves, pointers: list[Value], outer: Value,
 
         def some(i: Value, _: int, count: Value | None) -> None:
             none = f.splat(Value("i32", "-1"), lanes)
-            (winner,) = winners(f, moves, pointers[1], Some(outer, position, i, count), (none,), place)
+            (winner,) = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), (none,), offset)
             use(first, i, winner, count)
 
         map_run(f, i64(0), i64(windows.across.positions), lanes, some)
@@ -112,9 +112,9 @@ def _each_window(f: Function, moves: Moves, pointers: list[Value], outer: Value,
 # elements ask windows
 
 
-def _note(f: Function, room: Value, place: Value, winner: Value, count: Value | None) -> None:
+def _note(f: Function, room: Value, offset: Value, winner: Value, count: Value | None) -> None:
     """Remember winners."""
-    store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", place), count=count)
+    store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", offset), count=count)
 
 
 def _turned(axis: Axis) -> Axis:
@@ -122,12 +122,12 @@ def _turned(axis: Axis) -> Axis:
     return Axis(axis.positions, axis.taps, axis.base, (axis.taps - 1) * axis.dilation - axis.low, axis.stride, axis.dilation, axis.size)
 
 
-def _ask(f: Function, moves: Moves, source: Value, outer: Value, room: Value, result: Value) -> None:
+def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, room: Value, result: Value) -> None:
     """Give to each element of a plane the sum of what those windows have that it wins."""
-    windows, lanes, dtype = moves.windows, moves.lanes, accumulator(moves.moved)
+    windows, lanes, dtype = selection.windows, selection.lanes, accumulator(selection.moved)
     axes, across = [_turned(axis) for axis in windows.vertical], _turned(windows.across)
     sizes = [axis.size for axis in windows.vertical]
-    given = f.at(source, f"[{moves.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
+    given = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
 
     def row(position: list[Value]) -> None:
         number = i64(0)
@@ -144,15 +144,15 @@ def _ask(f: Function, moves: Moves, source: Value, outer: Value, room: Value, re
                     start = f.plus(i, i64(k * across.dilation - across.low))
                     exist = first_lanes(f, lanes, count) if across.inside else flags(f, lanes, start, 1, across.size, count)
                     at = f.plus(f.times(met, across.size), start)
-                    winner = read(f, np.dtype(np.int32), Apart(f.let("ptr", f"getelementptr i32, {room}, {at}"), 1, exist)).value
+                    winner = read(f, np.dtype(np.int32), StridedLanes(f.let("ptr", f"getelementptr i32, {room}, {at}"), 1, exist)).value
                     wins = f.binary("and", exist, f.compare("icmp eq", winner, mine))
-                    where = f.let("ptr", f"getelementptr [{moves.moved.itemsize} x i8], {given}, {at}")
-                    total = apply(f, "add", (total, converted(f, read(f, moves.moved, Apart(where, 1, wins)), dtype)), dtype, {})
+                    where = f.let("ptr", f"getelementptr [{selection.moved.itemsize} x i8], {given}, {at}")
+                    total = apply(f, "add", (total, converted(f, read(f, selection.moved, StridedLanes(where, 1, wins)), dtype)), dtype, {})
                 return list(total.components)
 
             sums = over_taps(f, axes, position, list(constant(f, np.zeros((), dtype), lanes).components), add)
-            at = f.at(result, f"[{moves.moved.itemsize} x i8]", f.plus(first, i))
-            store(f, converted(f, Number(dtype, tuple(sums)), moves.moved), at, count=count)
+            at = f.at(result, f"[{selection.moved.itemsize} x i8]", f.plus(first, i))
+            store(f, converted(f, Number(dtype, tuple(sums)), selection.moved), at, count=count)
 
         map_run(f, i64(0), i64(windows.across.size), lanes, some)
 
@@ -162,22 +162,24 @@ def _ask(f: Function, moves: Moves, source: Value, outer: Value, room: Value, re
 # windows give to elements
 
 
-def _give(f: Function, moves: Moves, source: Value, outer: Value, sums: Value, place: Value, winner: Value, count: Value | None) -> None:
+def _give(
+    f: Function, selection: WindowSelection, source: Value, outer: Value, sums: Value, offset: Value, winner: Value, count: Value | None
+) -> None:
     """Add what some windows have to their winners."""
-    windows = moves.windows
-    at = f.plus(f.times(outer, windows.results * windows.across.positions), place)
-    given = load(f, moves.moved, f.at(source, f"[{moves.moved.itemsize} x i8]", at), moves.lanes, count=count)
-    _add(f, sums, winner, converted(f, given, accumulator(moves.moved)).value)
+    windows = selection.windows
+    at = f.plus(f.times(outer, windows.results * windows.across.positions), offset)
+    given = load(f, selection.moved, f.at(source, f"[{selection.moved.itemsize} x i8]", at), selection.lanes, count=count)
+    _add(f, sums, winner, converted(f, given, accumulator(selection.moved)).value)
 
 
-def _add(f: Function, sums: Value, places: Value, given: Value) -> None:
+def _add(f: Function, sums: Value, offsets: Value, given: Value) -> None:
     """Add numbers to elements, one after another: several windows may have one winner. Those of places below 0 are left out."""
-    lanes, element = lanes_of(places.type), element_of(given.type)
-    exist = f.compare("icmp sge", places, f.splat(Value("i32", "0"), lanes))
+    lanes, element = lanes_of(offsets.type), element_of(given.type)
+    exist = f.compare("icmp sge", offsets, f.splat(Value("i32", "0"), lanes))
     given = f.select(exist, given, Value(given.type, "zeroinitializer"))
-    places = f.cast("zext", f.select(exist, places, Value(places.type, "zeroinitializer")), vector_of("i64", lanes))
+    offsets = f.cast("zext", f.select(exist, offsets, Value(offsets.type, "zeroinitializer")), vector_of("i64", lanes))
     for lane in range(lanes):
-        at = f.at(sums, element, f.let("i64", f"extractelement {places}, i64 {lane}"))
+        at = f.at(sums, element, f.let("i64", f"extractelement {offsets}, i64 {lane}"))
         more = f.let(element, f"extractelement {given}, i64 {lane}")
         align = 4 if element == "float" else 8
         f.store(f.binary("fadd", f.load(element, at, align), more), at, align)

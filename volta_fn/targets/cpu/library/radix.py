@@ -66,17 +66,17 @@ def clear(f: Function, counts: Value, buckets: int) -> None:
     f.loop(i64(0), i64(buckets), lanes, [], some, once=True)
 
 
-def first_places(f: Function, counts: Value, buckets: int, places: Value) -> None:
+def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) -> None:
     """Where each bucket begins, if there is one part."""
 
     def one(i: Value, carried: list[Value]) -> list[Value]:
-        f.store(carried[0], f.at(places, "i32", i), 4)
+        f.store(carried[0], f.at(positions, "i32", i), 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(counts, "i32", i), 4))]
 
     f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], one, once=True)
 
 
-def first_places_of_part(f: Function, counts: Value, buckets: int, apart: int, parts: int, part: Value, places: Value) -> None:
+def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int, chunks: int, chunk: Value, positions: Value) -> None:
     """Where the elements of one of several parts begin in each bucket; `counts` holds those of all parts, so far `apart`."""
     lanes = min(host().lanes(4), buckets)
     type_ = f"<{lanes} x i32>"
@@ -85,34 +85,34 @@ def first_places_of_part(f: Function, counts: Value, buckets: int, apart: int, p
 
     def some(i: Value, _: list[Value]) -> list[Value]:
         def add(p: Value, carried: list[Value]) -> list[Value]:
-            found = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, apart), i)), 4)
-            before = f.select(f.compare("icmp slt", p, part), found, zero)
+            found = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, stride), i)), 4)
+            before = f.select(f.compare("icmp slt", p, chunk), found, zero)
             return [f.binary("add", carried[0], found), f.binary("add", carried[1], before)]
 
-        total, earlier = f.loop(i64(0), i64(parts), 1, [zero, zero], add, once=True)
+        total, earlier = f.loop(i64(0), i64(chunks), 1, [zero, zero], add, once=True)
         f.store(total, f.at(totals, "i32", i), 4)
-        f.store(earlier, f.at(places, "i32", i), 4)
+        f.store(earlier, f.at(positions, "i32", i), 4)
         return []
 
     f.loop(i64(0), i64(buckets), lanes, [], some, once=True)
 
     def one(i: Value, carried: list[Value]) -> list[Value]:
-        at = f.at(places, "i32", i)
+        at = f.at(positions, "i32", i)
         f.store(f.binary("add", f.load("i32", at, 4), carried[0]), at, 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(totals, "i32", i), 4))]
 
     f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], one, once=True)
 
 
-def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, places: Value, emit: Callable[[Value, Value], None]) -> None:
+def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, positions: Value, emit: Callable[[Value, Value], None]) -> None:
     """Give each element to ``emit(place, element)``, in the order of the row; `places` go on."""
 
     def one(i: Value, _: list[Value]) -> list[Value]:
         element, key = fetch(i)
-        at = f.at(places, "i32", digit.of(f, key))
-        place = f.load("i32", at, 4)
-        f.store(f.binary("add", place, Value("i32", "1")), at, 4)
-        emit(f.cast("zext", place, "i64"), element)
+        at = f.at(positions, "i32", digit.of(f, key))
+        position = f.load("i32", at, 4)
+        f.store(f.binary("add", position, Value("i32", "1")), at, 4)
+        emit(f.cast("zext", position, "i64"), element)
         return []
 
     f.loop(begin, end, 1, [], one)

@@ -19,11 +19,11 @@ def padded(size: int, lanes: int) -> int:
 def fill_padding(f: Function, keys: Value, bits: int, size: int, lanes: int) -> None:
     """Set what follows the keys of a row to the greatest key."""
     type_ = f"i{bits}"
-    for place in range(size, padded(size, lanes)):
-        f.store(Value(type_, "-1"), f.at(keys, type_, i64(place)), bits // 8)
+    for position in range(size, padded(size, lanes)):
+        f.store(Value(type_, "-1"), f.at(keys, type_, i64(position)), bits // 8)
 
 
-def place_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int, i: Value) -> Value:
+def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int, i: Value) -> Value:
     """How many of `size` elements come before number `i`; its keys, in arrays of `bits` that are `padded`, are compared in turn."""
     type_ = f"i{bits}"
     own = [f.splat(f.load(type_, f.at(array, type_, i), bits // 8), lanes) for array in keys]

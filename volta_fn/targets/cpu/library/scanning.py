@@ -22,14 +22,14 @@ class Scan(CumulativeOp):
         """What changes nothing."""
         return constant(f, self.reduction.start(self.dtype), lanes)
 
-    def read(self, f: Function, base: Value, place: Value, lanes: int, count: Value | None = None) -> Number:
+    def read(self, f: Function, base: Value, offset: Value, lanes: int, count: Value | None = None) -> Number:
         """Numbers from a place on."""
-        at = f.at(base, f"[{self.stored.itemsize} x i8]", place)
+        at = f.at(base, f"[{self.stored.itemsize} x i8]", offset)
         return converted(f, load(f, self.stored, at, lanes, count=count), self.dtype)
 
-    def write(self, f: Function, x: Number, base: Value, place: Value, count: Value | None = None) -> None:
+    def write(self, f: Function, x: Number, base: Value, offset: Value, count: Value | None = None) -> None:
         """Numbers to a place on."""
-        store(f, converted(f, x, self.stored), f.at(base, f"[{self.stored.itemsize} x i8]", place), count=count)
+        store(f, converted(f, x, self.stored), f.at(base, f"[{self.stored.itemsize} x i8]", offset), count=count)
 
 
 def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
@@ -41,8 +41,8 @@ def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number,
     near = _op(f, "sub", greatest, start)
     close = f.compare("fcmp ole", near.value, f.splat(Value(element_of(near.value.type), "1.0"), x.lanes))
     one = f.let("i1", f"extractelement {close}, i64 0")
-    parts = f.branch(one, lambda: _both(_summed(f, scan, before, x, greatest)), lambda: _both(_combined(f, scan, before, x)))
-    return Number(x.dtype, (parts[0],)), Number(x.dtype, (parts[1],))
+    found = f.branch(one, lambda: _both(_summed(f, scan, before, x, greatest)), lambda: _both(_combined(f, scan, before, x)))
+    return Number(x.dtype, (found[0],)), Number(x.dtype, (found[1],))
 
 
 def _both(pair: tuple[Number, Number]) -> list[Value]:

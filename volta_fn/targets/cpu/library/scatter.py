@@ -20,7 +20,7 @@ from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import copy_block, unit
 from volta_fn.targets.cpu.library.dynamic_slices import copy_operand
-from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.gather import start_of
 from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run
 from volta_fn.targets.cpu.loops.emit_values import fetch_ahead
@@ -61,15 +61,17 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -
     if combines and not supports(combines.step, (dtype, dtype), {}):
         return None
     wide = dtype != operand.dtype
-    writer = Writer("scatter", 4 + wide)
+    writer = RoutineWriter("scatter", 4 + wide)
     if wide:
         _convert(writer, operand, operand.dtype, dtype, 0, 4)
     else:
         copy_operand(writer, operand, 3)
     if updates.size:
-        what = _described(operand, indices, updates, params, combines, dtype)
-        cost = what.starts.number * 2.0 * what.tasks + updates.size * dtype.itemsize / 4
-        writer.phase(what.tasks, cost, lambda f, pointers, task: _walk(f, what, pointers[1], pointers[2], pointers[4 if wide else 3], task))
+        problem = _described(operand, indices, updates, params, combines, dtype)
+        cost = problem.starts.number * 2.0 * problem.tasks + updates.size * dtype.itemsize / 4
+        writer.phase(
+            problem.tasks, cost, lambda f, pointers, task: _walk(f, problem, pointers[1], pointers[2], pointers[4 if wide else 3], task)
+        )
     if wide:
         _convert(writer, operand, dtype, operand.dtype, 4, 3)
     return writer.routine(operand.size * dtype.itemsize if wide else 0)
@@ -81,7 +83,7 @@ def _described(
     starts, sizes, layout = scatter_of((operand, indices, updates), params)
     strides = row_major(operand.shape)
     window = math.prod(sizes) * operand.dtype.itemsize
-    candidates = [d for d, n in enumerate(sizes) if n == 1 and operand.shape[d] > 1 and d in starts.places]
+    candidates = [d for d, n in enumerate(sizes) if n == 1 and operand.shape[d] > 1 and d in starts.dimensions]
     if not candidates:
         return _Scatter(starts, layout, operand, dtype, combines, None, 1)
     dim = max(candidates, key=lambda d: operand.shape[d])
@@ -92,35 +94,35 @@ def _described(
     return _Scatter(starts, layout, operand, dtype, combines, (dim, shift), tasks)
 
 
-def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:
+def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:
     """All windows in order, of which those are done that belong to the task."""
-    shared = what.shared if what.tasks > 1 else None
-    sizes, here, there = (a + b for a, b in zip(what.layout.lead, what.layout.rest, strict=True))
-    row = sizes[-1] * what.dtype.itemsize if len(sizes) == 1 and here == there == (1,) else 0
+    shared = problem.shared if problem.tasks > 1 else None
+    sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
+    row = sizes[-1] * problem.dtype.itemsize if len(sizes) == 1 and here == there == (1,) else 0
     fetched = row if row in _FETCHED else 0
 
     def begin(number: Value) -> tuple[WindowStart[Value], Value | None]:
         """Where a window begins, and whether it is there and this task's."""
-        start = start_of(f, what.starts, indices, number)
+        start = start_of(f, problem.starts, indices, number)
         mine = start.valid
         if shared:
-            group = f.binary("and", f.binary("lshr", start.coordinates[shared[0]], i64(shared[1])), i64(what.tasks - 1))
+            group = f.binary("and", f.binary("lshr", start.coordinates[shared[0]], i64(shared[1])), i64(problem.tasks - 1))
             own = f.compare("icmp eq", group, task)
             mine = own if mine is None else f.binary("and", mine, own)
         return start, mine
 
     def fetch_later(number: Value) -> None:
         """Fetch a window that will be this task's about next."""
-        later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(what.tasks)), i64(what.starts.number - 1))
+        later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(problem.tasks)), i64(problem.starts.number - 1))
         start, mine = begin(later)
 
-        def lines() -> list[Value]:
-            for place in range(0, fetched, 64):
-                fetch_ahead(f, f.at(out, unit(what.dtype.itemsize), start.offset), place)
-                fetch_ahead(f, f.at(updates, unit(what.operand.dtype.itemsize), window_offset(f, what.layout, later)), place)
+        def fetch() -> list[Value]:
+            for byte in range(0, fetched, 64):
+                fetch_ahead(f, f.at(out, unit(problem.dtype.itemsize), start.offset), byte)
+                fetch_ahead(f, f.at(updates, unit(problem.operand.dtype.itemsize), window_offset(f, problem.layout, later)), byte)
             return []
 
-        f.branch(mine, lines) if mine is not None else lines()
+        f.branch(mine, fetch) if mine is not None else fetch()
 
     def one(number: Value, _: list[Value]) -> list[Value]:
         if fetched:
@@ -128,22 +130,22 @@ def _walk(f: Function, what: _Scatter, indices: Value, updates: Value, out: Valu
         start, mine = begin(number)
 
         def update() -> list[Value]:
-            type_ = unit(what.operand.dtype.itemsize)
-            source = f.at(updates, type_, window_offset(f, what.layout, number))
-            _window(f, what, source, f.at(out, unit(what.dtype.itemsize), start.offset))
+            type_ = unit(problem.operand.dtype.itemsize)
+            source = f.at(updates, type_, window_offset(f, problem.layout, number))
+            _window(f, problem, source, f.at(out, unit(problem.dtype.itemsize), start.offset))
             return []
 
         f.branch(mine, update) if mine is not None else update()
         return []
 
-    f.loop(i64(0), i64(what.starts.number), 1, [], one)
+    f.loop(i64(0), i64(problem.starts.number), 1, [], one)
 
 
-def _window(f: Function, what: _Scatter, source: Value, target: Value) -> None:
+def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> None:
     """One window of updates."""
-    sizes, here, there = (a + b for a, b in zip(what.layout.lead, what.layout.rest, strict=True))
-    old, dtype = what.operand.dtype, what.dtype
-    combines = what.combines
+    sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
+    old, dtype = problem.operand.dtype, problem.dtype
+    combines = problem.combines
     if combines is None:
         copy_block(f, unit(dtype.itemsize), target, source, (sizes, there, here))
         return
@@ -170,16 +172,16 @@ def _window(f: Function, what: _Scatter, source: Value, target: Value) -> None:
     nest(f, sizes[:loops], run)
 
 
-def _convert(writer: Writer, operand: ShapedArray, old: np.dtype, new: np.dtype, source: int, target: int) -> None:
+def _convert(writer: RoutineWriter, operand: ShapedArray, old: np.dtype, new: np.dtype, source: int, target: int) -> None:
     """A phase that converts one buffer to another."""
-    tasks = pieces(operand.size * 4, TASK_BYTES)
+    tasks = chunk_count(operand.size * 4, TASK_BYTES)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         def some(i: Value, lanes: int, count: Value | None) -> None:
             read = load(f, old, f.at(pointers[source], unit(old.itemsize), i), lanes, count=count)
             store(f, converted(f, read, new), f.at(pointers[target], unit(new.itemsize), i), count=count)
 
-        begin, end = part(f, number, operand.size, tasks, 64)
+        begin, end = task_range(f, number, operand.size, tasks, 64)
         map_run(f, begin, end, lanes_for(np.dtype(np.float32)), some)
 
     writer.phase(tasks, operand.size / 2, task)

@@ -19,16 +19,16 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
-from volta_fn.targets.cpu.library.entry_points import Body, Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import Body, RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.keys import is_float, key, key_bits, level, number_of, widen
-from volta_fn.targets.cpu.library.radix import Digit, Fetch, count, deal, digits, first_places, first_places_of_part
-from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, place_of
+from volta_fn.targets.cpu.library.radix import Digit, Fetch, bucket_starts, bucket_starts_of_chunk, count, deal, digits
+from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, rank_of
 from volta_fn.targets.cpu.routine import Routine
 
 #: Up to so many rows of at least so many elements are cut into parts.
 _FEW = 8
 _LONG = 1 << 16
-_PART = 1 << 15
+_CHUNK = 1 << 15
 
 #: From so many elements on digits have 11 bits.
 _WIDE = 1 << 12
@@ -36,13 +36,13 @@ _WIDE = 1 << 12
 _TASK = 1 << 12
 
 
-class Key(NamedTuple):
+class SortKey(NamedTuple):
     """What is sorted by: an operand, or one part of complex numbers."""
 
     operand: int
     dtype: np.dtype
-    parts: int = 1
-    part: int = 0
+    components: int = 1
+    component: int = 0
 
 
 class Rows(NamedTuple):
@@ -60,21 +60,21 @@ class Rows(NamedTuple):
     number: int
     size: int
     columns: int
-    keys: tuple[Key, ...]
+    keys: tuple[SortKey, ...]
     stable: bool
     falling: bool = False
 
-    def place(self, f: Function, row: Value, i: Value) -> Value:
+    def offset(self, f: Function, row: Value, i: Value) -> Value:
         """The place in memory of a row's element."""
         return row_offset(f, row, i, self.size, self.columns)
 
-    def read_key(self, f: Function, pointers: list[Value], which: Key, place: Value, faithful: bool = False) -> Value:
+    def read_key(self, f: Function, pointers: list[Value], which: SortKey, position: Value, faithful: bool = False) -> Value:
         """The key of the element at a place."""
         type_ = unit(which.dtype.itemsize)
-        at = f.at(pointers[which.operand], type_, f.plus(f.times(place, which.parts), i64(which.part)))
+        at = f.at(pointers[which.operand], type_, f.plus(f.times(position, which.components), i64(which.component)))
         return self.key(f, which, f.load(type_, at, which.dtype.itemsize), faithful)
 
-    def key(self, f: Function, which: Key, bits: Value, faithful: bool = False) -> Value:
+    def key(self, f: Function, which: SortKey, bits: Value, faithful: bool = False) -> Value:
         """The key of the bits of a number."""
         found = key(f, which.dtype, bits, faithful)
         return f.binary("xor", found, Value(bits.type, "-1")) if self.falling else found
@@ -92,23 +92,23 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | No
     shape, axis = avals[0].shape, params["dimension"]
     if not avals[0].size or shape[axis] >= 1 << 31:
         return None if avals[0].size else nothing()
-    keys = tuple([part for k in range(params["num_keys"]) for part in _keys(k, avals[k].dtype)])
+    keys = tuple([key for k in range(params["num_keys"]) for key in _keys(k, avals[k].dtype)])
     columns = math.prod(shape[axis + 1 :])
     rows = Rows(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)
     return _ranked(rows) if rows.size <= SHORT else Radix(rows).routine()
 
 
-def _keys(operand: int, dtype: np.dtype) -> list[Key]:
+def _keys(operand: int, dtype: np.dtype) -> list[SortKey]:
     if dtype.kind != "c":
-        return [Key(operand, dtype)]
+        return [SortKey(operand, dtype)]
     real = np.dtype(f"f{dtype.itemsize // 2}")
-    return [Key(operand, real, 2, part) for part in (0, 1)]
+    return [SortKey(operand, real, 2, component) for component in (0, 1)]
 
 
 def _ranked(rows: Rows) -> Routine:
     bits = 64 if any(k.dtype.itemsize == 8 for k in rows.keys) else 32
     lanes = host().lanes(bits // 8)
-    tasks = pieces(rows.number, max(1, _TASK // rows.size))
+    tasks = chunk_count(rows.number, max(1, _TASK // rows.size))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         arrays = [f.alloca(f"i{bits}", padded(rows.size, lanes)) for _ in rows.keys]
@@ -118,19 +118,19 @@ def _ranked(rows: Rows) -> Routine:
         def row(index: list[Value]) -> None:
             def note(i: list[Value]) -> None:
                 for array, which in zip(arrays, rows.keys, strict=True):
-                    found = widen(f, rows.read_key(f, pointers, which, rows.place(f, index[0], i[0])), bits)
+                    found = widen(f, rows.read_key(f, pointers, which, rows.offset(f, index[0], i[0])), bits)
                     f.store(found, f.at(array, f"i{bits}", i[0]), bits // 8)
 
             def put(i: list[Value]) -> None:
-                target = place_of(f, arrays, bits, rows.size, lanes, i[0])
-                rows.move(f, pointers, rows.place(f, index[0], i[0]), rows.place(f, index[0], target))
+                target = rank_of(f, arrays, bits, rows.size, lanes, i[0])
+                rows.move(f, pointers, rows.offset(f, index[0], i[0]), rows.offset(f, index[0], target))
 
             nest(f, [rows.size], note)
             nest(f, [rows.size], put)
 
-        nest(f, [rows.number], row, part(f, number, rows.number, tasks))
+        nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
 
-    writer = Writer("sort", 2 * len(rows.avals))
+    writer = RoutineWriter("sort", 2 * len(rows.avals))
     writer.phase(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
     return writer.routine()
 
@@ -143,7 +143,7 @@ class _Pass(NamedTuple):
 
     source: int | None
     target: int | None
-    which: Key
+    which: SortKey
     digit: Digit
     fresh: bool
 
@@ -157,10 +157,10 @@ class Radix:
         self.rows = rows
         self.results = len(rows.avals)
         self.wanted = rows.size
-        narrow = len(rows.keys) == 1 and rows.keys[0].parts == 1 and rows.keys[0].dtype.itemsize <= 4
-        alone = len(rows.avals) == 1 and rows.keys[0].parts == 1 and not rows.falling
+        narrow = len(rows.keys) == 1 and rows.keys[0].components == 1 and rows.keys[0].dtype.itemsize <= 4
+        alone = len(rows.avals) == 1 and rows.keys[0].components == 1 and not rows.falling
         #: Whether an element is enough to tell what becomes of it: it has no number.
-        self.whole = alone or (narrow and len(rows.avals) == 2 and rows.avals[1].dtype.itemsize <= 4)
+        self.self_contained = alone or (narrow and len(rows.avals) == 2 and rows.avals[1].dtype.itemsize <= 4)
         wide = any(k.dtype.itemsize == 8 for k in rows.keys)
         self.shift = 0 if alone else 64 if wide else 32
         self.type = f"i{self.shift + (64 if wide else 32) if self.shift else 64 if wide else 32}"
@@ -170,10 +170,10 @@ class Radix:
     def _passes(self) -> list[_Pass]:
         found: list[_Pass] = []
         for number, which in enumerate(reversed(self.rows.keys)):
-            for turn, digit in enumerate(digits(key_bits(which.dtype), self.rows.size >= _WIDE)):
+            for digit_number, digit in enumerate(digits(key_bits(which.dtype), self.rows.size >= _WIDE)):
                 source = found[-1].target if found else None
-                found.append(_Pass(source, 1 - (source or 0), which, digit, bool(number) and not turn))
-        if self.whole:
+                found.append(_Pass(source, 1 - (source or 0), which, digit, bool(number) and not digit_number))
+        if self.self_contained:
             found[-1] = found[-1]._replace(target=None)
         return found
 
@@ -181,36 +181,36 @@ class Radix:
         """The routine."""
         rows = self.rows
         cost = rows.number * rows.size * (2.0 * len(self.passes) + 2)
-        writer = Writer(self.name, len(rows.avals) + self.results + 1)
+        writer = RoutineWriter(self.name, len(rows.avals) + self.results + 1)
         if rows.number >= _FEW or rows.size < _LONG:
-            tasks = pieces(rows.number, max(1, _TASK // rows.size), 32)
+            tasks = chunk_count(rows.number, max(1, _TASK // rows.size), 32)
             writer.phase(tasks, cost, lambda f, pointers, number: self._row_by_row(f, pointers, number, tasks))
             return writer.routine(tasks * 2 * rows.size * self.bytes)
-        parts = pieces(rows.size, _PART, 16)
+        chunks = chunk_count(rows.size, _CHUNK, 16)
         for step in self.passes:
-            self._cut(writer, step, parts, cost / len(self.passes))
-        if not self.whole:
-            writer.phase(rows.number * parts, cost / len(self.passes), self._shared(parts))
-        return writer.routine(rows.number * (2 * rows.size * self.bytes + parts * 4 * 2048))
+            self._cut(writer, step, chunks, cost / len(self.passes))
+        if not self.self_contained:
+            writer.phase(rows.number * chunks, cost / len(self.passes), self._shared(chunks))
+        return writer.routine(rows.number * (2 * rows.size * self.bytes + chunks * 4 * 2048))
 
     # tasks
 
     def _row_by_row(self, f: Function, pointers: list[Value], number: Value, tasks: int) -> None:
-        counts, places = f.alloca("i32", 2048), f.alloca("i32", 2048)
+        counts, positions = f.alloca("i32", 2048), f.alloca("i32", 2048)
         begin, end = i64(0), i64(self.rows.size)
 
         def row(index: list[Value]) -> None:
             for step in self.passes:
                 fetch = self._fetch(f, pointers, step, index[0], number)
                 count(f, step.digit, fetch, begin, end, counts)
-                first_places(f, counts, step.digit.buckets, places)
-                deal(f, step.digit, fetch, begin, end, places, self._emit(f, pointers, step, index[0], number))
-            if not self.whole:
+                bucket_starts(f, counts, step.digit.buckets, positions)
+                deal(f, step.digit, fetch, begin, end, positions, self._emit(f, pointers, step, index[0], number))
+            if not self.self_contained:
                 self._collect(f, pointers, index[0], number, begin, i64(self.wanted))
 
-        nest(f, [self.rows.number], row, part(f, number, self.rows.number, tasks))
+        nest(f, [self.rows.number], row, task_range(f, number, self.rows.number, tasks))
 
-    def _cut(self, writer: Writer, step: _Pass, parts: int, cost: float) -> None:
+    def _cut(self, writer: RoutineWriter, step: _Pass, chunks: int, cost: float) -> None:
         buckets = step.digit.buckets
 
         def counts_of(f: Function, pointers: list[Value], number: Value) -> Value:
@@ -218,25 +218,25 @@ class Radix:
             return f.at(first, "i32", f.times(number, 2048))
 
         def counting(f: Function, pointers: list[Value], number: Value) -> None:
-            row = f.quotient(number, parts)
-            begin, end = part(f, f.remainder(number, parts), self.rows.size, parts, 64)
+            row = f.quotient(number, chunks)
+            begin, end = task_range(f, f.remainder(number, chunks), self.rows.size, chunks, 64)
             count(f, step.digit, self._fetch(f, pointers, step, row, row), begin, end, counts_of(f, pointers, number))
 
         def dealing(f: Function, pointers: list[Value], number: Value) -> None:
-            row, mine = f.quotient(number, parts), f.remainder(number, parts)
-            begin, end = part(f, mine, self.rows.size, parts, 64)
-            places = f.alloca("i32", 2048)
-            first_places_of_part(f, counts_of(f, pointers, f.times(row, parts)), buckets, 2048, parts, mine, places)
+            row, mine = f.quotient(number, chunks), f.remainder(number, chunks)
+            begin, end = task_range(f, mine, self.rows.size, chunks, 64)
+            positions = f.alloca("i32", 2048)
+            bucket_starts_of_chunk(f, counts_of(f, pointers, f.times(row, chunks)), buckets, 2048, chunks, mine, positions)
             fetch, emit = self._fetch(f, pointers, step, row, row), self._emit(f, pointers, step, row, row)
-            deal(f, step.digit, fetch, begin, end, places, emit)
+            deal(f, step.digit, fetch, begin, end, positions, emit)
 
-        writer.phase(self.rows.number * parts, cost / 3, counting)
-        writer.phase(self.rows.number * parts, cost, dealing)
+        writer.phase(self.rows.number * chunks, cost / 3, counting)
+        writer.phase(self.rows.number * chunks, cost, dealing)
 
-    def _shared(self, parts: int) -> Body:
+    def _shared(self, chunks: int) -> Body:
         def task(f: Function, pointers: list[Value], number: Value) -> None:
-            row = f.quotient(number, parts)
-            self._collect(f, pointers, row, row, *part(f, f.remainder(number, parts), self.wanted, parts, 64))
+            row = f.quotient(number, chunks)
+            self._collect(f, pointers, row, row, *task_range(f, f.remainder(number, chunks), self.wanted, chunks, 64))
 
         return task
 
@@ -248,12 +248,12 @@ class Radix:
     def _fetch(self, f: Function, pointers: list[Value], step: _Pass, row: Value, slot: Value) -> Fetch:
         """How a pass gets its elements."""
         buffer = None if step.source is None else self._buffer(f, pointers, step.source, slot)
-        levels = self.whole and self.rows.stable and is_float(step.which.dtype)
+        levels = self.self_contained and self.rows.stable and is_float(step.which.dtype)
 
         def fetch(i: Value) -> tuple[Value, Value]:
             if buffer is None or step.fresh:
                 number = i if buffer is None else self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
-                element, found = self._packed(f, pointers, step.which, self.rows.place(f, row, number), number)
+                element, found = self._packed(f, pointers, step.which, self.rows.offset(f, row, number), number)
             else:
                 element = f.load(self.type, f.at(buffer, self.type, i), self.bytes)
                 found = self._key_in(f, element, step.which.dtype)
@@ -261,15 +261,15 @@ class Radix:
 
         return fetch
 
-    def _packed(self, f: Function, pointers: list[Value], which: Key, place: Value, number: Value) -> tuple[Value, Value]:
+    def _packed(self, f: Function, pointers: list[Value], which: SortKey, position: Value, number: Value) -> tuple[Value, Value]:
         """An element, and its key."""
-        found = self.rows.read_key(f, pointers, which, place, self.whole)
+        found = self.rows.read_key(f, pointers, which, position, self.self_contained)
         element = widen(f, found, int(self.type[1:]))
         if not self.shift:
             return element, found
-        if self.whole:
+        if self.self_contained:
             size = self.rows.avals[1].dtype.itemsize
-            below = f.load(unit(size), f.at(pointers[1], unit(size), place), size)
+            below = f.load(unit(size), f.at(pointers[1], unit(size), position), size)
         else:
             below = f.cast("trunc", number, "i32") if number.name.startswith("%") else Value("i32", number.name)
         moved = f.binary("shl", element, Value(self.type, str(self.shift)))
@@ -286,14 +286,14 @@ class Radix:
         """Where a pass puts its elements."""
         if step.target is not None:
             buffer = self._buffer(f, pointers, step.target, slot)
-            return lambda place, element: f.store(element, f.at(buffer, self.type, place), self.bytes)
+            return lambda position, element: f.store(element, f.at(buffer, self.type, position), self.bytes)
 
-        def put(place: Value, element: Value) -> None:
+        def put(position: Value, element: Value) -> None:
             dtype = step.which.dtype
             values = [number_of(f, dtype, self._key_in(f, element, dtype))]
             if self.shift:
                 values.append(f.cast("trunc", element, unit(self.rows.avals[1].dtype.itemsize)))
-            at = self.rows.place(f, row, place)
+            at = self.rows.offset(f, row, position)
             for value, result in zip(values, pointers[len(self.rows.avals) :], strict=False):
                 f.store(value, f.at(result, value.type, at), alignment(value.type))
 
@@ -312,6 +312,6 @@ class Radix:
 
         f.loop(begin, end, 1, [], one)
 
-    def put(self, f: Function, pointers: list[Value], row: Value, place: Value, number: Value) -> None:
+    def put(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
         """Element `number` of a row comes to `place`."""
-        self.rows.move(f, pointers, self.rows.place(f, row, number), self.rows.place(f, row, place))
+        self.rows.move(f, pointers, self.rows.offset(f, row, number), self.rows.offset(f, row, position))

@@ -15,7 +15,7 @@ from volta_fn.targets.cpu.scalars.values import Lanes, overload
 _NEAR = 4
 
 
-class Apart(NamedTuple):
+class StridedLanes(NamedTuple):
     """Where elements are: the address of the first, how many elements they are apart, and which of them are to be touched."""
 
     pointer: Value
@@ -48,13 +48,13 @@ def narrow(f: Function, x: Value) -> Value:
     return f.cast("trunc", x, "i32") if f.known(x) is None else Value("i32", x.name)
 
 
-def read(f: Function, dtype: np.dtype, where: Apart) -> Number:
+def read(f: Function, dtype: np.dtype, where: StridedLanes) -> Number:
     """The elements; those that are not touched are 0."""
     raw = _read(f, unit(dtype.itemsize), where, dtype.itemsize)
     return apply(f, "bitcast_convert_type", (Number(np.dtype(f"u{dtype.itemsize}"), (raw,)),), dtype, {"new_dtype": dtype})
 
 
-def _read(f: Function, element: str, where: Apart, align: int) -> Value:
+def _read(f: Function, element: str, where: StridedLanes, align: int) -> Value:
     lanes = lanes_of(where.mask.type)
     type_ = vector_of(element, lanes)
     if where.stride > _NEAR:
@@ -77,6 +77,6 @@ def _spread(f: Function, x: Value, stride: int) -> Value:
     return Lanes(f, x).taken(order, Lanes(f, Value(x.type, "zeroinitializer"))).value
 
 
-def _addresses(f: Function, element: str, where: Apart, lanes: int) -> Value:
+def _addresses(f: Function, element: str, where: StridedLanes, lanes: int) -> Value:
     offsets = f"<{lanes} x i64> <{', '.join(f'i64 {k * where.stride}' for k in range(lanes))}>"
     return f.let(f"<{lanes} x ptr>", f"getelementptr {element}, {where.pointer}, {offsets}")

@@ -15,10 +15,10 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
-from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.keys import widen
-from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, place_of
-from volta_fn.targets.cpu.library.sort import Key, Radix, Rows
+from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, rank_of
+from volta_fn.targets.cpu.library.sort import Radix, Rows, SortKey
 from volta_fn.targets.cpu.routine import Routine
 
 #: How many are inserted one by one at most, and how many elements there are for each of them at least.
@@ -30,7 +30,7 @@ _TASK = 1 << 14
 #: Up to so many rows of at least so many elements are cut into parts.
 _ROWS = 8
 _LONG = 1 << 17
-_PART = 1 << 16
+_CHUNK = 1 << 16
 
 
 def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -43,17 +43,17 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | N
     if size >= 1 << 31:
         return None
     columns = math.prod(operand.shape[axis + 1 :])
-    rows = Rows(avals, operand.size // size, size, columns, (Key(0, operand.dtype),), True, True)
+    rows = Rows(avals, operand.size // size, size, columns, (SortKey(0, operand.dtype),), True, True)
     if k <= _FEW and k * _OF_MANY <= size:
         return _Chosen(rows, k).routine()
     return _ranked(rows, k) if size <= SHORT else _Sorted(rows, k).routine()
 
 
-def _put(f: Function, rows: Rows, k: int, pointers: list[Value], row: Value, place: Value, number: Value) -> None:
+def _put(f: Function, rows: Rows, k: int, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
     """An element and its number to their place in the results."""
     type_ = unit(rows.avals[0].dtype.itemsize)
-    read = f.load(type_, f.at(pointers[0], type_, rows.place(f, row, number)), alignment(type_))
-    at = row_offset(f, row, place, k, rows.columns)
+    read = f.load(type_, f.at(pointers[0], type_, rows.offset(f, row, number)), alignment(type_))
+    at = row_offset(f, row, position, k, rows.columns)
     f.store(read, f.at(pointers[1], type_, at), alignment(type_))
     f.store(f.cast("trunc", number, "i32"), f.at(pointers[2], "i32", at), 4)
 
@@ -61,7 +61,7 @@ def _put(f: Function, rows: Rows, k: int, pointers: list[Value], row: Value, pla
 def _ranked(rows: Rows, k: int) -> Routine:
     bits = 64 if rows.keys[0].dtype.itemsize == 8 else 32
     lanes = host().lanes(bits // 8)
-    tasks = pieces(rows.number, max(1, _TASK // rows.size**2))
+    tasks = chunk_count(rows.number, max(1, _TASK // rows.size**2))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         keys = f.alloca(f"i{bits}", padded(rows.size, lanes))
@@ -69,24 +69,24 @@ def _ranked(rows: Rows, k: int) -> Routine:
 
         def row(index: list[Value]) -> None:
             def note(i: list[Value]) -> None:
-                found = rows.read_key(f, pointers, rows.keys[0], rows.place(f, index[0], i[0]))
+                found = rows.read_key(f, pointers, rows.keys[0], rows.offset(f, index[0], i[0]))
                 f.store(widen(f, found, bits), f.at(keys, f"i{bits}", i[0]), bits // 8)
 
             def put(i: list[Value]) -> None:
-                place = place_of(f, [keys], bits, rows.size, lanes, i[0])
+                position = rank_of(f, [keys], bits, rows.size, lanes, i[0])
 
                 def write() -> list[Value]:
-                    _put(f, rows, k, pointers, index[0], place, i[0])
+                    _put(f, rows, k, pointers, index[0], position, i[0])
                     return []
 
-                f.branch(f.compare("icmp slt", place, i64(k)), write)
+                f.branch(f.compare("icmp slt", position, i64(k)), write)
 
             nest(f, [rows.size], note)
             nest(f, [rows.size], put)
 
-        nest(f, [rows.number], row, part(f, number, rows.number, tasks))
+        nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
 
-    writer = Writer("top_k", 3)
+    writer = RoutineWriter("top_k", 3)
     writer.phase(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
     return writer.routine()
 
@@ -101,9 +101,9 @@ class _Sorted(Radix):
         self.results = 2
         self.wanted = k
 
-    def put(self, f: Function, pointers: list[Value], row: Value, place: Value, number: Value) -> None:
+    def put(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
         """Element `number` of a row comes to `place`."""
-        _put(f, self.rows, self.wanted, pointers, row, place, number)
+        _put(f, self.rows, self.wanted, pointers, row, position, number)
 
 
 class _Chosen:
@@ -127,47 +127,47 @@ class _Chosen:
     def routine(self) -> Routine:
         """The routine."""
         rows = self.rows
-        parts = pieces(rows.size, _PART) if rows.number <= _ROWS and rows.size >= _LONG else 1
-        groups = rows.number if parts > 1 else pieces(rows.number, max(1, _TASK // rows.size), 1 << 10)
-        writer = Writer("top_k", 3 + (parts > 1))
+        chunks = chunk_count(rows.size, _CHUNK) if rows.number <= _ROWS and rows.size >= _LONG else 1
+        groups = rows.number if chunks > 1 else chunk_count(rows.number, max(1, _TASK // rows.size), 1 << 10)
+        writer = RoutineWriter("top_k", 3 + (chunks > 1))
 
         def choose(f: Function, pointers: list[Value], number: Value) -> None:
             best = f.alloca(self.type, self.room + 1)
-            row, mine = f.quotient(number, parts), f.remainder(number, parts)
+            row, mine = f.quotient(number, chunks), f.remainder(number, chunks)
 
             def one(index: list[Value]) -> None:
-                self._walk(f, pointers, index[0], *part(f, mine, rows.size, parts, 64), best)
-                if parts == 1:
+                self._walk(f, pointers, index[0], *task_range(f, mine, rows.size, chunks, 64), best)
+                if chunks == 1:
                     self._finish(f, pointers, index[0], best)
                 else:
                     self._save(f, best, f.at(pointers[3], self.type, f.times(number, self.k)))
 
-            nest(f, [rows.number], one, part(f, row, rows.number, groups))
+            nest(f, [rows.number], one, task_range(f, row, rows.number, groups))
 
         def merge(f: Function, pointers: list[Value], row: Value) -> None:
             best = f.alloca(self.type, self.room + 1)
             self._clear(f, best)
-            start = f.times(row, parts * self.k)
+            start = f.times(row, chunks * self.k)
 
             def one(i: list[Value]) -> None:
                 self._insert(f, best, f.load(self.type, f.at(pointers[3], self.type, f.plus(start, i[0])), 8))
 
-            nest(f, [parts * self.k], one)
+            nest(f, [chunks * self.k], one)
             self._finish(f, pointers, row, best)
 
-        writer.phase(groups * parts, rows.number * rows.size * (0.2 if rows.columns == 1 else 1.0), choose)
-        if parts > 1:
-            writer.phase(rows.number, rows.number * parts * self.k * 10.0, merge)
-        return writer.routine(rows.number * parts * self.k * self.bits // 8 if parts > 1 else 0)
+        writer.phase(groups * chunks, rows.number * rows.size * (0.2 if rows.columns == 1 else 1.0), choose)
+        if chunks > 1:
+            writer.phase(rows.number, rows.number * chunks * self.k * 10.0, merge)
+        return writer.routine(rows.number * chunks * self.k * self.bits // 8 if chunks > 1 else 0)
 
     def _walk(self, f: Function, pointers: list[Value], row: Value, begin: Value, end: Value, best: Value) -> None:
         """Keep the best of some elements of a row."""
         self._clear(f, best)
         first = f.plus(begin, i64(self.k))
         nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (begin, first))
-        whole = f.plus(first, f.times(f.quotient(f.minus(end, first), self.wide), self.wide))
-        f.loop(first, whole, self.wide, [], lambda i, _: self._look(f, pointers, row, i, best))
-        nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (whole, end))
+        vector_end = f.plus(first, f.times(f.quotient(f.minus(end, first), self.wide), self.wide))
+        f.loop(first, vector_end, self.wide, [], lambda i, _: self._look(f, pointers, row, i, best))
+        nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (vector_end, end))
 
     def _look(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> list[Value]:
         """Keep what is better than the last of the list, of a vector of elements."""
@@ -176,7 +176,7 @@ class _Chosen:
             return []
         dtype = self.rows.keys[0].dtype
         type_ = unit(dtype.itemsize)
-        raw = f.load(vector_of(type_, self.wide), f.at(pointers[0], type_, self.rows.place(f, row, i)), dtype.itemsize)
+        raw = f.load(vector_of(type_, self.wide), f.at(pointers[0], type_, self.rows.offset(f, row, i)), dtype.itemsize)
         keys = widen(f, self.rows.key(f, self.rows.keys[0], raw), self.key_bits)
         last = f.load(self.type, f.at(best, self.type, i64(self.k)), self.bits // 8)
         least = f.cast("trunc", f.binary("lshr", last, Value(self.type, str(self.bits - self.key_bits))), f"i{self.key_bits}")
@@ -200,7 +200,7 @@ class _Chosen:
 
     def _take(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> None:
         """Keep an element if it is better than the last of the list."""
-        found = widen(f, self.rows.read_key(f, pointers, self.rows.keys[0], self.rows.place(f, row, i)), self.bits)
+        found = widen(f, self.rows.read_key(f, pointers, self.rows.keys[0], self.rows.offset(f, row, i)), self.bits)
         above = f.binary("shl", found, Value(self.type, str(self.bits - self.key_bits)))
         turned = f.binary("xor", f.cast("trunc", i, "i32") if i.name.startswith("%") else Value("i32", i.name), Value("i32", "-1"))
         self._insert(f, best, f.binary("or", above, f.cast("zext", turned, self.type)))
@@ -213,31 +213,31 @@ class _Chosen:
             type_ = vector_of(self.type, self.lanes)
             suffix = f"v{self.lanes}{self.type}" if self.lanes > 1 else self.type
             many = f.splat(new, self.lanes)
-            for place in range(self.room - self.lanes, -1, -self.lanes):
+            for position in range(self.room - self.lanes, -1, -self.lanes):
                 # Each place keeps its number, or gets the new one, or that of the place before.
-                before = f.load(type_, f.at(best, self.type, i64(place)), self.bits // 8)
-                here = f.load(type_, f.at(best, self.type, i64(place + 1)), self.bits // 8)
+                before = f.load(type_, f.at(best, self.type, i64(position)), self.bits // 8)
+                here = f.load(type_, f.at(best, self.type, i64(position + 1)), self.bits // 8)
                 lesser = f.intrinsic(f"llvm.umin.{suffix}", type_, before, many)
-                f.store(f.intrinsic(f"llvm.umax.{suffix}", type_, here, lesser), f.at(best, self.type, i64(place + 1)), self.bits // 8)
+                f.store(f.intrinsic(f"llvm.umax.{suffix}", type_, here, lesser), f.at(best, self.type, i64(position + 1)), self.bits // 8)
             return []
 
         f.branch(f.compare("icmp ugt", new, last), move)
 
     def _clear(self, f: Function, best: Value) -> None:
         f.store(Value(self.type, "-1"), best, self.bits // 8)
-        for place in range(self.room):
-            f.store(Value(self.type, "0"), f.at(best, self.type, i64(place + 1)), self.bits // 8)
+        for position in range(self.room):
+            f.store(Value(self.type, "0"), f.at(best, self.type, i64(position + 1)), self.bits // 8)
 
     def _save(self, f: Function, best: Value, target: Value) -> None:
-        for place in range(self.k):
-            f.store(f.load(self.type, f.at(best, self.type, i64(place + 1)), 8), f.at(target, self.type, i64(place)), 8)
+        for position in range(self.k):
+            f.store(f.load(self.type, f.at(best, self.type, i64(position + 1)), 8), f.at(target, self.type, i64(position)), 8)
 
     def _finish(self, f: Function, pointers: list[Value], row: Value, best: Value) -> None:
         """Write the results of a row."""
 
-        def one(place: list[Value]) -> None:
-            kept = f.load(self.type, f.at(f.at(best, self.type, i64(1)), self.type, place[0]), self.bits // 8)
+        def one(position: list[Value]) -> None:
+            kept = f.load(self.type, f.at(f.at(best, self.type, i64(1)), self.type, position[0]), self.bits // 8)
             number = f.cast("zext", f.binary("xor", f.cast("trunc", kept, "i32"), Value("i32", "-1")), "i64")
-            _put(f, self.rows, self.k, pointers, row, place[0], number)
+            _put(f, self.rows, self.k, pointers, row, position[0], number)
 
         nest(f, [self.k], one)

@@ -17,9 +17,9 @@ from volta_fn.codegen.geometry.windows import Windows, windows_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.library.entry_points import Writer, nothing, part, pieces
+from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.numbers import lanes_for, map_run
-from volta_fn.targets.cpu.library.strided import Apart, first_lanes, flags, read
+from volta_fn.targets.cpu.library.strided import StridedLanes, first_lanes, flags, read
 from volta_fn.targets.cpu.library.windows import over_taps, position_of
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, constant, store, supports
@@ -27,7 +27,7 @@ from volta_fn.targets.cpu.scalars import Number, constant, store, supports
 _TASK = 1 << 13
 
 
-class Moves(NamedTuple):
+class WindowSelection(NamedTuple):
     """What is to be moved: the windows, the dtypes of what is moved and of what decides, "ge" for maxima or "le" for minima."""
 
     windows: Windows
@@ -41,7 +41,7 @@ class Moves(NamedTuple):
         return min(lanes_for(self.moved), lanes_for(self.deciding))
 
 
-class Some(NamedTuple):
+class WindowVector(NamedTuple):
     """Some neighbouring windows: their place along the outer axis and the vertical ones, the first's across, how many (None: all)."""
 
     outer: Value
@@ -50,24 +50,24 @@ class Some(NamedTuple):
     number: Value | None
 
 
-def moves_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any]) -> Moves | None:
+def selection_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any]) -> WindowSelection | None:
     """What is to be moved, if there are routines for it."""
     windows = windows_of(operand.shape, params)
     fits = all(supports("max", (d, d), {}) for d in (operand.dtype, moved.dtype))
     if math.prod(operand.shape) >= 1 << 31 or moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
-    return Moves(windows.upright() if windows.across.base > 1 else windows, moved.dtype, operand.dtype, params["select"])
+    return WindowSelection(windows.upright() if windows.across.base > 1 else windows, moved.dtype, operand.dtype, params["select"])
 
 
-def _start(f: Function, moves: Moves, some: Some, tap: int) -> Value:
+def _start(f: Function, selection: WindowSelection, some: WindowVector, tap: int) -> Value:
     """The element across that a tap of the first window meets."""
-    axis = moves.windows.across
+    axis = selection.windows.across
     return f.plus(f.times(some.first, axis.stride), i64(tap * axis.dilation - axis.low))
 
 
-def apart(f: Function, moves: Moves, base: Value, dtype: np.dtype, at: Value, mask: Value) -> Apart:
+def strided_lanes(f: Function, selection: WindowSelection, base: Value, dtype: np.dtype, at: Value, mask: Value) -> StridedLanes:
     """Elements of an array as far apart as windows are, the first at `at`."""
-    return Apart(f.let("ptr", f"getelementptr [{dtype.itemsize} x i8], {base}, {at}"), moves.windows.across.stride, mask)
+    return StridedLanes(f.let("ptr", f"getelementptr [{dtype.itemsize} x i8], {base}, {at}"), selection.windows.across.stride, mask)
 
 
 #: ``bring(place, at, mask)``: what goes along with the elements that a tap meets: where the first is in its plane, and in the array, and
@@ -75,69 +75,71 @@ def apart(f: Function, moves: Moves, base: Value, dtype: np.dtype, at: Value, ma
 Bring = Callable[[Value, Value, Value], list[Value]]
 
 
-def winners(f: Function, moves: Moves, operand: Value, some: Some, along: Sequence[Value], bring: Bring) -> list[Value]:
+def winners(
+    f: Function, selection: WindowSelection, operand: Value, some: WindowVector, along: Sequence[Value], bring: Bring
+) -> list[Value]:
     """What goes along with the winners of some windows; `along` where there is none."""
-    windows, axis, lanes = moves.windows, moves.windows.across, moves.lanes
+    windows, axis, lanes = selection.windows, selection.windows.across, selection.lanes
     base = f.times(some.outer, windows.rows * axis.size)
 
     def row(met: Value, _: Value, carried: list[Value]) -> list[Value]:
         found, best, *with_it = carried
         for k in range(axis.taps):
-            start = _start(f, moves, some, k)
-            place = f.plus(f.times(met, axis.size), start)
-            at = f.plus(base, place)
+            start = _start(f, selection, some, k)
+            offset = f.plus(f.times(met, axis.size), start)
+            at = f.plus(base, offset)
             exist = first_lanes(f, lanes, some.number) if axis.inside else flags(f, lanes, start, axis.stride, axis.size, some.number)
-            value = read(f, moves.deciding, apart(f, moves, operand, moves.deciding, at, exist)).value
-            other = bring(place, at, exist)
+            value = read(f, selection.deciding, strided_lanes(f, selection, operand, selection.deciding, at, exist)).value
+            other = bring(offset, at, exist)
             takes = f.binary(
-                "and", exist, f.binary("or", _ahead(f, moves, value, best), f.binary("xor", found, first_lanes(f, lanes, None)))
+                "and", exist, f.binary("or", _ahead(f, selection, value, best), f.binary("xor", found, first_lanes(f, lanes, None)))
             )
             with_it = [f.select(takes, x, y) for x, y in zip(other, with_it, strict=True)]
             best, found = f.select(takes, value, best), f.binary("or", found, exist)
         return [found, best, *with_it]
 
     none = Value(f"<{lanes} x i1>", "zeroinitializer")
-    zero = constant(f, np.zeros((), moves.deciding), lanes).value
+    zero = constant(f, np.zeros((), selection.deciding), lanes).value
     _, _, *brought = over_taps(f, windows.vertical, some.position, [none, zero, *along], row)
     return brought
 
 
-def _ahead(f: Function, moves: Moves, x: Value, y: Value) -> Value:
+def _ahead(f: Function, selection: WindowSelection, x: Value, y: Value) -> Value:
     """Whether x wins over y, which came before it."""
-    beats = "gt" if moves.select == "ge" else "lt"
-    if moves.deciding in dtypes.FLOATS:
+    beats = "gt" if selection.select == "ge" else "lt"
+    if selection.deciding in dtypes.FLOATS:
         return f.binary("and", f.compare(f"fcmp u{beats}", x, y), f.compare("fcmp ord", y, y))
-    return f.compare(f"icmp {'u' if moves.deciding.kind == 'u' else 's'}{beats}", x, y)
+    return f.compare(f"icmp {'u' if selection.deciding.kind == 'u' else 's'}{beats}", x, y)
 
 
 def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
     """The routine of the primitive."""
-    moves = moves_of(avals[0], avals[1], params)
-    if moves is None:
+    selection = selection_of(avals[0], avals[1], params)
+    if selection is None:
         return None
-    windows, lanes = moves.windows, moves.lanes
+    windows, lanes = selection.windows, selection.lanes
     rows, across = windows.outer * windows.results, windows.across.positions
     if not rows * across:
         return nothing()
-    tasks = pieces(rows, max(1, _TASK // (across * windows.taps + 1)))
+    tasks = chunk_count(rows, max(1, _TASK // (across * windows.taps + 1)))
 
     def row(f: Function, pointers: list[Value], number: Value) -> None:
         outer, position = f.quotient(number, windows.results), position_of(f, windows, number)
 
         def some(i: Value, _: int, count: Value | None) -> None:
             def bring(_: Value, at: Value, mask: Value) -> list[Value]:
-                return list(read(f, moves.moved, apart(f, moves, pointers[0], moves.moved, at, mask)).components)
+                return list(read(f, selection.moved, strided_lanes(f, selection, pointers[0], selection.moved, at, mask)).components)
 
-            nothing_yet = constant(f, np.zeros((), moves.moved), lanes).components
-            found = winners(f, moves, pointers[1], Some(outer, position, i, count), nothing_yet, bring)
+            nothing_yet = constant(f, np.zeros((), selection.moved), lanes).components
+            found = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), nothing_yet, bring)
             at = f.plus(f.times(number, across), i)
-            store(f, Number(moves.moved, tuple(found)), f.at(pointers[2], f"[{moves.moved.itemsize} x i8]", at), count=count)
+            store(f, Number(selection.moved, tuple(found)), f.at(pointers[2], f"[{selection.moved.itemsize} x i8]", at), count=count)
 
         map_run(f, i64(0), i64(across), lanes, some)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        nest(f, [rows], lambda index: row(f, pointers, index[0]), part(f, number, rows, tasks))
+        nest(f, [rows], lambda index: row(f, pointers, index[0]), task_range(f, number, rows, tasks))
 
-    writer = Writer("select_and_gather_add", 3)
+    writer = RoutineWriter("select_and_gather_add", 3)
     writer.phase(tasks, rows * across * windows.taps * 0.3, task)
     return writer.routine()

@@ -35,8 +35,8 @@ def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carr
         start = f.minus(f.times(position[depth], axis.stride), i64(axis.low))
 
         def at(k: Value, carried: list[Value]) -> list[Value]:
-            place = f.plus(start, f.times(k, axis.dilation))
-            met = f.plus(f.times(row, axis.size), f.quotient(place, axis.base))
+            element = f.plus(start, f.times(k, axis.dilation))
+            met = f.plus(f.times(row, axis.size), f.quotient(element, axis.base))
             return level(depth + 1, met, f.plus(f.times(tap, axis.taps), k), carried)
 
         if axis.inside and axis.taps <= _UNROLLED:
@@ -47,8 +47,8 @@ def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carr
         def one(k: Value, carried: list[Value]) -> list[Value]:
             if axis.base == 1:
                 return at(k, carried)
-            place = f.plus(start, f.times(k, axis.dilation))
-            meets = f.compare("icmp eq", f.remainder(place, axis.base), i64(0))
+            element = f.plus(start, f.times(k, axis.dilation))
+            meets = f.compare("icmp eq", f.remainder(element, axis.base), i64(0))
             return f.branch(meets, lambda: at(k, carried), lambda: carried)
 
         first = steps(f, f.minus(i64(0), start), axis.dilation)
@@ -67,11 +67,11 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
     """``write(i, counts)`` for groups of up to `most` vectors from `begin` up to `end`; a vector's count is None if it is full."""
 
     def full(count: int) -> Callable[[Value, list[Value]], list[Value]]:
-        def turn(i: Value, _: list[Value]) -> list[Value]:
+        def iteration(i: Value, _: list[Value]) -> list[Value]:
             write(i, [None] * count)
             return []
 
-        return turn
+        return iteration
 
     a, b = f.known(begin), f.known(end)
     if a is None or b is None:
@@ -85,9 +85,9 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
 
         f.branch(f.compare("icmp sgt", rest, i64(0)), partly)
         return
-    whole = a + (b - a) // (lanes * most) * lanes * most
-    if whole > a:
-        f.loop(begin, i64(whole), lanes * most, [], full(most), once=True)
-    if whole < b:
-        vectors, rest_size = divmod(b - whole, lanes)
-        write(i64(whole), [None] * vectors + ([i64(rest_size)] if rest_size else []))
+    vector_end = a + (b - a) // (lanes * most) * lanes * most
+    if vector_end > a:
+        f.loop(begin, i64(vector_end), lanes * most, [], full(most), once=True)
+    if vector_end < b:
+        vectors, rest_size = divmod(b - vector_end, lanes)
+        write(i64(vector_end), [None] * vectors + ([i64(rest_size)] if rest_size else []))

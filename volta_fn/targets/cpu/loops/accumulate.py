@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from volta_fn import dtypes
 from volta_fn.codegen.loops.accumulate import BaseAccumulator
-from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of
 from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal
 
 State = tuple[Value, ...]
@@ -29,11 +29,11 @@ class Accumulator(BaseAccumulator[State]):
         zero = Value("i64", "0") if self.node.dtype.itemsize == 8 else Value(f"i{8 * self.node.dtype.itemsize}", "0")
         return (*first, self.f.splat(zero, lanes))
 
-    def step(self, state: State, x: Number, place: Number | None, count: Value | None) -> State:
+    def step(self, state: State, x: Number, index: Number | None, count: Value | None) -> State:
         """With another vector, of which the first `count` lanes are there."""
         if self.node.is_index:
-            assert place is not None
-            new = self._better(state, (*x.components, *place.components), in_order=True)
+            assert index is not None
+            new = self._better(state, (*x.components, *index.components), in_order=True)
         else:
             new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).components
         lanes = lanes_of(state[0].type)
@@ -67,7 +67,7 @@ class Accumulator(BaseAccumulator[State]):
     def _better(self, x: State, y: State, in_order: bool) -> State:
         """The better of two values; the earlier of equal ones, which is `x` if they come `in_order`. NaN is better than any number."""
         f, lanes = self.f, lanes_of(x[0].type)
-        (value, place), (other, there) = x, y
+        (value, index), (other, there) = x, y
         higher = self.node.reduction.step == "max"
         if self.dtype in dtypes.FLOATS:
             better = f.compare("fcmp ogt" if higher else "fcmp olt", other, value)
@@ -80,8 +80,8 @@ class Accumulator(BaseAccumulator[State]):
             better = f.compare(f"icmp {sign}{'gt' if higher else 'lt'}", other, value)
             same = f.compare("icmp eq", value, other)
         if not in_order:
-            better = f.binary("or", better, f.binary("and", same, f.compare("icmp slt", there, place)))
-        return f.select(better, other, value), f.select(better, there, place)
+            better = f.binary("or", better, f.binary("and", same, f.compare("icmp slt", there, index)))
+        return f.select(better, other, value), f.select(better, there, index)
 
 
 def mask_of(f: Function, count: Value, lanes: int) -> Value:
@@ -97,5 +97,4 @@ def _not(f: Function, x: Value, lanes: int) -> Value:
 def _lanes(f: Function, x: Value, start: int, lanes: int) -> Value:
     if lanes == 1:
         return f.let(element_of(x.type), f"extractelement {x}, {i64(start)}")
-    places = ", ".join(f"i32 {k}" for k in range(start, start + lanes))
-    return f.let(vector_of(element_of(x.type), lanes), f"shufflevector {x}, {x.type} poison, <{lanes} x i32> <{places}>")
+    return f.taken(x, range(start, start + lanes))

@@ -9,10 +9,10 @@ from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.loops.emit_values import Nest, Slot, VectorScope
+from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
-from volta_fn.targets.cpu.loops.schedule import Grid, Schedule
-from volta_fn.targets.cpu.loops.tiles import Tiles
+from volta_fn.targets.cpu.loops.schedule import Grid, LoopSchedule
+from volta_fn.targets.cpu.loops.tiles import TransposeTiles
 from volta_fn.targets.cpu.routine import Phase
 
 BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
@@ -22,7 +22,7 @@ BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
 Body = Callable[[Value, Value, Value], None]
 
 
-def write(nest: Nest, schedule: Schedule) -> Phase:
+def write(nest: LoopNest, schedule: LoopSchedule) -> Phase:
     """The phase of a kernel whose rows are independent tasks."""
     facts = schedule.facts
     nest = nest._replace(facts=facts, streams=facts.streams(schedule.axis))
@@ -35,7 +35,7 @@ def write(nest: Nest, schedule: Schedule) -> Phase:
         body = _by_columns(schedule, root)
     over_tasks(nest.f, schedule.cut, body)
     nest.f.finish()
-    return Phase(nest.f.name, schedule.cut.tasks, schedule.turn * facts.size(range(len(facts.kernel.sizes))))
+    return Phase(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * facts.size(range(len(facts.kernel.sizes))))
 
 
 def entry(module: Module, symbol: str) -> Function:
@@ -43,11 +43,11 @@ def entry(module: Module, symbol: str) -> Function:
     return Function(module, symbol, [Value("ptr", "%buffers"), BEGIN, END])
 
 
-def nest_of(f: Function, facts: KernelAnalysis) -> Nest:
+def nest_of(f: Function, facts: KernelAnalysis) -> LoopNest:
     """A kernel in an entry point: its inputs are the first buffers, and its outputs the next ones."""
     count = len(facts.kernel.inputs)
     pointers = [buffer(f, n) for n in range(count + len(facts.kernel.stores))]
-    return Nest(f, facts, pointers[:count], pointers[count:], {}, set())
+    return LoopNest(f, facts, pointers[:count], pointers[count:], {}, set())
 
 
 def buffer(f: Function, number: int) -> Value:
@@ -87,7 +87,7 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
     f.loop(BEGIN, END, 1, [], one)
 
 
-def _by_rows(schedule: Schedule, root: VectorScope) -> Body:
+def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Rows whose elements are the lanes."""
     facts, nest = schedule.facts, root.nest
     _make_slots(schedule, nest)
@@ -97,7 +97,7 @@ def _by_rows(schedule: Schedule, root: VectorScope) -> Body:
     return lambda number, start, stop: code.row(rows_in(root, rows, number))
 
 
-def _by_columns(schedule: Schedule, root: VectorScope) -> Body:
+def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Rows that are the lanes."""
     facts, nest, vectors = schedule.facts, root.nest, schedule.vectors
     _make_slots(schedule, nest)
@@ -109,20 +109,20 @@ def _by_columns(schedule: Schedule, root: VectorScope) -> Body:
         scope = rows_in(root, rows, number)
         scope.prepare(_first_targets(schedule), [*schedule.passes[0].stores, *schedule.passes[0].row_stores])
 
-        def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
-            code.columns(scope, segment, place, count, unroll)
+        def iteration(segment: Segment, offset: Value, count: Value | None, unroll: int) -> None:
+            code.columns(scope, segment, offset, count, unroll)
 
-        plain_walk(nest.f, vectors, start, stop, turn)
+        plain_walk(nest.f, vectors, start, stop, iteration)
 
     return body
 
 
-def _tiled(schedule: Schedule, root: VectorScope) -> Body:
+def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Loads and stores along different axes."""
     facts, nest, axis = schedule.facts, root.nest, schedule.axis
     assert schedule.crossing is not None
     other, loads = schedule.crossing
-    tiles = Tiles(facts, nest.f, axis, other, schedule.vectors.lanes, loads)
+    tiles = TransposeTiles(facts, nest.f, axis, other, schedule.vectors.lanes, loads)
     rows = tuple([a for a in range(facts.kernel.parallel) if a not in (axis, other)])
     root.prepare(_first_targets(schedule))
 
@@ -137,8 +137,8 @@ def _tiled(schedule: Schedule, root: VectorScope) -> Body:
 def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
     """Walk along the vectors' axis, carrying nothing."""
 
-    def turn(segment: Segment, place: Value, count: Value | None, unroll: int, _: States) -> States:
-        body(segment, place, count, unroll)
+    def iteration(segment: Segment, offset: Value, count: Value | None, unroll: int, _: States) -> States:
+        body(segment, offset, count, unroll)
         return []
 
     def loop(low: Value, high: Value, step: int, _: States, body: Callable[[Value, States], States]) -> States:
@@ -149,22 +149,22 @@ def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: C
         f.loop(low, high, step, [], once)
         return []
 
-    vectors.walk(f, start, stop, [], turn, loop)
+    vectors.walk(f, start, stop, [], iteration, loop)
 
 
-def _first_targets(schedule: Schedule) -> list[int]:
+def _first_targets(schedule: LoopSchedule) -> list[int]:
     """The nodes that the first pass needs."""
     first, kernel = schedule.passes[0], schedule.facts.kernel
     return [*first.targets(schedule.facts), *[kernel.stores[s].value for s in first.row_stores]]
 
 
-def _make_slots(schedule: Schedule, nest: Nest) -> None:
+def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
     """Room on the stack for what passes keep."""
     facts, axis = schedule.facts, schedule.axis
     inside = axis in facts.reduction_axes
     order = [*[a for a in facts.kernel.reduction_axes if a != axis], *([axis] if inside else [])]
-    place = row_major(tuple(map(along, order)), tuple([facts.kernel.sizes[a] for a in order]))
+    offset = row_major(tuple(map(along, order)), tuple([facts.kernel.sizes[a] for a in order]))
     unit = 1 if inside else schedule.vectors.lanes
     for n in [n for here in schedule.passes for n in here.keeps]:
         memory = nest.f.alloca(f"[{facts.kernel.nodes[n].dtype.itemsize} x i8]", facts.size(facts.reduction_axes) * unit)
-        nest.slots[n] = Slot(memory, place, unit)
+        nest.slots[n] = Slot(memory, offset, unit)

@@ -14,7 +14,7 @@ from volta_fn.codegen.loops.scope import Scope
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, Position
-from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, i64, lanes_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
 
 Key = tuple[str, int]
@@ -26,7 +26,7 @@ CHAINS = frozenset({"threefry2x32_word"})
 _AHEAD = 2048
 
 
-class Lane(NamedTuple):
+class VectorAxis(NamedTuple):
     """The axis that is a vector: how many lanes, and how many of them count (all, without `valid`)."""
 
     axis: int
@@ -38,11 +38,11 @@ class Slot(NamedTuple):
     """Memory of the code's own where a node's values are kept for the next pass, each at the place of its turn."""
 
     memory: Value
-    place: Affine
+    offset: Affine
     unit: int
 
 
-class Nest(NamedTuple):
+class LoopNest(NamedTuple):
     """What all scopes of a nest of loops share."""
 
     f: Function
@@ -59,36 +59,36 @@ class Nest(NamedTuple):
 class VectorScope(Scope[Value, Number]):
     """A scope of machine code, in which an axis may be a vector."""
 
-    def __init__(self, nest: Nest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: Lane | None) -> None:
+    def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: VectorAxis | None) -> None:
         super().__init__(nest.facts, parents, axes)
         self.nest = nest
         self.kept = nest.kept
         lanes = [parent.lane for parent in parents if parent.lane is not None]
-        self.lane: Lane | None = lane or (lanes[0] if lanes else None)
+        self.lane: VectorAxis | None = lane or (lanes[0] if lanes else None)
         #: Conditions of which it is known here whether they hold.
         self.decided: dict[Range, bool] = {}
         #: A place that is the same but for so many turns along the vectors' axis.
-        self.beside: tuple[VectorScope, int] | None = None
+        self.unrolled_from: tuple[VectorScope, int] | None = None
         self.spreads: dict[int, Number] = {}
         self.pointers: dict[Key, Value] = {}
         self.conditions: dict[Range, Value] = {}
         for parent in parents:
             self.decided.update(parent.decided)
 
-    def child(self, axes: Mapping[int, Value], lane: Lane | None = None, shared: Sequence[VectorScope] = ()) -> VectorScope:
+    def child(self, axes: Mapping[int, Value], lane: VectorAxis | None = None, shared: Sequence[VectorScope] = ()) -> VectorScope:
         """A place further in."""
         return VectorScope(self.nest, (self, *shared), axes, lane)
 
     def vectors(
-        self, lane: Lane, place: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[VectorScope | None] = ()
+        self, lane: VectorAxis, offset: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[VectorScope | None] = ()
     ) -> list[VectorScope]:
         """So many vectors, one after another along an axis, from a place on; each may share what another place has."""
         result: list[VectorScope] = []
         for k, other in enumerate(shared or [None] * count):
-            at = self.nest.f.plus(place, i64(k * lane.lanes))
+            at = self.nest.f.plus(offset, i64(k * lane.lanes))
             scope = self.child({lane.axis: at}, lane, () if other is None else (other,))
             scope.decided.update(decided)
-            scope.beside = (result[0], k * lane.lanes) if result else None
+            scope.unrolled_from = (result[0], k * lane.lanes) if result else None
             result.append(scope)
         return result
 
@@ -172,8 +172,8 @@ class VectorScope(Scope[Value, Number]):
             if not any(node.fill.bits):
                 return found
         fill = constant(f, node.fill.value, lanes)
-        parts = [f.select(holds, x, y) for x, y in zip(found.components, fill.components, strict=True)]
-        return Number(node.dtype, tuple(parts))
+        components = [f.select(holds, x, y) for x, y in zip(found.components, fill.components, strict=True)]
+        return Number(node.dtype, tuple(components))
 
     # indices and conditions
 
@@ -211,25 +211,25 @@ class VectorScope(Scope[Value, Number]):
     def pointer(self, key: Key) -> Value:
         """The address of a load's or store's or slot's element; of a vector, the first lane's."""
         if key not in self.pointers:
-            self.pointers[key] = self._pointer(key) if self.beside is None else self._pointer_beside(key, *self.beside)
+            self.pointers[key] = self._pointer(key) if self.unrolled_from is None else self._pointer_from(key, *self.unrolled_from)
         return self.pointers[key]
 
     def _pointer(self, key: Key) -> Value:
-        f, (base, place, size) = self.nest.f, self._memory(*key)
-        index, bound = i64(place.offset), self.axes
+        f, (base, offset, size) = self.nest.f, self._memory(*key)
+        index, bound = i64(offset.offset), self.axes
         if (known := self._known_pointer(key)) is not None:
             base, axes = known
             index, bound = i64(0), {a: v for a, v in self.axes.items() if a not in axes}
-        for axis, c in place.terms:
+        for axis, c in offset.terms:
             if axis in bound:
                 index = f.plus(index, f.times(bound[axis], c))
         return base if index.name == "0" else f.let("ptr", f"getelementptr [{size} x i8], {base}, {index}")
 
-    def _pointer_beside(self, key: Key, first: VectorScope, turns: int) -> Value:
+    def _pointer_from(self, key: Key, first: VectorScope, distance: int) -> Value:
         """The address at a known distance from another one, which costs nothing."""
         assert self.lane is not None
-        _, place, size = self._memory(*key)
-        step, base = coefficient(place, self.lane.axis) * turns, first.pointer(key)
+        _, offset, size = self._memory(*key)
+        step, base = coefficient(offset, self.lane.axis) * distance, first.pointer(key)
         return self.nest.f.let("ptr", f"getelementptr [{size} x i8], {base}, i64 {step}") if step else base
 
     def _known_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
@@ -247,7 +247,7 @@ class VectorScope(Scope[Value, Number]):
         if kind == "store":
             return nest.outputs[number], nest.facts.store_offsets[number], kernel.nodes[kernel.stores[number].value].dtype.itemsize
         slot = nest.slots[number]
-        return slot.memory, slot.place, slot.unit * kernel.nodes[number].dtype.itemsize
+        return slot.memory, slot.offset, slot.unit * kernel.nodes[number].dtype.itemsize
 
     def keep(self, number: int) -> None:
         """Store a node's value in its slot."""
@@ -256,11 +256,11 @@ class VectorScope(Scope[Value, Number]):
     def store(self, number: int) -> None:
         """Do a store."""
         facts = self.nest.facts
-        value, place = facts.kernel.stores[number].value, facts.store_offsets[number]
+        value, offset = facts.kernel.stores[number].value, facts.store_offsets[number]
         pointer = self.pointer(("store", number))
-        if self.is_vector(place.axes):
+        if self.is_vector(offset.axes):
             assert self.lane is not None
-            store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(place, self.lane.axis))
+            store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(offset, self.lane.axis))
         else:
             store(self.nest.f, self.number(value), pointer)
 
@@ -287,20 +287,20 @@ class VectorScope(Scope[Value, Number]):
                 self.condition(condition)
 
 
-def make_side_by_side(places: Sequence[VectorScope], number: int) -> None:
-    """Write a node's value in several places, which are the same but for the turns along the vectors' axis."""
-    nest = places[0].nest
+def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
+    """Write a node's value in several scopes, which are the same but for the turns along the vectors' axis."""
+    nest = scopes[0].nest
     node = nest.facts.kernel.nodes[number]
     chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.kept
-    if not chained or len(places) == 1 or not places[0].is_vector(nest.facts.depends[number]):
-        for place in places:
-            place.number(number)
+    if not chained or len(scopes) == 1 or not scopes[0].is_vector(nest.facts.depends[number]):
+        for scope in scopes:
+            scope.number(number)
         return
     assert isinstance(node, Apply)
-    read = [_joined(nest.f, [place.spread(i) for place in places]) for i in node.operands]
-    whole = apply(nest.f, node.op, read, node.dtype, dict(node.params))
-    for k, place in enumerate(places):
-        place.numbers[number] = _taken(nest.f, whole, range(k * place.lanes, (k + 1) * place.lanes))
+    read = [_joined(nest.f, [scope.spread(i) for scope in scopes]) for i in node.operands]
+    full = apply(nest.f, node.op, read, node.dtype, dict(node.params))
+    for k, scope in enumerate(scopes):
+        scope.numbers[number] = _taken(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
 
 
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:
@@ -312,25 +312,18 @@ def _joined(f: Function, numbers: Sequence[Number]) -> Number:
 
 
 def _pair(f: Function, x: Value, y: Value) -> Value:
-    count = 2 * lanes_of(x.type)
-    order = ", ".join(f"i32 {k}" for k in range(count))
-    return f.let(vector_of(element_of(x.type), count), f"shufflevector {x}, {y}, <{count} x i32> <{order}>")
+    return f.taken(x, range(2 * lanes_of(x.type)), y)
 
 
 def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
-    order = ", ".join(f"i32 {k}" for k in lanes)
-    types = [vector_of(element_of(v.type), len(lanes)) for v in x.components]
-    places = [
-        f.let(t, f"shufflevector {v}, {v.type} poison, <{len(lanes)} x i32> <{order}>") for t, v in zip(types, x.components, strict=True)
-    ]
-    return Number(x.dtype, tuple(places))
+    return Number(x.dtype, tuple([f.taken(v, lanes) for v in x.components]))
 
 
 def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
     """Have the cache fetch what lies so many bytes ahead, if it is anywhere."""
-    place = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
+    offset = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    f.run("llvm.prefetch.p0", place, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))
+    f.run("llvm.prefetch.p0", offset, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))
 
 
 def reversed_lanes(f: Function, x: Number) -> Number:

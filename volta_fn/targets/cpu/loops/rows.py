@@ -16,7 +16,7 @@ from volta_fn.compiler.ir.index import Range
 from volta_fn.runtime.llvm.index_arith import greatest, least, rounded_down
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.loops.accumulate import Accumulator, State
-from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, VectorScope, make_side_by_side
+from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorAxis, VectorScope, emit_unrolled
 from volta_fn.targets.cpu.scalars import Number, position
 
 #: Turns after which a sum begins anew, so that long sums are sums of short ones.
@@ -67,17 +67,17 @@ class Vectors(NamedTuple):
                 rest = segment.end % wide  # or nothing: where the axis is cut, it is cut into multiples of `wide`
             middle = high if rest == 0 else f.plus(low, rounded_down(f, size, wide))
 
-            def turn(i: Value, states: States, segment: Segment = segment) -> States:
+            def iteration(i: Value, states: States, segment: Segment = segment) -> States:
                 return body(segment, i, None, self.unroll, states)
 
             if f.known(size) is None or f.known(f.minus(middle, low)):
-                carried = loop(low, middle, wide, carried, turn)
+                carried = loop(low, middle, wide, carried, iteration)
             if rest == 0:
                 continue
-            whole = self.lanes == 1 or (rest is not None and rest % self.lanes == 0)
+            full = self.lanes == 1 or (rest is not None and rest % self.lanes == 0)
 
-            def last(i: Value, states: States, segment: Segment = segment, high: Value = high, whole: bool = whole) -> States:
-                count = None if whole else least(f, f.minus(high, i), i64(self.lanes))
+            def last(i: Value, states: States, segment: Segment = segment, high: Value = high, full: bool = full) -> States:
+                count = None if full else least(f, f.minus(high, i), i64(self.lanes))
                 return body(segment, i, count, 1, states)
 
             if n is not None and rest is not None and rest <= self.lanes:
@@ -90,7 +90,7 @@ class Vectors(NamedTuple):
 class RowCode:
     """Writes the passes over a row, or over rows side by side."""
 
-    def __init__(self, nest: Nest, passes: Sequence[Pass], vectors: Vectors) -> None:
+    def __init__(self, nest: LoopNest, passes: Sequence[Pass], vectors: Vectors) -> None:
         #: From where to where inner axes go, where that is not all of them.
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
@@ -113,20 +113,20 @@ class RowCode:
 
     def row(self, scope: VectorScope) -> None:
         """All passes over one row."""
-        places = self._residents(scope) if self.resident else []
+        scopes = self._residents(scope) if self.resident else []
         for here in self.passes:
             for number in here.row_stores:
                 scope.store(number)
             if not here.has_iterations:
                 continue
-            scope.prepare(here.targets(self.facts), here.stores, () if places else here.keeps)
+            scope.prepare(here.targets(self.facts), here.stores, () if scopes else here.keeps)
             accumulators = self.accumulators(here)
-            if places:
-                states = [[state] for state in self._at_once(here, accumulators, places)]
+            if scopes:
+                states = [[state] for state in self._at_once(here, accumulators, scopes)]
             else:
                 first = [a.start(self.vectors.lanes) for a in accumulators]
-                turns = self._nested(here, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
-                states = [[s[k] for s in turns] for k in range(len(accumulators))]
+                iterations = self._nested(here, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
+                states = [[s[k] for s in iterations] for k in range(len(accumulators))]
                 self.nest.kept.update(here.keeps)
             for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
                 scope.numbers[number] = accumulator.result(accumulator.across(accumulator.merged(state)))
@@ -136,26 +136,26 @@ class RowCode:
         """The vectors of a short row."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
         size = self.facts.kernel.sizes[axis]
-        places = []
+        scopes = []
         for start in range(0, size, lanes):
             count = None if start + lanes <= size else i64(size - start)
-            place = scope.child({axis: i64(start)}, Lane(axis, lanes, count))
-            place.decided.update(self.vectors.segments[0].decided)
-            places.append(place)
-        return places
+            inner = scope.child({axis: i64(start)}, VectorAxis(axis, lanes, count))
+            inner.decided.update(self.vectors.segments[0].decided)
+            scopes.append(inner)
+        return scopes
 
-    def _at_once(self, here: Pass, accumulators: list[Accumulator], places: list[VectorScope]) -> list[State]:
+    def _at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> list[State]:
         """A pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
-        parts = [self._step(here, accumulators, place, first) for place in places]
-        self._stored(here, places)
-        return [a.merged([part[k] for part in parts]) for k, a in enumerate(accumulators)]
+        partials = [self._step(here, accumulators, inner, first) for inner in scopes]
+        self._stored(here, scopes)
+        return [a.merged([partial[k] for partial in partials]) for k, a in enumerate(accumulators)]
 
     # columns
 
-    def columns(self, scope: VectorScope, segment: Segment, place: Value, count: Value | None, unroll: int) -> list[VectorScope]:
+    def columns(self, scope: VectorScope, segment: Segment, position: Value, count: Value | None, unroll: int) -> list[VectorScope]:
         """All passes over some vectors of rows, which it returns."""
-        columns = scope.vectors(Lane(self.vectors.axis, self.vectors.lanes, count), place, unroll, segment.decided)
+        columns = scope.vectors(VectorAxis(self.vectors.axis, self.vectors.lanes, count), position, unroll, segment.decided)
         self.side_by_side(scope, columns)
         return columns
 
@@ -170,9 +170,9 @@ class RowCode:
             for column in columns:
                 column.prepare(here.targets(self.facts), here.stores, here.keeps)
             first = [a.start(self.vectors.lanes) for a in accumulators]
-            turns = self._nested(here, accumulators, scope, columns, self.loops, [first] * len(columns))
+            iterations = self._nested(here, accumulators, scope, columns, self.loops, [first] * len(columns))
             self.nest.kept.update(here.keeps)
-            for column, states in zip(columns, turns, strict=True):
+            for column, states in zip(columns, iterations, strict=True):
                 for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
                     column.numbers[number] = accumulator.result(state)
         self.nest.kept.clear()
@@ -191,23 +191,23 @@ class RowCode:
         """The loops over the inner axes, in which the vectors' axis is the last."""
         if not axes:
             if columns or not self.inside:
-                return self._turn(here, accumulators, columns, states)
+                return self._iteration(here, accumulators, columns, states)
             return self._along(here, accumulators, scope, states)
         axis, *rest = axes
 
         def body(i: Value, carried: States) -> States:
             inner = scope.child({axis: i})
-            beside = [column.child({}, shared=(inner,)) for column in columns]
-            for one, column in zip(beside, columns, strict=True):
-                one.beside = (beside[0], column.beside[1]) if column.beside else None
+            inner_columns = [column.child({}, shared=(inner,)) for column in columns]
+            for one, column in zip(inner_columns, columns, strict=True):
+                one.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
             if rest or self.inside:
                 inner.prepare(here.targets(self.facts), here.stores, here.keeps)
-                for column in beside:
+                for column in inner_columns:
                     column.prepare(here.targets(self.facts), here.stores, here.keeps)
-            return self._nested(here, accumulators, inner, beside, rest, carried)
+            return self._nested(here, accumulators, inner, inner_columns, rest, carried)
 
         low, high = self._bounds(axis)
-        return self._turns(accumulators, low, high, 1, states, body)
+        return self._blocked_loop(accumulators, low, high, 1, states, body)
 
     def _bounds(self, axis: int) -> tuple[Value, Value]:
         return self.bounds.get(axis, (i64(0), i64(self.facts.kernel.sizes[axis])))
@@ -216,53 +216,53 @@ class RowCode:
         """The loop over the elements of a row by vectors."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
-        def body(segment: Segment, place: Value, count: Value | None, unroll: int, carried: States) -> States:
-            turns = scope.vectors(Lane(axis, lanes, count), place, unroll, segment.decided)
-            return [*self._turn(here, accumulators, turns, carried[:unroll]), *carried[unroll:]]
+        def body(segment: Segment, position: Value, count: Value | None, unroll: int, carried: States) -> States:
+            iterations = scope.vectors(VectorAxis(axis, lanes, count), position, unroll, segment.decided)
+            return [*self._iteration(here, accumulators, iterations, carried[:unroll]), *carried[unroll:]]
 
-        def loop(low: Value, high: Value, step: int, carried: States, turn: Callable[[Value, States], States]) -> States:
-            return self._turns(accumulators, low, high, step, carried, turn)
+        def loop(low: Value, high: Value, step: int, carried: States, iteration: Callable[[Value, States], States]) -> States:
+            return self._blocked_loop(accumulators, low, high, step, carried, iteration)
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
 
-    def _turn(self, here: Pass, accumulators: list[Accumulator], turns: list[VectorScope], states: States) -> States:
+    def _iteration(self, here: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
         """What is done in one turn, by every vector."""
-        for number in turns[0].needed(here.targets(self.facts)):  # node by node, so that vectors take turns
-            make_side_by_side(turns, number)
-        new = [self._step(here, accumulators, turn, state) for turn, state in zip(turns, states, strict=True)]
-        self._stored(here, turns)
+        for number in iterations[0].needed(here.targets(self.facts)):  # node by node, so that vectors take turns
+            emit_unrolled(iterations, number)
+        new = [self._step(here, accumulators, iteration, state) for iteration, state in zip(iterations, states, strict=True)]
+        self._stored(here, iterations)
         for number in here.keeps:
-            for turn in turns:
-                turn.keep(number)
+            for iteration in iterations:
+                iteration.keep(number)
         return new
 
-    def _step(self, here: Pass, accumulators: list[Accumulator], turn: VectorScope, states: list[State]) -> list[State]:
+    def _step(self, here: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State]) -> list[State]:
         """The reductions with what one vector adds to them."""
         new = []
         for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
-            x = turn.spread(self.facts.reduces[number].operand)
-            place = self._place(accumulator, turn) if accumulator.node.is_index else None
-            new.append(accumulator.step(state, x, place, turn.count if self.inside else None))
+            x = iteration.spread(self.facts.reduces[number].operand)
+            position = self._index_in_row(accumulator, iteration) if accumulator.node.is_index else None
+            new.append(accumulator.step(state, x, position, iteration.count if self.inside else None))
         return new
 
-    def _place(self, accumulator: Accumulator, turn: VectorScope) -> Number:
+    def _index_in_row(self, accumulator: Accumulator, iteration: VectorScope) -> Number:
         number = self.facts.row_number
-        return position(self.f, turn.affine(number), coefficient(number, self.vectors.axis), accumulator.node.dtype, turn.lanes)
+        return position(self.f, iteration.affine(number), coefficient(number, self.vectors.axis), accumulator.node.dtype, iteration.lanes)
 
-    def _stored(self, here: Pass, turns: Sequence[VectorScope]) -> None:
-        self._do_stores(here.stores, turns)
+    def _stored(self, here: Pass, iterations: Sequence[VectorScope]) -> None:
+        self._do_stores(here.stores, iterations)
 
-    def _do_stores(self, stores: Sequence[int], turns: Sequence[VectorScope]) -> None:
+    def _do_stores(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
         """Stores by every vector."""
         if not stores:
             return
-        for number in turns[0].needed([self.facts.kernel.stores[s].value for s in stores]):
-            make_side_by_side(turns, number)
+        for number in iterations[0].needed([self.facts.kernel.stores[s].value for s in stores]):
+            emit_unrolled(iterations, number)
         for s in stores:
-            for turn in turns:
-                turn.store(s)
+            for iteration in iterations:
+                iteration.store(s)
 
-    def _turns(
+    def _blocked_loop(
         self,
         accumulators: list[Accumulator],
         low: Value,

@@ -52,14 +52,14 @@ class Grid(NamedTuple):
         return -(-self.rows // self.rows_per_task) * self.chunks
 
 
-class Schedule(NamedTuple):
+class LoopSchedule(NamedTuple):
     """What has been decided for a kernel."""
 
     facts: KernelAnalysis
     vectors: Vectors
     passes: list[Pass]
     #: Nanoseconds for one turn of all axes.
-    turn: float
+    iteration_cost: float
     #: The axis along which some loads lie side by side, where that is another one, and those loads.
     crossing: tuple[int, list[int]] | None
     #: The tasks, if rows are not cut.
@@ -71,7 +71,7 @@ class Schedule(NamedTuple):
         return self.vectors.axis
 
 
-def schedule_of(facts: KernelAnalysis) -> Schedule:
+def schedule_of(facts: KernelAnalysis) -> LoopSchedule:
     """The schedule of a kernel that has axes."""
     axis = _vector_axis(facts)
     if axis in facts.parallel_axes and any(axis not in facts.depends[n] for n in facts.reduces):
@@ -85,19 +85,22 @@ def schedule_of(facts: KernelAnalysis) -> Schedule:
     if kept * facts.size(facts.reduction_axes) * (1 if axis in facts.reduction_axes else lanes) > _STACK:
         passes = passes_of(facts, keeping=False)
     vectors = Vectors(axis, lanes, _unroll(facts, axis, lanes, passes), segments)
-    found, turn = crossing(facts, axis, lanes), turn_cost(facts)
-    return Schedule(facts, vectors, passes, turn, found, _cut(facts, vectors, found, turn))
+    found, iteration_cost = crossing(facts, axis, lanes), iteration_cost_of(facts)
+    return LoopSchedule(facts, vectors, passes, iteration_cost, found, _cut(facts, vectors, found, iteration_cost))
 
 
-def _cut(facts: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, turn: float) -> Grid:
+def _cut(facts: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, iteration_cost: float) -> Grid:
     """The tasks: rows, columns, or strips of tiles."""
     sizes, axis = facts.kernel.sizes, vectors.axis
     if axis in facts.reduction_axes:
-        return grid(facts.size(facts.parallel_axes), 1, 1, turn * facts.size(facts.reduction_axes))
+        return grid(facts.size(facts.parallel_axes), 1, 1, iteration_cost * facts.size(facts.reduction_axes))
     if found is not None:
-        return grid(facts.size(facts.parallel_axes - {axis, found[0]}), sizes[found[0]], BLOCK, turn * sizes[axis])
+        return grid(facts.size(facts.parallel_axes - {axis, found[0]}), sizes[found[0]], BLOCK, iteration_cost * sizes[axis])
     return grid(
-        facts.size(facts.parallel_axes - {axis}), sizes[axis], vectors.lanes * vectors.unroll, turn * facts.size(facts.reduction_axes)
+        facts.size(facts.parallel_axes - {axis}),
+        sizes[axis],
+        vectors.lanes * vectors.unroll,
+        iteration_cost * facts.size(facts.reduction_axes),
     )
 
 
@@ -110,20 +113,20 @@ def lanes_of(facts: KernelAnalysis) -> int:
 def _vector_axis(facts: KernelAnalysis) -> int:
     """The axis along which most elements lie side by side in memory, stores counting more."""
     sizes = facts.kernel.sizes
-    places = [(1.0, p) for p in facts.load_offsets.values()] + [(1.5, p) for p in facts.store_offsets]
+    offsets = [(1.0, p) for p in facts.load_offsets.values()] + [(1.5, p) for p in facts.store_offsets]
     lanes = lanes_of(facts)
 
     def score(axis: int) -> tuple[float, int]:
         vectors = -(-sizes[axis] // lanes)
         filled = sizes[axis] / (vectors * lanes)
-        total = sum(weight * _ease(place, axis) for weight, place in places)
+        total = sum(weight * _ease(offset, axis) for weight, offset in offsets)
         return round(total * filled - (1e-3 if segments_of(facts, axis) is None else 0.0), 6), axis
 
     return max(range(len(sizes)), key=score)
 
 
-def _ease(place: Affine, axis: int) -> float:
-    c = abs(coefficient(place, axis))
+def _ease(offset: Affine, axis: int) -> float:
+    c = abs(coefficient(offset, axis))
     return 1.0 if c == 1 else 0.5 if c == 0 else 0.1 if c <= 4 else 0.0
 
 
@@ -164,18 +167,18 @@ def _unroll(facts: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) ->
     return wanted
 
 
-def turn_cost(facts: KernelAnalysis) -> float:
+def iteration_cost_of(facts: KernelAnalysis) -> float:
     """About how many nanoseconds one turn of all axes takes."""
     total = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()])
-    turns = facts.size(range(len(facts.kernel.sizes)))
+    iterations = facts.size(range(len(facts.kernel.sizes)))
     moved = sum(facts.size(p.axes) * facts.kernel.nodes[n].dtype.itemsize for n, p in facts.load_offsets.items())
     moved += sum(b.size * b.dtype.itemsize for b in facts.kernel.outputs)
-    return total + moved / turns / _BANDWIDTH + 0.02
+    return total + moved / iterations / _BANDWIDTH + 0.02
 
 
-def grid(count: int, size: int, unit: int, turn: float) -> Grid:
+def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
     """Tasks over `count` rows of `size` turns of so many nanoseconds each; chunks are multiples of `unit`."""
-    wanted = max(1.0, GRAIN / turn)
+    wanted = max(1.0, GRAIN / iteration_cost)
     if size <= 1.5 * wanted or size <= unit:
         return Grid(count, max(1, min(count, int(wanted / size))), size, size)
     return Grid(count, 1, size, max(unit, int(wanted) // unit * unit))

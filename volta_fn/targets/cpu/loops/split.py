@@ -20,9 +20,9 @@ from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import rounded_down
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, write
-from volta_fn.targets.cpu.loops.emit_values import Lane, Nest, Slot, VectorScope
+from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorAxis, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment
-from volta_fn.targets.cpu.loops.schedule import GRAIN, Grid, Schedule, grid, schedule_of
+from volta_fn.targets.cpu.loops.schedule import GRAIN, Grid, LoopSchedule, grid, schedule_of
 from volta_fn.targets.cpu.routine import Phase, Routine
 from volta_fn.targets.cpu.scalars import load, store
 
@@ -33,16 +33,16 @@ _FEW = 16
 _TOGETHER = 4
 
 
-def is_split(schedule: Schedule) -> bool:
+def is_split(schedule: LoopSchedule) -> bool:
     """Whether rows are to be cut: there is much to do in few tasks, and all of it in one pass."""
     facts = schedule.facts
     once = facts.passes == 2 and not schedule.passes[1].has_iterations
     found = any(reduce.is_index for reduce in facts.reduces.values())
     few = schedule.cut.tasks < _FEW or is_wide(schedule)
-    return once and not found and few and schedule.turn * facts.size(range(len(facts.kernel.sizes))) > 3 * GRAIN
+    return once and not found and few and schedule.iteration_cost * facts.size(range(len(facts.kernel.sizes))) > 3 * GRAIN
 
 
-def is_wide(schedule: Schedule) -> bool:
+def is_wide(schedule: LoopSchedule) -> bool:
     """Whether the columns of one long matrix are so many that its rows should be read as wholes."""
     facts, axis = schedule.facts, schedule.axis
     sizes = facts.kernel.sizes
@@ -57,7 +57,7 @@ def is_wide(schedule: Schedule) -> bool:
 class Split:
     """The two phases of a schedule."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: LoopSchedule) -> None:
         self.schedule = schedule
         self.facts: KernelAnalysis = schedule.facts
         kernel = self.facts.kernel
@@ -70,9 +70,9 @@ class Split:
         rest = self.facts.size(self.facts.reduction_axes) // kernel.sizes[self.axis]
         unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
         if self.inside:
-            self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, schedule.turn * rest)
+            self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, schedule.iteration_cost * rest)
         else:
-            self.cut = grid(1, kernel.sizes[self.axis], unit, schedule.turn * rest * self.rows)
+            self.cut = grid(1, kernel.sizes[self.axis], unit, schedule.iteration_cost * rest * self.rows)
         self.row_number: Affine = row_major(tuple(map(along, self.order)), tuple([kernel.sizes[a] for a in self.order]))
         #: Where in the workspace the parts of every reduction are.
         self.offsets: dict[int, int] = {}
@@ -110,8 +110,8 @@ class Split:
             for n, node in self.facts.reduces.items():
                 size = node.dtype.itemsize
                 index = f.times(chunk, self.rows * size)
-                place = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
-                nest.slots[n] = Slot(place, self.row_number, 1)
+                position = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
+                nest.slots[n] = Slot(position, self.row_number, 1)
             if is_wide(schedule):
                 self.streamed(code, root, start, stop)
             elif self.inside:
@@ -124,8 +124,8 @@ class Split:
 
         over_tasks(f, self.cut, body)
         f.finish()
-        turns = self.facts.size(range(len(self.facts.kernel.sizes)))
-        return Phase(f.name, self.cut.tasks, schedule.turn * turns)
+        iterations = self.facts.size(range(len(self.facts.kernel.sizes)))
+        return Phase(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
 
     def columns(self, code: RowCode, root: VectorScope) -> None:
         """A chunk of all rows, which are the lanes."""
@@ -136,12 +136,12 @@ class Split:
             scope = rows_in(root, others, number)
             scope.prepare(here.targets(self.facts), here.stores)
 
-            def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
-                for column in code.columns(scope, segment, place, count, unroll):
+            def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
+                for column in code.columns(scope, segment, position, count, unroll):
                     for n in here.reduces:
                         store(root.nest.f, column.number(n), column.pointer(("slot", n)), count=column.count)
 
-            plain_walk(root.nest.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), turn)
+            plain_walk(root.nest.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), iteration)
             return []
 
         root.nest.f.loop(i64(0), i64(self.facts.size(others)), 1, [], row, once=True)
@@ -163,13 +163,13 @@ class Split:
         """Begin sums."""
         here, vectors = code.passes[0], self.schedule.vectors
 
-        def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
-            for column in scope.vectors(Lane(vectors.axis, vectors.lanes, count), place, unroll, segment.decided):
+        def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
+            for column in scope.vectors(VectorAxis(vectors.axis, vectors.lanes, count), position, unroll, segment.decided):
                 for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
                     start = accumulator.result(accumulator.start(vectors.lanes))
                     store(code.f, start, column.pointer(("slot", n)), count=count)
 
-        self.walk(code, turn)
+        self.walk(code, iteration)
 
     def added(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> list[Value]:
         """Add some rows to the sums."""
@@ -178,21 +178,21 @@ class Split:
         for row in rows:
             row.prepare(here.targets(self.facts), here.stores)
 
-        def turn(segment: Segment, place: Value, count: Value | None, unroll: int) -> None:
-            lane = Lane(vectors.axis, vectors.lanes, count)
-            columns = scope.vectors(lane, place, unroll, segment.decided)
-            turns = [row.vectors(lane, place, unroll, segment.decided, columns) for row in rows]
+        def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
+            lane = VectorAxis(vectors.axis, vectors.lanes, count)
+            columns = scope.vectors(lane, position, unroll, segment.decided)
+            iterations = [row.vectors(lane, position, unroll, segment.decided, columns) for row in rows]
             for k, column in enumerate(columns):
                 for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
-                    found = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in turns])
+                    found = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in iterations])
                     pointer = column.pointer(("slot", n))
                     old = load(f, accumulator.node.dtype, pointer, vectors.lanes, count=count).components
                     store(f, accumulator.result(accumulator.merge(old, found)), pointer, count=count)
                 for s in here.stores:
-                    for t in turns:
+                    for t in iterations:
                         t[k].store(s)
 
-        self.walk(code, turn)
+        self.walk(code, iteration)
         return []
 
     # rows
@@ -205,9 +205,9 @@ class Split:
         facts = facts if facts.kernel.sizes else KernelAnalysis(replace(facts.kernel, sizes=(1,), parallel=1))
         count = len(self.facts.kernel.inputs)
         memory = self.memory(f)
-        parts = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.facts.reduces]
-        inputs = [*[buffer(f, n) for n in range(count)], *parts]
-        return write(Nest(f, facts, inputs, [buffer(f, count + s) for s in numbers], {}, set()), schedule_of(facts))
+        addresses = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.facts.reduces]
+        inputs = [*[buffer(f, n) for n in range(count)], *addresses]
+        return write(LoopNest(f, facts, inputs, [buffer(f, count + s) for s in numbers], {}, set()), schedule_of(facts))
 
     def combining(self) -> tuple[Kernel, list[int]]:
         """The kernel of the second phase: its inputs are the old ones and the parts of every reduction. Also the stores that it does."""
@@ -217,14 +217,14 @@ class Split:
         needed = closure(old, targets, self.facts.reduces)
         for k, (n, node) in enumerate(self.facts.reduces.items()):
             if n in targets or any(n in operands(old.nodes[m]) for m in needed):
-                nodes.new[n] = nodes.add(replace(node, operand=nodes.add(self.part(node.dtype, len(old.inputs) + k))))
+                nodes.new[n] = nodes.add(replace(node, operand=nodes.add(self.chunk_result(node.dtype, len(old.inputs) + k))))
         nodes.copy(targets)
         buffers = [Buffer(self.rows * self.cut.chunks, node.dtype) for node in self.facts.reduces.values()]
         stores = tuple([replace(old.stores[s], value=nodes.new[old.stores[s].value]) for s in numbers])
         sizes = (*old.sizes[: old.parallel], self.cut.chunks)
         return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes.nodes), stores), numbers
 
-    def part(self, dtype: np.dtype, number: int) -> Load:
+    def chunk_result(self, dtype: np.dtype, number: int) -> Load:
         """What a chunk gave."""
         index = (along(self.facts.kernel.parallel), self.row_number)
         return Load(dtype, number, (self.cut.chunks, self.rows), index, (), Constant.of(0, dtype))

@@ -14,7 +14,7 @@ from volta_fn.codegen.loops.transpose import crossing_loads
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Value, i64, lanes_of, vector_of
-from volta_fn.targets.cpu.loops.emit_values import Lane, VectorScope, fetch_ahead
+from volta_fn.targets.cpu.loops.emit_values import VectorAxis, VectorScope, fetch_ahead
 from volta_fn.targets.cpu.scalars import Number
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
@@ -33,7 +33,7 @@ def crossing(facts: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[in
     return found
 
 
-class Tiles:
+class TransposeTiles:
     """Writes blocks of tiles over two axes of a kernel without inner axes."""
 
     def __init__(self, facts: KernelAnalysis, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
@@ -56,9 +56,9 @@ class Tiles:
             end = least(f, f.plus(first, i64(BLOCK)), i64(size))
 
             def across(u: Value, _: list[Value]) -> list[Value]:
-                wide = i64(self.lanes) if self.is_whole else least(f, i64(self.lanes), f.minus(stop, u))
+                wide = i64(self.lanes) if self.is_full else least(f, i64(self.lanes), f.minus(stop, u))
                 f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), once=True)
-                f.loop(i64(0), wide, 1, [], lambda i, _: self.line(scope, u, i, first, end), once=True)
+                f.loop(i64(0), wide, 1, [], lambda i, _: self.work_row(scope, u, i, first, end), once=True)
                 return []
 
             f.loop(start, stop, self.lanes, [], across, once=True)
@@ -67,7 +67,7 @@ class Tiles:
         f.loop(i64(0), i64(size), BLOCK, [], block, once=True)
 
     @property
-    def is_whole(self) -> bool:
+    def is_full(self) -> bool:
         """Whether all tiles are full."""
         sizes = self.facts.kernel.sizes
         return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
@@ -75,30 +75,30 @@ class Tiles:
     def tile(self, scope: VectorScope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> list[Value]:
         """Load one tile, of which some may lie beyond the ends."""
         f, column = self.f, self.f.divided(self.f.minus(v, first), self.lanes)[0]
-        if self.is_whole:
+        if self.is_full:
             return self.staged(scope, u, None, v, None, column)
         high = least(f, i64(self.lanes), f.minus(end, v))
         full = f.compare("icmp eq", f.plus(wide, high), i64(2 * self.lanes))
         f.branch(full, lambda: self.staged(scope, u, None, v, None, column), lambda: self.staged(scope, u, wide, v, high, column))
         return []
 
-    def line(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> list[Value]:
+    def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> list[Value]:
         """Work on what lies along the vectors' axis in a block of tiles, at one turn of the other axis."""
         f = self.f
         outside = scope.child({self.other: f.plus(u, i)})
         outside.prepare([store.value for store in self.facts.kernel.stores], range(len(self.facts.kernel.stores)))
 
-        def turn(v: Value, _: list[Value]) -> list[Value]:
-            count = None if self.is_whole else least(f, i64(self.lanes), f.minus(end, v))
-            place = outside.child({self.axis: v}, Lane(self.axis, self.lanes, count))
+        def iteration(v: Value, _: list[Value]) -> list[Value]:
+            count = None if self.is_full else least(f, i64(self.lanes), f.minus(end, v))
+            inside = outside.child({self.axis: v}, VectorAxis(self.axis, self.lanes, count))
             column = f.divided(f.minus(v, first), self.lanes)[0]
             for number, tiles in self.tiles.items():
-                place.numbers[number] = self.taken(number, tiles, f.plus(f.times(i, self.columns), column))
+                inside.numbers[number] = self.taken(number, tiles, f.plus(f.times(i, self.columns), column))
             for s in range(len(self.facts.kernel.stores)):
-                place.store(s)
+                inside.store(s)
             return []
 
-        f.loop(first, end, self.lanes, [], turn, once=True)
+        f.loop(first, end, self.lanes, [], iteration, once=True)
         return []
 
     def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> list[Value]:
@@ -109,32 +109,32 @@ class Tiles:
                 count = wide
                 if wide is not None and high is not None:
                     count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
-                row = scope.child({self.other: u, self.axis: self.f.plus(v, i64(k))}, Lane(self.other, self.lanes, count))
+                row = scope.child({self.other: u, self.axis: self.f.plus(v, i64(k))}, VectorAxis(self.other, self.lanes, count))
                 rows.append(row.number(number).components)
                 fetch_ahead(self.f, row.pointer(("load", number)), self.facts.kernel.nodes[number].dtype.itemsize * self.lanes)
             type_ = vector_of(_tile_element(self.facts.kernel.nodes[number].dtype), self.lanes)
-            for part, columns in enumerate(zip(*rows, strict=True)):
-                self.put(number, part, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
+            for component, columns in enumerate(zip(*rows, strict=True)):
+                self.put(number, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
         return []
 
-    def put(self, number: int, part: int, vectors: Sequence[Value], column: Value) -> None:
+    def put(self, number: int, component: int, vectors: Sequence[Value], column: Value) -> None:
         """Write a tile to the stack."""
         tiles, type_ = self.tiles.setdefault(number, []), vectors[0].type
-        if part == len(tiles):
+        if component == len(tiles):
             tiles.append(self.f.alloca(type_, self.lanes * self.columns))
         for k, vector in enumerate(vectors):
-            place = self.f.plus(i64(k * self.columns), column)
-            self.f.store(vector, self.f.at(tiles[part], type_, place), _align(type_))
+            slot = self.f.plus(i64(k * self.columns), column)
+            self.f.store(vector, self.f.at(tiles[component], type_, slot), _align(type_))
 
     def taken(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
         """A row of a tile on the stack."""
         dtype = self.facts.kernel.nodes[number].dtype
-        parts = []
+        components = []
         for tile in tiles:
             type_ = vector_of(_tile_element(dtype), self.lanes)
             x = self.f.load(type_, self.f.at(tile, type_, i), _align(type_))
-            parts.append(self.f.cast("trunc", x, vector_of("i1", self.lanes)) if dtype.kind == "b" else x)
-        return Number(dtype, tuple(parts))
+            components.append(self.f.cast("trunc", x, vector_of("i1", self.lanes)) if dtype.kind == "b" else x)
+        return Number(dtype, tuple(components))
 
 
 def _tile_element(dtype: np.dtype) -> str:
@@ -160,6 +160,6 @@ def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
     return result
 
 
-def _shuffled(f: Function, a: Value, b: Value, places: Sequence[int]) -> Value:
-    mask = ", ".join(f"i32 {p}" for p in places)
-    return f.let(a.type, f"shufflevector {a}, {b}, <{len(places)} x i32> <{mask}>")
+def _shuffled(f: Function, a: Value, b: Value, order: Sequence[int]) -> Value:
+    mask = ", ".join(f"i32 {p}" for p in order)
+    return f.let(a.type, f"shufflevector {a}, {b}, <{len(order)} x i32> <{mask}>")

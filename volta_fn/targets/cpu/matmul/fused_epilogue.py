@@ -15,7 +15,7 @@ from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.loops.emit import buffer, rows_in
-from volta_fn.targets.cpu.loops.emit_values import Nest, VectorScope
+from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
 from volta_fn.targets.cpu.loops.passes import passes_of
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
 from volta_fn.targets.cpu.loops.schedule import lanes_of
@@ -88,7 +88,7 @@ class Fused:
         facts = KernelAnalysis(kernel)
         first = len(self.contraction.kernel.inputs)
         loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
-        nest = Nest(f, facts, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())
+        nest = LoopNest(f, facts, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())
         root = VectorScope(nest, (), {}, None)
         targets = [store.value for store in kernel.stores]
         root.prepare(targets)

@@ -45,23 +45,23 @@ def sort_by_ballots(shader: Shader, tile: Tile, keys: list[str], values: list[st
     step = digit_bits(shader.module.facts)
     with shader.loop(bits, 0, step) as shift:
         digits = [shader.let("u32", f"({rank(key)} >> {shift}) & {(1 << step) - 1}u") for key in keys]
-        places = places_by_digit(shader, tile, digits, step)
+        positions = positions_by_digit(shader, tile, digits, step)
         for variables in (keys, values):
-            exchange(shader, tile, places, numbers, variables)
+            exchange(shader, tile, positions, numbers, variables)
 
 
-def exchange(shader: Shader, tile: Tile, places: list[str], numbers: list[str], variables: list[str]) -> None:
+def exchange(shader: Shader, tile: Tile, positions: list[str], numbers: list[str], variables: list[str]) -> None:
     """Every element to its place; then everyone takes the elements of these numbers."""
     shader.workgroup("scratch", "u32", tile.size)
-    for place, variable in zip(places, variables, strict=True):
-        shader.line(f"scratch[{place}] = {variable};")
+    for position, variable in zip(positions, variables, strict=True):
+        shader.line(f"scratch[{position}] = {variable};")
     shader.line("workgroupBarrier();")
     for number, variable in zip(numbers, variables, strict=True):
         shader.line(f"{variable} = scratch[{number}];")
     shader.line("workgroupBarrier();")
 
 
-def places_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, bases: str = "") -> list[str]:
+def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, bases: str = "") -> list[str]:
     """Where the elements go in the tile. From the array `bases`, if there is one, is taken off where each digit begins there."""
     lanes, buckets = lanes_of(shader.module.facts), 1 << bits
     pairs = -(-tile.invocations // (2 * lanes))
@@ -80,13 +80,13 @@ def places_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, ba
     return [shader.let("u32", f"{count} + {rank}") for count, rank in zip(counts, ranks, strict=True)]
 
 
-def _rank(shader: Shader, digit: str, bits: int, cell: str, shift: str, nobody: int) -> str:
+def _rank(shader: Shader, digit: str, bits: int, cell: str, shift: str, unused: int) -> str:
     """How many elements of the same digit come before one in its subgroup's part of the tile."""
     lane = shader.builtin("subgroup_invocation_id")
     same = shader.let("u32", f"{_same_digit(shader, bits)}({digit})")
     before = shader.let("u32", f"countOneBits({same} & ((1u << {lane}) - 1u))")
     # Who is not the first adds to a word that nobody reads, so that there is no branch.
-    at = shader.let("u32", f"select({nobody}u + {lane}, {cell}, {before} == 0u)")
+    at = shader.let("u32", f"select({unused}u + {lane}, {cell}, {before} == 0u)")
     earlier = shader.let("u32", f"(atomicAdd(&counts[{at}], countOneBits({same}) << {shift}) >> {shift}) & 0xffffu")
     return shader.let("u32", f"subgroupShuffle({earlier}, firstTrailingBit({same})) + {before}")
 
@@ -94,11 +94,11 @@ def _rank(shader: Shader, digit: str, bits: int, cell: str, shift: str, nobody: 
 def _same_digit(shader: Shader, bits: int) -> str:
     """The function that gives, as bits, the invocations of the subgroup that have the same digit."""
     everyone = (1 << lanes_of(shader.module.facts)) - 1
-    lines = [f"fn same_digit(digit: u32) -> u32 {{\n  var same = {everyone}u;"]
+    statements = [f"fn same_digit(digit: u32) -> u32 {{\n  var same = {everyone}u;"]
     for k in range(bits):
-        lines.append(f"  let mine{k} = (digit & {1 << k}u) != 0u;\n  let those{k} = subgroupBallot(mine{k}).x;")
-        lines.append(f"  same &= select(~those{k}, those{k}, mine{k});")
-    return shader.helper("same_digit", "\n".join([*lines, "  return same;\n}"]))
+        statements.append(f"  let mine{k} = (digit & {1 << k}u) != 0u;\n  let those{k} = subgroupBallot(mine{k}).x;")
+        statements.append(f"  same &= select(~those{k}, those{k}, mine{k});")
+    return shader.helper("same_digit", "\n".join([*statements, "  return same;\n}"]))
 
 
 def _sum_counts(shader: Shader, tile: Tile, pairs: int, buckets: int, bases: str) -> None:

@@ -66,12 +66,12 @@ def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str,
         with shader.block("else" if near > 1 else ""):
             at = shader.let("u32", f"{shader.local} ^ ({mask})")
             for k, key in enumerate(partners):
-                place = shader.let("u32", f"{k * tile.invocations}u + {shader.local}")
-                shader.line(f"scratch[{cell(place)}] = {key};")
+                slot = shader.let("u32", f"{k * tile.invocations}u + {shader.local}")
+                shader.line(f"scratch[{cell(slot)}] = {key};")
             shader.line("workgroupBarrier();")
             for k, other in enumerate(others):
-                place = shader.let("u32", f"{k * tile.invocations}u + {at}")
-                shader.line(f"{other} = scratch[{cell(place)}];")
+                slot = shader.let("u32", f"{k * tile.invocations}u + {at}")
+                shader.line(f"{other} = scratch[{cell(slot)}];")
             shader.line("workgroupBarrier();")
     for key, other in zip(keys, others, strict=True):
         shader.line(f"{key} = select(max({key}, {other}), min({key}, {other}), {lower});")

@@ -35,14 +35,14 @@ def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -
     """
     sizes, *strides = loops
     in_bytes = [tuple([s * itemsize for s in steps]) for steps in strides[:2]]
-    whole, *steps = merged((*sizes, itemsize), *[(*s, 1) for s in in_bytes], *[(*s, 0) for s in strides[2:]])
-    runs = bool(whole) and [s[-1] for s in steps] == [1, 1] + [0] * len(steps[2:])
-    outer = len(whole) - runs
-    run = math.prod(whole[outer:])
+    merged_sizes, *steps = merged((*sizes, itemsize), *[(*s, 1) for s in in_bytes], *[(*s, 0) for s in strides[2:]])
+    runs = bool(merged_sizes) and [s[-1] for s in steps] == [1, 1] + [0] * len(steps[2:])
+    outer = len(merged_sizes) - runs
+    run = math.prod(merged_sizes[outer:])
     distances = (run, *steps[0][:outer], *steps[1][:outer], *[itemsize * o for o in others])
     unit = next(u for u in _DTYPES if not any(n % u for n in distances))
     moved = [(*[n // unit for n in s[:outer]], 1) for s in steps[:2]]
-    return unit, ((*whole[:outer], run // unit), *moved, *[(*s[:outer], 0) for s in steps[2:]])
+    return unit, ((*merged_sizes[:outer], run // unit), *moved, *[(*s[:outer], 0) for s in steps[2:]])
 
 
 def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool = False) -> Array:
@@ -107,8 +107,8 @@ def fill(shader: Shader, target: Array, count: int, element: Callable[[str], Num
         return for_each(shader, count, lambda i: target.store(i, element(i)))
 
     def four(number: str) -> None:
-        places = [shader.let("u32", f"min({number} * 4u + {k}u, {count - 1}u)") for k in range(4)]
-        target.store4(number, [element(place) for place in places])
+        positions = [shader.let("u32", f"min({number} * 4u + {k}u, {count - 1}u)") for k in range(4)]
+        target.store4(number, [element(position) for position in positions])
 
     return for_each(shader, -(-count // 4), four)
 
@@ -119,12 +119,12 @@ def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Ca
         return fill(shader, target, count, lambda i: element(i)[0])
     each = TOGETHER if count >= MANY else 1
     first = shader.let("u32", f"{shader.group} * {shader.invocations * each}u + {shader.local}")
-    places = [shader.let("u32", plus(first, f"{k * shader.invocations}u" if k else "0u")) for k in range(each)]
+    positions = [shader.let("u32", plus(first, f"{k * shader.invocations}u" if k else "0u")) for k in range(each)]
     # All are on their way together: what is loaded does not wait for what is stored.
-    values = [element(shader.let("u32", f"min({place}, {count - 1}u)")) for place in places]
-    for place, value in zip(places, values, strict=True):
-        with shader.block(f"if ({place} < {count}u)"):
-            store_unit(target, unit, place, value)
+    values = [element(shader.let("u32", f"min({position}, {count - 1}u)")) for position in positions]
+    for position, value in zip(positions, values, strict=True):
+        with shader.block(f"if ({position} < {count}u)"):
+            store_unit(target, unit, position, value)
     return shader.dispatch(-(-count // (shader.invocations * each)))
 
 

@@ -27,7 +27,7 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader, convert
 
 _UINT32 = np.dtype(np.uint32)
 
-_OPERAND, _RESULT, _TOTALS, _PLACES = range(4)
+_OPERAND, _RESULT, _TOTALS, _POSITIONS = range(4)
 
 #: From this size on contiguous rows are cut into tiles, of so many elements for each invocation; of rows of many tiles, of more.
 _LONG = 256
@@ -39,8 +39,8 @@ _FEW_TILES = 1024
 
 #: Lines are cut until there is work for so many invocations; a part has at least so many elements.
 _ENOUGH = 1 << 14
-_PART = 32
-_MOST_PARTS = 256
+_CHUNK = 32
+_MOST_CHUNKS = 256
 
 #: Elements of a line that an invocation goes along in a dispatch, at most.
 _STRETCH = 1 << 15
@@ -60,34 +60,34 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Ta
         return _Tiles(scan, facts).routine()
     if one_by_one and scan.size > _STRETCH:
         return _stretches(scan, facts)
-    return _lines(scan, 1 if one_by_one else _parts(scan), facts)
+    return _scan_rows(scan, 1 if one_by_one else _chunk_count(scan), facts)
 
 
 # lines
 
 
-def _parts(scan: Scan) -> int:
+def _chunk_count(scan: Scan) -> int:
     """Into how many parts lines are cut."""
-    return max(1, min(_ENOUGH // scan.lines, scan.size // _PART, _MOST_PARTS), -(-scan.size // _STRETCH))
+    return max(1, min(_ENOUGH // scan.row_count, scan.size // _CHUNK, _MOST_CHUNKS), -(-scan.size // _STRETCH))
 
 
-def _lines(scan: Scan, parts: int, facts: TargetCapabilities) -> Routine:
+def _scan_rows(scan: Scan, chunks: int, facts: TargetCapabilities) -> Routine:
     """The routine that goes along lines, each in so many parts."""
-    length = -(-scan.size // parts)
-    return _Lines(scan, length, -(-scan.size // length), facts).routine()
+    length = -(-scan.size // chunks)
+    return _RowScan(scan, length, -(-scan.size // length), facts).routine()
 
 
-class _Lines:
+class _RowScan:
     """Lines in parts of a length, with an invocation for each: the sums of all parts but the last, and then the results."""
 
-    def __init__(self, scan: Scan, length: int, parts: int, facts: TargetCapabilities) -> None:
-        self.scan, self.length, self.parts, self.facts = scan, length, parts, facts
+    def __init__(self, scan: Scan, length: int, chunks: int, facts: TargetCapabilities) -> None:
+        self.scan, self.length, self.chunks, self.facts = scan, length, chunks, facts
 
     def routine(self) -> Routine:
         """Both dispatches; one if lines are whole."""
-        if self.parts == 1:
+        if self.chunks == 1:
             return Routine((self.results(),))
-        return Routine((self.sums(), self.results()), (self.scan.lines * (self.parts - 1) * self.scan.dtype.itemsize,))
+        return Routine((self.sums(), self.results()), (self.scan.row_count * (self.chunks - 1) * self.scan.dtype.itemsize,))
 
     def sums(self) -> Dispatch:
         """What the parts have in total, `[part, line]`."""
@@ -99,19 +99,19 @@ class _Lines:
             self._along(shader, index, lambda at: accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype)))
             totals.store(index, total)
 
-        return for_each(shader, scan.lines * (self.parts - 1), reduce)
+        return for_each(shader, scan.row_count * (self.chunks - 1), reduce)
 
     def results(self) -> Dispatch:
         """Each part from the totals of those before it on."""
         scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
         source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
-        totals = shader.buffer(_TOTALS, scan.dtype) if self.parts > 1 else None
+        totals = shader.buffer(_TOTALS, scan.dtype) if self.chunks > 1 else None
 
         def write(index: str) -> None:
             total = variable(shader, scan.neutral())
             if totals:
-                with shader.loop(quotient(index, scan.lines)) as earlier:
-                    at = shader.let("u32", plus(times(earlier, scan.lines), remainder(index, scan.lines)))
+                with shader.loop(quotient(index, scan.row_count)) as earlier:
+                    at = shader.let("u32", plus(times(earlier, scan.row_count), remainder(index, scan.row_count)))
                     accumulate(shader, scan, total, totals.load(at))
 
             def step(at: str) -> None:
@@ -120,15 +120,15 @@ class _Lines:
 
             self._along(shader, index, step)
 
-        return for_each(shader, scan.lines * self.parts, write)
+        return for_each(shader, scan.row_count * self.chunks, write)
 
     def _along(self, shader: Shader, index: str, body: Callable[[str], None]) -> None:
         """Do the body for the places of a part of a line."""
         scan = self.scan
-        line, part = shader.let("u32", remainder(index, scan.lines)), shader.let("u32", quotient(index, scan.lines))
-        first = shader.let("u32", times(part, self.length))
+        row, chunk = shader.let("u32", remainder(index, scan.row_count)), shader.let("u32", quotient(index, scan.row_count))
+        first = shader.let("u32", times(chunk, self.length))
         with shader.loop(f"min({first} + {self.length}u, {scan.size}u)", first) as i:
-            body(shader.let("u32", scan.place(line, i)))
+            body(shader.let("u32", scan.offset(row, i)))
 
 
 # stretches
@@ -140,23 +140,23 @@ def _stretches(scan: Scan, facts: TargetCapabilities) -> Routine:
     def stretch(*, first: bool) -> Dispatch:
         shader = Shader(facts, INVOCATIONS)
         source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
-        totals, places = shader.buffer(_TOTALS, scan.dtype, written=True), shader.buffer(_PLACES, _UINT32, written=True)
+        totals, positions = shader.buffer(_TOTALS, scan.dtype, written=True), shader.buffer(_POSITIONS, _UINT32, written=True)
 
-        def along(line: str) -> None:
-            total = variable(shader, scan.neutral() if first else totals.load(line))
-            start = "0u" if first else shader.let("u32", places.load(line).text)
+        def along(row: str) -> None:
+            total = variable(shader, scan.neutral() if first else totals.load(row))
+            start = "0u" if first else shader.let("u32", positions.load(row).text)
             end = shader.let("u32", f"min({start} + {_STRETCH}u, {scan.size}u)")
             with shader.loop(end, start) as i:
-                at = shader.let("u32", scan.place(line, i))
+                at = shader.let("u32", scan.offset(row, i))
                 accumulate(shader, scan, total, convert(shader, source.load(at), scan.dtype))
                 target.store(at, convert(shader, total, scan.stored))
-            totals.store(line, total)
-            places.store(line, Number(_UINT32, end))
+            totals.store(row, total)
+            positions.store(row, Number(_UINT32, end))
 
-        return for_each(shader, scan.lines, along)
+        return for_each(shader, scan.row_count, along)
 
     count = -(-scan.size // _STRETCH)
-    return Routine((stretch(first=True), *[stretch(first=False)] * (count - 1)), (scan.lines * scan.dtype.itemsize, scan.lines * 4))
+    return Routine((stretch(first=True), *[stretch(first=False)] * (count - 1)), (scan.row_count * scan.dtype.itemsize, scan.row_count * 4))
 
 
 # tiles
@@ -193,11 +193,11 @@ class _Tiles:
         start = plus(times(remainder(tile, self.tiles), self.tile), times(shader.local, 4))
         return shader, source, row, [shader.let("u32", f"{start} + {4 * k * self.invocations}u") for k in range(self.each // 4)]
 
-    def _read(self, shader: Shader, source: Array, row: str, places: list[str]) -> list[list[Number]]:
+    def _read(self, shader: Shader, source: Array, row: str, positions: list[str]) -> list[list[Number]]:
         """An invocation's fours of elements, as they come; behind the row's end what changes nothing."""
         found: list[list[Number]] = []
         neutral = self.scan.neutral()
-        for i in places:
+        for i in positions:
             read = [variable(shader, neutral) for _ in range(4)]
             if self.in_fours:
                 with shader.block(f"if ({i} < {self.scan.size}u)"):
@@ -206,7 +206,7 @@ class _Tiles:
             else:
                 for n, x in enumerate(read):
                     with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
-                        self._set(shader, [x], [source.load(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")))])
+                        self._set(shader, [x], [source.load(shader.let("u32", self.scan.offset(row, f"({i} + {n}u)")))])
             found.append(read)
         return found
 
@@ -227,7 +227,7 @@ class _Tiles:
         else:
             for n, x in enumerate(four):
                 with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
-                    target.store(shader.let("u32", self.scan.place(row, f"({i} + {n}u)")), x)
+                    target.store(shader.let("u32", self.scan.offset(row, f"({i} + {n}u)")), x)
 
     def _sums(self, shader: Shader, numbers: list[Number]) -> list[Number]:
         """The numbers scanned."""
@@ -238,12 +238,12 @@ class _Tiles:
 
     def _sum(self) -> Dispatch:
         """The total of every tile."""
-        shader, source, row, places = self._begin(Shader.group)
+        shader, source, row, positions = self._begin(Shader.group)
         totals = shader.buffer(_TOTALS, self.scan.dtype, written=True)
-        fours = self._read(shader, source, row, places)
-        _, (whole,) = scan_group(shader, self.scan, self._sums(shader, [x for four in fours for x in four])[-1:])
+        fours = self._read(shader, source, row, positions)
+        _, (group_total,) = scan_group(shader, self.scan, self._sums(shader, [x for four in fours for x in four])[-1:])
         with shader.block(f"if ({shader.local} == 0u)"):
-            totals.store(shader.group, whole)
+            totals.store(shader.group, group_total)
         return shader.dispatch(self.scan.rows * self.tiles)
 
     def _scan_totals(self) -> Dispatch:
@@ -255,38 +255,38 @@ class _Tiles:
         with shader.loop(self.tiles, 0, self.invocations * _EACH) as start:
             first = shader.let("u32", f"{start} + {shader.local} * {_EACH}u")
             numbers = [shader.let("u32", f"{first} + {k}u") for k in range(_EACH)]
-            places = [shader.let("u32", plus(times(shader.group, self.tiles), i)) for i in numbers]
+            positions = [shader.let("u32", plus(times(shader.group, self.tiles), i)) for i in numbers]
             read = [variable(shader, scan.neutral()) for _ in numbers]
-            for i, at, x in zip(numbers, places, read, strict=True):
+            for i, at, x in zip(numbers, positions, read, strict=True):
                 with shader.block(f"if ({i} < {self.tiles}u)"):
                     shader.line(f"{x.text} = {totals.load(at).text};")
             sums = self._sums(shader, read)
-            (before,), (whole,) = scan_group(shader, scan, sums[-1:])
+            (before,), (group_total,) = scan_group(shader, scan, sums[-1:])
             before = scan.combine(shader, carried, before)
             earlier = [before, *[scan.combine(shader, before, x) for x in sums[:-1]]]
-            for i, at, x in zip(numbers, places, earlier, strict=True):
+            for i, at, x in zip(numbers, positions, earlier, strict=True):
                 with shader.block(f"if ({i} < {self.tiles}u)"):
                     totals.store(at, x)
-            accumulate(shader, scan, carried, whole)
+            accumulate(shader, scan, carried, group_total)
         return shader.dispatch(scan.rows)
 
     def _scan(self) -> Dispatch:
         """Every tile, given what came before. The last one comes first: of what was read before, its elements are likely still at hand."""
         scan, count = self.scan, self.scan.rows * self.tiles
         number = f"({count - 1}u - {Shader.group})"
-        shader, source, row, places = self._begin(number)
+        shader, source, row, positions = self._begin(number)
         target = shader.buffer(_RESULT, scan.stored, written=True, size=self.elements)
-        sums = [self._sums(shader, four) for four in self._read(shader, source, row, places)]
+        sums = [self._sums(shader, four) for four in self._read(shader, source, row, positions)]
         earlier = [self._earlier(shader, number)] if self.few and self.tiles > 1 else []
-        befores, wholes = scan_group(shader, scan, [*[four[-1] for four in sums], *earlier])
+        befores, group_totals = scan_group(shader, scan, [*[four[-1] for four in sums], *earlier])
         if self.tiles == 1:
             carried = scan.neutral()
         else:
-            carried = wholes[-1] if self.few else shader.buffer(_TOTALS, scan.dtype).load(number)
-        for i, four, before, whole in zip(places, sums, befores, wholes, strict=False):
+            carried = group_totals[-1] if self.few else shader.buffer(_TOTALS, scan.dtype).load(number)
+        for i, four, before, group_total in zip(positions, sums, befores, group_totals, strict=False):
             start = scan.combine(shader, carried, before)
             self._write(shader, target, row, i, [scan.combine(shader, start, x) for x in four])
-            carried = scan.combine(shader, carried, whole)
+            carried = scan.combine(shader, carried, group_total)
         return shader.dispatch(count)
 
     def _earlier(self, shader: Shader, number: str) -> Number:

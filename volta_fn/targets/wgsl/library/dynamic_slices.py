@@ -59,9 +59,9 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     if not operand.size:
         return Routine(())
     size, itemsize = operand.size * operand.dtype.itemsize, operand.dtype.itemsize
-    whole = copy(Shader(facts, INVOCATIONS), 0, len(avals), size)
+    copied = copy(Shader(facts, INVOCATIONS), 0, len(avals), size)
     if not update.size:
-        return Routine((whole,))
+        return Routine((copied,))
     corner = _Corner(operand, starts, update.shape, 2, len(avals) + 1, facts)
     loops = (update.shape, row_major(update.shape), row_major(operand.shape))
     unit, (sizes, _, theirs) = in_units(itemsize, loops, corner.strides)
@@ -75,7 +75,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
         store_unit(target, unit, shader.let("u32", at), load_unit(source, unit, index))
 
     done = for_each(shader, update.size * itemsize // unit, move)
-    return Routine((whole, *corner.dispatches, done), corner.workspaces)
+    return Routine((copied, *corner.dispatches, done), corner.workspaces)
 
 
 class _Corner:
@@ -100,13 +100,13 @@ class _Corner:
         ]
         self._workspace = workspace
         self._facts = facts
-        self._parts = 0
+        self._partial_sums = 0
         self.dispatches: tuple[Dispatch, ...] = ()
         if len(self._starts) + first + 1 > facts.buffers:
             each = facts.buffers - 1
             groups = [self._starts[k : k + each] for k in range(0, len(self._starts), each)]
-            self._parts = len(groups)
-            self.dispatches = tuple([self._part(group, k) for k, group in enumerate(groups)])
+            self._partial_sums = len(groups)
+            self.dispatches = tuple([self._partial_sum(group, k) for k, group in enumerate(groups)])
 
     @property
     def strides(self) -> list[int]:
@@ -116,24 +116,24 @@ class _Corner:
     @property
     def workspaces(self) -> tuple[int, ...]:
         """What the dispatches write."""
-        return (4 * self._parts,) if self._parts else ()
+        return (4 * self._partial_sums,) if self._partial_sums else ()
 
-    def _part(self, starts: Sequence[tuple[int, np.dtype, int, int]], part: int) -> Dispatch:
+    def _partial_sum(self, starts: Sequence[tuple[int, np.dtype, int, int]], number: int) -> Dispatch:
         shader = Shader(self._facts, 1)
         found = shader.buffer(self._workspace, _UINT32, written=True)
-        shader.line(f"{found.name}[{part}] = {self._sum(shader, starts)};")
+        shader.line(f"{found.name}[{number}] = {self._sum(shader, starts)};")
         return shader.dispatch(1)
 
     @staticmethod
     def _sum(shader: Shader, starts: Sequence[tuple[int, np.dtype, int, int]]) -> str:
-        places = [times(Integers(shader, number, dtype).within("0u", limit)[0], stride) for number, dtype, limit, stride in starts]
-        return plus(*places)
+        terms = [times(Integers(shader, number, dtype).within("0u", limit)[0], stride) for number, dtype, limit, stride in starts]
+        return plus(*terms)
 
     def offset(self, shader: Shader, itemsize: int, unit: int) -> str:
         """The number of the block's first unit."""
-        if self._parts:
+        if self._partial_sums:
             found = shader.buffer(self._workspace, _UINT32)
-            total = plus(*[f"{found.name}[{k}]" for k in range(self._parts)])
+            total = plus(*[f"{found.name}[{k}]" for k in range(self._partial_sums)])
         else:
             total = self._sum(shader, self._starts)
         scaled = times(total, itemsize // unit) if itemsize >= unit else f"({total} / {unit // itemsize}u)"

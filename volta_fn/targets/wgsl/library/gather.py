@@ -33,9 +33,9 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Target
     value = default_fill(dtype) if params["fill_value"] is None else params["fill_value"]
 
     def element(index: str) -> Unit:
-        place = shader.coordinates(index, sizes)
-        start = start_of(shader, starts, vectors, shader.named("u32", dotted(place, steps)))
-        within = dotted(place, theirs)
+        position = shader.coordinates(index, sizes)
+        start = start_of(shader, starts, vectors, shader.named("u32", dotted(position, steps)))
+        within = dotted(position, theirs)
         if itemsize >= unit:
             at = plus(f"{start.offset} * {itemsize // unit}u", within)
         else:
@@ -50,7 +50,7 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
     """Loops over an array that holds windows: sizes, strides in it, strides in the operand, steps of the window's number."""
     sizes, strides = layout.batch
     batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, row_major(sizes), strict=True)]
-    inside = [(n, here, there, 0) for part in (layout.lead, layout.rest) for n, here, there in zip(*part, strict=True)]
+    inside = [(n, here, there, 0) for dims in (layout.lead, layout.rest) for n, here, there in zip(*dims, strict=True)]
     loops = sorted([*batch, *inside], key=lambda loop: -loop[1])
     columns = tuple(zip(*loops, strict=True))
     return columns or ((), (), (), ())

@@ -42,9 +42,9 @@ class KeyWord(NamedTuple):
 
 def key_words(dtype: np.dtype) -> list[KeyWord]:
     """All words of the keys of a dtype."""
-    part = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
-    step, words = max(1, part.itemsize // 4), max(1, dtype.itemsize // 4)
-    return [KeyWord(part, words, first, lower) for first in range(0, words, step) for lower in (False, True)[:step]]
+    component = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    step, words = max(1, component.itemsize // 4), max(1, dtype.itemsize // 4)
+    return [KeyWord(component, words, first, lower) for first in range(0, words, step) for lower in (False, True)[:step]]
 
 
 def storage(dtype: np.dtype) -> np.dtype:

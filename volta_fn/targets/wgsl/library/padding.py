@@ -29,15 +29,15 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCap
     def element(index: str) -> Number:
         if source is None:
             return between.load("0u")
-        places, inside = [], []
+        positions, inside = [], []
         at_all = shader.coordinates(index, result.shape)
         for at, size, (low, _, interior) in zip(at_all, operand.shape, params["padding_config"], strict=True):
             # Less than zero is very much, which is outside, too.
-            place, step = shader.let("u32", f"{at} + {-low % 2**32}u"), interior + 1
-            inside.append(f"{place} <= {(size - 1) * step}u" + (f" && {place} % {step}u == 0u" if interior else ""))
-            places.append(quotient(place, step))
+            position, step = shader.let("u32", f"{at} + {-low % 2**32}u"), interior + 1
+            inside.append(f"{position} <= {(size - 1) * step}u" + (f" && {position} % {step}u == 0u" if interior else ""))
+            positions.append(quotient(position, step))
         there = shader.let("bool", " && ".join(inside) or "true")
-        x = source.load(shader.let("u32", f"select(0u, {dotted(places, row_major(operand.shape))}, {there})"))
+        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, row_major(operand.shape))}, {there})"))
         return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {there})"))
 
     return Routine((fill(shader, target, result.size, element),))

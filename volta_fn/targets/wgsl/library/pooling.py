@@ -18,7 +18,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import reduction_of
 from volta_fn.dtypes import accumulator
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill, result_array
-from volta_fn.targets.wgsl.library.windows import element_count, over_taps, over_windows, turns, window_count
+from volta_fn.targets.wgsl.library.windows import element_count, iterations_of, over_taps, over_windows, window_count
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combine_indexed, constant, convert, supports
 
@@ -42,7 +42,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
     count = window_count(windows)
     if not count:
         return Routine(())
-    if not supports(reduction.step, (dtype, dtype), {}, facts) or _AT_ONCE * turns(windows) > facts.iterations:
+    if not supports(reduction.step, (dtype, dtype), {}, facts) or _AT_ONCE * iterations_of(windows) > facts.iterations:
         return None
     shader = Shader(facts, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
@@ -51,8 +51,8 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
         start = constant(dtype, reduction.start(dtype))
         total = Number(dtype, shader.var(start.type, start.text))
 
-        def add(place: str) -> None:
-            value = combine(shader, reduction, total, convert(shader, source.load(place), dtype))
+        def add(element: str) -> None:
+            value = combine(shader, reduction, total, convert(shader, source.load(element), dtype))
             shader.line(f"{total.text} = {value.text};")
 
         over_taps(shader, windows, number, add)
@@ -67,7 +67,7 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], f
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
     windows = windows_of(operand.shape, params)
-    return windows if _AT_ONCE * turns(windows) <= facts.iterations else None
+    return windows if _AT_ONCE * iterations_of(windows) <= facts.iterations else None
 
 
 def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
@@ -76,8 +76,8 @@ def _winner(shader: Shader, windows: Windows, operand: Array, select: str, numbe
     zero = constant(operand.dtype, 0)
     best = Number(operand.dtype, shader.var(zero.type, zero.text))
 
-    def meet(place: str) -> None:
-        here = (operand.load(place), Number(_UINT32, shader.let("u32", place)))
+    def meet(element: str) -> None:
+        here = (operand.load(element), Number(_UINT32, shader.let("u32", element)))
         value, where = combine_indexed(shader, reduction_of("reduce_max" if select == "ge" else "reduce_min"), (best, at), here)
         first = f"{at.text} == {_NONE}u"
         taken = shader.let("u32", f"select({where.text}, {here[1].text}, {first})")
@@ -150,8 +150,8 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
         return Routine((sums,))
     finder = Shader(facts, INVOCATIONS)
     values = finder.buffer(1, operand.dtype)
-    places = finder.buffer(3, _UINT32, written=True)
-    found = fill(finder, places, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))
+    elements = finder.buffer(3, _UINT32, written=True)
+    found = fill(finder, elements, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))
     return Routine((found, sums), (4 * count,))
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
-from volta_fn.targets.wgsl.library.ballot_sort import digit_bits, exchange, lanes_of, numbers_in_tile, places_by_digit
+from volta_fn.targets.wgsl.library.ballot_sort import digit_bits, exchange, lanes_of, numbers_in_tile, positions_by_digit
 from volta_fn.targets.wgsl.library.small_sort import SHORT, sort_short
-from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
+from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, SortWord, Write, variables
 from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread
 from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Shader
@@ -48,7 +48,7 @@ def sort_rows(sorting: Sorting, facts: TargetCapabilities, workspaces: Workspace
 class _Pass(NamedTuple):
     """A pass: by which bits of a word, from which buffers (None: the operands) to which, of keys and of values."""
 
-    word: Word
+    word: SortWord
     first: int
     bits: int
     fresh: bool
@@ -149,36 +149,36 @@ class _Long:
             shader.line(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&found[{digit}], 1u); }}")
         shader.line("workgroupBarrier();")
         with shader.block(f"if ({mine})"):
-            at = self._place(shader, step, row, shader.local)
+            at = self._count_offset(shader, step, row, shader.local)
             shader.line(f"{counts.name}[{at}] = atomicLoad(&found[{shader.local}]);")
         return shader.dispatch(self.sorting.rows * self.tiles)
 
-    def _place(self, shader: Shader, step: _Pass, row: str, digit: str) -> str:
+    def _count_offset(self, shader: Shader, step: _Pass, row: str, digit: str) -> str:
         """Where this tile's count of a digit is."""
         lists = plus(times(row, step.buckets), digit)
         return plus(times(lists, self.tiles), remainder(shader.group, self.tiles))
 
     def _sum(self, step: _Pass, counted: tuple[int, int]) -> Dispatch:
         """Make of the counts of each digit the sums of those in the tiles before; and their totals."""
-        part = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
-        shader = Shader(self.facts, part.invocations)
+        counts_tile = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
+        shader = Shader(self.facts, counts_tile.invocations)
         counts, totals = (shader.buffer(number, _UINT32, written=True) for number in counted)
         before = shader.var("u32", "0u")
-        with shader.loop(self.tiles, 0, part.size) as start:
-            tiles = [shader.let("u32", f"{start} + {shader.local} + {k * part.invocations}u") for k in range(part.each)]
-            places = [shader.let("u32", f"{shader.group} * {self.tiles}u + min({tile}, {self.tiles - 1}u)") for tile in tiles]
-            found = [shader.let("u32", f"{counts.name}[{place}]") for place in places]
+        with shader.loop(self.tiles, 0, counts_tile.size) as start:
+            tiles = [shader.let("u32", f"{start} + {shader.local} + {k * counts_tile.invocations}u") for k in range(counts_tile.each)]
+            positions = [shader.let("u32", f"{shader.group} * {self.tiles}u + min({tile}, {self.tiles - 1}u)") for tile in tiles]
+            found = [shader.let("u32", f"{counts.name}[{position}]") for position in positions]
             sums = [shader.var("u32", f"select(0u, {count}, {tile} < {self.tiles}u)") for count, tile in zip(found, tiles, strict=True)]
-            collect(shader, part, sums)
+            collect(shader, counts_tile, sums)
             of_all = exclusive(shader, " + ".join(sums))
             total = shader.var("u32", f"{before} + {of_all}.x")
             for count in sums:
                 shader.line(f"{total} += {count};")
                 shader.line(f"{count} = {total} - {count};")
             shader.line(f"{before} += {of_all}.y;")
-            spread(shader, part, sums)
-            for tile, place, count in zip(tiles, places, sums, strict=True):
-                shader.line(f"if ({tile} < {self.tiles}u) {{ {counts.name}[{place}] = {count}; }}")
+            spread(shader, counts_tile, sums)
+            for tile, position, count in zip(tiles, positions, sums, strict=True):
+                shader.line(f"if ({tile} < {self.tiles}u) {{ {counts.name}[{position}] = {count}; }}")
         with shader.block(f"if ({shader.local} == 0u)"):
             shader.line(f"{totals.name}[{shader.group}] = {before};")
         return shader.dispatch(self.sorting.rows * step.buckets)
@@ -190,9 +190,9 @@ class _Long:
         read = self._reader(shader, step, values_too=valued)
         keys, values = variables(shader, self.tile.each), variables(shader, self.tile.each if valued else 0)
         numbers = [shader.let("u32", f"{shader.local} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
-        places = [shader.let("u32", f"{first} + {i}") for i in (numbers_in_tile(shader, self.tile) if self.ballots else numbers)]
-        for k, (key, value) in enumerate([read(row, self._within(shader, place)) for place in places]):
-            shader.line(f"{keys[k]} = select({LAST}, {key}, {places[k]} < {size}u);")
+        positions = [shader.let("u32", f"{first} + {i}") for i in (numbers_in_tile(shader, self.tile) if self.ballots else numbers)]
+        for k, (key, value) in enumerate([read(row, self._within(shader, position)) for position in positions]):
+            shader.line(f"{keys[k]} = select({LAST}, {key}, {positions[k]} < {size}u);")
             if valued:
                 shader.line(f"{values[k]} = {value};")
         if counted is None:
@@ -204,16 +204,16 @@ class _Long:
         write = self._writer(shader, step)
         for k, key in enumerate(keys):
             with shader.block(f"if ({first} + {numbers[k]} < {size}u)"):
-                place = shader.let("u32", f"bases[{self._digit(step, key)}] + {numbers[k]}")
-                write(row, place, key, values[k] if valued else "0u")
+                position = shader.let("u32", f"bases[{self._digit(step, key)}] + {numbers[k]}")
+                write(row, position, key, values[k] if valued else "0u")
         return shader.dispatch(self.sorting.rows * self.tiles)
 
     def _sort_by_ballots(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
         """Sort the tile, and make of `bases` where its elements go: the first of each digit takes its place in the tile off."""
         digits = [shader.let("u32", self._digit(step, key)) for key in keys]
-        places = places_by_digit(shader, self.tile, digits, step.bits, "bases")
+        positions = positions_by_digit(shader, self.tile, digits, step.bits, "bases")
         for some in (keys, values) if values else (keys,):
-            exchange(shader, self.tile, places, numbers, some)
+            exchange(shader, self.tile, positions, numbers, some)
 
     def _sort_by_counts(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
         """The same without ballots."""
@@ -236,7 +236,7 @@ class _Long:
         total = totals.load(plus(times(row, step.buckets), digit)).text
         sums = exclusive(shader, f"select(0u, {total}, {shader.local} < {step.buckets}u)")
         with shader.block(f"if ({shader.local} < {step.buckets}u)"):
-            earlier = counts.load(self._place(shader, step, row, shader.local)).text
+            earlier = counts.load(self._count_offset(shader, step, row, shader.local)).text
             shader.line(f"bases[{shader.local}] = {sums}.x + {earlier};")
 
     def _count_all(self, shader: Shader, step: _Pass, row: str, first: str, read: Callable[[str, str], tuple[str, str]]) -> None:
@@ -266,8 +266,8 @@ class _Long:
         keys = shader.buffer(self.keys[step.target], _UINT32, written=True)
         values = shader.buffer(self.values[step.target], _UINT32, written=True) if self.sorting.valued else None
 
-        def write(row: str, place: str, key: str, value: str) -> None:
-            at = shader.let("u32", plus(times(row, self.sorting.size), place))
+        def write(row: str, position: str, key: str, value: str) -> None:
+            at = shader.let("u32", plus(times(row, self.sorting.size), position))
             shader.line(f"{keys.name}[{at}] = {key};")
             if values:
                 shader.line(f"{values.name}[{at}] = {value};")

@@ -14,7 +14,7 @@ class Scan(CumulativeOp):
     """An accumulation, and the code of its steps."""
 
     @property
-    def lines(self) -> int:
+    def row_count(self) -> int:
         """How many accumulations there are."""
         return self.rows * self.columns
 
@@ -30,10 +30,10 @@ class Scan(CumulativeOp):
         """What changes nothing."""
         return constant(self.dtype, self.reduction.start(self.dtype))
 
-    def place(self, line: str, i: str) -> str:
+    def offset(self, row: str, i: str) -> str:
         """Where the element of a line is that comes as number `i`."""
         turned = f"({self.size - 1}u - {i})" if self.reverse else i
-        return row_offset(TEXT, line, turned, self.size, self.columns)
+        return row_offset(TEXT, row, turned, self.size, self.columns)
 
 
 def variable(f: Function, value: Number) -> Number:
@@ -67,8 +67,8 @@ def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[N
     with shader.block(f"if ({shader.local} > 0u)"):
         for name, before in zip(held, befores, strict=True):
             shader.line(f"{before.text} = {name}[{here} + {shader.local} - 1u];")
-    wholes = [
+    group_totals = [
         Number(scan.dtype, shader.let(value.type, f"{name}[{here} + {count - 1}u]")) for name, value in zip(held, values, strict=True)
     ]
     shader.line("workgroupBarrier();")
-    return befores, wholes
+    return befores, group_totals

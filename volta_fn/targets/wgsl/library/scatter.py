@@ -18,7 +18,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, for_each, in_units, load_unit, store_unit, unit_array
-from volta_fn.targets.wgsl.library.scatter_rows import Rows, rows_of
+from volta_fn.targets.wgsl.library.scatter_rows import ScatterRows, rows_of
 from volta_fn.targets.wgsl.library.segment_reduce import combine_sorted
 from volta_fn.targets.wgsl.loops.widening import wide_dtype
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
@@ -35,7 +35,7 @@ _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
 _FEW = 32
 
 #: Places that workgroups have in their own memory, to which they bring so many rows each.
-_FEW_PLACES, _ROWS_OF_GROUP = 2048, 4096
+_FEW_ELEMENTS, _ROWS_OF_GROUP = 2048, 4096
 
 
 def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, name: str) -> Routine | None:
@@ -47,9 +47,9 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Targe
     dtype = wide_dtype(operand.dtype)
     if combines and not supports(combines.step, (dtype, dtype), {}, facts):
         return None
-    whole = copy(Shader(facts, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
+    copied = copy(Shader(facts, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
     if not updates.size:
-        return Routine((whole,))
+        return Routine((copied,))
     rows = rows_of(avals, params)
     alone = rows.number == 1 or params["unique_indices"]
     spaces: tuple[int, ...] = ()
@@ -58,14 +58,14 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Targe
     elif alone or rows.number <= _FEW:
         dispatches = [_few(avals, rows, combines, alone, facts)]
     elif combines.step in _ATOMIC and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
-        few = rows.elements == 1 and operand.size <= _FEW_PLACES and rows.number >= 4 * _ROWS_OF_GROUP
+        few = rows.elements == 1 and operand.size <= _FEW_ELEMENTS and rows.number >= 4 * _ROWS_OF_GROUP
         dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, combines, facts)]
     else:
         dispatches, spaces = combine_sorted(avals, rows, combines, facts)
-    return Routine((whole, *dispatches), spaces)
+    return Routine((copied, *dispatches), spaces)
 
 
-def _later(shader: Shader, rows: Rows, number: str, target: str, indices: Any) -> str:
+def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
     """Whether a later row has the same place."""
     found = shader.var("bool", "false")
     with shader.loop(rows.number, f"{number} + 1u") as other:
@@ -75,7 +75,9 @@ def _later(shader: Shader, rows: Rows, number: str, target: str, indices: Any) -
     return found
 
 
-def _replace(avals: tuple[ShapedArray, ...], rows: Rows, alone: bool, facts: TargetCapabilities) -> tuple[list[Dispatch], tuple[int, ...]]:
+def _replace(
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, alone: bool, facts: TargetCapabilities
+) -> tuple[list[Dispatch], tuple[int, ...]]:
     """The last row of each slot is written."""
     operand, _, updates = avals
     itemsize = operand.dtype.itemsize
@@ -109,7 +111,7 @@ def _replace(avals: tuple[ShapedArray, ...], rows: Rows, alone: bool, facts: Tar
     return [cleared, _find_last(rows, facts), *dispatches], (4 * rows.slots,)
 
 
-def _find_last(rows: Rows, facts: TargetCapabilities) -> Dispatch:
+def _find_last(rows: ScatterRows, facts: TargetCapabilities) -> Dispatch:
     """The number, plus one, of the last row of every slot."""
     shader = Shader(facts, INVOCATIONS)
     last, indices = shader.atomics(SPACES, _UINT32), rows.indices(shader, INDICES)
@@ -122,7 +124,7 @@ def _find_last(rows: Rows, facts: TargetCapabilities) -> Dispatch:
     return for_each(shader, rows.number, mark)
 
 
-def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
+def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
     """Integers, in any order."""
     shader = Shader(facts, INVOCATIONS)
     dtype = avals[OPERAND].dtype
@@ -138,7 +140,7 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: Rows, combines: Reduction, fac
     return for_each(shader, rows.number * rows.elements, write)
 
 
-def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
+def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
     """The same for many rows of one element and few places: workgroups combine theirs, and then all of these."""
     shader = Shader(facts, _GROUP)
     dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
@@ -160,7 +162,7 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: Rows, combines: Redu
     return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
-def _few(avals: tuple[ShapedArray, ...], rows: Rows, combines: Reduction, alone: bool, facts: TargetCapabilities) -> Dispatch:
+def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, facts: TargetCapabilities) -> Dispatch:
     """The first row of each slot goes on with the later ones."""
     shader = Shader(facts, INVOCATIONS)
     stored = avals[OPERAND].dtype

@@ -20,7 +20,7 @@ from volta_fn.targets.wgsl.library.gather_offsets import Integers, start_of
 from volta_fn.targets.wgsl.scalars import Shader
 
 
-class Row(NamedTuple):
+class ScatterRow(NamedTuple):
     """A row: where its elements begin in the updates and in the operand, and whether there is such a place (None: for certain)."""
 
     source: str
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     valid: str | None
 
 
-class Rows(NamedTuple):
+class ScatterRows(NamedTuple):
     """The rows of a scatter, in elements (or, `scaled`, in units of several, or of a part of one).
 
     Attributes:
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
     starts: Starts
     batch: tuple[Dims, ...]
-    parts: tuple[Dims, ...]
+    splits: tuple[Dims, ...]
     block: tuple[Dims, ...]
     index_dtype: np.dtype
     size: int
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
     @property
     def number(self) -> int:
         """How many rows there are."""
-        return self.starts.number * math.prod(self.parts[0])
+        return self.starts.number * math.prod(self.splits[0])
 
     @property
     def elements(self) -> int:
@@ -61,20 +61,20 @@ class Rows(NamedTuple):
     def distances(self) -> list[int]:
         """All that decides where a row begins, in the updates and in the operand."""
         inside = [stride for _, stride, _ in self.starts.addressed + self.starts.batching]
-        return [*inside, *self.batch[1], *self.parts[1], *self.parts[2]]
+        return [*inside, *self.batch[1], *self.splits[1], *self.splits[2]]
 
     @property
     def spacing(self) -> int:
         """Slots are so far apart in the operand."""
         inside = [stride for _, stride, _ in self.starts.addressed + self.starts.batching]
-        return math.gcd(*inside, *self.parts[2]) or self.size
+        return math.gcd(*inside, *self.splits[2]) or self.size
 
     @property
     def slots(self) -> int:
         """Slots have numbers below this one."""
         return -(-self.size // self.spacing)
 
-    def scaled(self, itemsize: int, unit: int, block: tuple[Dims, ...]) -> Rows:
+    def scaled(self, itemsize: int, unit: int, block: tuple[Dims, ...]) -> ScatterRows:
         """The same rows in units of so many bytes, with the block's loops in these."""
 
         def scale(strides: Dims) -> Dims:
@@ -84,37 +84,37 @@ class Rows(NamedTuple):
             addressed=tuple([(d, s * itemsize // unit, limit) for d, s, limit in self.starts.addressed]),
             batching=tuple([(d, s * itemsize // unit, partner) for d, s, partner in self.starts.batching]),
         )
-        parts = (self.parts[0], scale(self.parts[1]), scale(self.parts[2]))
+        splits = (self.splits[0], scale(self.splits[1]), scale(self.splits[2]))
         batch = (self.batch[0], scale(self.batch[1]))
-        return self._replace(starts=starts, batch=batch, parts=parts, block=block, size=self.size * itemsize // unit)
+        return self._replace(starts=starts, batch=batch, splits=splits, block=block, size=self.size * itemsize // unit)
 
     def indices(self, shader: Shader, number: int) -> Integers:
         """The buffer of index vectors."""
         return Integers(shader, number, self.index_dtype)
 
-    def row(self, shader: Shader, indices: Integers, number: str) -> Row:
+    def row(self, shader: Shader, indices: Integers, number: str) -> ScatterRow:
         """Where a row is."""
-        each = math.prod(self.parts[0])
+        each = math.prod(self.splits[0])
         window = shader.named("u32", quotient(number, each))
-        part = shader.coordinates(remainder(number, each), self.parts[0])
+        split = shader.coordinates(remainder(number, each), self.splits[0])
         start = start_of(shader, self.starts, indices, window)
         source = self.source(shader, number)
-        return Row(source, shader.let("u32", plus(start.offset, dotted(part, self.parts[2]))), start.valid)
+        return ScatterRow(source, shader.let("u32", plus(start.offset, dotted(split, self.splits[2]))), start.valid)
 
     def source(self, shader: Shader, number: str) -> str:
         """Where a row begins in the updates."""
-        each = math.prod(self.parts[0])
+        each = math.prod(self.splits[0])
         window = shader.coordinates(quotient(number, each), self.batch[0])
-        part = shader.coordinates(remainder(number, each), self.parts[0])
-        return shader.let("u32", plus(dotted(window, self.batch[1]), dotted(part, self.parts[1])))
+        split = shader.coordinates(remainder(number, each), self.splits[0])
+        return shader.let("u32", plus(dotted(window, self.batch[1]), dotted(split, self.splits[1])))
 
     def within(self, shader: Shader, index: str) -> tuple[str, str]:
         """Where an element of a row is, in the updates and in the operand, from the row's first on."""
-        place = shader.coordinates(index, self.block[0])
-        return shader.let("u32", dotted(place, self.block[1])), shader.let("u32", dotted(place, self.block[2]))
+        index_ = shader.coordinates(index, self.block[0])
+        return shader.let("u32", dotted(index_, self.block[1])), shader.let("u32", dotted(index_, self.block[2]))
 
 
-def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rows:
+def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> ScatterRows:
     """The rows of a scatter whose operands are not empty."""
     operand, indices, updates = avals
     starts, sizes, layout = scatter_of(avals, params)
@@ -124,9 +124,9 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rows:
     present = [d for d in range(operand.ndim) if d not in absent]
     loops = {d: (sizes[d], steps[u], strides[d]) for d, u in zip(present, numbers.update_window_dims, strict=True)}
     moving = {d for d, _, limit in starts.addressed if limit and sizes[d] > 1}
-    parts, block = ([loop for d, loop in loops.items() if (d in moving) == apart] for apart in (True, False))
+    splits, block = ([loop for d, loop in loops.items() if (d in moving) == is_split] for is_split in (True, False))
     # Blocks are gone through as the updates lie in memory.
     block.sort(key=lambda loop: -loop[1])
-    columns = tuple(zip(*parts, strict=True)) or ((), (), ())
+    columns = tuple(zip(*splits, strict=True)) or ((), (), ())
     merged_block = merged(*(zip(*block, strict=True) if block else ((), (), ())))
-    return Rows(starts, layout.batch, columns, merged_block, indices.dtype, operand.size)
+    return ScatterRows(starts, layout.batch, columns, merged_block, indices.dtype, operand.size)

@@ -19,8 +19,8 @@ from volta_fn.core.primitive import Reduction
 from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each, in_units
 from volta_fn.targets.wgsl.library.radix import sort_rows
-from volta_fn.targets.wgsl.library.scatter_rows import Rows
-from volta_fn.targets.wgsl.library.sorting import Sorting, Word
+from volta_fn.targets.wgsl.library.scatter_rows import ScatterRows
+from volta_fn.targets.wgsl.library.sorting import Sorting, SortWord
 from volta_fn.targets.wgsl.loops.widening import wide_dtype
 from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, constant, convert
@@ -43,17 +43,17 @@ Load = Callable[[str], list[Number]]
 
 
 def combine_sorted(
-    avals: tuple[ShapedArray, ...], rows: Rows, op: Reduction, facts: TargetCapabilities
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, op: Reduction, facts: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
     """The shaders that combine all rows into the result, and the workspaces that they take."""
     workspaces = Workspaces(_SPACES)
     unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
     in_fours = unit == 16 and avals[0].dtype.itemsize == 4
     segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, facts, workspaces)
-    sorting = Sorting(1, rows.number, (Word(segments.key, rows.slots.bit_length()),), segments.emit)
-    in_pieces = segments.walk_pieces if segments.walked else segments.combine_pieces
-    dispatches = [*sort_rows(sorting, facts, workspaces), in_pieces()]
-    if segments.pieces > 1:
+    sorting = Sorting(1, rows.number, (SortWord(segments.key, rows.slots.bit_length()),), segments.emit)
+    in_chunks = segments.walk_chunks if segments.walked else segments.combine_chunks
+    dispatches = [*sort_rows(sorting, facts, workspaces), in_chunks()]
+    if segments.chunks > 1:
         dispatches.append(segments.combine_tails())
     return dispatches, tuple(workspaces.sizes)
 
@@ -62,7 +62,13 @@ class _Segments:
     """The rows' elements are single ones, or fours of `lanes`."""
 
     def __init__(
-        self, avals: tuple[ShapedArray, ...], rows: Rows, lanes: int, op: Reduction, facts: TargetCapabilities, workspaces: Workspaces
+        self,
+        avals: tuple[ShapedArray, ...],
+        rows: ScatterRows,
+        lanes: int,
+        op: Reduction,
+        facts: TargetCapabilities,
+        workspaces: Workspaces,
     ) -> None:
         self.rows, self.lanes, self.op, self.facts = rows, lanes, op, facts
         self.stored = avals[0].dtype
@@ -74,11 +80,11 @@ class _Segments:
         if rows.elements >= _LONG:
             length = min(max(rows.number * rows.elements // _BUSY, _WALKED[0]), _WALKED[1])
         self.length = rows.number if op.step == "mul" else min(rows.number, length)
-        self.pieces = -(-rows.number // self.length)
-        self.walked = rows.elements >= _LONG and self.pieces > 1
-        count = 2 * self.pieces * rows.elements * lanes
-        self.parts = workspaces.words(count * self.dtype.itemsize // 4) if self.pieces > 1 else 0
-        self.sizes[self.parts] = count
+        self.chunks = -(-rows.number // self.length)
+        self.walked = rows.elements >= _LONG and self.chunks > 1
+        count = 2 * self.chunks * rows.elements * lanes
+        self.partials = workspaces.words(count * self.dtype.itemsize // 4) if self.chunks > 1 else 0
+        self.sizes[self.partials] = count
 
     def key(self, shader: Shader) -> Any:
         """Slots; rows that go nowhere come last."""
@@ -95,9 +101,9 @@ class _Segments:
         """Sorted slots and the rows' numbers."""
         slots, order = (shader.buffer(n, _UINT32, written=True) for n in (self.slots, self.order))
 
-        def write(_: str, place: str, slot: str, number: str) -> None:
-            shader.line(f"{slots.name}[{place}] = {slot};")
-            shader.line(f"{order.name}[{place}] = {number};")
+        def write(_: str, position: str, slot: str, number: str) -> None:
+            shader.line(f"{slots.name}[{position}] = {slot};")
+            shader.line(f"{order.name}[{position}] = {number};")
 
         return write
 
@@ -127,11 +133,11 @@ class _Segments:
     def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
         """Combine with the variables what the variable `next_` numbers and what follows, up to the end or what belongs to another slot."""
         with shader.block(f"while ({next_} < {end})"):
-            behind = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
+            following = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
             # All are looked at together: none waits for the answer about another.
-            found = [shader.let("bool", is_same(number)) for number in behind]
+            found = [shader.let("bool", is_same(number)) for number in following]
             numbers, same = [], "true"
-            for k, (number, one) in enumerate(zip(behind, found, strict=True)):
+            for k, (number, one) in enumerate(zip(following, found, strict=True)):
                 same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {one}")
                 # What is not wanted is not read, either.
                 numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
@@ -142,19 +148,19 @@ class _Segments:
                     self._combine(shader, totals, totals, value)
                     shader.line(f"{next_} += 1u;")
 
-    def combine_pieces(self) -> Dispatch:
+    def combine_chunks(self) -> Dispatch:
         """The rows of each slot in each piece."""
         shader, rows = Shader(self.facts, INVOCATIONS), self.rows
         slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
         source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
-        parts = self._array(shader, self.parts, self.dtype, written=True) if self.pieces > 1 else None
+        partials = self._array(shader, self.partials, self.dtype, written=True) if self.chunks > 1 else None
 
         def reduce(index: str) -> None:
             first = shader.let("u32", quotient(index, rows.elements))
             element = shader.let("u32", remainder(index, rows.elements))
             slot = slots.load(first).text
             begins = shader.let("bool", f"({first} == 0u) | ({slots.name}[max({first}, 1u) - 1u] != {slot})")
-            cut = f" || {first} % {self.length}u == 0u" if parts else ""
+            cut = f" || {first} % {self.length}u == 0u" if partials else ""
             with shader.block(f"if ({slot} < {rows.slots}u && ({begins}{cut}))"):
                 here, there = rows.within(shader, element)
                 at = shader.let("u32", plus(times(slot, rows.spacing), there))
@@ -169,53 +175,53 @@ class _Segments:
                 end = shader.let("u32", f"min(({first} / {self.length}u + 1u) * {self.length}u, {rows.number}u)")
                 next_ = shader.var("u32", f"{first} + 1u")
                 self._go_on(shader, totals, next_, end, lambda i: f"{slots.name}[{i}] == {slot}", update)
-                if not parts:
+                if not partials:
                     return self._store(shader, target, at, totals)
-                behind = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
-                goes_on = shader.let("bool", f"{next_} == {end} && {end} < {rows.number}u && {behind}")
+                following = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
+                goes_on = shader.let("bool", f"{next_} == {end} && {end} < {rows.number}u && {following}")
                 with shader.block(f"if ({begins} && !{goes_on})"):
                     self._store(shader, target, at, totals)
                 with shader.block("else"):
                     number = f"({first} / {self.length}u) * 2u + select(0u, 1u, {begins})"
-                    self._store(shader, parts, shader.let("u32", f"({number}) * {rows.elements}u + {element}"), totals)
+                    self._store(shader, partials, shader.let("u32", f"({number}) * {rows.elements}u + {element}"), totals)
             return None
 
         return for_each(shader, rows.number * rows.elements, reduce)
 
-    def walk_pieces(self) -> Dispatch:
+    def walk_chunks(self) -> Dispatch:
         """The same, if rows are long: each invocation goes through all rows of a piece, with one element of each."""
         shader = Shader(self.facts, INVOCATIONS)
-        return for_each(shader, self.pieces * self.rows.elements, lambda index: _Walk(self, shader, index).write())
+        return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
         """What began in each piece and went on in others."""
         shader, rows = Shader(self.facts, INVOCATIONS), self.rows
-        slots, parts = shader.buffer(self.slots, _UINT32), self._array(shader, self.parts, self.dtype)
+        slots, partials = shader.buffer(self.slots, _UINT32), self._array(shader, self.partials, self.dtype)
         target = self._array(shader, _RESULT, self.stored, written=True)
 
         def reduce(index: str) -> None:
-            piece = shader.let("u32", quotient(index, rows.elements))
+            chunk = shader.let("u32", quotient(index, rows.elements))
             element = shader.let("u32", remainder(index, rows.elements))
-            behind = shader.let("u32", f"({piece} + 1u) * {self.length}u")
-            slot = slots.load(f"{behind} - 1u").text
-            goes_on = f"{slots.name}[{behind}] == {slot}"
-            began = f"({piece} == 0u || {slots.name}[max({piece} * {self.length}u, 1u) - 1u] != {slot})"
+            following = shader.let("u32", f"({chunk} + 1u) * {self.length}u")
+            slot = slots.load(f"{following} - 1u").text
+            goes_on = f"{slots.name}[{following}] == {slot}"
+            began = f"({chunk} == 0u || {slots.name}[max({chunk} * {self.length}u, 1u) - 1u] != {slot})"
             with shader.block(f"if ({slot} < {rows.slots}u && {goes_on} && {began})"):
                 _, there = rows.within(shader, element)
 
-                def part(number: str) -> list[Number]:
-                    return self._load(shader, parts, shader.let("u32", f"{number} * {rows.elements}u + {element}"))
+                def partial(number: str) -> list[Number]:
+                    return self._load(shader, partials, shader.let("u32", f"{number} * {rows.elements}u + {element}"))
 
-                totals = self._variables(shader, part(f"({piece} * 2u + 1u)"))
-                next_ = shader.var("u32", f"{piece} + 1u")
+                totals = self._variables(shader, partial(f"({chunk} * 2u + 1u)"))
+                next_ = shader.var("u32", f"{chunk} + 1u")
 
                 def is_same(number: str) -> str:
                     return f"{slots.name}[{number} * {self.length}u] == {slot}"
 
-                self._go_on(shader, totals, next_, f"{self.pieces}u", is_same, lambda i: part(f"({i} * 2u)"))
+                self._go_on(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
                 self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), there)), totals)
 
-        return for_each(shader, (self.pieces - 1) * rows.elements, reduce)
+        return for_each(shader, (self.chunks - 1) * rows.elements, reduce)
 
 
 class _Walk:
@@ -227,11 +233,11 @@ class _Walk:
         self.slots, self.order = shader.buffer(s.slots, _UINT32), shader.buffer(s.order, _UINT32)
         self.source = s._array(shader, _UPDATES, s.stored)
         self.target = s._array(shader, _RESULT, s.stored, written=True)
-        self.parts = s._array(shader, s.parts, s.dtype, written=True)
-        self.piece, self.element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
+        self.partials = s._array(shader, s.partials, s.dtype, written=True)
+        self.chunk, self.element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
         #: Where the element is in a row of updates, and in a slot.
         self.here, self.there = rows.within(shader, self.element)
-        self.first = shader.let("u32", f"{self.piece} * {s.length}u")
+        self.first = shader.let("u32", f"{self.chunk} * {s.length}u")
         self.end = shader.let("u32", f"min({self.first} + {s.length}u, {rows.number}u)")
         #: The slot of the rows that are being combined, whether the first of them is in this piece, and what they give so far.
         self.slot = shader.var("u32", self.slots.load(f"max({self.first}, 1u) - 1u").text)
@@ -242,8 +248,8 @@ class _Walk:
         """Write the whole walk."""
         with self.shader.loop(self.end, self.first, _AT_ONCE) as at:
             self._combine_rows(at)
-        behind = f"{self.slots.name}[min({self.end}, {self.rows.number - 1}u)] == {self.slot}"
-        self._store(self.shader.let("bool", f"{self.end} < {self.rows.number}u && {behind}"))
+        following = f"{self.slots.name}[min({self.end}, {self.rows.number - 1}u)] == {self.slot}"
+        self._store(self.shader.let("bool", f"{self.end} < {self.rows.number}u && {following}"))
 
     def _combine_rows(self, at: str) -> None:
         """Combine the rows from `at` on, which are all loaded before the first is combined, so that none waits for another."""
@@ -254,7 +260,7 @@ class _Walk:
         begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
         # Where no slot begins, the first one is loaded, and not used.
         begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
-        starts = [s._load(shader, self.target, self._place(x)) for x in begun]
+        starts = [s._load(shader, self.target, self._target_offset(x)) for x in begun]
         sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
         values = [s._load(shader, self.source, shader.let("u32", plus(x, self.here))) for x in sources]
         for k, (start, value) in enumerate(zip(starts, values, strict=True)):
@@ -263,9 +269,9 @@ class _Walk:
                     self._begin(slots[k], start, value)
                 with shader.block("else"):
                     s._combine(shader, self.totals, self.totals, value)
-                    self._go_on_from_piece_before(at, value if k == 0 else [])
+                    self._continue_previous_chunk(at, value if k == 0 else [])
 
-    def _go_on_from_piece_before(self, at: str, value: list[Number]) -> None:
+    def _continue_previous_chunk(self, at: str, value: list[Number]) -> None:
         """Take a row alone if it is the first of the piece: what it goes on with is combined in the piece before."""
         if value:
             only = [f"{total.text} = {x.text};" for total, x in zip(self.totals, value, strict=True)]
@@ -278,7 +284,7 @@ class _Walk:
         self.shader.line(f"{self.slot} = {slot};")
         self.shader.line(f"{self.began} = true;")
 
-    def _place(self, slot: str) -> str:
+    def _target_offset(self, slot: str) -> str:
         """Where the element is in a slot of the result."""
         return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))
 
@@ -287,7 +293,7 @@ class _Walk:
         s, shader = self.segments, self.shader
         with shader.block(f"if ({self.slot} < {self.rows.slots}u)"):
             with shader.block(f"if ({self.began} && !{goes_on})"):
-                s._store(shader, self.target, self._place(self.slot), self.totals)
+                s._store(shader, self.target, self._target_offset(self.slot), self.totals)
             with shader.block("else"):
-                number = f"({self.piece} * 2u + select(0u, 1u, {self.began}))"
-                s._store(shader, self.parts, shader.let("u32", f"{number} * {self.rows.elements}u + {self.element}"), self.totals)
+                number = f"({self.chunk} * 2u + select(0u, 1u, {self.began}))"
+                s._store(shader, self.partials, shader.let("u32", f"{number} * {self.rows.elements}u + {self.element}"), self.totals)

@@ -13,7 +13,7 @@ from volta_fn.targets.wgsl.index_arith import quotient, remainder, times
 from volta_fn.targets.wgsl.library.ballot_sort import lanes_of, numbers_in_tile, sort_by_ballots
 from volta_fn.targets.wgsl.library.bitonic_sort import sort_keys
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
-from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, Word, Write, variables
+from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, SortWord, Write, variables
 from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
@@ -49,14 +49,14 @@ def _count_before(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
 
     def put(index: str) -> None:
         row, i = shader.let("u32", quotient(index, sorting.size)), shader.let("u32", remainder(index, sorting.size))
-        mine, place = keys(row, i), shader.var("u32", "0u")
+        mine, position = keys(row, i), shader.var("u32", "0u")
         with shader.loop(sorting.size) as j:
             before = f"{j} < {i}"
             for word, key, other in reversed(list(zip(sorting.words, mine, keys(row, j), strict=True))):
                 a, b = shader.let("u32", word.rank(other)), shader.let("u32", word.rank(key))
                 before = shader.let("bool", f"{a} < {b} || ({a} == {b} && {before})")
-            shader.line(f"{place} += select(0u, 1u, {before});")
-        write(row, place, mine[0], value(row, i) if value else i)
+            shader.line(f"{position} += select(0u, 1u, {before});")
+        write(row, position, mine[0], value(row, i) if value else i)
 
     return for_each(shader, sorting.rows * sorting.size, put)
 
@@ -81,14 +81,14 @@ def _by_digits(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
         shader.line(f"{variable} = {value(shader.group, number) if value else number};")
     least_first = sorting.words[::-1]
     readers = [word.key(shader) for word in least_first]
-    with shader.loop(len(readers)) as turn:
+    with shader.loop(len(readers)) as word_number:
         for t, read in enumerate(readers):
-            with shader.block(f"if ({turn} == {t}u)"):
+            with shader.block(f"if ({word_number} == {t}u)"):
                 for k, key in enumerate(keys):
                     # Later words are those of the elements that are there by then; before, these are the row's own.
                     found = read(shader.group, values[k] if len(readers) > 1 else inside[k])
                     shader.line(f"{key} = select({LAST}, {found}, {numbers[k]} < {size}u);")
-        bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{turn}]")
+        bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{word_number}]")
         if lanes:
             sort_by_ballots(shader, tile, keys, values, sorting.words[0].rank, bits)
         else:
@@ -130,7 +130,7 @@ def _by_comparisons(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     return shader.dispatch(sorting.rows)
 
 
-def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: Word) -> Callable[[Write], None]:
+def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord) -> Callable[[Write], None]:
     """Of keys that are equals though they differ, those of each invocation, and where they go. Returns what writes them."""
     least = word.equals
     if least is None:
@@ -145,11 +145,11 @@ def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: Word) ->
 
     def put(write: Write) -> None:
         left = shader.var("u32", equal)
-        place = shader.var("u32", f"({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
+        position = shader.var("u32", f"({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
         with shader.block(f"while ({left} != 0u)"):
             bit = shader.let("u32", f"{left} & (~{left} + 1u)")
-            write(shader.group, place, f"({least}u + select(0u, 1u, ({greater} & {bit}) != 0u))", "0u")
+            write(shader.group, position, f"({least}u + select(0u, 1u, ({greater} & {bit}) != 0u))", "0u")
             shader.line(f"{left} ^= {bit};")
-            shader.line(f"{place} += 1u;")
+            shader.line(f"{position} += 1u;")
 
     return put

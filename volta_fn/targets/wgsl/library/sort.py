@@ -18,21 +18,21 @@ from volta_fn.targets.wgsl.index_arith import TEXT, plus, quotient, remainder, t
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill, result_array
 from volta_fn.targets.wgsl.library.keys import KeyWord, key_words, lesser_zero, number_of, read_key, storage
 from volta_fn.targets.wgsl.library.radix import sort_rows
-from volta_fn.targets.wgsl.library.sorting import Emit, Key, Sorting, Word
+from volta_fn.targets.wgsl.library.sorting import Emit, Key, Sorting, SortWord
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 
 _UINT32 = np.dtype(np.uint32)
 
 
-class Rows(NamedTuple):
+class SortRows(NamedTuple):
     """Rows along an axis of an array: how many there are, of how many elements, and the number of columns behind the axis."""
 
     number: int
     size: int
     columns: int
 
-    def place(self, row: str, i: str, size: int | None = None) -> str:
+    def offset(self, row: str, i: str, size: int | None = None) -> str:
         """The place in memory of a row's element, or in an array whose rows have another size."""
         return row_offset(TEXT, row, i, self.size if size is None else size, self.columns)
 
@@ -41,9 +41,9 @@ class Rows(NamedTuple):
         return plus(times(quotient(at, size * self.columns), self.columns), remainder(at, self.columns))
 
 
-def rows_of(aval: ShapedArray, axis: int) -> Rows:
+def rows_of(aval: ShapedArray, axis: int) -> SortRows:
     """The rows along an axis of an array that is not empty."""
-    return Rows(aval.size // aval.shape[axis], aval.shape[axis], math.prod(aval.shape[axis + 1 :]))
+    return SortRows(aval.size // aval.shape[axis], aval.shape[axis], math.prod(aval.shape[axis + 1 :]))
 
 
 def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
@@ -55,7 +55,7 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCa
     first = avals[0].dtype
     small = len(avals) == 1 or (len(avals) == 2 and avals[1].dtype.itemsize <= 4)
     if params["num_keys"] == 1 and small and first.kind != "c" and first.itemsize <= 4:
-        return Routine(tuple(sort_rows(_whole(avals, rows), facts, workspaces)), tuple(workspaces.sizes))
+        return Routine(tuple(sort_rows(_self_contained(avals, rows), facts, workspaces)), tuple(workspaces.sizes))
     words = [(k, word) for k in range(params["num_keys"]) for word in key_words(avals[k].dtype)]
     order = workspaces.words(rows.number * rows.size)
     dispatches = sort_rows(by_keys(avals, rows, words, order), facts, workspaces)
@@ -63,38 +63,38 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCa
     return Routine((*dispatches, *moves), tuple(workspaces.sizes))
 
 
-def _whole(avals: tuple[ShapedArray, ...], rows: Rows) -> Sorting:
+def _self_contained(avals: tuple[ShapedArray, ...], rows: SortRows) -> Sorting:
     """Keys that are turned back into the operand, and values that are the second one, if there is one."""
     dtype = avals[0].dtype
     (which,) = key_words(dtype)
 
     def key(shader: Shader) -> Any:
         array = shader.buffer(0, storage(dtype))
-        return lambda row, i: read_key(shader, array, which, shader.let("u32", rows.place(row, i)), faithful=True)
+        return lambda row, i: read_key(shader, array, which, shader.let("u32", rows.offset(row, i)), faithful=True)
 
     def value(shader: Shader) -> Any:
         array = shader.buffer(1, storage(avals[1].dtype))
-        return lambda row, i: array.load(rows.place(row, i)).text
+        return lambda row, i: array.load(rows.offset(row, i)).text
 
     def emit(shader: Shader) -> Any:
         targets = [shader.buffer(len(avals) + k, storage(aval.dtype), written=True) for k, aval in enumerate(avals)]
 
-        def write(row: str, place: str, found: str, brought: str) -> None:
-            at = shader.let("u32", rows.place(row, place))
+        def write(row: str, position: str, found: str, brought: str) -> None:
+            at = shader.let("u32", rows.offset(row, position))
             numbers = (number_of(dtype, found), Number(targets[-1].dtype, brought))
             for target, number in zip(targets, numbers, strict=False):
                 target.store(at, number)
 
         return write
 
-    words = (Word(key, which.bits, lesser_zero(dtype)),)
+    words = (SortWord(key, which.bits, lesser_zero(dtype)),)
     two = len(avals) == 2
     return Sorting(rows.number, rows.size, words, emit, value if two else None, two)
 
 
 def by_keys(
     avals: tuple[ShapedArray, ...],
-    rows: Rows,
+    rows: SortRows,
     words: list[tuple[int, KeyWord]],
     order: int,
     falling: bool = False,
@@ -112,35 +112,35 @@ def by_keys(
     def key_for(number: int, which: KeyWord) -> Key:
         def key(shader: Shader) -> Any:
             array = operand(shader, number)
-            return lambda row, i: read_key(shader, array, which, shader.let("u32", rows.place(row, i)), falling=falling)
+            return lambda row, i: read_key(shader, array, which, shader.let("u32", rows.offset(row, i)), falling=falling)
 
         return key
 
     def emit(shader: Shader) -> Any:
         target = shader.buffer(order, _UINT32, written=True)
 
-        def write(row: str, place: str, _: str, number: str) -> None:
-            kept = f"if ({place} < {count}u) " if count < rows.size else ""
-            at = rows.place(row, place, count)
+        def write(row: str, position: str, _: str, number: str) -> None:
+            kept = f"if ({position} < {count}u) " if count < rows.size else ""
+            at = rows.offset(row, position, count)
             shader.line(f"{kept}{{ {target.name}[{at}] = {number}; }}")
 
         return write
 
     put: Emit = emit
-    return Sorting(rows.number, rows.size, tuple([Word(key_for(k, which), which.bits) for k, which in words]), put)
+    return Sorting(rows.number, rows.size, tuple([SortWord(key_for(k, which), which.bits) for k, which in words]), put)
 
 
-def ordered(aval: ShapedArray, rows: Rows, wanted: int, order: int, source: int, target: int, facts: TargetCapabilities) -> Dispatch:
+def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, facts: TargetCapabilities) -> Dispatch:
     """An operand with `wanted` elements of each row, in the order found."""
     shader = Shader(facts, INVOCATIONS)
     words = max(1, aval.dtype.itemsize // 4)
     count = rows.number * wanted
-    array, places = shader.buffer(source, storage(aval.dtype)), shader.buffer(order, _UINT32)
+    array, positions = shader.buffer(source, storage(aval.dtype)), shader.buffer(order, _UINT32)
 
     def element(index: str) -> Number:
-        part = remainder(index, words)
+        component = remainder(index, words)
         at = shader.let("u32", quotient(index, words))
-        found = rows.place(rows.row_of(at, wanted), places.load(at).text)
-        return array.load(plus(times(found, words), part))
+        found = rows.offset(rows.row_of(at, wanted), positions.load(at).text)
+        return array.load(plus(times(found, words), component))
 
     return fill(shader, result_array(shader, target, storage(aval.dtype), count), count * words, element)

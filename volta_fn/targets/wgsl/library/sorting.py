@@ -20,7 +20,7 @@ Write = Callable[[str, str, str, str], None]
 Emit = Callable[[Shader], Write]
 
 
-class Word(NamedTuple):
+class SortWord(NamedTuple):
     """One part of what is sorted by.
 
     Attributes:
@@ -51,7 +51,7 @@ class Sorting(NamedTuple):
 
     rows: int
     size: int
-    words: tuple[Word, ...]
+    words: tuple[SortWord, ...]
     emit: Emit
     value: Key | None = None
     valued: bool = True

@@ -97,17 +97,17 @@ def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], ra
     """Sort stably by the bits of the ranks from `first` up to `end`. `keys` and `values` are variables, neighbours in each invocation."""
     shader.workgroup("scratch", "u32", tile.room)
     with shader.loop(end, first, BITS) as shift:
-        places = _places(shader, tile, [f"({rank(key)} >> {shift}) & 15u" for key in keys])
+        positions = _positions(shader, tile, [f"({rank(key)} >> {shift}) & 15u" for key in keys])
         for variables in (keys, values):
-            _exchange(shader, tile, places, variables)
+            _exchange(shader, tile, positions, variables)
 
 
-def _exchange(shader: Shader, tile: Tile, places: list[str], variables: list[str]) -> None:
+def _exchange(shader: Shader, tile: Tile, positions: list[str], variables: list[str]) -> None:
     """Every element to its place; then everyone takes the elements that are its own now."""
     if not variables:
         return
-    for place, variable in zip(places, variables, strict=True):
-        shader.line(f"scratch[{place}] = {variable};")
+    for position, variable in zip(positions, variables, strict=True):
+        shader.line(f"scratch[{position}] = {variable};")
     shader.line("workgroupBarrier();")
     for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
         shader.line(f"{variable} = scratch[{cell_}];")
@@ -152,7 +152,7 @@ def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
     return before
 
 
-def _places(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
+def _positions(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
     """The cell to which each element goes."""
     packed = [shader.var("u32", "0u") for _ in range(2)]
     counters, halves, ranks = [], [], []
@@ -171,12 +171,12 @@ def _places(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
         shader.line(f"scratch[{cell(at)}] = {lower} | ({upper} << 16u);")
     shader.line("workgroupBarrier();")
     _sum_counts(shader)
-    places = [
+    positions = [
         shader.let("u32", f"((scratch[{counter}] >> {half}) & 0xffffu) + {rank}")
         for counter, half, rank in zip(counters, halves, ranks, strict=True)
     ]
     shader.line("workgroupBarrier();")
-    return [shader.let("u32", cell(place)) for place in places]
+    return [shader.let("u32", cell(position)) for position in positions]
 
 
 def _sum_counts(shader: Shader) -> None:

@@ -17,7 +17,7 @@ from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
 from volta_fn.targets.wgsl.library.keys import KeyWord, key_of, key_words, storage
 from volta_fn.targets.wgsl.library.radix import sort_rows
 from volta_fn.targets.wgsl.library.small_sort import SHORT
-from volta_fn.targets.wgsl.library.sort import Rows, by_keys, ordered, rows_of
+from volta_fn.targets.wgsl.library.sort import SortRows, by_keys, ordered, rows_of
 from volta_fn.targets.wgsl.library.top_k_threshold import MOST, Sieving, sieve
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Shader
@@ -53,12 +53,12 @@ class _Candidates(NamedTuple):
     numbers: int | None = None
 
 
-def _choose(rows: Rows, which: KeyWord, k: int, facts: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
+def _choose(rows: SortRows, which: KeyWord, k: int, facts: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
     candidates, dispatches = _Candidates(rows.size), []
     while True:
         length = _length(rows.number, candidates.number)
-        pieces = -(-candidates.number // length)
-        kept = _Candidates(pieces * k, *(workspaces.words(rows.number * pieces * k) for _ in range(2))) if pieces > 1 else None
+        chunks = -(-candidates.number // length)
+        kept = _Candidates(chunks * k, *(workspaces.words(rows.number * chunks * k) for _ in range(2))) if chunks > 1 else None
         dispatches.append(_Round(rows, which, k, candidates, length, kept).dispatch(facts))
         if kept is None:
             return dispatches
@@ -67,14 +67,14 @@ def _choose(rows: Rows, which: KeyWord, k: int, facts: TargetCapabilities, works
 
 def _length(rows: int, size: int) -> int:
     """Elements of a piece, so that there are many pieces to work on, but each is worth while."""
-    pieces = min(-(-size // _LEAST), -(-_MANY // rows))
-    return -(-size // (4 * pieces)) * 4
+    chunks = min(-(-size // _LEAST), -(-_MANY // rows))
+    return -(-size // (4 * chunks)) * 4
 
 
 class _Round(NamedTuple):
     """The greatest of every piece of `length` candidates are sought, and `kept` as candidates, or they are the results."""
 
-    rows: Rows
+    rows: SortRows
     which: KeyWord
     k: int
     given: _Candidates
@@ -83,28 +83,28 @@ class _Round(NamedTuple):
 
     def dispatch(self, facts: TargetCapabilities) -> Dispatch:
         """All pieces of all rows. Behind a row's last candidate stands what comes last."""
-        return sieve(Sieving(self.rows.number * self.pieces, self.size, self.k, self.keys, self.numbers, self.emit), facts)
+        return sieve(Sieving(self.rows.number * self.chunks, self.size, self.k, self.keys, self.numbers, self.emit), facts)
 
     @property
-    def pieces(self) -> int:
+    def chunks(self) -> int:
         """Those of a row."""
         return -(-self.given.number // self.length)
 
-    def size(self, piece: str) -> str:
+    def size(self, chunk: str) -> str:
         """How many candidates a piece has."""
-        return f"min({self.length}u, {self.given.number}u - {self.number(piece, '0u')})"
+        return f"min({self.length}u, {self.given.number}u - {self.number(chunk, '0u')})"
 
-    def line(self, piece: str) -> str:
+    def row(self, chunk: str) -> str:
         """The row of a piece."""
-        return quotient(piece, self.pieces)
+        return quotient(chunk, self.chunks)
 
-    def number(self, piece: str, i: str) -> str:
+    def number(self, chunk: str, i: str) -> str:
         """Which of its row's candidates a piece's i-th is."""
-        return plus(times(remainder(piece, self.pieces), self.length), i)
+        return plus(times(remainder(chunk, self.chunks), self.length), i)
 
-    def place(self, piece: str, i: str) -> str:
+    def offset(self, chunk: str, i: str) -> str:
         """Where the i-th candidate of a piece's row is."""
-        return self.rows.place(self.line(piece), i) if self.given.keys is None else plus(times(self.line(piece), self.given.number), i)
+        return self.rows.offset(self.row(chunk), i) if self.given.keys is None else plus(times(self.row(chunk), self.given.number), i)
 
     def keys(self, shader: Shader) -> Callable[[str, str], list[str]]:
         """What reads the keys of four candidates from the i-th of a piece on."""
@@ -115,14 +115,14 @@ class _Round(NamedTuple):
             _OPERAND if self.given.keys is None else self.given.keys, stored, size=self.rows.number * count if fours else 0
         )
 
-        def read(piece: str, i: str) -> list[str]:
-            first = shader.let("u32", self.number(piece, i))
+        def read(chunk: str, i: str) -> list[str]:
+            first = shader.let("u32", self.number(chunk, i))
             if fours:
                 within = f"min({first} / 4u, {count // 4 - 1}u)"
-                four = array.load4(shader.let("u32", plus(times(self.line(piece), count // 4), within)))
+                four = array.load4(shader.let("u32", plus(times(self.row(chunk), count // 4), within)))
             else:
-                places = [shader.let("u32", f"min({first} + {c}u, {count - 1}u)") for c in range(4)]
-                four = [array.load(self.place(piece, at)) for at in places]
+                positions = [shader.let("u32", f"min({first} + {c}u, {count - 1}u)") for c in range(4)]
+                four = [array.load(self.offset(chunk, at)) for at in positions]
             return [shader.let("u32", x.text if known else self.falling(shader, x.text)) for x in four]
 
         return read
@@ -136,7 +136,7 @@ class _Round(NamedTuple):
         if self.given.numbers is None:
             return self.number
         array = shader.buffer(self.given.numbers, _UINT32)
-        return lambda piece, i: array.load(self.place(piece, self.number(piece, i))).text
+        return lambda chunk, i: array.load(self.offset(chunk, self.number(chunk, i))).text
 
     def emit(self, shader: Shader) -> Callable[[str, str, str, str], None]:
         """What writes a piece's i-th greatest: its key, and where in the row it is."""
@@ -144,23 +144,23 @@ class _Round(NamedTuple):
             return _results(shader, self.rows, self.which, self.k)
         targets = [shader.buffer(n, _UINT32, written=True) for n in (self.kept.keys, self.kept.numbers) if n is not None]
 
-        def write(piece: str, i: str, *found: str) -> None:
-            at = shader.let("u32", plus(times(piece, self.k), i))
+        def write(chunk: str, i: str, *found: str) -> None:
+            at = shader.let("u32", plus(times(chunk, self.k), i))
             for target, value in zip(targets, found, strict=True):
                 shader.line(f"{target.name}[{at}] = {value};")
 
         return write
 
 
-def _results(shader: Shader, rows: Rows, which: KeyWord, k: int) -> Callable[[str, str, str, str], None]:
+def _results(shader: Shader, rows: SortRows, which: KeyWord, k: int) -> Callable[[str, str, str, str], None]:
     """Writes where the greatest are, and the greatest."""
     stored = storage(which.dtype)
     source, values = shader.buffer(_OPERAND, stored), shader.buffer(_VALUES, stored, written=True)
     indices = shader.buffer(_INDICES, _UINT32, written=True)
 
     def write(row: str, i: str, _: str, number: str) -> None:
-        at = shader.let("u32", rows.place(row, i, k))
+        at = shader.let("u32", rows.offset(row, i, k))
         shader.line(f"{indices.name}[{at}] = {number};")
-        values.store(at, source.load(rows.place(row, number)))
+        values.store(at, source.load(rows.offset(row, number)))
 
     return write

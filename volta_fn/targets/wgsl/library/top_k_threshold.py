@@ -26,7 +26,7 @@ _FOURS = 2
 CHUNK = 4 * _FOURS * _TILE.invocations
 
 #: The first bar is found in one of so many parts of a piece: nine times what is wanted is kept, or so.
-_PARTS = 8
+_SAMPLED_SHARE = 8
 
 #: The most that can be wanted.
 MOST = _TILE.size // 4
@@ -49,7 +49,7 @@ class Sieving(NamedTuple):
         emit: where the found ones go, in order.
     """
 
-    pieces: int
+    chunks: int
     size: Callable[[str], str]
     wanted: int
     keys: Fours
@@ -79,10 +79,10 @@ class _Sieve:
         shader, wanted = self.shader, self.sieving.wanted
         self._first_bar()
         with shader.loop(self.size, 0, CHUNK) as start:
-            keys, places = self._chunk(start)
-            rest = shader.var("u32", " | ".join(f"select(0u, {1 << k}u, {at} < {self.size})" for k, at in enumerate(places)))
+            keys, positions = self._chunk(start)
+            rest = shader.var("u32", " | ".join(f"select(0u, {1 << k}u, {at} < {self.size})" for k, at in enumerate(positions)))
             with shader.block("loop"):
-                total = self._keep(keys, places, rest)
+                total = self._keep(keys, positions, rest)
                 with shader.block(f"if ({total} <= {_TILE.size}u && {start} + {CHUNK}u < {self.size})"):
                     shader.line(f"{self.kept} = {total};")
                     shader.line("break;")
@@ -92,7 +92,7 @@ class _Sieve:
         with shader.block(f"if ({shader.local} < {wanted}u)"):
             key, number = (shader.let("u32", f"scratch[{shader.local} + {n}u]") for n in (0, _TILE.size))
             write(shader.group, shader.local, key, number)
-        return shader.dispatch(self.sieving.pieces)
+        return shader.dispatch(self.sieving.chunks)
 
     def _chunk(self, start: str) -> tuple[list[str], list[str]]:
         """An invocation's keys of a chunk, and their numbers in the piece."""
@@ -108,9 +108,9 @@ class _Sieve:
         if groups > _TILE.invocations:
             return
         best = shader.var("u32", LAST)
-        with shader.loop(f"max(1u, {self.size} / {_PARTS}u)", 0, CHUNK) as start:
-            keys, places = self._chunk(start)
-            for key, at in zip(keys, places, strict=True):
+        with shader.loop(f"max(1u, {self.size} / {_SAMPLED_SHARE}u)", 0, CHUNK) as start:
+            keys, positions = self._chunk(start)
+            for key, at in zip(keys, positions, strict=True):
                 shader.line(f"{best} = min({best}, select({LAST}, {key}, {at} < {self.size}));")
         shader.line(f"scratch[{shader.local}] = {best};")
         shader.workgroup("agreed", "u32")
@@ -128,7 +128,7 @@ class _Sieve:
             shader.line(f"if ({before} == {wanted - 1}u) {{ agreed = {best}; }}")
         shader.line(f"{self.bar} = workgroupUniformLoad(&agreed);")
 
-    def _keep(self, keys: list[str], places: list[str], rest: str) -> str:
+    def _keep(self, keys: list[str], positions: list[str], rest: str) -> str:
         """Put elements where there is room, and leave the others in `rest`. Returns the text of how many there would be."""
         shader = self.shader
         passing = " | ".join(
@@ -140,13 +140,13 @@ class _Sieve:
         first = shader.let("u32", f"{self.kept} + ({sums}.x & 0xffffu)")
         second = shader.let("u32", f"{self.kept} + ({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
         found = shader.let("u32", rest)
-        for k, (key, at) in enumerate(zip(keys, places, strict=True)):
+        for k, (key, at) in enumerate(zip(keys, positions, strict=True)):
             base, mask = (first, (1 << k) - 1) if k < 4 else (second, (1 << k) - 16)
             with shader.block(f"if (({found} & {1 << k}u) != 0u)"):
-                place = shader.let("u32", f"{base} + countOneBits({found} & {mask}u)")
-                with shader.block(f"if ({place} < {_TILE.size}u)"):
-                    shader.line(f"scratch[{place}] = {key};")
-                    shader.line(f"scratch[{place} + {_TILE.size}u] = {self.number(shader.group, at)};")
+                position = shader.let("u32", f"{base} + countOneBits({found} & {mask}u)")
+                with shader.block(f"if ({position} < {_TILE.size}u)"):
+                    shader.line(f"scratch[{position}] = {key};")
+                    shader.line(f"scratch[{position} + {_TILE.size}u] = {self.number(shader.group, at)};")
                     shader.line(f"{rest} &= {~(1 << k) & 0xFF}u;")
         shader.workgroup("agreed", "u32")
         shader.line(f"if ({shader.local} == 0u) {{ agreed = {self.kept} + ({sums}.y & 0xffffu) + ({sums}.y >> 16u); }}")
@@ -155,12 +155,12 @@ class _Sieve:
     def _forget(self, total: str) -> None:
         """Keep only what is wanted of so many, in order."""
         shader, wanted = self.shader, self.sieving.wanted
-        places = [shader.let("u32", plus(times(shader.local, _TILE.each), f"{k}u")) for k in range(_TILE.each)]
-        keys = [shader.var("u32", f"select({LAST}, scratch[{at}], {at} < {total})") for at in places]
-        values = [shader.var("u32", f"scratch[{at} + {_TILE.size}u]") for at in places]
+        positions = [shader.let("u32", plus(times(shader.local, _TILE.each), f"{k}u")) for k in range(_TILE.each)]
+        keys = [shader.var("u32", f"select({LAST}, scratch[{at}], {at} < {total})") for at in positions]
+        values = [shader.var("u32", f"scratch[{at} + {_TILE.size}u]") for at in positions]
         shader.line("workgroupBarrier();")
         sort_tile(shader, _TILE, keys, values, str, "0u", "32u")
-        for at, key, value in zip(places, keys, values, strict=True):
+        for at, key, value in zip(positions, keys, values, strict=True):
             with shader.block(f"if ({at} < {wanted}u)"):
                 shader.line(f"scratch[{at}] = {key};")
                 shader.line(f"scratch[{at} + {_TILE.size}u] = {value};")

@@ -22,16 +22,16 @@ def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
             return go_on(at)
         with f.loop(axis.taps) as k:
             # Less than zero is very much, which is out of range, too.
-            place = (
+            element = (
                 f.let("u32", f"{plus(times(at, axis.stride), times(k, axis.dilation))} - {axis.low}u")
                 if axis.low >= 0
                 else f.let("u32", plus(times(at, axis.stride), times(k, axis.dilation), f"{-axis.low}u"))
             )
             if axis.inside:
-                return go_on(place)
-            whole = f" && {place} % {axis.base}u == 0u" if axis.base > 1 else ""
-            with f.block(f"if ({place} < {(axis.size - 1) * axis.base + 1}u{whole})"):
-                return go_on(quotient(place, axis.base))
+                return go_on(element)
+            divisible = f" && {element} % {axis.base}u == 0u" if axis.base > 1 else ""
+            with f.block(f"if ({element} < {(axis.size - 1) * axis.base + 1}u{divisible})"):
+                return go_on(quotient(element, axis.base))
 
     _nested(axes, position, outer, [axis.size for axis in axes], meet, body)
 
@@ -39,7 +39,7 @@ def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
 def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None:
     """Do the body for every window that meets the element of a number."""
     axes = (*windows.vertical, windows.across)
-    outer, *place = f.coordinates(number, [windows.outer, *[axis.size for axis in axes]])
+    outer, *element = f.coordinates(number, [windows.outer, *[axis.size for axis in axes]])
 
     def meet(axis: Axis, at: str, go_on: Body) -> None:
         if axis.plain:
@@ -49,16 +49,16 @@ def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None
         reach = f.let("u32", f"{times(at, axis.base)} {sign} {abs(axis.low)}u")
         with f.loop(axis.taps) as k:
             start = f.let("u32", f"{reach} - {times(k, axis.dilation)}")
-            whole = f" && {start} % {axis.stride}u == 0u" if axis.stride > 1 else ""
-            with f.block(f"if ({start} <= {(axis.positions - 1) * axis.stride}u{whole})"):
+            divisible = f" && {start} % {axis.stride}u == 0u" if axis.stride > 1 else ""
+            with f.block(f"if ({start} <= {(axis.positions - 1) * axis.stride}u{divisible})"):
                 return go_on(quotient(start, axis.stride))
 
-    _nested(axes, place, outer, [axis.positions for axis in axes], meet, body)
+    _nested(axes, element, outer, [axis.positions for axis in axes], meet, body)
 
 
 def _nested(
     axes: Sequence[Axis],
-    place: Sequence[str],
+    element: Sequence[str],
     outer: str,
     sizes: Sequence[int],
     meet: Callable[[Axis, str, Body], None],
@@ -69,12 +69,12 @@ def _nested(
     def level(depth: int, number: str) -> None:
         if depth == len(axes):
             return body(number)
-        return meet(axes[depth], place[depth], lambda met: level(depth + 1, plus(times(number, sizes[depth]), met)))
+        return meet(axes[depth], element[depth], lambda met: level(depth + 1, plus(times(number, sizes[depth]), met)))
 
     level(0, outer)
 
 
-def turns(windows: Windows) -> int:
+def iterations_of(windows: Windows) -> int:
     """Turns that the loops along a window's axes take together, with those in which they end."""
     found = 0
     for axis in (windows.across, *reversed(windows.vertical)):

@@ -59,13 +59,13 @@ class Accumulator(BaseAccumulator[State]):
         if not self.node.is_index:
             answer = combine(f, self.node.reduction, x, y).text
             return "\n".join([f"fn {name}(x: {type_}, y: {type_}) -> {type_} {{", *f.lines, f"  return {answer};", "}"])
-        value, place = combine_indexed(f, self.node.reduction, (x, Number(INT32, "i")), (y, Number(INT32, "j")))
+        value, index = combine_indexed(f, self.node.reduction, (x, Number(INT32, "i")), (y, Number(INT32, "j")))
         return "\n".join(
             [
                 f"struct {name}_state {{ value: {type_}, place: i32 }}",
                 f"fn {name}(x: {type_}, i: i32, y: {type_}, j: i32) -> {name}_state {{",
                 *f.lines,
-                f"  return {name}_state({value.text}, {place.text});",
+                f"  return {name}_state({value.text}, {index.text});",
                 "}",
             ]
         )

@@ -17,7 +17,7 @@ from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Position
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
-from volta_fn.targets.wgsl.loops.linear_index import GROUP, LANES, Span, Texts
+from volta_fn.targets.wgsl.loops.linear_index import GROUP, LANES, AxisSpan, Texts
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
 
 Numbers = tuple[Number, ...]
@@ -26,7 +26,7 @@ Terms = tuple[tuple[int, int], ...]
 _WORD = 1 << 32
 
 
-class Nest(NamedTuple):
+class LoopNest(NamedTuple):
     """What all places of a nest of loops share."""
 
     shader: Shader
@@ -38,11 +38,11 @@ class Nest(NamedTuple):
 class LaneScope(Scope[Texts, Numbers]):
     """A scope of a shader; `span` is what is walked by groups of lanes, if something is."""
 
-    def __init__(self, nest: Nest, parent: LaneScope | None, axes: Mapping[int, Texts], span: Span | None = None) -> None:
+    def __init__(self, nest: LoopNest, parent: LaneScope | None, axes: Mapping[int, Texts], span: AxisSpan | None = None) -> None:
         super().__init__(nest.facts, [parent] if parent else [], axes)
         self.nest = nest
         self.parent = parent
-        self.span: Span | None = span if span and span.lanes > 1 else parent.span if parent else None
+        self.span: AxisSpan | None = span if span and span.lanes > 1 else parent.span if parent else None
         self._sums: dict[Terms, Texts] = {}
         self._conditions: dict[tuple[Range, ...], Texts] = {}
 
@@ -51,7 +51,7 @@ class LaneScope(Scope[Texts, Numbers]):
         """How many lanes there are."""
         return self.span.lanes if self.span else 1
 
-    def child(self, axes: Mapping[int, Texts], span: Span | None = None) -> LaneScope:
+    def child(self, axes: Mapping[int, Texts], span: AxisSpan | None = None) -> LaneScope:
         """A place further in."""
         return LaneScope(self.nest, self, axes, span)
 
@@ -122,20 +122,20 @@ class LaneScope(Scope[Texts, Numbers]):
         return self._read_where(holds, number, array, fill)
 
     def _read(self, number: int, array: Array) -> Numbers:
-        place = self.nest.facts.load_offsets[number]
-        vector = self.vector(place)
+        offset = self.nest.facts.load_offsets[number]
+        vector = self.vector(offset)
         if vector is not None:
             return tuple(array.load4(vector))
         node = self.nest.facts.kernel.nodes[number]
         assert isinstance(node, Load)
         size = self.nest.facts.kernel.inputs[node.input].size
-        return tuple([array.load(_within(index, size)) for index in self.affine(place)])
+        return tuple([array.load(_within(index, size)) for index in self.affine(offset)])
 
     def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
         """Where one condition is for all lanes, memory is read only if it holds."""
-        shader, place = self.nest.shader, self.nest.facts.load_offsets[number]
-        self._prepare_sum(place)
-        count = self.lanes if self.varies(place) else 1
+        shader, offset = self.nest.shader, self.nest.facts.load_offsets[number]
+        self._prepare_sum(offset)
+        count = self.lanes if self.varies(offset) else 1
         names = [shader.var(wgsl_type(fill.dtype), fill.text) for _ in range(count)]
         with shader.block(f"if ({condition})"):
             inside = self.child({})
@@ -156,14 +156,14 @@ class LaneScope(Scope[Texts, Numbers]):
     def store(self, number: int) -> None:
         """Write a store. Where the axes that it does not depend on are not 0, it has been written already."""
         nest, array = self.nest, self.nest.outputs[number]
-        place, values = nest.facts.store_offsets[number], self.number(nest.facts.kernel.stores[number].value)
+        offset, values = nest.facts.store_offsets[number], self.number(nest.facts.kernel.stores[number].value)
         if is_store_in_fours(nest.facts, self.span, number):
-            vector = self.vector(place)
+            vector = self.vector(offset)
             assert vector is not None
             array.store4(vector, values * self.lanes if len(values) == 1 else values)
             return
-        absent = [a for a in self.axes if a >= 0 and a not in place.axes and nest.facts.kernel.sizes[a] > 1]
-        index = self.affine(place)
+        absent = [a for a in self.axes if a >= 0 and a not in offset.axes and nest.facts.kernel.sizes[a] > 1]
+        index = self.affine(offset)
         conditions = self._all([*[tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent], *self._within_span()])
         for k in range(max(len(index), len(values), len(conditions))):
             at, value = index[k % len(index)], values[k % len(values)]
@@ -183,7 +183,7 @@ class LaneScope(Scope[Texts, Numbers]):
         if span is None or span.is_aligned or span.total % span.lanes == 0:
             return []
         loads = [(nest.inputs[node.input], nest.facts.load_offsets[n]) for n, node in nest.facts.loads.items() if node.input in nest.inputs]
-        if all(array.dtype.itemsize >= 4 or span.vector(place) is None for array, place in loads):
+        if all(array.dtype.itemsize >= 4 or span.vector(offset) is None for array, offset in loads):
             return []
         (group,) = self.axes[GROUP]
         certain = span.total % span.lanes
@@ -195,9 +195,9 @@ class LaneScope(Scope[Texts, Numbers]):
         """Whether a number differs between lanes."""
         return any(len(self.axes[a]) > 1 for a in affine.axes)
 
-    def vector(self, place: Affine) -> str | None:
+    def vector(self, offset: Affine) -> str | None:
         """The number of the vector in which the lanes' elements are, if they are one."""
-        found = self.span.vector(place) if self.span else None
+        found = self.span.vector(offset) if self.span else None
         return None if found is None else self.affine(found)[0]
 
     def affine(self, affine: Affine) -> Texts:
@@ -225,8 +225,8 @@ class LaneScope(Scope[Texts, Numbers]):
             text = known[k % len(known)] if known else ""
             for a, c in own:
                 axis = self.axes[a][k % len(self.axes[a])]
-                part = axis if abs(c) == 1 else f"{axis} * {abs(c)}u"
-                text = f"{text} - {part}" if c < 0 and text else f"0u - {part}" if c < 0 else f"{text} + {part}" if text else part
+                term = axis if abs(c) == 1 else f"{axis} * {abs(c)}u"
+                text = f"{text} - {term}" if c < 0 and text else f"0u - {term}" if c < 0 else f"{text} + {term}" if text else term
             result.append(self.nest.shader.let("u32", text))
         self._sums[terms] = tuple(result)
         return self._sums[terms]
@@ -271,7 +271,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return aligned and (not from_zero or value.offset % self.lanes == 0) and (end is None or (value.offset - end) % self.lanes == 0)
 
 
-def is_store_in_fours(facts: KernelAnalysis, span: Span | None, number: int) -> bool:
+def is_store_in_fours(facts: KernelAnalysis, span: AxisSpan | None, number: int) -> bool:
     """Whether a store writes whole vectors."""
     if span is None or span.vector(facts.store_offsets[number]) is None:
         return False
@@ -279,7 +279,7 @@ def is_store_in_fours(facts: KernelAnalysis, span: Span | None, number: int) -> 
     return all(a in facts.store_offsets[number].axes for a in walked if facts.kernel.sizes[a] > 1)
 
 
-def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[Span], buffers: Buffers, absent: Collection[int] = ()) -> Nest:
+def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
     """A nest with the kernel's arrays, which know whether they are accessed in fours. Inputs that nothing reads are left out.
 
     So are those that are `absent`: what is loaded from them is known.
@@ -298,7 +298,7 @@ def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[Span], buffers
         number, b = buffers.inputs[i], kernel.inputs[i]
         if number not in by_number:
             by_number[number] = shader.buffer(number, b.dtype, size=b.size if i in fours else 0, lanes=lanes)
-    return Nest(shader, facts, {i: by_number[buffers.inputs[i]] for i in present}, outputs)
+    return LoopNest(shader, facts, {i: by_number[buffers.inputs[i]] for i in present}, outputs)
 
 
 def _within(index: str, size: int) -> str:

@@ -14,9 +14,9 @@ from volta_fn.compiler.ir.contraction import contraction_of
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
-from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
-from volta_fn.targets.wgsl.loops.rows import Schedule, write_rows
+from volta_fn.targets.wgsl.loops.rows import LoopSchedule, write_rows
 from volta_fn.targets.wgsl.loops.tiles import crossing
 from volta_fn.targets.wgsl.loops.widening import widened
 from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
@@ -41,9 +41,9 @@ class Member(NamedTuple):
 
 class _Planned(NamedTuple):
     facts: KernelAnalysis
-    plan: Schedule
+    plan: LoopSchedule
     #: With inputs and outputs as its buffers, one after another.
-    step: Step
+    step: KernelStep
     #: Bytes of workgroup memory.
     memory: int
 
@@ -64,7 +64,7 @@ def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
     return planned is not None and planned.memory <= device.workgroup_memory
 
 
-class Several:
+class FusedKernels:
     """A dispatch under construction, of small kernels of which none writes what another one reads or writes."""
 
     def __init__(self, device: TargetCapabilities) -> None:
@@ -100,13 +100,13 @@ class Several:
 
     def _write(self, one: _Planned) -> None:
         """Write a kernel for workgroups after those of the kernels before."""
-        plan = one.plan._replace(beside=self._size // one.plan.parts)
-        shader, first, whole = self._shader, self._groups, Shader.group
-        self._groups += -(-plan.rows.groups // plan.beside)
-        with shader.block(f"if ({whole} >= {first}u && {whole} < {self._groups}u)"):
-            shader.group = shader.let("u32", f"{whole} - {first}u")
+        plan = one.plan._replace(rows_per_group=self._size // one.plan.per_row)
+        shader, first, grid_group = self._shader, self._groups, Shader.group
+        self._groups += -(-plan.rows.groups // plan.rows_per_group)
+        with shader.block(f"if ({grid_group} >= {first}u && {grid_group} < {self._groups}u)"):
+            shader.group = shader.let("u32", f"{grid_group} - {first}u")
             write_rows(one.facts, plan, shader, one.step)
-        shader.group = whole
+        shader.group = grid_group
 
 
 def _group(device: TargetCapabilities) -> int:
@@ -118,13 +118,13 @@ def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
     count = len(kernel.inputs)
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))
-    steps = steps_of(Step(widened(restricted(kernel, stores)), buffers), device, Workspaces(1 << 30), apart=False)
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, Workspaces(1 << 30), separate=False)
     if len(steps) != 1:
         return None
     facts = facts_of(steps[0].kernel)
     if facts.reduction_axes:
         plan = schedule.rows_or_columns(facts, device)
         group = _group(device)
-        return _Planned(facts, plan, steps[0], schedule.shared(facts, plan) * group) if plan.parts <= group else None
+        return _Planned(facts, plan, steps[0], schedule.shared(facts, plan) * group) if plan.per_row <= group else None
     plan = schedule.elementwise(facts, device)
     return None if crossing(facts, plan.rows.axes[-1]) is not None else _Planned(facts, plan, steps[0], 0)

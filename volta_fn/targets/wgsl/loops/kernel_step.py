@@ -15,7 +15,7 @@ class Buffers(NamedTuple):
     outputs: tuple[int, ...]
 
 
-class Step(NamedTuple):
+class KernelStep(NamedTuple):
     """A kernel to be run."""
 
     kernel: Kernel

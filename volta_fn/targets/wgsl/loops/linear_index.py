@@ -18,14 +18,14 @@ Texts = tuple[str, ...]
 GROUP = -1
 
 
-class Writer(Protocol):
+class Namer(Protocol):
     """What is asked of a shader here."""
 
     def let(self, type_: str, expression: str) -> str:
         """Names a value."""
 
 
-class Span(NamedTuple):
+class AxisSpan(NamedTuple):
     """Axes in the order in which they are walked, the last one fastest."""
 
     axes: tuple[int, ...]
@@ -52,7 +52,7 @@ class Span(NamedTuple):
         """The number of a turn as a sum over the axes."""
         return {a: math.prod(self.sizes[k + 1 :]) for k, a in enumerate(self.axes)}
 
-    def bind(self, shader: Writer, group: str) -> dict[int, Texts]:
+    def bind(self, shader: Namer, group: str) -> dict[int, Texts]:
         """The axes in a group of lanes. In the last group the last turn may be there more than once."""
         if self.is_aligned:
             axes = _divided(shader, group, (*self.sizes[:-1], self.sizes[-1] // self.lanes))
@@ -61,29 +61,29 @@ class Span(NamedTuple):
             return {**{a: (text,) for a, text in zip(self.axes[:-1], axes, strict=False)}, self.axes[-1]: lanes, GROUP: (axes[-1],)}
         if self.lanes == 1:
             return {a: (text,) for a, text in zip(self.axes, _divided(shader, group, self.sizes), strict=True)}
-        turns = []
+        elements = []
         for k in range(self.lanes):
             number = f"{group} * {self.lanes}u" + (f" + {k}u" if k else "")
             number = f"min({number}, {self.total - 1}u)" if k >= (self.total % self.lanes or self.lanes) else number
-            turns.append(_divided(shader, shader.let("u32", number), self.sizes))
-        return {**{a: tuple([turn[n] for turn in turns]) for n, a in enumerate(self.axes)}, GROUP: (group,)}
+            elements.append(_divided(shader, shader.let("u32", number), self.sizes))
+        return {**{a: tuple([element[n] for element in elements]) for n, a in enumerate(self.axes)}, GROUP: (group,)}
 
-    def vector(self, place: Affine) -> Affine | None:
+    def vector(self, index: Affine) -> Affine | None:
         """The number of the first lane's element by that of lanes, if that is whole, and the lanes' elements are neighbours."""
-        rest = dict(place.terms)
+        rest = dict(index.terms)
         wanted = {self.axes[-1]: 1} if self.is_aligned else self.terms
         if (
             self.lanes == 1
             or any(rest.pop(a, 0) != c for a, c in wanted.items())
-            or any(c % self.lanes for c in (*rest.values(), place.offset))
+            or any(c % self.lanes for c in (*rest.values(), index.offset))
         ):
             return None
         if not self.is_aligned and rest.keys() & set(self.axes):
             return None
-        return Affine(tuple(sorted([(GROUP, 1), *[(a, c // self.lanes) for a, c in rest.items()]])), place.offset // self.lanes)
+        return Affine(tuple(sorted([(GROUP, 1), *[(a, c // self.lanes) for a, c in rest.items()]])), index.offset // self.lanes)
 
 
-def _divided(shader: Writer, number: str, sizes: tuple[int, ...]) -> list[str]:
+def _divided(shader: Namer, number: str, sizes: tuple[int, ...]) -> list[str]:
     """The turn along each axis, by the number of a turn along all."""
     result: list[str] = []
     for size in reversed(sizes[1:]):

@@ -10,7 +10,7 @@ from volta_fn.compiler.ir.analysis import Axes, KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.kernel_step import Step
+from volta_fn.targets.wgsl.loops.kernel_step import KernelStep
 from volta_fn.targets.wgsl.loops.schedule import BUSY, cut_of, rows_or_columns
 from volta_fn.targets.wgsl.loops.split import Split
 from volta_fn.targets.wgsl.routine import Workspaces
@@ -22,30 +22,32 @@ def facts_of(kernel: Kernel) -> KernelAnalysis:
     return KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
 
 
-def steps_of(step: Step, device: TargetCapabilities, workspaces: Workspaces, apart: bool) -> list[Step]:
+def steps_of(step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool) -> list[KernelStep]:
     """The steps of a kernel; stores may be made by different ones if they are `apart`, with nothing that a step reads among them."""
     kernel = simplified(step.kernel)
     facts = facts_of(kernel)
     if not facts.reduces:
-        return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), apart)
+        return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), separate)
     cut = cut_of(facts, rows_or_columns(facts, device))
     if cut is not None:
         steps = Split(facts, cut, step.buffers, workspaces).steps()
         if all(s.bindings <= device.buffers for s in steps):
-            return [one for s in steps for one in (elementwise_steps(_simple(s), apart) if not s.kernel.reduction_axes else [_simple(s)])]
+            return [
+                one for s in steps for one in (elementwise_steps(_simple(s), separate) if not s.kernel.reduction_axes else [_simple(s)])
+            ]
         workspaces.sizes.clear()
     return [step._replace(kernel=kernel)]
 
 
-def _simple(step: Step) -> Step:
+def _simple(step: KernelStep) -> KernelStep:
     return step if step.number is not None else step._replace(kernel=simplified(step.kernel))
 
 
-def elementwise_steps(step: Step, apart: bool) -> list[Step]:
+def elementwise_steps(step: KernelStep, separate: bool) -> list[KernelStep]:
     """A step without inner axes as one for each set of axes along which something is stored, and each order of packed arrays in memory."""
     facts = facts_of(step.kernel)
     stores = range(len(step.kernel.stores))
-    if not apart or len(stores) == 1 or facts.size(facts.parallel_axes) < BUSY:
+    if not separate or len(stores) == 1 or facts.size(facts.parallel_axes) < BUSY:
         return [step]
     packed = [s for s in stores if step.kernel.outputs[s].dtype.itemsize < 4]
     classes: dict[tuple[Axes, object], list[int]] = {}
@@ -57,9 +59,9 @@ def elementwise_steps(step: Step, apart: bool) -> list[Step]:
     return [_of_stores(step, facts, chosen) for chosen in classes.values()]
 
 
-def _of_stores(step: Step, facts: KernelAnalysis, stores: list[int]) -> Step:
+def _of_stores(step: KernelStep, facts: KernelAnalysis, stores: list[int]) -> KernelStep:
     """The step with some of its stores, and only the axes along which they go."""
     kernel = restricted(step.kernel, stores)
     axes = facts.store_offsets[stores[0]].axes
     kernel = replace(kernel, sizes=tuple([n if a in axes else 1 for a, n in enumerate(kernel.sizes)]))
-    return Step(simplified(kernel), step.buffers._replace(outputs=tuple([step.buffers.outputs[s] for s in stores])))
+    return KernelStep(simplified(kernel), step.buffers._replace(outputs=tuple([step.buffers.outputs[s] for s in stores])))

@@ -10,7 +10,7 @@ from volta_fn.codegen.loops.subkernels import of_nothing, restricted
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
-from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
 from volta_fn.targets.wgsl.loops.rows import write, write_flat
 from volta_fn.targets.wgsl.loops.tiles import crossing, write_tiles
@@ -22,20 +22,20 @@ from volta_fn.targets.wgsl.scalars import Shader
 def routine(kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}) -> Routine:  # never changed
     """The kernel as shaders. `shared` maps outputs to the inputs whose memory they are: their buffers' numbers are those of the outputs."""
     count = len(kernel.inputs)
-    places = {i: count + s for s, i in shared.items()}
+    overwritten = {i: count + s for s, i in shared.items()}
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     if not stores:
         return Routine(())
-    buffers = Buffers(tuple([places.get(i, i) for i in range(count)]), tuple([count + s for s in stores]))
+    buffers = Buffers(tuple([overwritten.get(i, i) for i in range(count)]), tuple([count + s for s in stores]))
     if 0 in kernel.sizes:
         kernel = of_nothing(kernel)
     workspaces = Workspaces(count + len(kernel.stores))
-    steps = steps_of(Step(widened(restricted(kernel, stores)), buffers), facts, workspaces, apart=not shared)
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), facts, workspaces, separate=not shared)
     dispatches = [replace(dispatch(step, facts), work=math.prod(step.kernel.sizes)) for step in steps]
     return Routine(tuple(dispatches), tuple(workspaces.sizes))
 
 
-def dispatch(step: Step, device: TargetCapabilities) -> Dispatch:
+def dispatch(step: KernelStep, device: TargetCapabilities) -> Dispatch:
     """A step as a shader."""
     facts = facts_of(step.kernel)
     if facts.reduction_axes:
@@ -45,6 +45,6 @@ def dispatch(step: Step, device: TargetCapabilities) -> Dispatch:
         cross = crossing(facts, plan.rows.axes[-1])
         if cross is not None:
             return write_tiles(facts, cross, device, step)
-        if plan.turns > 1:
+        if plan.unroll > 1:
             return write_flat(facts, plan, device, step)
-    return write(facts, plan, Shader(device, plan.parts * plan.beside), step)
+    return write(facts, plan, Shader(device, plan.per_row * plan.rows_per_group), step)

@@ -15,10 +15,10 @@ from volta_fn.codegen.loops.passes import Pass, passes_of
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.accumulate import Accumulator, State
-from volta_fn.targets.wgsl.loops.emit_values import LaneScope, Nest, arrays
-from volta_fn.targets.wgsl.loops.kernel_step import Step
-from volta_fn.targets.wgsl.loops.linear_index import Span
-from volta_fn.targets.wgsl.loops.workgroup_reduce import Team, Together, team
+from volta_fn.targets.wgsl.loops.emit_values import LaneScope, LoopNest, arrays
+from volta_fn.targets.wgsl.loops.kernel_step import KernelStep
+from volta_fn.targets.wgsl.loops.linear_index import AxisSpan
+from volta_fn.targets.wgsl.loops.workgroup_reduce import Team, WorkgroupReduction, team
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Number, Shader
 
@@ -26,47 +26,47 @@ from volta_fn.targets.wgsl.scalars import Number, Shader
 _BLOCK = 32
 
 
-class Schedule(NamedTuple):
+class LoopSchedule(NamedTuple):
     """How a kernel is to run in one dispatch."""
 
     #: The rows and the elements of a row; one of them may be walked by lanes.
-    rows: Span
-    row: Span
+    rows: AxisSpan
+    row: AxisSpan
     #: How many invocations compute a row (or a group of lanes of rows), and how many such rows are in a workgroup.
-    parts: int
-    beside: int
+    per_row: int
+    rows_per_group: int
     #: Whether neighbouring invocations are in neighbouring rows, not parts of one row.
     columns: bool
     #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
-    turns: int
+    unroll: int
     resident: bool
 
     @property
-    def lanes(self) -> Span:
+    def lanes(self) -> AxisSpan:
         """The axes that are walked by lanes."""
         return self.rows if self.rows.lanes > 1 else self.row
 
 
-def write(facts: KernelAnalysis, schedule: Schedule, shader: Shader, step: Step) -> Dispatch:
+def write(facts: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> Dispatch:
     """A step as a dispatch."""
     write_rows(facts, schedule, shader, step)
-    return shader.dispatch(-(-schedule.rows.groups // schedule.beside))
+    return shader.dispatch(-(-schedule.rows.groups // schedule.rows_per_group))
 
 
-def write_rows(facts: KernelAnalysis, schedule: Schedule, shader: Shader, step: Step) -> None:
+def write_rows(facts: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> None:
     """Write the code of a step, for workgroups of a shader under construction."""
-    _Rows(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
+    _RowEmitter(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
 
 
-class _Rows:
-    def __init__(self, nest: Nest, schedule: Schedule, step: Step) -> None:
+class _RowEmitter:
+    def __init__(self, nest: LoopNest, schedule: LoopSchedule, step: KernelStep) -> None:
         self.nest = nest
         self.shader = nest.shader
         self.facts = nest.facts
         self.schedule = schedule
         self.bound = step.bound
-        self.team: Team = team(nest.shader, schedule.parts, schedule.beside, schedule.columns)
-        self.together = Together(nest.shader, self.team)
+        self.team: Team = team(nest.shader, schedule.per_row, schedule.rows_per_group, schedule.columns)
+        self.reduction = WorkgroupReduction(nest.shader, self.team)
         self.number_in_row = step.number or self.facts.row_number
         #: Whether the invocation's row exists, where that is not certain.
         self.live: str | None = None
@@ -75,26 +75,26 @@ class _Rows:
         """All passes over a row."""
         passes = passes_of(self.facts)
         root = LaneScope(self.nest, None, {})
-        place = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
-        places = self.residents(place) if self.schedule.resident else []
+        scope = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
+        scopes = self.residents(scope) if self.schedule.resident else []
         for here in passes:
-            self.store_rows(here, place)
+            self.store_rows(here, scope)
             if not here.has_iterations:
                 continue
-            place.hoist(here.targets(self.facts))
+            scope.hoist(here.targets(self.facts))
             accumulators = self.accumulators(here)
-            states = self.at_once(here, accumulators, places) if places else self.by_loops(here, accumulators, place)
+            states = self.at_once(here, accumulators, scopes) if scopes else self.by_loops(here, accumulators, scope)
             for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
-                known = self.together.combined(accumulator, lanes)
-                place.numbers[number] = tuple([accumulator.result(state) for state in known])
+                known = self.reduction.combined(accumulator, lanes)
+                scope.numbers[number] = tuple([accumulator.result(state) for state in known])
 
     def row_number(self) -> str:
         """The number of this invocation's row. Beyond the last row it is the last."""
-        count, beside = self.schedule.rows.groups, self.schedule.beside
-        if beside == 1:
+        count, rows_per_group = self.schedule.rows.groups, self.schedule.rows_per_group
+        if rows_per_group == 1:
             return self.shader.group
-        number = self.shader.let("u32", f"{self.shader.group} * {beside}u + {self.team.row}")
-        if count % beside == 0:
+        number = self.shader.let("u32", f"{self.shader.group} * {rows_per_group}u + {self.team.row}")
+        if count % rows_per_group == 0:
             return number
         self.live = self.shader.let("bool", f"{number} < {count}u")
         return self.shader.let("u32", f"min({number}, {count - 1}u)")
@@ -105,76 +105,76 @@ class _Rows:
 
     # stores
 
-    def store_rows(self, here: Pass, place: LaneScope) -> None:
+    def store_rows(self, here: Pass, scope: LaneScope) -> None:
         """Stores per row, by its first invocation."""
         for s in here.row_stores:
-            place.number(self.facts.kernel.stores[s].value)
-        conditions = [self.live, f"{self.team.part} == 0u" if self.schedule.parts > 1 else None]
-        self.store(here.row_stores, [place], conditions)
+            scope.number(self.facts.kernel.stores[s].value)
+        conditions = [self.live, f"{self.team.rank} == 0u" if self.schedule.per_row > 1 else None]
+        self.store(here.row_stores, [scope], conditions)
 
-    def store(self, stores: Sequence[int], places: Sequence[LaneScope], conditions: Sequence[str | None]) -> None:
+    def store(self, stores: Sequence[int], scopes: Sequence[LaneScope], conditions: Sequence[str | None]) -> None:
         """Stores at places, where all conditions hold."""
         if not stores:
             return
         wanted = [c for c in conditions if c is not None]
         if not wanted:
             for s in stores:
-                for place in places:
-                    place.store(s)
+                for scope in scopes:
+                    scope.store(s)
             return
         with self.shader.block(f"if ({' && '.join(wanted)})"):
             for s in stores:
-                for place in places:
-                    place.child({}).store(s)
+                for scope in scopes:
+                    scope.child({}).store(s)
 
     # resident rows
 
-    def residents(self, place: LaneScope) -> list[LaneScope]:
+    def residents(self, scope: LaneScope) -> list[LaneScope]:
         """The elements of a row that an invocation has. Beyond the row's end it is the last one."""
-        row, parts, shader = self.schedule.row, self.schedule.parts, self.shader
-        places = []
-        for k in range(self.schedule.turns):
-            number = self.turn_number(k)
-            if (k + 1) * parts > row.groups:
+        row, per_row, shader = self.schedule.row, self.schedule.per_row, self.shader
+        scopes = []
+        for k in range(self.schedule.unroll):
+            number = self.element_number(k)
+            if (k + 1) * per_row > row.groups:
                 number = shader.let("u32", f"min({number}, {row.groups - 1}u)")
-            places.append(place.child(row.bind(shader, shader.named("u32", number)), row))
-        return places
+            scopes.append(scope.child(row.bind(shader, shader.named("u32", number)), row))
+        return scopes
 
-    def turn_number(self, k: int) -> str:
+    def element_number(self, k: int) -> str:
         """The number of the k-th element, or group of lanes, of an invocation."""
-        if self.schedule.parts == 1:
+        if self.schedule.per_row == 1:
             return f"{k}u"
-        return f"{self.team.part} + {k * self.schedule.parts}u" if k else self.team.part
+        return f"{self.team.rank} + {k * self.schedule.per_row}u" if k else self.team.rank
 
     def exists(self, k: int) -> str | None:
         """Whether an invocation has a k-th element, where that is not certain."""
-        groups, parts = self.schedule.row.groups, self.schedule.parts
-        return None if (k + 1) * parts <= groups else f"{self.turn_number(k)} < {groups}u"
+        groups, per_row = self.schedule.row.groups, self.schedule.per_row
+        return None if (k + 1) * per_row <= groups else f"{self.element_number(k)} < {groups}u"
 
-    def at_once(self, here: Pass, accumulators: list[Accumulator], places: list[LaneScope]) -> list[list[State]]:
+    def at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
         """A pass over a row that is resident."""
-        write_together(places, here.targets(self.facts))
-        exist = [self.exists(k) for k in range(len(places))]
+        write_together(scopes, here.targets(self.facts))
+        exist = [self.exists(k) for k in range(len(scopes))]
         result = []
         for number, accumulator in zip(here.reduces, accumulators, strict=True):
             states = [
-                [accumulator.where(exists, x) for x in self.contributions(number, accumulator, place)]
-                for place, exists in zip(places, exist, strict=True)
+                [accumulator.where(exists, x) for x in self.contributions(number, accumulator, scope)]
+                for scope, exists in zip(scopes, exist, strict=True)
             ]
             result.append(self.merged(accumulator, states))
-        certain = [place for place, exists in zip(places, exist, strict=True) if exists is None]
+        certain = [scope for scope, exists in zip(scopes, exist, strict=True) if exists is None]
         self.store(here.stores, certain, [self.live])
-        for place, exists in zip(places, exist, strict=True):
+        for scope, exists in zip(scopes, exist, strict=True):
             if exists is not None:
-                self.store(here.stores, [place], [self.live, exists])
+                self.store(here.stores, [scope], [self.live, exists])
         return result
 
-    def contributions(self, number: int, accumulator: Accumulator, place: LaneScope) -> list[State]:
+    def contributions(self, number: int, accumulator: Accumulator, scope: LaneScope) -> list[State]:
         """What one place has to be accumulated: a state for each lane."""
-        values = place.spread(self.facts.reduces[number].operand)
+        values = scope.spread(self.facts.reduces[number].operand)
         if not accumulator.node.is_index:
             return [(x,) for x in values]
-        where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in place.affine(self.number_in_row)]
+        where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in scope.affine(self.number_in_row)]
         return [(x, where[k % len(where)]) for k, x in enumerate(values)]
 
     def merged(self, accumulator: Accumulator, states: Sequence[Sequence[State]]) -> list[State]:
@@ -185,30 +185,30 @@ class _Rows:
 
     # long rows
 
-    def by_loops(self, here: Pass, accumulators: list[Accumulator], place: LaneScope) -> list[list[State]]:
+    def by_loops(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope) -> list[list[State]]:
         """A pass over a row by loops."""
-        row, parts, turns = self.schedule.row, self.schedule.parts, self.schedule.turns
-        whole = row.groups // (parts * turns)
+        row, per_row, unroll = self.schedule.row, self.schedule.per_row, self.schedule.unroll
+        full = row.groups // (per_row * unroll)
         totals = self.variables(accumulators)
-        if whole > 2 * _BLOCK and any(a.rounds for a in accumulators):
-            self._by_blocks(here, accumulators, place, whole, totals)
-        elif whole:
-            self.loop(here, accumulators, place, (self.team.part, f"{whole * turns * parts}u", turns), totals)
-        if whole * turns * parts < row.groups:
-            first = f"{self.team.part} + {whole * turns * parts}u" if whole else self.team.part
-            self.loop(here, accumulators, place, (first, f"{row.groups}u", 1), totals)
+        if full > 2 * _BLOCK and any(a.rounds for a in accumulators):
+            self._by_blocks(here, accumulators, scope, full, totals)
+        elif full:
+            self.loop(here, accumulators, scope, (self.team.rank, f"{full * unroll * per_row}u", unroll), totals)
+        if full * unroll * per_row < row.groups:
+            first = f"{self.team.rank} + {full * unroll * per_row}u" if full else self.team.rank
+            self.loop(here, accumulators, scope, (first, f"{row.groups}u", 1), totals)
         return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
 
-    def _by_blocks(self, here: Pass, accumulators: list[Accumulator], place: LaneScope, whole: int, totals: list[list[list[str]]]) -> None:
+    def _by_blocks(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope, full: int, totals: list[list[list[str]]]) -> None:
         """A loop over blocks of a row whose sums are added to the totals, so that rounding errors of long sums do not pile up."""
-        parts, turns = self.schedule.parts, self.schedule.turns
-        with self.shader.loop(whole * turns * parts, 0, _BLOCK * turns * parts) as start:
+        per_row, unroll = self.schedule.per_row, self.schedule.unroll
+        with self.shader.loop(full * unroll * per_row, 0, _BLOCK * unroll * per_row) as start:
             sums = self.variables(accumulators)
-            stop = self.shader.let("u32", f"min({start} + {_BLOCK * turns * parts}u, {whole * turns * parts}u)")
-            first = self.shader.let("u32", f"{start} + {self.team.part}") if parts > 1 else start
-            self.loop(here, accumulators, place, (first, stop, turns), sums)
-            for accumulator, into, what in zip(accumulators, totals, sums, strict=True):
-                for old, new in zip(into, what, strict=True):
+            stop = self.shader.let("u32", f"min({start} + {_BLOCK * unroll * per_row}u, {full * unroll * per_row}u)")
+            first = self.shader.let("u32", f"{start} + {self.team.rank}") if per_row > 1 else start
+            self.loop(here, accumulators, scope, (first, stop, unroll), sums)
+            for accumulator, into, fresh in zip(accumulators, totals, sums, strict=True):
+                for old, new in zip(into, fresh, strict=True):
                     accumulator.add(old, accumulator.read(new))
 
     def variables(self, accumulators: list[Accumulator]) -> list[list[list[str]]]:
@@ -216,59 +216,59 @@ class _Rows:
         return [[a.variables() for _ in range(self.schedule.rows.lanes)] for a in accumulators]
 
     def loop(
-        self, here: Pass, accumulators: list[Accumulator], place: LaneScope, bounds: tuple[str, str, int], totals: list[list[list[str]]]
+        self, here: Pass, accumulators: list[Accumulator], scope: LaneScope, bounds: tuple[str, str, int], totals: list[list[list[str]]]
     ) -> None:
         """A loop from one number of a turn to another, by so many turns at a time."""
-        start, stop, turns = bounds
-        row, parts = self.schedule.row, self.schedule.parts
-        with self.shader.loop(stop, start, turns * parts) as i:
-            places = []
-            for k in range(turns):
-                number = self.shader.let("u32", f"{i} + {k * parts}u") if k else i
-                places.append(place.child(row.bind(self.shader, number), row))
+        start, stop, unroll = bounds
+        row, per_row = self.schedule.row, self.schedule.per_row
+        with self.shader.loop(stop, start, unroll * per_row) as i:
+            scopes = []
+            for k in range(unroll):
+                number = self.shader.let("u32", f"{i} + {k * per_row}u") if k else i
+                scopes.append(scope.child(row.bind(self.shader, number), row))
             if self.bound is None:
-                self.step(here, accumulators, places, totals)
+                self.step(here, accumulators, scopes, totals)
                 return
-            for one in places:
+            for one in scopes:
                 holds = one.holds((self.bound,))
                 assert holds is not None and len(holds) == 1
                 with self.shader.block(f"if ({holds[0]})"):
                     self.step(here, accumulators, [one.child({})], totals)
 
-    def step(self, here: Pass, accumulators: list[Accumulator], places: list[LaneScope], totals: list[list[list[str]]]) -> None:
+    def step(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
         """What is done in one turn of a loop: what its places have becomes one, which is added to what there was."""
-        write_together(places, here.targets(self.facts))
+        write_together(scopes, here.targets(self.facts))
         for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
-            states = self.merged(accumulator, [self.contributions(number, accumulator, place) for place in places])
+            states = self.merged(accumulator, [self.contributions(number, accumulator, scope) for scope in scopes])
             for state, into in zip(states, variables, strict=True):
                 accumulator.add(into, state)
-        self.store(here.stores, places, [self.live])
+        self.store(here.stores, scopes, [self.live])
 
 
-def write_together(places: Sequence[LaneScope], targets: Sequence[int]) -> None:
+def write_together(scopes: Sequence[LaneScope], targets: Sequence[int]) -> None:
     """Write nodes at several places, node by node, so that loads are on their way together."""
-    for n in places[0].needed(targets):
-        for place in places:
-            place.number(n)
+    for n in scopes[0].needed(targets):
+        for scope in scopes:
+            scope.number(n)
 
 
-def write_flat(facts: KernelAnalysis, schedule: Schedule, device: TargetCapabilities, step: Step) -> Dispatch:
+def write_flat(facts: KernelAnalysis, schedule: LoopSchedule, device: TargetCapabilities, step: KernelStep) -> Dispatch:
     """A step as a dispatch."""
-    rows, width, turns = schedule.rows, schedule.beside, schedule.turns
+    rows, width, unroll = schedule.rows, schedule.rows_per_group, schedule.unroll
     shader = Shader(device, width)
     root = LaneScope(arrays(shader, facts, (rows,), step.buffers), None, {})
     stores = range(len(facts.kernel.stores))
     targets = [store.value for store in facts.kernel.stores]
     root.hoist(targets)
-    first = shader.let("u32", f"{shader.group} * {width * turns}u + {shader.local}")
-    numbers = [shader.let("u32", f"{first} + {k * width}u") if k else first for k in range(turns)]
-    certain = rows.groups % (width * turns) == 0
+    first = shader.let("u32", f"{shader.group} * {width * unroll}u + {shader.local}")
+    numbers = [shader.let("u32", f"{first} + {k * width}u") if k else first for k in range(unroll)]
+    certain = rows.groups % (width * unroll) == 0
     within = numbers if certain else [shader.let("u32", f"min({number}, {rows.groups - 1}u)") for number in numbers]
-    places = [root.child(rows.bind(shader, number), rows) for number in within]
-    write_together(places, targets)
-    for number, place in zip(numbers, places, strict=True):
+    scopes = [root.child(rows.bind(shader, number), rows) for number in within]
+    write_together(scopes, targets)
+    for number, scope in zip(numbers, scopes, strict=True):
         with shader.block("" if certain else f"if ({number} < {rows.groups}u)"):
-            inside = place.child({})
+            inside = scope.child({})
             for s in stores:
                 inside.store(s)
-    return shader.dispatch(-(-rows.groups // (width * turns)))
+    return shader.dispatch(-(-rows.groups // (width * unroll)))

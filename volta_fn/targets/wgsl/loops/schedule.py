@@ -10,8 +10,8 @@ from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.linear_index import LANES, Span
-from volta_fn.targets.wgsl.loops.rows import Schedule
+from volta_fn.targets.wgsl.loops.linear_index import LANES, AxisSpan
+from volta_fn.targets.wgsl.loops.rows import LoopSchedule
 from volta_fn.targets.wgsl.loops.split import Cut
 from volta_fn.targets.wgsl.loops.subgroups import has_rows
 from volta_fn.targets.wgsl.scalars import wgsl_type
@@ -41,21 +41,23 @@ _CHUNK = 4
 
 #: Elements of a column that one invocation reduces by itself, without barriers; and that each of several reduces at least.
 _SHORT = 32
-_TURNS = 8
+_LEAST_ELEMENTS = 8
 
 #: Where there are few columns: how many groups of them a workgroup has at least, and how many workgroups are wanted.
 _NARROW = 4
 
-_NOTHING = Span((), ())
+_NOTHING = AxisSpan((), ())
 
 
-def elementwise(facts: KernelAnalysis, device: TargetCapabilities) -> Schedule:
+def elementwise(facts: KernelAnalysis, device: TargetCapabilities) -> LoopSchedule:
     """The schedule of a kernel without inner axes."""
     sizes = facts.kernel.sizes
-    place = max(enumerate(facts.store_offsets), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
-    order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(place, a)) or math.inf, -a), reverse=True)
-    rows = _wider(facts, _in_lanes(facts, Span(tuple(order), tuple([sizes[a] for a in order])), apart=True))
-    return Schedule(rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, _turns_of_elements(facts, rows), True)
+    offset = max(enumerate(facts.store_offsets), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
+    order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(offset, a)) or math.inf, -a), reverse=True)
+    rows = _wider(facts, _in_lanes(facts, AxisSpan(tuple(order), tuple([sizes[a] for a in order])), unaligned=True))
+    return LoopSchedule(
+        rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, _unroll_elementwise(facts, rows), True
+    )
 
 
 def _group(invocations: int) -> int:
@@ -63,7 +65,7 @@ def _group(invocations: int) -> int:
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
-def _turns_of_elements(facts: KernelAnalysis, rows: Span) -> int:
+def _unroll_elementwise(facts: KernelAnalysis, rows: AxisSpan) -> int:
     """How many elements, or groups of lanes, of a large kernel an invocation has: so many that enough bytes are in flight.
 
     Of wide groups of narrow numbers one is enough, and takes half the text.
@@ -79,10 +81,10 @@ def _is_packed(facts: KernelAnalysis, store: int) -> bool:
     return facts.kernel.outputs[store].dtype.itemsize < 4
 
 
-def _in_lanes(facts: KernelAnalysis, span: Span, apart: bool) -> Span:
+def _in_lanes(facts: KernelAnalysis, span: AxisSpan, unaligned: bool) -> AxisSpan:
     """The span walked by lanes, if memory is then accessed by vectors of four."""
     wide = span._replace(lanes=LANES)
-    if span.total < LANES or not (wide.is_aligned or apart):
+    if span.total < LANES or not (wide.is_aligned or unaligned):
         return span
     fours = [b for p, b in _places(facts) if wide.vector(p) is not None]
     if any(b.dtype.itemsize < 4 or (b.dtype.itemsize == 4 and b.size % LANES == 0) for b in fours):
@@ -97,7 +99,7 @@ def _places(facts: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
     return [*loads, *zip(facts.store_offsets, kernel.outputs, strict=True)]
 
 
-def _wider(facts: KernelAnalysis, span: Span) -> Span:
+def _wider(facts: KernelAnalysis, span: AxisSpan) -> AxisSpan:
     """A long span walked by lanes of 16 bytes, if all that is read and written has one narrow width."""
     accessed = [(p, b) for p, b in _places(facts) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
@@ -110,7 +112,7 @@ def _wider(facts: KernelAnalysis, span: Span) -> Span:
     return wide if fits else span
 
 
-def rows_or_columns(facts: KernelAnalysis, device: TargetCapabilities, loops: bool = False) -> Schedule:
+def rows_or_columns(facts: KernelAnalysis, device: TargetCapabilities, loops: bool = False) -> LoopSchedule:
     """The schedule of a kernel with inner axes; with loops over the rows, if that is asked for."""
     axis = contiguous_axis(facts)
     return columns(facts, device, axis, loops) if axis in facts.parallel_axes else rows(facts, device, axis, loops)
@@ -118,43 +120,43 @@ def rows_or_columns(facts: KernelAnalysis, device: TargetCapabilities, loops: bo
 
 def contiguous_axis(facts: KernelAnalysis) -> int:
     """The axis along which most accesses are contiguous."""
-    places = [*facts.load_offsets.values(), *facts.store_offsets]
+    offsets = [*facts.load_offsets.values(), *facts.store_offsets]
 
     def score(axis: int) -> tuple[int, int]:
-        return sum(facts.size(p.axes) for p in places if abs(coefficient(p, axis)) == 1), axis
+        return sum(facts.size(p.axes) for p in offsets if abs(coefficient(p, axis)) == 1), axis
 
     return max(range(len(facts.kernel.sizes)), key=score)
 
 
-def _span(facts: KernelAnalysis, axes: Sequence[int], last: int | None) -> Span:
+def _span(facts: KernelAnalysis, axes: Sequence[int], last: int | None) -> AxisSpan:
     """Axes in the order of their strides in memory, largest first."""
-    places = sorted([*facts.load_offsets.values(), *facts.store_offsets], key=lambda p: -facts.size(p.axes))
+    offsets = sorted([*facts.load_offsets.values(), *facts.store_offsets], key=lambda p: -facts.size(p.axes))
 
     def step(axis: int) -> tuple[bool, int, int]:
-        found = next((abs(c) for p in places if (c := coefficient(p, axis))), 0)
+        found = next((abs(c) for p in offsets if (c := coefficient(p, axis))), 0)
         return axis == last, -found, axis
 
     order = sorted(axes, key=step)
-    return Span(tuple(order), tuple([facts.kernel.sizes[a] for a in order]))
+    return AxisSpan(tuple(order), tuple([facts.kernel.sizes[a] for a in order]))
 
 
-def rows(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> Schedule:
+def rows(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
     """The schedule of rows that are contiguous in memory."""
-    row = _in_lanes(facts, _span(facts, facts.kernel.reduction_axes, axis), apart=False)
+    row = _in_lanes(facts, _span(facts, facts.kernel.reduction_axes, axis), unaligned=False)
     outer = _span(facts, range(facts.kernel.parallel), None)
     statements = _per_element(facts) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
     invocations = min(device.invocations, 1024)
-    for parts in _powers(_parts_of_row(device, row, outer.total, most), 0 if loops else invocations):
-        turns = -(-row.groups // parts)
-        if turns <= most:
-            few = outer.total * parts >= BUSY and turns * row.lanes <= _FEW_VALUES
-            beside = _beside(device, parts, outer.total, few)
-            return _fitted(facts, device, Schedule(outer, row, parts, beside, False, turns, True))
-    return _fitted(facts, device, Schedule(outer, row, min(256, invocations), 1, False, _turns(facts, row.lanes), False))
+    for per_row in _powers(_invocations_per_row(device, row, outer.total, most), 0 if loops else invocations):
+        unroll = -(-row.groups // per_row)
+        if unroll <= most:
+            few = outer.total * per_row >= BUSY and unroll * row.lanes <= _FEW_VALUES
+            rows_per_group = _rows_per_group(device, per_row, outer.total, few)
+            return _fitted(facts, device, LoopSchedule(outer, row, per_row, rows_per_group, False, unroll, True))
+    return _fitted(facts, device, LoopSchedule(outer, row, min(256, invocations), 1, False, _unroll(facts, row.lanes), False))
 
 
-def _parts_of_row(device: TargetCapabilities, row: Span, rows: int, turns: int) -> int:
+def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
     """How many invocations reduce a row: one for each group of lanes if these are few, else each has several.
 
     Of very many short rows, each has four groups, as there is less to combine, or two, if that takes no workgroup memory.
@@ -165,64 +167,69 @@ def _parts_of_row(device: TargetCapabilities, row: Span, rows: int, turns: int) 
         each, most = (2, 32) if has_rows(device, 2, device.subgroup_most) else (4, 16)
         if row.groups <= most:
             return power_above(-(-row.groups // each))
-    return max(min(power_above(row.groups), 32), power_above(-(-row.groups // turns)))
+    return max(min(power_above(row.groups), 32), power_above(-(-row.groups // unroll)))
 
 
-def _beside(device: TargetCapabilities, parts: int, rows: int, few: bool) -> int:
+def _rows_per_group(device: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
     """How many rows a workgroup has: one of whole subgroups, unless it has `few` values, as a GPU starts only so many workgroups."""
-    if device.subgroups and parts >= device.subgroup_most and not (few and has_rows(device, parts, 2 * parts)):
+    if device.subgroups and per_row >= device.subgroup_most and not (few and has_rows(device, per_row, 2 * per_row)):
         return 1
-    return min(_group(rows) if parts == 1 else max(1, _SMALL_GROUP // parts), power_above(rows))
+    return min(_group(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
 
 
-def _turns(facts: KernelAnalysis, lanes: int) -> int:
+def _unroll(facts: KernelAnalysis, lanes: int) -> int:
     """How many iterations of a loop are unrolled."""
     statements = lanes * (_per_element(facts) + sum(4 if r.is_index else 2 for r in facts.reduces.values()))
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> Schedule:
+def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
     """The schedule of rows that are columns in memory: neighbouring rows are contiguous."""
-    outer = _in_lanes(facts, _span(facts, range(facts.kernel.parallel), axis), apart=False)
+    outer = _in_lanes(facts, _span(facts, range(facts.kernel.parallel), axis), unaligned=False)
     row = _span(facts, facts.kernel.reduction_axes, None)
-    beside = min(32, power_above(outer.groups))
-    line = power_above(-(-outer.sizes[-1] // outer.lanes))
-    if line < beside <= 2 * line:
-        beside = line
-    parts = 1
-    while row.total > _SHORT and parts * beside < _GROUP and row.total >= _TURNS * parts and outer.groups * parts < BUSY:
-        parts *= 2
-    if parts == 1:
-        beside = min(_group(outer.groups), power_above(outer.groups))
+    rows_per_group = min(32, power_above(outer.groups))
+    width = power_above(-(-outer.sizes[-1] // outer.lanes))
+    if width < rows_per_group <= 2 * width:
+        rows_per_group = width
+    per_row = 1
+    while (
+        row.total > _SHORT
+        and per_row * rows_per_group < _GROUP
+        and row.total >= _LEAST_ELEMENTS * per_row
+        and outer.groups * per_row < BUSY
+    ):
+        per_row *= 2
+    if per_row == 1:
+        rows_per_group = min(_group(outer.groups), power_above(outer.groups))
     statements = _per_element(facts) * outer.lanes
-    turns = -(-row.total // parts)
+    unroll = -(-row.total // per_row)
     again = sum(here.has_iterations for here in passes_of(facts)) > 1
     most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
-    if turns <= most and not loops:
-        return _fitted(facts, device, Schedule(outer, row, parts, beside, True, turns, True))
-    return _fitted(facts, device, Schedule(outer, row, parts, beside, True, _turns(facts, outer.lanes), False))
+    if unroll <= most and not loops:
+        return _fitted(facts, device, LoopSchedule(outer, row, per_row, rows_per_group, True, unroll, True))
+    return _fitted(facts, device, LoopSchedule(outer, row, per_row, rows_per_group, True, _unroll(facts, outer.lanes), False))
 
 
-def spread(schedule: Schedule) -> Schedule:
+def spread(schedule: LoopSchedule) -> LoopSchedule:
     """The schedule with more workgroups for few long columns: each has fewer columns, and more invocations for each of them."""
-    if not schedule.columns or schedule.resident or schedule.parts == 1:
+    if not schedule.columns or schedule.resident or schedule.per_row == 1:
         return schedule
-    rows, row, parts, beside = schedule.rows.groups, schedule.row.total, schedule.parts, schedule.beside
-    while beside > _NARROW and rows < _NARROW * beside and row >= 2 * _TURNS * parts:
-        parts, beside = 2 * parts, beside // 2
-    return schedule._replace(parts=parts, beside=beside)
+    rows, row, per_row, rows_per_group = schedule.rows.groups, schedule.row.total, schedule.per_row, schedule.rows_per_group
+    while rows_per_group > _NARROW and rows < _NARROW * rows_per_group and row >= 2 * _LEAST_ELEMENTS * per_row:
+        per_row, rows_per_group = 2 * per_row, rows_per_group // 2
+    return schedule._replace(per_row=per_row, rows_per_group=rows_per_group)
 
 
-def cut_of(facts: KernelAnalysis, schedule: Schedule) -> Cut | None:
+def cut_of(facts: KernelAnalysis, schedule: LoopSchedule) -> Cut | None:
     """How to cut rows that are long, and too few to keep a GPU busy; None: not at all."""
-    invocations = schedule.rows.groups * schedule.parts
-    turns = schedule.row.groups // schedule.parts
-    if turns < _LONG or invocations >= BUSY // 2:
+    invocations = schedule.rows.groups * schedule.per_row
+    unroll = schedule.row.groups // schedule.per_row
+    if unroll < _LONG or invocations >= BUSY // 2:
         return None
     sizes = facts.kernel.sizes
     axis = max(facts.reduction_axes, key=lambda a: (sizes[a], a))
-    alone = schedule.columns and schedule.rows.groups <= schedule.beside  # workgroups have whole lines: half as many are enough
-    chunks = min((BUSY if alone else 2 * BUSY) // invocations, turns // _CHUNK, sizes[axis])
+    alone = schedule.columns and schedule.rows.groups <= schedule.rows_per_group  # workgroups have whole lines: half as many are enough
+    chunks = min((BUSY if alone else 2 * BUSY) // invocations, unroll // _CHUNK, sizes[axis])
     size = -(-sizes[axis] // chunks)
     if sizes[axis] % LANES:
         size |= 1  # lanes must be on one side of the row's end
@@ -232,21 +239,21 @@ def cut_of(facts: KernelAnalysis, schedule: Schedule) -> Cut | None:
     return Cut(axis, chunks, size) if chunks > 1 else None
 
 
-def shared(facts: KernelAnalysis, schedule: Schedule) -> int:
+def shared(facts: KernelAnalysis, schedule: LoopSchedule) -> int:
     """Bytes of workgroup memory that an invocation needs to combine its partial results with those of others."""
     kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
     size = sum(size for _, size in kinds) + (4 if any(r.is_index for r in facts.reduces.values()) else 0)
     return 2 * size * schedule.rows.lanes
 
 
-def _fitted(facts: KernelAnalysis, device: TargetCapabilities, schedule: Schedule) -> Schedule:
+def _fitted(facts: KernelAnalysis, device: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
     """The schedule with fewer invocations, as far as workgroup memory requires it."""
-    while shared(facts, schedule) * schedule.parts * schedule.beside > device.workgroup_memory:
-        if schedule.beside > 1:
-            schedule = schedule._replace(beside=schedule.beside // 2)
+    while shared(facts, schedule) * schedule.per_row * schedule.rows_per_group > device.workgroup_memory:
+        if schedule.rows_per_group > 1:
+            schedule = schedule._replace(rows_per_group=schedule.rows_per_group // 2)
         else:
-            turns = -(-schedule.row.groups * 2 // schedule.parts) if schedule.resident else schedule.turns
-            schedule = schedule._replace(parts=schedule.parts // 2, turns=turns)
+            unroll = -(-schedule.row.groups * 2 // schedule.per_row) if schedule.resident else schedule.unroll
+            schedule = schedule._replace(per_row=schedule.per_row // 2, unroll=unroll)
     return schedule
 
 

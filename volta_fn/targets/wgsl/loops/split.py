@@ -19,7 +19,7 @@ from volta_fn.compiler.ir.axes import rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.ir.views import row_major
-from volta_fn.targets.wgsl.loops.kernel_step import Buffers, Step
+from volta_fn.targets.wgsl.loops.kernel_step import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.widening import INT32
 from volta_fn.targets.wgsl.routine import Workspaces
 
@@ -41,7 +41,7 @@ class OfChunks(NamedTuple):
     """What the chunks give for a reduction: the buffer of their values, and of the values' places for ``argmax`` and ``argmin``."""
 
     values: int
-    places: int | None
+    positions: int | None
 
 
 class Split:
@@ -65,9 +65,9 @@ class Split:
             which = self.stores if facts.store_axes(s) & facts.reduction_axes else self.row_stores
             which.setdefault(facts.stages[store.value], []).append(s)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[KernelStep]:
         """All steps in order; the last ones have no inner axes."""
-        result: list[Step] = []
+        result: list[KernelStep] = []
         last = [s for stage, stores in self.stores.items() if stage for s in stores]
         for stage in range(1, max(self.facts.stages) + 1):
             ready = [n for n in self.facts.reduces if self.facts.stages[n] == stage]
@@ -101,14 +101,16 @@ class Split:
             return (self.cut.chunks, self.rows), (chunk, self.row)
         return (self.rows, self.cut.chunks), (self.row, chunk)
 
-    def made(self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]) -> Step:
+    def made(
+        self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]
+    ) -> KernelStep:
         """A step whose inputs are the kernel's and some more buffers; stores come with their buffers."""
         inputs = [*self.kernel.inputs]
         for number in more:
             dtype = next(n.dtype for n in nodes.nodes if isinstance(n, Load) and n.input == len(inputs))
             inputs.append(Buffer(self.workspaces.size_of(number) // dtype.itemsize, dtype))
         kernel = Kernel(sizes, outer, tuple(inputs), tuple(nodes.nodes), tuple([store for store, _ in stores]))
-        return Step(kernel, Buffers((*self.buffers.inputs, *more), tuple([number for _, number in stores])))
+        return KernelStep(kernel, Buffers((*self.buffers.inputs, *more), tuple([number for _, number in stores])))
 
     def begun(self) -> tuple[Nodes, list[int]]:
         """Nodes among which are loads of the results of earlier reductions, and the buffers of those."""
@@ -128,7 +130,7 @@ class Split:
 
     # steps
 
-    def chunks(self, found: dict[int, OfChunks], stores: Sequence[int]) -> Step:
+    def chunks(self, found: dict[int, OfChunks], stores: Sequence[int]) -> KernelStep:
         """Reductions, and stores per element, over the chunks."""
         nodes, more = self.begun()
         old = self.stored(nodes, stores)
@@ -140,12 +142,12 @@ class Split:
             operand = nodes.new[reduce.operand]
             value = Reduce(nodes.nodes[operand].dtype, reduce.reduction.index_of or reduce.op, operand)
             partial.append((Store(shape, index, nodes.add(value)), given.values))
-            if given.places is not None:
-                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), given.places))
+            if given.positions is not None:
+                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), given.positions))
         step = self.made(nodes, self.kernel.sizes, self.kernel.parallel, old, more)
         return self.in_chunks(step, partial)
 
-    def in_chunks(self, step: Step, partial: Sequence[tuple[Store, int]]) -> Step:
+    def in_chunks(self, step: KernelStep, partial: Sequence[tuple[Store, int]]) -> KernelStep:
         """A step whose rows are chunks of what they were, with further stores."""
         axis, chunks, size = self.cut
         outer = self.kernel.parallel
@@ -157,9 +159,9 @@ class Split:
         kernel = replace(kernel, stores=(*kernel.stores, *[store for store, _ in partial]))
         outputs = (*step.buffers.outputs, *[number for _, number in partial])
         bound = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
-        return Step(kernel, step.buffers._replace(outputs=outputs), bound, self.facts.row_number.replaced(moved))
+        return KernelStep(kernel, step.buffers._replace(outputs=outputs), bound, self.facts.row_number.replaced(moved))
 
-    def combined(self, found: dict[int, OfChunks], stores: Sequence[int], kept: Sequence[int]) -> Step:
+    def combined(self, found: dict[int, OfChunks], stores: Sequence[int], kept: Sequence[int]) -> KernelStep:
         """What the chunks gave as the reductions' results, and what is per row."""
         nodes, more = self.begun()
         shape, index = self.placed()
@@ -169,10 +171,10 @@ class Split:
             value = nodes.add(_load(dtype, len(self.kernel.inputs) + len(more), shape, index))
             more.append(given.values)
             result = nodes.add(Reduce(dtype, reduce.reduction.index_of or reduce.op, value))
-            if given.places is not None:
-                place = nodes.add(_load(INT32, len(self.kernel.inputs) + len(more), shape, index))
-                more.append(given.places)
-                result = _first_place(nodes, value, result, place)
+            if given.positions is not None:
+                position = nodes.add(_load(INT32, len(self.kernel.inputs) + len(more), shape, index))
+                more.append(given.positions)
+                result = _first_index(nodes, value, result, position)
             nodes.new[n] = result
         outputs = self.stored(nodes, stores)
         for n in kept:
@@ -182,7 +184,7 @@ class Split:
         outer = self.kernel.parallel
         return self.made(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
-    def elementwise(self, stores: Sequence[int]) -> Step:
+    def elementwise(self, stores: Sequence[int]) -> KernelStep:
         """What is stored per element."""
         nodes, more = self.begun()
         outputs = self.stored(nodes, stores)
@@ -193,7 +195,7 @@ def _load(dtype: np.dtype, number: int, shape: tuple[int, ...], index: tuple[Aff
     return Load(dtype, number, shape, index, (), Constant.of(0, dtype))
 
 
-def _first_place(nodes: Nodes, value: int, best: int, place: int) -> int:
+def _first_index(nodes: Nodes, value: int, best: int, position: int) -> int:
     """The least of the places of those values that are the best one, NaN being NaN."""
 
     def apply(op: str, *numbers: int, dtype: np.dtype = _BOOL) -> int:
@@ -203,4 +205,4 @@ def _first_place(nodes: Nodes, value: int, best: int, place: int) -> int:
     if nodes.nodes[value].dtype in dtypes.FLOATS:
         same = apply("or", same, apply("and", apply("ne", value, value), apply("ne", best, best)))
     never = nodes.add(Constant.of(np.iinfo(np.int32).max, INT32))
-    return nodes.add(Reduce(INT32, "reduce_min", apply("select_n", same, never, place, dtype=INT32)))
+    return nodes.add(Reduce(INT32, "reduce_min", apply("select_n", same, never, position, dtype=INT32)))

@@ -32,27 +32,27 @@ def is_possible(accumulator: Accumulator) -> bool:
     return not accumulator.node.is_index and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
-def has_rows(facts: TargetCapabilities, parts: int, invocations: int) -> bool:
+def has_rows(facts: TargetCapabilities, per_row: int, invocations: int) -> bool:
     """Whether each so many neighbours in a workgroup are in one subgroup."""
     width = facts.subgroup_most
-    return facts.subgroups and facts.subgroup_least == width and 1 < parts <= width and invocations % width == 0
+    return facts.subgroups and facts.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
 
 
-def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, parts: int | None = None) -> Number:
+def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, per_row: int | None = None) -> Number:
     """A number combined over the subgroup, or each so many neighbours in it, known to all of them, who have the same bits."""
     op, step = accumulator.node.op, accumulator.node.reduction.step
     if x.dtype != np.float32 or step not in _NAN_KEYS:
-        return _exchanged(shader, op, x, parts)
+        return _exchanged(shader, op, x, per_row)
     # Extrema of floats take several operations, because of NaN; those of integers, one.
     key = shader.helper(f"key_{op}", _KEY.format(name=f"key_{op}", nan=_NAN_KEYS[step]))
-    best = _exchanged(shader, op, Number(INT32, f"{key}({x.text})"), parts)
+    best = _exchanged(shader, op, Number(INT32, f"{key}({x.text})"), per_row)
     return Number(x.dtype, shader.let("f32", f"{shader.helper('float_of_key', _UNKEY)}({best.text})"))
 
 
-def _exchanged(shader: Shader, op: str, x: Number, parts: int | None) -> Number:
+def _exchanged(shader: Shader, op: str, x: Number, per_row: int | None) -> Number:
     facts = shader.module.facts
-    if parts is None and facts.subgroup_least == facts.subgroup_most:
-        parts = facts.subgroup_most
+    if per_row is None and facts.subgroup_least == facts.subgroup_most:
+        per_row = facts.subgroup_most
 
     def write(f: Function) -> tuple[str, str]:
         total = Number(x.dtype, f.var(x.type, "a0"))
@@ -61,15 +61,15 @@ def _exchanged(shader: Shader, op: str, x: Number, parts: int | None) -> Number:
             other = Number(x.dtype, f.let(x.type, f"subgroupShuffleXor({total.text}, {reach})"))
             f.line(f"{total.text} = {combine(f, reduction_of(op), total, other).text};")
 
-        if parts is not None:
-            for power in reversed(range(parts.bit_length() - 1)):
+        if per_row is not None:
+            for power in reversed(range(per_row.bit_length() - 1)):
                 exchange(f"{1 << power}u")
         else:
             with f.block("for (var reach = a1 / 2u; reach > 0u; reach /= 2u)"):
                 exchange("reach")
         return x.type, total.text
 
-    known = parts is not None
-    name = shader.function(f"subgroup_{op}_{x.dtype.name}_{parts or 'all'}", (x.type,) if known else (x.type, "u32"), write)
+    known = per_row is not None
+    name = shader.function(f"subgroup_{op}_{x.dtype.name}_{per_row or 'all'}", (x.type,) if known else (x.type, "u32"), write)
     size = "" if known else f", {shader.builtin('subgroup_size')}"
     return Number(x.dtype, shader.let(x.type, f"{name}({x.text}{size})"))

@@ -17,8 +17,8 @@ from volta_fn.codegen.loops.transpose import crossing_loads
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LaneScope, arrays
-from volta_fn.targets.wgsl.loops.kernel_step import Step
-from volta_fn.targets.wgsl.loops.linear_index import LANES, Span
+from volta_fn.targets.wgsl.loops.kernel_step import KernelStep
+from volta_fn.targets.wgsl.loops.linear_index import LANES, AxisSpan
 from volta_fn.targets.wgsl.loops.rows import write_together
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
@@ -48,8 +48,8 @@ class Crossing(NamedTuple):
 
 def crossing(facts: KernelAnalysis, axis: int) -> Crossing | None:
     """What crosses the axis along which stores lie side by side; None if squares are no help."""
-    sizes, turns = facts.kernel.sizes, facts.size(facts.parallel_axes)
-    if turns < _LEAST or sizes[axis] < LANES:
+    sizes, store_steps = facts.kernel.sizes, facts.size(facts.parallel_axes)
+    if store_steps < _LEAST or sizes[axis] < LANES:
         return None
     found = crossing_loads(facts, axis, LANES, backward=True)
     if found is None:
@@ -57,7 +57,7 @@ def crossing(facts: KernelAnalysis, axis: int) -> Crossing | None:
     other, loads = found
     packed = any(b.dtype.itemsize < 4 for b in facts.kernel.outputs)
     size = sum(_kept(facts.kernel.nodes[n].dtype).itemsize for n in loads)
-    large = [sides for sides in _LARGE if turns >= _MANY and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
+    large = [sides for sides in _LARGE if store_steps >= _MANY and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
     fitting = [sides for sides in (*large, _SMALL) if math.prod(sides) * size <= _MEMORY]
     return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
 
@@ -67,17 +67,17 @@ def _kept(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def write_tiles(facts: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: Step) -> Dispatch:
+def write_tiles(facts: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: KernelStep) -> Dispatch:
     """A step as a dispatch."""
     return _Tiles(facts, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
 
 
 class _Tiles:
-    def __init__(self, facts: KernelAnalysis, cross: Crossing, shader: Shader, step: Step) -> None:
+    def __init__(self, facts: KernelAnalysis, cross: Crossing, shader: Shader, step: KernelStep) -> None:
         self.facts = facts
         self.cross = cross
         self.shader = shader
-        self.along, self.across = [_line(axis, facts.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
+        self.along, self.across = [_axis_span(axis, facts.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
         self.sides = {self.along: cross.sides[0], self.across: cross.sides[1]}
         #: Fours along the stores' side.
         self.fours = cross.sides[0] // LANES
@@ -88,7 +88,7 @@ class _Tiles:
         shader, facts, sizes = self.shader, self.facts, self.facts.kernel.sizes
         sides = {self.cross.other: self.cross.sides[1], self.cross.axis: self.cross.sides[0]}
         count = {a: -(-sizes[a] // sides.get(a, 1)) for a in (*[a for a in range(len(sizes)) if a not in sides], *sides)}
-        squares = Span(tuple(count), tuple(count.values()))
+        squares = AxisSpan(tuple(count), tuple(count.values()))
         bound = squares.bind(shader, shader.group)
         corner = {a: shader.let("u32", f"{bound.pop(a)[0]} * {side}u") for a, side in sides.items()}
         self.root.hoist(range(len(facts.kernel.nodes)))
@@ -100,8 +100,8 @@ class _Tiles:
         for k in range(width * self.fours // shader.invocations):
             self.read(outer, corner, tiles, self.divided(k, width))
         shader.line("workgroupBarrier();")
-        for turn in self.turns(outer, corner):
-            self.store(turn, tiles)
+        for store_step in self.store_steps(outer, corner):
+            self.store(store_step, tiles)
         return shader.dispatch(squares.total)
 
     def read(self, outer: LaneScope, corner: dict[int, str], tiles: dict[int, Array], block: tuple[str, str]) -> None:
@@ -110,7 +110,7 @@ class _Tiles:
         (axis,), (other,) = along.axes, across.axes
         column, row = block
         first = shader.let("u32", f"{corner[axis]} + {row} * {LANES}u")
-        lines = [self.within(f"{first} + {k}u", along.total, along) for k in range(LANES)]
+        strips = [self.within(f"{first} + {k}u", along.total, along) for k in range(LANES)]
         if across.lanes > 1:
             inside = [shader.let("u32", f"{column} * {LANES}u + {k}u") for k in range(LANES)]
             groups = [self.within(f"{corner[other]} / {LANES}u + {column}", across.groups, across)]
@@ -118,53 +118,53 @@ class _Tiles:
             inside = [shader.let("u32", f"{column} + {k * self.cross.sides[1] // LANES}u") for k in range(LANES)]
             groups = [self.within(f"{corner[other]} + {k}", across.total, across) for k in inside]
         bound = [across.bind(shader, group) for group in groups]
-        places = [[outer.child({**axes, axis: (line,)}, across) for axes in bound] for line in lines]
-        write_together([place for line in places for place in line], self.cross.loads)
+        scopes = [[outer.child({**axes, axis: (strip,)}, across) for axes in bound] for strip in strips]
+        write_together([scope for strip in scopes for scope in strip], self.cross.loads)
         for n, tile in tiles.items():
-            columns = zip(*[[x for place in line for x in place.spread(n)] for line in places], strict=True)
+            columns = zip(*[[x for scope in strip for x in scope.spread(n)] for strip in scopes], strict=True)
             for k, numbers in zip(inside, columns, strict=True):
                 tile.store4(self.slot(k, row), [Number(tile.dtype, x.text) for x in numbers])
 
-    def turns(self, outer: LaneScope, corner: dict[int, str]) -> list[_Turn]:
+    def store_steps(self, outer: LaneScope, corner: dict[int, str]) -> list[_StoreStep]:
         """What an invocation stores."""
         shader, across, along = self.shader, self.across, self.along
         width = self.cross.sides[0] // along.lanes
         result = []
         for k in range(width * self.cross.sides[1] // shader.invocations):
-            column, line = self.divided(k, width)
+            column, strip = self.divided(k, width)
             group = shader.let("u32", f"{corner[along.axes[0]]} / {along.lanes}u + {column}")
-            other = shader.let("u32", f"{corner[across.axes[0]]} + {line}")
+            other = shader.let("u32", f"{corner[across.axes[0]]} + {strip}")
             tests = [f"{group} < {along.groups}u"] if along.total % self.sides[along] else []
             tests += [f"{other} < {across.total}u"] if across.total % self.sides[across] else []
             bound = along.bind(shader, self.within(group, along.groups, along))
-            place = outer.child({**bound, across.axes[0]: (self.within(other, across.total, across),)}, along)
-            result.append(_Turn(place, f"if ({' && '.join(tests)})" if tests else "", line, column))
+            scope = outer.child({**bound, across.axes[0]: (self.within(other, across.total, across),)}, along)
+            result.append(_StoreStep(scope, f"if ({' && '.join(tests)})" if tests else "", strip, column))
         return result
 
-    def store(self, turn: _Turn, tiles: dict[int, Array]) -> None:
+    def store(self, store_step: _StoreStep, tiles: dict[int, Array]) -> None:
         """Stores of a turn."""
         for n, tile in tiles.items():
             dtype = self.facts.kernel.nodes[n].dtype
             if self.along.lanes > 1:
-                numbers: Sequence[Number] = tile.load4(self.slot(turn.line, turn.column))
+                numbers: Sequence[Number] = tile.load4(self.slot(store_step.strip, store_step.column))
             else:
-                four = self.slot(turn.line, f"({turn.column} / {LANES}u)")
-                numbers = [tile.load(self.shader.let("u32", f"({four}) * {LANES}u + {turn.column} % {LANES}u"))]
-            turn.place.numbers[n] = tuple([Number(dtype, x.text) for x in numbers])
-        with self.shader.block(turn.exists):
-            inside = turn.place.child({})
+                four = self.slot(store_step.strip, f"({store_step.column} / {LANES}u)")
+                numbers = [tile.load(self.shader.let("u32", f"({four}) * {LANES}u + {store_step.column} % {LANES}u"))]
+            store_step.scope.numbers[n] = tuple([Number(dtype, x.text) for x in numbers])
+        with self.shader.block(store_step.exists):
+            inside = store_step.scope.child({})
             for s in range(len(self.facts.kernel.stores)):
                 inside.store(s)
 
     # numbers
 
-    def divided(self, turn: int, width: int) -> tuple[str, str]:
+    def divided(self, store_step: int, width: int) -> tuple[str, str]:
         """The column and the line of an invocation in a turn, in lines of a width."""
         local = self.shader.local
-        number = self.shader.let("u32", f"{local} + {turn * self.shader.invocations}u") if turn else local
+        number = self.shader.let("u32", f"{local} + {store_step * self.shader.invocations}u") if store_step else local
         return self.shader.let("u32", f"{number} % {width}u"), self.shader.let("u32", f"{number} / {width}u")
 
-    def within(self, number: str, count: int, axis: Span) -> str:
+    def within(self, number: str, count: int, axis: AxisSpan) -> str:
         """A number, or the last one of so many if an axis is no whole number of squares."""
         return self.shader.named("u32", f"min({number}, {count - 1}u)" if axis.total % self.sides[axis] else number)
 
@@ -173,17 +173,17 @@ class _Tiles:
         return self.shader.let("u32", f"{column} * {self.fours}u + ({four} ^ ({column} / {LANES}u % {self.fours}u))")
 
 
-class _Turn(NamedTuple):
+class _StoreStep(NamedTuple):
     """What an invocation stores at a time."""
 
-    place: LaneScope
+    scope: LaneScope
     #: Whether there is something to store, as the head of a block.
     exists: str
     #: Where in the square it is.
-    line: str
+    strip: str
     column: str
 
 
-def _line(axis: int, size: int) -> Span:
+def _axis_span(axis: int, size: int) -> AxisSpan:
     """An axis, walked by lanes if that is possible."""
-    return Span((axis,), (size,), LANES if size % LANES == 0 else 1)
+    return AxisSpan((axis,), (size,), LANES if size % LANES == 0 else 1)

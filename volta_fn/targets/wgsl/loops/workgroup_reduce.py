@@ -25,74 +25,74 @@ class Team(NamedTuple):
     `columns`, the same part of neighbouring rows.
     """
 
-    parts: int
-    beside: int
+    per_row: int
+    rows_per_group: int
     columns: bool
-    part: str
+    rank: str
     row: str
 
     @property
     def invocations(self) -> int:
         """The size of a workgroup."""
-        return self.parts * self.beside
+        return self.per_row * self.rows_per_group
 
-    def slot(self, part: str) -> str:
+    def slot(self, rank: str) -> str:
         """The index in workgroup memory of a part of this invocation's row."""
-        if self.beside == 1:
-            return part
-        return f"({part}) * {self.beside}u + {self.row}" if self.columns else f"{self.row} * {self.parts}u + {part}"
+        if self.rows_per_group == 1:
+            return rank
+        return f"({rank}) * {self.rows_per_group}u + {self.row}" if self.columns else f"{self.row} * {self.per_row}u + {rank}"
 
 
-def team(shader: Shader, parts: int, beside: int, columns: bool) -> Team:
+def team(shader: Shader, per_row: int, rows_per_group: int, columns: bool) -> Team:
     """The team of an invocation; `parts` and `beside` are powers of two."""
-    if beside > 1 and not columns and has_rows(shader.module.facts, parts, parts * beside):
+    if rows_per_group > 1 and not columns and has_rows(shader.module.facts, per_row, per_row * rows_per_group):
         shader.number_by_subgroups()
     local = shader.local
-    if parts == 1 or beside == 1:
-        return Team(parts, beside, columns, "0u" if parts == 1 else local, "0u" if beside == 1 else local)
-    fast = beside if columns else parts
+    if per_row == 1 or rows_per_group == 1:
+        return Team(per_row, rows_per_group, columns, "0u" if per_row == 1 else local, "0u" if rows_per_group == 1 else local)
+    fast = rows_per_group if columns else per_row
     low, high = shader.let("u32", f"{local} & {fast - 1}u"), shader.let("u32", f"{local} >> {fast.bit_length() - 1}u")
-    return Team(parts, beside, columns, high if columns else low, low if columns else high)
+    return Team(per_row, rows_per_group, columns, high if columns else low, low if columns else high)
 
 
-class Together:
+class WorkgroupReduction:
     """Writes the combining of a workgroup's parts."""
 
     def __init__(self, shader: Shader, team: Team) -> None:
         self.shader = shader
         self.team = team
-        self._turn = 0
+        self._area = 0
 
     def combined(self, accumulator: Accumulator, states: list[State]) -> list[State]:
         """The combination of all parts of a row, known to all invocations of the row. `states` has one for each lane."""
-        left, parts = states, self.team.parts
+        left, per_row = states, self.team.per_row
         if len(states) == 1 and is_possible(accumulator):
             ((x,),) = states
             if self._is_in_subgroup:
-                return [(over_subgroup(self.shader, accumulator, x, parts),)]
+                return [(over_subgroup(self.shader, accumulator, x, per_row),)]
             if self._has_subgroups:
                 return [(self._over_subgroups(accumulator, x),)]
-        while parts > 1:
-            rest = 1 if parts <= _ONCE else 1 << (parts.bit_length() - 1) // 2
-            left = self._hop(accumulator, left, parts, rest)
-            parts = rest
+        while per_row > 1:
+            rest = 1 if per_row <= _ONCE else 1 << (per_row.bit_length() - 1) // 2
+            left = self._hop(accumulator, left, per_row, rest)
+            per_row = rest
         return left
 
     @property
     def _is_in_subgroup(self) -> bool:
         """Whether the parts of each row are neighbours in one subgroup."""
-        return not self.team.columns and has_rows(self.shader.module.facts, self.team.parts, self.team.invocations)
+        return not self.team.columns and has_rows(self.shader.module.facts, self.team.per_row, self.team.invocations)
 
     @property
     def _has_subgroups(self) -> bool:
         """Whether the workgroup is one row, and whole subgroups."""
         facts = self.shader.module.facts
-        return facts.subgroups and self.team.beside == 1 and self.team.parts % facts.subgroup_most == 0
+        return facts.subgroups and self.team.rows_per_group == 1 and self.team.per_row % facts.subgroup_most == 0
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
         """One number for each subgroup, and then one for all, which every subgroup makes by itself."""
         shader, facts = self.shader, self.shader.module.facts
-        self._turn ^= 1
+        self._area ^= 1
         lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
         x = over_subgroup(shader, accumulator, x)
         memory = self._memory(x.dtype, "0_0")
@@ -105,39 +105,39 @@ class Together:
             one = Number(x.dtype, shader.let(x.type, f"{memory}[min({number}, {count} - 1u)]"))
             accumulator.add([total], accumulator.where(there, (one,)))
 
-        if self.team.parts <= facts.subgroup_least**2:  # there are no more subgroups than one has invocations
+        if self.team.per_row <= facts.subgroup_least**2:  # there are no more subgroups than one has invocations
             add(lane)
         else:
             with shader.loop(count, 0, shader.builtin("subgroup_size")) as i:
                 add(f"{i} + {lane}")
         return over_subgroup(shader, accumulator, Number(x.dtype, total))
 
-    def _hop(self, accumulator: Accumulator, states: list[State], parts: int, rest: int) -> list[State]:
+    def _hop(self, accumulator: Accumulator, states: list[State], per_row: int, rest: int) -> list[State]:
         """Combine `parts` parts, of which the first invocations have one each, to `rest`."""
         shader, team = self.shader, self.team
-        self._turn ^= 1
+        self._area ^= 1
         names = [[self._memory(d, f"{k}_{n}") for n, d in enumerate(accumulator.dtypes)] for k in range(len(states))]
-        if parts < team.parts:
-            with shader.block(f"if ({team.part} < {parts}u)"):
+        if per_row < team.per_row:
+            with shader.block(f"if ({team.rank} < {per_row}u)"):
                 self._write(names, states)
         else:
             self._write(names, states)
         shader.line("workgroupBarrier();")
-        first = shader.let("u32", f"{team.part} & {rest - 1}u") if rest > 1 else "0u"
-        slots = [team.slot(f"{first} + {k * rest}u" if rest > 1 else f"{k}u") for k in range(parts // rest)]
+        first = shader.let("u32", f"{team.rank} & {rest - 1}u") if rest > 1 else "0u"
+        slots = [team.slot(f"{first} + {k * rest}u" if rest > 1 else f"{k}u") for k in range(per_row // rest)]
         if len(states) == 1 and not accumulator.node.is_index:
             return [accumulator.merged([self._read(accumulator, names[0], slot) for slot in slots])]
-        return self._read_in_a_loop(accumulator, names, parts, rest, first)
+        return self._read_in_a_loop(accumulator, names, per_row, rest, first)
 
     def _read(self, accumulator: Accumulator, names: list[str], slot: str) -> State:
         """What is in workgroup memory."""
         texts = [self.shader.let(wgsl_type(d), f"{n}[{slot}]") for d, n in zip(accumulator.dtypes, names, strict=True)]
         return tuple([Number(d, text) for d, text in zip(accumulator.dtypes, texts, strict=True)])
 
-    def _read_in_a_loop(self, accumulator: Accumulator, names: list[list[str]], parts: int, rest: int, first: str) -> list[State]:
+    def _read_in_a_loop(self, accumulator: Accumulator, names: list[list[str]], per_row: int, rest: int, first: str) -> list[State]:
         """The same for several lanes, with less text."""
         totals = [accumulator.variables() for _ in names]
-        with self.shader.loop(parts, first, rest) as i:
+        with self.shader.loop(per_row, first, rest) as i:
             for lane, total in zip(names, totals, strict=True):
                 accumulator.add(total, self._read(accumulator, lane, self.team.slot(i)))
         return [accumulator.read(total) for total in totals]
@@ -145,10 +145,10 @@ class Together:
     def _write(self, names: list[list[str]], states: list[State]) -> None:
         for lane, state in zip(names, states, strict=True):
             for name, x in zip(lane, state, strict=True):
-                self.shader.line(f"{name}[{self.team.slot(self.team.part)}] = {x.text};")
+                self.shader.line(f"{name}[{self.team.slot(self.team.rank)}] = {x.text};")
 
-    def _memory(self, dtype: np.dtype, what: str) -> str:
+    def _memory(self, dtype: np.dtype, suffix: str) -> str:
         """An area of workgroup memory."""
         type_ = wgsl_type(dtype)
-        name = f"shared_{''.join(c for c in type_ if c.isalnum())}_{what}_{self._turn}"
+        name = f"shared_{''.join(c for c in type_ if c.isalnum())}_{suffix}_{self._area}"
         return self.shader.workgroup(name, type_, self.team.invocations)

@@ -17,7 +17,7 @@ from volta_fn.compiler.ir.views import row_major
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LaneScope, arrays
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
-from volta_fn.targets.wgsl.loops.linear_index import LANES, Span, Texts
+from volta_fn.targets.wgsl.loops.linear_index import LANES, AxisSpan, Texts
 from volta_fn.targets.wgsl.matmul.choice import LITTLE, choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
 from volta_fn.targets.wgsl.matmul.contract import contract, is_tiled
@@ -118,7 +118,7 @@ class Fused:
         found, sizes = self.found, self.found.kernel.sizes
         columns = tuple([sizes[a] for a in found.columns])
         together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
-        span = Span(found.columns, columns, together)
+        span = AxisSpan(found.columns, columns, together)
         outputs = tuple(range(number, number + len(found.kernel.stores)))
         nest = arrays(f, self.facts, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
 

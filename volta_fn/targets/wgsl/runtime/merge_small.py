@@ -8,7 +8,7 @@ from typing import NamedTuple
 from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.horizontal import Member, Several
+from volta_fn.targets.wgsl.loops.horizontal import FusedKernels, Member
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.runtime.commands import Command, Run, range_of
@@ -37,7 +37,7 @@ class Batch:
 
     def __init__(self, kernel: Written, run: Run, commands: list[Command], block: Block) -> None:
         self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
-        self._several: Several | None = None
+        self._several: FusedKernels | None = None
         #: The binding numbers of slots, and their bytes.
         self._numbers: dict[Slot, int] = {}
         self._sizes: list[int] = []
@@ -51,7 +51,7 @@ class Batch:
             return None
         new = [kernel]
         if self._several is None:
-            self._several = Several(facts)
+            self._several = FusedKernels(facts)
             new = [*self.kernels, kernel]
         dispatch = None
         for one in new:

@@ -57,7 +57,7 @@ def of_qr(m: int, n: int, wide: int) -> int:
 _MANY = 1 << 15
 
 
-class Turns(NamedTuple):
+class Iterations(NamedTuple):
     """Those of what is before sweeps, of one, and of what is after them."""
 
     before: int
@@ -85,18 +85,18 @@ def _of_rotations(rows: int, shared: int) -> int:
     return 1 + -(-rows // (shared * several))
 
 
-def of_eigh(n: int) -> Turns:
+def of_eigh(n: int) -> Iterations:
     """Rotations of rows and columns, and what sorts the eigenvalues."""
     pairs = (n + 1) // 2
     sweep = _of_sweep(n, 1 + 2 * _of_rotations(n, lanes(n, invocations(n))) + _share(pairs * n, n))
-    return Turns(3 * _share(n * n, n) + 2 * _TOGETHER + 3, sweep, 2 * (n + 2) * _share(n, n) + 2)
+    return Iterations(3 * _share(n * n, n) + 2 * _TOGETHER + 3, sweep, 2 * (n + 2) * _share(n, n) + 2)
 
 
-def of_svd(m: int, n: int, wide: int) -> Turns:
+def of_svd(m: int, n: int, wide: int) -> Iterations:
     """Rotations of n columns, no longer than the m rows, what sorts them, and what completes them to `wide` ones (0: no vectors)."""
     shared = lanes(n, invocations(m))
     products = 2 + -(-m // shared) + shared
     sweep = _of_sweep(n, products + _of_rotations(m, shared) + _of_rotations(n, shared))
     column = 6 + 2 * _TOGETHER + (8 + 2 * wide) * _share(m, m) + (2 + m) * _share(wide, m)
     over = 3 * _share(m * max(n, wide), m)
-    return Turns(over + 2 * _TOGETHER + 4, sweep, over + (4 + m + n) * _share(n, m) + n + wide * column + 6)
+    return Iterations(over + 2 * _TOGETHER + 4, sweep, over + (4 + m + n) * _share(n, m) + n + wide * column + 6)

@@ -49,14 +49,14 @@ def declare_rotations(shader: Shader, n: int) -> None:
     with n.
     """
     even = n + n % 2
-    turn = max(even - 1, 1)
+    period = max(even - 1, 1)
     shader.workgroup("sines", "T", even // 2)
     shader.workgroup("halves", "T", even // 2)
     shader.helper(
         "pair",
         f"""fn pair(step: u32, k: u32) -> vec2<u32> {{
-  let a = (step + k) % {turn}u;
-  let b = select((step + {turn}u - k) % {turn}u, {even - 1}u, k == 0u);
+  let a = (step + k) % {period}u;
+  let b = select((step + {period}u - k) % {period}u, {even - 1}u, k == 0u);
   return vec2<u32>(min(a, b), max(a, b));
 }}""",
     )
@@ -106,15 +106,17 @@ def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
     Some rows are loaded before one of them is stored: a GPU waits for memory once, and compilers do not know that rows are apart.
     """
     several = min(SEVERAL, -(-rows // lanes))
-    whole = rows % (several * lanes) == 0
+    full = rows % (several * lanes) == 0
     loads, stores = [], []
     for j in range(several):
         row = f"(row + {j * lanes}u)"
-        place = f"{base} + {row if whole else f'min({row}, {rows - 1}u)'} * {n}u"
-        loads.append(f"let p_{j} = {place} + at.x;\nlet q_{j} = {place} + at.y;\nlet x_{j} = {array}[p_{j}];\nlet y_{j} = {array}[q_{j}];")
+        offset = f"{base} + {row if full else f'min({row}, {rows - 1}u)'} * {n}u"
+        loads.append(
+            f"let p_{j} = {offset} + at.x;\nlet q_{j} = {offset} + at.y;\nlet x_{j} = {array}[p_{j}];\nlet y_{j} = {array}[q_{j}];"
+        )
         store = f"""{array}[p_{j}] = x_{j} - times(conjugate(s), y_{j} + times(t, x_{j}));
         {array}[q_{j}] = y_{j} + times(s, x_{j} - times(conjugate(t), y_{j}));"""
-        stores.append(store if whole else f"if ({row} < {rows}u) {{ {store} }}")
+        stores.append(store if full else f"if ({row} < {rows}u) {{ {store} }}")
     return f"""{{
       let s = sines[k];
       let t = halves[k];

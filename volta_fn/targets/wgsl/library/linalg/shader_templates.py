@@ -75,9 +75,9 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
 }}"""
 
 
-def is_field(dtype: np.dtype, facts: TargetCapabilities, turns: int) -> bool:
+def is_field(dtype: np.dtype, facts: TargetCapabilities, iterations: int) -> bool:
     """Whether the device can factor matrices of the dtype, by loops that take so many turns."""
-    return is_supported(dtype, facts) and turns <= facts.iterations
+    return is_supported(dtype, facts) and iterations <= facts.iterations
 
 
 def real_part(dtype: np.dtype) -> np.dtype:
@@ -113,5 +113,5 @@ def each(count: str, body: str, name: str = "i", first: str = "0u") -> str:
 
 def written(shader: Shader, text: str) -> None:
     """Add WGSL to a shader, in which STEP is the number of invocations."""
-    for line in text.replace("STEP", f"{shader.invocations}u").strip().splitlines():
-        shader.line(line)
+    for statement in text.replace("STEP", f"{shader.invocations}u").strip().splitlines():
+        shader.line(statement)

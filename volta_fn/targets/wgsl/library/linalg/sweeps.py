@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.targets.wgsl.library.linalg.iteration_budget import Turns, work
+from volta_fn.targets.wgsl.library.linalg.iteration_budget import Iterations, work
 from volta_fn.targets.wgsl.library.linalg.rotations import SWEEPS
 from volta_fn.targets.wgsl.library.linalg.shader_templates import written
 from volta_fn.targets.wgsl.routine import Dispatch
@@ -36,23 +36,25 @@ class Method(NamedTuple):
     after: Callable[[Shader], str]
 
 
-def swept(method: Method, new: Callable[[], Shader], batch: int, turns: Turns, state: tuple[int, np.dtype]) -> list[Dispatch]:
+def swept(method: Method, new: Callable[[], Shader], batch: int, iterations: Iterations, state: tuple[int, np.dtype]) -> list[Dispatch]:
     """The dispatches; `new` makes a shader. `state` is the number of the workspace of `state_size`, and its dtype."""
-    if turns.are_many:
-        return _apart(method, new, batch, turns, state)
+    if iterations.are_many:
+        return _swept_separately(method, new, batch, iterations, state)
     shader = new()
     before, sweep, after = method.before(shader), method.sweep(shader), method.after(shader)
     loop = f"for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{\n{sweep}\nif (max_all(left, local) <= {method.enough}) {{ break; }}\n}}"
     written(shader, "\n".join([method.where, before, loop, after]))
-    return [shader.dispatch(batch, work(batch, turns.of_a_dispatch))]
+    return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch))]
 
 
-def state_size(batch: int, turns: Turns, real: np.dtype) -> tuple[int, ...]:
+def state_size(batch: int, iterations: Iterations, real: np.dtype) -> tuple[int, ...]:
     """The workspace for what is kept between dispatches, two numbers of each matrix, if there are several."""
-    return (2 * batch * real.itemsize,) if turns.are_many else ()
+    return (2 * batch * real.itemsize,) if iterations.are_many else ()
 
 
-def _apart(method: Method, new: Callable[[], Shader], batch: int, turns: Turns, state: tuple[int, np.dtype]) -> list[Dispatch]:
+def _swept_separately(
+    method: Method, new: Callable[[], Shader], batch: int, iterations: Iterations, state: tuple[int, np.dtype]
+) -> list[Dispatch]:
     shaders = [new() for _ in range(3)]
     begin, one, end = shaders
     scale, left = (f"{shaders[0].buffer(*state, written=True).name}[group * 2u + {k}u]" for k in (0, 1))
@@ -65,4 +67,4 @@ def _apart(method: Method, new: Callable[[], Shader], batch: int, turns: Turns, 
     written(one, "\n".join([method.where, head, method.sweep(one), rest, "}"]))
     known = f"let scale = {scale};\nlet bad = scale == R(0);"
     written(end, "\n".join([method.where, known, method.after(end)]))
-    return [shader.dispatch(batch, work(batch, turns.of_a_dispatch)) for shader in (begin, *[one] * SWEEPS, end)]
+    return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch)) for shader in (begin, *[one] * SWEEPS, end)]

@@ -96,18 +96,18 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], fac
     matrix, source = shader.buffer(0, a.dtype).name, shader.buffer(1, b.dtype).name
     x = shader.buffer(2, b.dtype, written=True).name
     entry = f"{matrix}[first + c * {n}u + r]" if turned else f"{matrix}[first + r * {n}u + c]"
-    place = f"r * {columns}u + c" if left else f"c * {n}u + r"
-    written(shader, _eliminated(source, x, n, columns, place, lower=lower, unit=params["unit_diagonal"]))
+    offset = f"r * {columns}u + c" if left else f"c * {n}u + r"
+    written(shader, _eliminated(source, x, n, columns, offset, lower=lower, unit=params["unit_diagonal"]))
     value = f"conjugate({entry})" if params["conjugate_a"] else entry
     shader.helper("entry", f"fn entry(first: u32, r: u32, c: u32) -> T {{ return {value}; }}")
     groups = blocks * (b.size // (n * columns))
     return Routine((shader.dispatch(groups, iteration_budget.work(groups, count)),))
 
 
-def _eliminated(source: str, x: str, n: int, columns: int, place: str, *, lower: bool, unit: bool) -> str:
+def _eliminated(source: str, x: str, n: int, columns: int, offset: str, *, lower: bool, unit: bool) -> str:
     """The unknowns in `x`, at a `place` by row r and column c. `entry` gives the matrix' elements; a `unit` diagonal is not looked at."""
     blocks = -(-columns // _COLUMNS)
-    below = place.replace("r *", "s *").replace("+ r", "+ s")
+    below = offset.replace("r *", "s *").replace("+ r", "+ s")
     return f"""
 let first = (group / {blocks}u) * {n * n}u;
 let base = (group / {blocks}u) * {n * columns}u;
@@ -116,28 +116,28 @@ let count = min({_COLUMNS}u, {columns}u - begin);
 for (var i = local; i < {n}u * count; i += STEP) {{
   let r = i / count;
   let c = begin + i % count;
-  {x}[base + {place}] = {source}[base + {place}];
+  {x}[base + {offset}] = {source}[base + {offset}];
 }}
 sync();
 for (var step = 0u; step < {n}u; step++) {{
   let s = {"step" if lower else f"{n - 1}u - step"};
-  {"" if unit else _divided(x, place)}
+  {"" if unit else _divided(x, offset)}
   for (var i = local; i < ({n}u - 1u - step) * count; i += STEP) {{
     let r = {"s + 1u + i / count" if lower else "i / count"};
     let c = begin + i % count;
-    {x}[base + {place}] -= times(entry(first, r, s), {x}[base + {below}]);
+    {x}[base + {offset}] -= times(entry(first, r, s), {x}[base + {below}]);
   }}
   sync();
 }}"""
 
 
-def _divided(x: str, place: str) -> str:
+def _divided(x: str, offset: str) -> str:
     """The unknowns of row s, by the diagonal."""
     return f"""let pivot = entry(first, s, s);
   if (local < count) {{
     let r = s;
     let c = begin + local;
-    {x}[base + {place}] = over({x}[base + {place}], pivot);
+    {x}[base + {offset}] = over({x}[base + {offset}], pivot);
   }}
   sync();"""
 
