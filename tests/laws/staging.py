@@ -61,7 +61,7 @@ def jit_is_eager(sample: Sample) -> None:
 def gradient_under_jit_is_eager(sample: Sample) -> None:
     """The vjp (or, where there is none, the jvp) inside `jit`, of `jit`, and eagerly.
 
-    Not to the last bit: g·x/y is run backwards as g/y·x in a program, but eagerly by the derivative's own formula.
+    Not to the last bit, since the compiler may simplify and fuse.
     """
     for name in sample.dtypes:
         dtype = dtypes.as_dtype(name)

@@ -1,4 +1,4 @@
-"""Eager gradients by compiled programs are those of single steps, bit for bit, and the function that is differentiated cannot tell."""
+"""Eager gradients by compiled programs have the bits of single steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fresh_programs() -> None:
 
 
 def compiled(nodes: dict[Any, Node] = TRIE.roots) -> int:
-    """How many programs there are in the tree."""
+    """Count the compiled programs in the trie."""
     return sum(sum(p is not None for p in node.programs.values()) + compiled(node.children) for node in nodes.values())
 
 
@@ -69,7 +69,7 @@ def same(one: Any, other: Any) -> None:
 
 
 def branches(w: Any, b: Any) -> Any:
-    """Use the same values before and after flushes, so that the order in which their cotangents are added matters."""
+    """Use values before and after flushes, so that the order of adding cotangents matters."""
     total = jnp.sum(w * b) * 0.7
     for scale in (0.3, 1.7, -0.9):
         y = jnp.sin(w * b * scale) * jnp.exp(b * b) + w / 3.0
@@ -125,7 +125,7 @@ def test_a_program_takes_new_values_and_constants() -> None:
 
 
 @pytest.mark.wide
-def test_parameters_types_and_devices_tell_shapes_apart() -> None:
+def test_parameters_types_and_devices_distinguish_recordings() -> None:
     for dtype in (np.float32, np.float64, np.float16):
         for axis in (0, 1):
             for _ in range(2):
@@ -248,7 +248,7 @@ def test_second_derivatives_and_jitted_gradients() -> None:
 
 
 def test_the_trie_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where too many shapes were met all are forgotten, and met anew; a program takes more room than a node."""
+    """Drop all nodes when there are too many; a program counts as several."""
     square = vf.value_and_grad(lambda w: jnp.sum(w * w))
     with vf.default_device("cpu"):  # elsewhere programs are compiled at once
         vectors = [jnp.arange(1.0, size) for size in range(2, 7)]
@@ -298,7 +298,7 @@ def test_long_recordings_are_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
         same(vf.value_and_grad(f)(W), (by_steps(f, W)[0], by_steps(f, W)[1][0]))
 
 
-def test_scalars_constants_and_parameters_tell_shapes_apart() -> None:
+def test_scalars_constants_and_parameters_distinguish_recordings() -> None:
     x = as_value(np.array([0.3, -0.7, 1.1], np.float32))
     for power in (2, 3, 2):
         for factor in (2.0, 5.0):

@@ -146,7 +146,7 @@ class CustomFunction:
         return getattr(self, "__qualname__", self.name)  # as functions: pickled by name, copied as themselves
 
     def call(self, primitive: Primitive, rule: type[Rule], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function; under a transform, as an equation with its program and its rule for this call."""
+        """Call the function; under a transform, as an equation with a program and a rule."""
         if current_trace() is EVAL:
             return self.fun(*args, **kwargs)
         arguments = self.split(args, kwargs)

@@ -46,9 +46,9 @@ from volta_fn.transforms.transpose import pull_back
 
 _PIPELINE = deferred("volta_fn.compiler.pipeline")
 
-#: A recording of more operations is flushed: the work in them outweighs the overhead of calling them.
+#: A recording of this many operations is flushed step by step: compiling it would take longer than many calls.
 _LONGEST = 1000
-#: A flush of fewer operations does them one by one: that takes less than a call of a program and of its derivative.
+#: So is a flush of fewer than this: its steps take less time than a call of a program and of its derivative.
 _SHORTEST = 4
 #: The trie is dropped when it would have more nodes than this; a compiled program counts as `_PROGRAM_SIZE` of them.
 _TRIE_SIZE = 20_000
@@ -260,7 +260,7 @@ class Recording(JVPTrace):
         numbers = range(size) if wanted is None else sorted({n - self.start - first for n in wanted if n >= self.start + first})
         steps, operands = self._by_use(inputs)
         program = None
-        if len(steps) >= _SHORTEST:
+        if _SHORTEST <= len(steps) < _LONGEST:
             program = self.program(("flush", *numbers), lambda: call_params(self._traced(steps, operands, numbers), self.name))
         if program is None:
             return [*inputs, *redo(steps, linear.process, (), operands)]
