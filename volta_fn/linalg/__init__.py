@@ -1,8 +1,7 @@
 """Linear algebra: all of `volta_fn.numpy.linalg`, and more of `jax.scipy.linalg`.
 
-`factorizations` and the systems they solve, `structured_matrices` (block diagonal, Toeplitz), and `matrix_exponential`.
-
-The functions' examples use `import volta_fn as vf`.
+`factorizations` and the systems they solve, `structured_matrices` (block diagonal, Toeplitz), and `matrix_exponential`. The examples use
+`import volta_fn as vf`.
 
 >>> import volta_fn as vf
 >>> factor = vf.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))

@@ -1,8 +1,7 @@
 """Special functions with the names of `jax.scipy.special`.
 
-Integers become floats; all functions but those of `exponential` and `softmax` (sums of exponentials) are elementwise.
-
-The functions' examples use `import volta_fn as vf`.
+Integers become floats; all functions but those of `exponential` and `scipy_softmax` (sums of exponentials) are elementwise. `stirling`
+has quotients of gamma functions without cancellation, for the incomplete functions. The examples use `import volta_fn as vf`.
 
 >>> import volta_fn as vf
 >>> vf.vmap(vf.grad(vf.special.gammaln))(vf.numpy.array([3.0])).round(4)
