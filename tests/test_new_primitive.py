@@ -1,14 +1,25 @@
-"""A new elementwise operation, reduction, layer and optimizer: one declaration each, and every law holds."""
+"""Adding something is small: a declaration of a primitive or a reduction is enough for every law, target and transform.
+
+`additions.py` has texts for a unary primitive, a reduction, a layer and an optimizer, which CONTRIBUTING.md walks through. They are put
+into a copy of the package here, whose own tests find them by themselves.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.special
 
 import volta_fn as vf
+from tests.additions import ADDITIONS, Addition
 from tests.compiler.ir.oracle import fuse_function, run
 from tests.laws import laws_for, missing
 from tests.nn import test_every_layer
@@ -163,3 +174,65 @@ def test_every_law_holds_for_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> No
     test_optimizers.test_jitted_scanned_and_repeated_steps_are_the_same("signed_momentum")
     test_optimizers.test_states_keep_their_types("signed_momentum", "float16")
     test_optimizers.test_empty_trees_and_arrays("signed_momentum")
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Tests that go over all that is registered or public, and examples of the new docstrings.
+SWEEPS = [
+    *("test_registry.py", "test_registry_elementwise.py", "test_layers.py", "test_layout.py"),
+    *("targets/cpu/test_four_ways.py", "targets/wgsl/test_samples.py", "optim/test_optimizers.py"),
+]
+EXAMPLES = ["volta_fn/nn/layers/snake.py", "volta_fn/optim/optimizers/sgd.py"]
+CHOSEN = "softsign or reduce_logsumexp or snake or heavy_ball or lacks or has_tests"
+
+#: By addition, the tests that must be of those that passed.
+EXPECTED = {
+    "softsign": ["test_law[softsign-first_derivatives_hold]", "test_law[softsign-vmap_is_a_loop]", "test_edge_values[softsign-float32]"]
+    + ["test_samples[softsign]"] * 2,
+    "reduce_logsumexp": ["test_law[reduce_logsumexp-first_derivatives_hold]", "test_law[reduce_logsumexp-jit_is_eager]"]
+    + ["test_samples[reduce_logsumexp]"] * 2,
+    "Snake": ["volta_fn.nn.layers.snake.Snake"],
+    "heavy_ball": ["test_agrees_with_optax[heavy_ball-float64]", "volta_fn.optim.optimizers.sgd.heavy_ball"],
+}
+
+
+@pytest.fixture(scope="module")
+def passed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The tests that pass in a copy with all additions; none may fail."""
+    copy = tmp_path_factory.mktemp("copy")
+    for name in ("volta_fn", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("conftest.py", "pyproject.toml", "examples", "benchmarks", "tools"):
+        (copy / name).symlink_to(ROOT / name)
+    for addition in ADDITIONS.values():
+        addition.put(copy)
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-rA", "-k", CHOSEN, *EXAMPLES]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VOLTA_DEVICE")}
+    done = subprocess.run(
+        [*command, *[f"tests/{name}" for name in SWEEPS]], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    return re.findall(r"^PASSED (.*)$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ADDITIONS)
+def test_an_addition_is_complete(name: str, passed: list[str]) -> None:
+    """It holds every law, on every target, with derivative, batching, docs and tests."""
+    for test in set(EXPECTED[name]):
+        assert sum(found.endswith(f"::{test}") for found in passed) == EXPECTED[name].count(test), test
+
+
+@pytest.mark.parametrize("addition", ADDITIONS.values(), ids=ADDITIONS)
+def test_an_addition_is_small(addition: Addition) -> None:
+    files, lines = addition.count()
+    assert files <= addition.files
+    assert lines <= addition.lines
+
+
+def test_the_guide_shows_the_additions() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    for addition in ADDITIONS.values():
+        for name, text in addition.texts.items():
+            assert name.partition(": ")[0] in guide
+            assert text.strip("\n") in guide, name
