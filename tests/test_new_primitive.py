@@ -181,10 +181,10 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Tests that go over all that is registered or public, and examples of the new docstrings.
 SWEEPS = [
     *("test_registry.py", "test_registry_elementwise.py", "test_layers.py", "test_layout.py"),
-    *("targets/cpu/test_four_ways.py", "targets/wgsl/test_samples.py", "optim/test_optimizers.py"),
+    *("targets/cpu/test_four_ways.py", "targets/wgsl/test_samples.py", "nn/test_every_layer.py", "optim/test_optimizers.py"),
 ]
-EXAMPLES = ["volta_fn/nn/layers/snake.py", "volta_fn/optim/optimizers/sgd.py"]
-CHOSEN = "softsign or reduce_logsumexp or snake or heavy_ball or lacks or has_tests"
+EXAMPLES = ["volta_fn/nn/activations.py", "volta_fn/optim/optimizers/sgd.py"]
+CHOSEN = "softsign or reduce_logsumexp or snake or heavy_ball or lacks or has_tests or has_a_row"
 
 #: By addition, the tests that must be of those that passed.
 EXPECTED = {
@@ -192,7 +192,7 @@ EXPECTED = {
     + ["test_samples[softsign]"] * 2,
     "reduce_logsumexp": ["test_law[reduce_logsumexp-first_derivatives_hold]", "test_law[reduce_logsumexp-jit_is_eager]"]
     + ["test_samples[reduce_logsumexp]"] * 2,
-    "Snake": ["volta_fn.nn.layers.snake.Snake"],
+    "Snake": ["test_jit_and_vmap_agree_with_a_batch[Snake]", "test_every_layer_has_a_row", "volta_fn.nn.activations.Snake"],
     "heavy_ball": ["test_agrees_with_optax[heavy_ball-float64]", "volta_fn.optim.optimizers.sgd.heavy_ball"],
 }
 
