@@ -37,8 +37,8 @@ ALLOWED = re.compile(
 )
 #: Identifiers that are right as they are: public names of NumPy, JAX and the standard library, and lines of text.
 ALLOWED_NAMES = re.compile(
-    r"in_?place|replace|placeholder|line_?search|(max_)?line_?(no|number|feed|length|width|style|search)s?|deadline|baseline|newline"
-    r"|(read|write|split|key)lines?|lines?_per|online|inline|multiline|f?first_?line(no)?|co_lines|linestyle|text_?lines?|source_lines?"
+    r"(?i:in_?place)|replace|placeholder|line_?search|(max_)?line_?(no|number|feed|length|width|style|search)s?|deadline|baseline|newline"
+    r"|(read|write|split|key)lines?|lines?_per|online|inline|multiline|f?first_?line(no)?|co_lines|linestyle|text_?lines?|CACHE_LINE|source_lines?"
     r"|user_lines?|header_lines?|(count|docstring|import)_lines|first_lines?|tb_line\w*|.*backtracking.*|pipeline\w*|partition\w*|partial\w*|particle\w*|depart\w*|.*real_part|.*imag(inary)?_part",
 )
 

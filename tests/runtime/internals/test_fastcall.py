@@ -9,6 +9,7 @@ pytest.importorskip("llvmlite")
 
 import volta_fn as vf
 from volta_fn import lax
+from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError
 from volta_fn.runtime.internals import fastcall
 from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry
@@ -24,7 +25,7 @@ def entry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(fastcall, "_knows_arrays", lambda: request.param is FastcallEntry)
     made = support_code._compiled.__wrapped__()
     assert isinstance(made.entry, request.param)
-    monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.machinery", lambda: made)
+    monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.support_code_of_process", lambda: made)
 
 
 def fails(x: np.ndarray) -> np.ndarray:
@@ -35,14 +36,14 @@ def fails(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.usefixtures("entry")
 def test_calls() -> None:
-    program = Program.of(vf.make_jaxpr(lambda x: (lax.scan(lambda c, r: (c @ c.T @ c + r, c.sum()), x, x), x * 2))(X))
+    program = Program.of(vf.make_jaxpr(lambda x: (lax.scan(lambda c, r: (c @ c.T @ c + r, c.sum()), x, x), x * 2))(X), (), pipeline)
     expected = program.function()(False, X)
-    scale = Program.of(vf.make_jaxpr(lambda x: x * 2)(X.T))
+    scale = Program.of(vf.make_jaxpr(lambda x: x * 2)(X.T), (), pipeline)
     for _ in range(2):
         for found, wanted in zip(program(False, X), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
         np.testing.assert_array_equal(scale(False, X.T)[0], 2 * X.T)
-    callback = Program.of(vf.make_jaxpr(lambda x: vf.pure_callback(fails, x, x) + 1)(X[0]))
+    callback = Program.of(vf.make_jaxpr(lambda x: vf.pure_callback(fails, x, x) + 1)(X[0]), (), pipeline)
     np.testing.assert_array_equal(callback(False, X[0])[0], X[0] + 1)
     with pytest.raises(CallbackError, match="not today"):
         callback(False, X[1])

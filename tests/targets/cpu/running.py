@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
-from volta_fn.runtime.llvm.text import Part
+from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.targets.cpu.routine import Routine
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -20,14 +20,14 @@ _MARGIN = 64
 
 
 @functools.lru_cache(maxsize=256)
-def entries(text: str, symbols: tuple[str, ...], shared: tuple[Part, ...] = ()) -> tuple[int, ...]:
+def entries(text: str, symbols: tuple[str, ...], shared: tuple[SharedFunction, ...] = ()) -> tuple[int, ...]:
     """The addresses of a text's entry points, which may call shared functions."""
-    return tuple(load_objects([compile_object(text), *[_code(part) for part in shared]], symbols))
+    return tuple(load_objects([compile_object(text), *[_code(function) for function in shared]], symbols))
 
 
 @functools.cache
-def _code(part: Part) -> bytes:
-    return compile_object(part.text)
+def _code(function: SharedFunction) -> bytes:
+    return compile_object(function.text)
 
 
 class Guarded:
@@ -65,8 +65,8 @@ def run_routine(
     extra = [Guarded(routine.workspace)] if routine.workspace else []
     memory = [*held, *made, *extra]
     pointers = np.array([m.raw.ctypes.data + m.start for m in memory] + [0], np.int64)
-    addresses = entries(routine.text, tuple([phase.symbol for phase in routine.phases]), routine.shared)
-    for phase, address in zip(routine.phases, addresses, strict=True):
+    addresses = entries(routine.text, tuple([phase.symbol for phase in routine.launches]), routine.shared)
+    for phase, address in zip(routine.launches, addresses, strict=True):
         cuts = np.linspace(0, phase.tasks, max(1, min(pieces, phase.tasks)) + 1).astype(int).tolist()
         for begin, end in reversed(list(itertools.pairwise(cuts))):
             _ENTRY(address)(pointers.ctypes.data, begin, end)

@@ -17,7 +17,7 @@ import volta_fn.numpy as jnp
 from benchmarks.workloads import named
 from benchmarks.workloads.case import library
 from volta_fn import lax, nn, random
-from volta_fn.targets.cpu.runtime.support_code import machinery
+from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
 
 COUNTS = (1, 2, 3, 4, 5, 7, 8)
 TURNS = 2
@@ -79,7 +79,7 @@ def main() -> None:
     found: dict[str, dict[int, list[str]]] = {name: {} for name in work}
     threads = 1
     for count in COUNTS:
-        machinery().workers.add(count - threads)
+        support_code_of_process().workers.add(count - threads)
         threads = count
         for name, (function, arguments) in work.items():
             found[name][count] = [digest(function(*arguments)) for _ in range(TURNS)]

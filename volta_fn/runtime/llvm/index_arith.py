@@ -56,10 +56,10 @@ def nest(f: Function, sizes: Sequence[int], body: Callable[[list[Value]], None],
             level(depth + 1, [*indices, begin])
             return
 
-        def turn(i: Value, _: list[Value]) -> list[Value]:
+        def iteration(i: Value, _: list[Value]) -> list[Value]:
             level(depth + 1, [*indices, i])
             return []
 
-        f.loop(begin, end, 1, [], turn)
+        f.loop(begin, end, 1, [], iteration)
 
     level(0, [])

@@ -36,7 +36,7 @@ def vector_of(type_: str, lanes: int) -> str:
     return f"<{lanes} x {type_}>" if lanes > 1 else type_
 
 
-class Part(NamedTuple):
+class SharedFunction(NamedTuple):
     """A function that modules share, and a module by itself. Its name says all that it depends on."""
 
     name: str
@@ -48,31 +48,31 @@ class Module:
     """Functions and declarations, each written once however often it is asked for."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, str] = {}
+        self._definitions: dict[str, str] = {}
         #: The functions of other modules that are called here, by their names.
-        self.shared: dict[str, Part] = {}
+        self.shared: dict[str, SharedFunction] = {}
 
     def declare(self, name: str, declaration: str) -> None:
         """Add an external declaration or a global, by name."""
-        self._parts.setdefault(name, declaration)
+        self._definitions.setdefault(name, declaration)
 
     def define(self, name: str, write: Callable[[], None]) -> None:
         """Have `write` add the function called `name`, unless it is there."""
-        if name not in self._parts:
-            self._parts[name] = ""  # so that functions may ask for one another
+        if name not in self._definitions:
+            self._definitions[name] = ""  # so that functions may ask for one another
             write()
 
     def put(self, name: str, text: str) -> None:
         """Set the text of a function."""
-        self._parts[name] = text
+        self._definitions[name] = text
 
-    def share(self, part: Part) -> None:
+    def share(self, function: SharedFunction) -> None:
         """Declare a function that is shared."""
-        self.shared[part.name] = part
-        self.declare(part.name, part.declaration)
+        self.shared[function.name] = function
+        self.declare(function.name, function.declaration)
 
     def __str__(self) -> str:
-        return "\n".join(self._parts.values())
+        return "\n".join(self._definitions.values())
 
 
 class Function(IndexArithmetic[Value]):
@@ -85,7 +85,7 @@ class Function(IndexArithmetic[Value]):
         self.result = result
         self.attributes = attributes
         self._entry: list[str] = []
-        self._lines: list[str] = []
+        self._text_lines: list[str] = []
         self._count = 0
         self._label = "entry"
 
@@ -95,12 +95,12 @@ class Function(IndexArithmetic[Value]):
         """The result of an instruction."""
         self._count += 1
         name = f"%v{self._count}"
-        self._lines.append(f"  {name} = {expression}")
+        self._text_lines.append(f"  {name} = {expression}")
         return Value(type_, name)
 
     def do(self, instruction: str) -> None:
         """An instruction without a result."""
-        self._lines.append(f"  {instruction}")
+        self._text_lines.append(f"  {instruction}")
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
         """An instruction of two operands of one type, which is the result's: ``fadd``, ``add nsw``, …"""
@@ -132,10 +132,10 @@ class Function(IndexArithmetic[Value]):
         self.module.declare(name, f"declare {type_} @{name}({', '.join(a.type for a in args)})")
         return self.call(name, type_, *args)
 
-    def run_shared(self, part: Part, *args: Value) -> None:
+    def run_shared(self, function: SharedFunction, *args: Value) -> None:
         """A call, without a result, of a function that modules share."""
-        self.module.share(part)
-        self.run(part.name, *args)
+        self.module.share(function)
+        self.run(function.name, *args)
 
     # indices, of 64 bits
 
@@ -198,7 +198,7 @@ class Function(IndexArithmetic[Value]):
 
     def label(self, name: str) -> None:
         """Begin a block."""
-        self._lines.append(f"{name}:")
+        self._text_lines.append(f"{name}:")
         self._label = name
 
     def fresh(self, prefix: str) -> str:
@@ -227,7 +227,7 @@ class Function(IndexArithmetic[Value]):
             some = self.compare("icmp slt", start, end)
             self.do(f"br {some}, label %{head}, label %{done}")
         self.label(head)
-        place = len(self._lines)
+        phis_at = len(self._text_lines)
         index = Value("i64", f"%i.{head}")
         phis = [Value(v.type, f"%c{k}.{head}") for k, v in enumerate(carried)]
         results = list(body(index, phis) or ())
@@ -235,10 +235,10 @@ class Function(IndexArithmetic[Value]):
         more = self.compare("icmp slt", following, end)
         last = self._label
         self.do(f"br {more}, label %{head}, label %{done}")
-        lines = [f"  {index.name} = phi i64 [ {start.name}, %{before} ], [ {following.name}, %{last} ]"]
+        text_lines = [f"  {index.name} = phi i64 [ {start.name}, %{before} ], [ {following.name}, %{last} ]"]
         for phi, first, result in zip(phis, carried, results, strict=True):
-            lines.append(f"  {phi.name} = phi {phi.type} [ {first.name}, %{before} ], [ {result.name}, %{last} ]")
-        self._lines[place:place] = lines
+            text_lines.append(f"  {phi.name} = phi {phi.type} [ {first.name}, %{before} ], [ {result.name}, %{last} ]")
+        self._text_lines[phis_at:phis_at] = text_lines
         self.label(done)
         if once:
             return results
@@ -275,16 +275,16 @@ class Function(IndexArithmetic[Value]):
         self.do("ret void" if result is None else f"ret {result}")
         parameters = ", ".join(map(str, self.parameters))
         head = f"define {self.result} @{self.name}({parameters}) {self.attributes} {{\nentry:"
-        self.module.put(self.name, "\n".join([head, *self._entry, *self._lines, "}"]))
+        self.module.put(self.name, "\n".join([head, *self._entry, *self._text_lines, "}"]))
 
 
-def part(name: str, parameters: Sequence[Value], write: Callable[[Function], None]) -> Part:
+def shared_function(name: str, parameters: Sequence[Value], write: Callable[[Function], None]) -> SharedFunction:
     """The function without a result that `write` writes, to be shared."""
     module = Module()
     f = Function(module, name, parameters)
     write(f)
     f.finish()
-    return Part(name, f"declare void @{name}({', '.join([p.type for p in parameters])})", str(module))
+    return SharedFunction(name, f"declare void @{name}({', '.join([p.type for p in parameters])})", str(module))
 
 
 def lanes_of(type_: str) -> int:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volta_fn.runtime.llvm.text import Part
+from volta_fn.runtime.llvm.text import SharedFunction
 
 
 @dataclass(frozen=True)
-class Phase:
+class Launch:
     """An entry point."""
 
     symbol: str
@@ -30,8 +30,8 @@ class Routine:
     """Machine code to be."""
 
     text: str
-    phases: tuple[Phase, ...]
+    launches: tuple[Launch, ...]
     #: Bytes of memory that it needs besides operands and results, aligned to 64.
     workspace: int = 0
     #: Functions that the text declares, and which other routines use, too.
-    shared: tuple[Part, ...] = ()
+    shared: tuple[SharedFunction, ...] = ()

@@ -76,7 +76,7 @@ def _scan(pipeline: Any, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_
 @contextmanager
 def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
     """A step's values in a block of memory, which all turns of a loop share."""
-    if not step.places:
+    if not step.in_block:
         yield ()
         return
     block = blocks.take(step.block)

@@ -174,8 +174,8 @@ def _read_one(
     window = iter([size for dim, size in enumerate(sizes) if dim not in absent])
     rank = len(numbers.offset_dims) + indices.ndim - 1
     shape = [next(window) if dim in numbers.offset_dims else 1 for dim in range(rank)]
-    place = _one_window(operand, indices, numbers.start_index_map, sizes, clips)
-    return np.full(shape, fill, operand.dtype) if place is None else operand[place].reshape(shape)
+    window_slices = _one_window(operand, indices, numbers.start_index_map, sizes, clips)
+    return np.full(shape, fill, operand.dtype) if window_slices is None else operand[window_slices].reshape(shape)
 
 
 def _update_one(
@@ -188,11 +188,13 @@ def _update_one(
     combine: str,
 ) -> np.ndarray:
     sizes = _window_sizes(out.ndim, absent, tuple([updates.shape[dim] for dim in numbers.update_window_dims]))
-    place = _one_window(out, indices, numbers.scatter_dims_to_operand_dims, sizes, clips)
-    if place is not None:
+    window_slices = _one_window(out, indices, numbers.scatter_dims_to_operand_dims, sizes, clips)
+    if window_slices is not None:
         window = updates.reshape(sizes)
         wide = np.float32 if out.dtype in _HALF else out.dtype
-        out[place] = window if combine == "set" else _COMBINE[combine](out[place].astype(wide, copy=False), window.astype(wide, copy=False))
+        out[window_slices] = (
+            window if combine == "set" else _COMBINE[combine](out[window_slices].astype(wide, copy=False), window.astype(wide, copy=False))
+        )
     return out
 
 
@@ -266,8 +268,8 @@ def _read_elements(operand: np.ndarray, dims: Dims, absent: Dims, starts: np.nda
     """The windows, as (window dimensions before the addressed ones, *batch, the others), and how many stand before: one `take`."""
     first, last = min(dims), max(dims) + 1
     before, addressed, after = operand.shape[:first], operand.shape[first:last], operand.shape[last:]
-    place = starts[0] if len(dims) == 1 else np.ravel_multi_index([starts[dims.index(d)] for d in range(first, last)], addressed)
-    read = operand.reshape(*before, math.prod(addressed), *after).take(place.reshape(-1), axis=first, mode="clip")
+    flat = starts[0] if len(dims) == 1 else np.ravel_multi_index([starts[dims.index(d)] for d in range(first, last)], addressed)
+    read = operand.reshape(*before, math.prod(addressed), *after).take(flat.reshape(-1), axis=first, mode="clip")
     lead = [operand.shape[dim] for dim in range(first) if dim not in absent]
     rest = [1 if dim in dims else operand.shape[dim] for dim in range(first, operand.ndim) if dim not in absent]
     return read.reshape((*lead, *starts.shape[1:], *rest)), len(lead)
@@ -310,18 +312,18 @@ def _window_sizes(rank: int, absent: Dims, window: Dims) -> Dims:
     return tuple(1 if dim in absent else next(sizes) for dim in range(rank))
 
 
-def _set_windows(places: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
+def _set_windows(view: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
     """Writes the windows in their order. NumPy keeps that order where the index arrays are one-dimensional and contiguous."""
     if not len(starts):
         windows = windows[-1:]
     if windows.size:
-        places[*starts, ...] = windows
+        view[*starts, ...] = windows
 
 
-def _combine_windows(ufunc: np.ufunc, places: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
+def _combine_windows(ufunc: np.ufunc, view: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
     for start, window in zip(starts.T.tolist(), windows, strict=True):
-        place = places[*start, ...]
-        ufunc(place, window, out=place)
+        target = view[*start, ...]
+        ufunc(target, window, out=target)
 
 
 def _combine_elements(ufunc: np.ufunc, out: np.ndarray, dims: Dims, sizes: Dims, starts: np.ndarray, windows: np.ndarray) -> None:
@@ -334,5 +336,5 @@ def _combine_elements(ufunc: np.ufunc, out: np.ndarray, dims: Dims, sizes: Dims,
     count = max(1, _BLOCK // within.size)
     elements = out.reshape(-1)
     for i in range(0, len(first), count):
-        places = first[i : i + count, None] + within.reshape(-1)
-        ufunc.at(elements, places.reshape(-1), windows[i : i + count].reshape(-1))
+        flat = first[i : i + count, None] + within.reshape(-1)
+        ufunc.at(elements, flat.reshape(-1), windows[i : i + count].reshape(-1))

@@ -80,13 +80,13 @@ def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequ
     except np.linalg.LinAlgError:
         pass
     out = tuple(np.full(shape, np.nan, dtype) for shape, dtype in results)
-    for place in np.ndindex(x.shape[:-2]):
+    for index in np.ndindex(x.shape[:-2]):
         try:
-            found = function(x[place])
+            found = function(x[index])
         except np.linalg.LinAlgError:
             continue
         for stack, one in zip(out, found, strict=True):
-            stack[place] = one
+            stack[index] = one
     return out
 
 

@@ -29,17 +29,19 @@ class PlannedProgram:
 
     def __init__(self, plan: Plan, make_kernel: KernelMaker) -> None:
         self.block = plan.block
-        self.places = [(place.aval.shape, place.aval.dtype, place.offset) for place in plan.buffers]
+        self.in_block = [(value.aval.shape, value.aval.dtype, value.offset) for value in plan.buffers]
         #: The same with the frame as leading argument, for callers that run it many times.
-        self.run = _compile_in_parts(plan, make_kernel) if len(plan.steps) > _STEPS_PER_FUNCTION else _Writer(make_kernel).whole(plan)
+        self.run = (
+            _compile_in_chunks(plan, make_kernel) if len(plan.steps) > _STEPS_PER_FUNCTION else _Writer(make_kernel).single_function(plan)
+        )
 
     def frame(self, block: np.ndarray) -> list[np.ndarray]:
         """The arrays in a block of memory."""
-        return [np.ndarray(shape, dtype, block, offset) for shape, dtype, offset in self.places]
+        return [np.ndarray(shape, dtype, block, offset) for shape, dtype, offset in self.in_block]
 
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """The plan as a plain function."""
-        return self.__call__ if self.places else partial(self.run, ())
+        return self.__call__ if self.in_block else partial(self.run, ())
 
     def __call__(self, donate: bool, *inputs: Any) -> tuple[Any, ...]:
         block = blocks.take(self.block)
@@ -55,7 +57,7 @@ def _register(index: int) -> str:
 
 def _targets(step: Step) -> str:
     """The arrays that results go to."""
-    arrays = ["None" if place is None else f"frame[{place}]" for place in step.buffers]
+    arrays = ["None" if number is None else f"frame[{number}]" for number in step.buffers]
     return f"({', '.join(arrays)},)" if step.eqn.primitive.multiple_results else arrays[0]
 
 
@@ -96,18 +98,18 @@ class _Writer:
         call = f"{self.name('k', kernel)}({', '.join(args)})"
         if not eqn.primitive.multiple_results and not eqn.outvars[0].aval.shape:
             call = f"asarray({call})"  # NumPy's functions give scalars where a result has no dimensions; kernels expect arrays
-        lines = [f"{results} = {call}"]
+        text_lines = [f"{results} = {call}"]
         if step.frees:
-            lines.append(" = ".join([*map(_register, step.frees), "None"]))
-        return lines
+            text_lines.append(" = ".join([*map(_register, step.frees), "None"]))
+        return text_lines
 
     def function(self, parameters: Sequence[str], body: Sequence[str]) -> Callable[..., Any]:
         """Compile a function called ``program``."""
-        text = f"def program(frame, donate{''.join(', ' + p for p in parameters)}):\n" + "".join(f"    {line}\n" for line in body)
+        text = f"def program(frame, donate{''.join(', ' + p for p in parameters)}):\n" + "".join(f"    {text_line}\n" for text_line in body)
         exec(compile(text, "<volta_fn plan>", "exec"), self.globals)
         return self.globals["program"]
 
-    def whole(self, plan: Plan) -> Callable[..., tuple[Any, ...]]:
+    def single_function(self, plan: Plan) -> Callable[..., tuple[Any, ...]]:
         """The plan as one function."""
         body = [f"{_register(r)} = {self.name('c', host_buffer(value))}" for r, value in plan.constants]
         for step in plan.steps:
@@ -116,9 +118,9 @@ class _Writer:
         return self.function([_register(r) for r in plan.inputs], body)
 
 
-def _compile_in_parts(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tuple[Any, ...]]:
+def _compile_in_chunks(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tuple[Any, ...]]:
     """Long plans: functions that each read and write a shared list of registers."""
-    parts = []
+    functions = []
     for start in range(0, len(plan.steps), _STEPS_PER_FUNCTION):
         writer = _Writer(make_kernel)
         steps = plan.steps[start : start + _STEPS_PER_FUNCTION]
@@ -131,7 +133,7 @@ def _compile_in_parts(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tup
             body += writer.step(step, plan)
         loads = [f"{_register(r)} = registers[{r}]" for r in sorted(read)]
         stores = [f"registers[{r}] = {_register(r)}" for r in sorted(written)]
-        parts.append(writer.function(["registers"], [*loads, *body, *stores]))
+        functions.append(writer.function(["registers"], [*loads, *body, *stores]))
     count = 1 + max([r for s in plan.steps for r in (*s.results, *s.frees)] + [*plan.inputs, *[r for r, _ in plan.constants]], default=0)
     constants = [(r, host_buffer(value)) for r, value in plan.constants]
 
@@ -141,8 +143,8 @@ def _compile_in_parts(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tup
             registers[register] = value
         for register, value in constants:
             registers[register] = value
-        for part in parts:
-            part(frame, donate, registers)
+        for function in functions:
+            function(frame, donate, registers)
         return tuple([host_buffer(o.val) if isinstance(o, Literal) else registers[o] for o in plan.outputs])
 
     return run

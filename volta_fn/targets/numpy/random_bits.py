@@ -28,8 +28,8 @@ def random_bits(key_data: np.ndarray, *, shape: tuple[int, ...], bit_width: int)
         return np.array(values, out.dtype).reshape(key_data.shape[:-1] + shape)
     rows = max(1, _BLOCK // max(size, 1))
     for start in range(0, len(keys), rows):
-        part = keys[start : start + rows]
-        _fill(part[:, :1], part[:, 1:], out[start : start + rows])
+        some = keys[start : start + rows]
+        _fill(some[:, :1], some[:, 1:], out[start : start + rows])
     return out.reshape(key_data.shape[:-1] + shape)
 
 

@@ -24,7 +24,7 @@ def sort(*operands: np.ndarray, dimension: int, is_stable: bool, num_keys: int) 
     """
     if len(operands) == 1 and operands[0].dtype.kind in "biuf" and operands[0].dtype not in _HALF:
         return (_sort_values(operands[0], dimension, is_stable),)
-    keys = [part for key in operands[:num_keys] for part in _real_keys(np.moveaxis(key, dimension, -1))]
+    keys = [real for key in operands[:num_keys] for real in _real_keys(np.moveaxis(key, dimension, -1))]
     order = stable_order(keys[0]) if len(keys) == 1 else np.lexsort(keys[::-1], axis=-1)
     order = np.moveaxis(order, -1, dimension)
     return tuple(np.take_along_axis(operand, order, dimension) for operand in operands)

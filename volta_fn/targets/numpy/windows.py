@@ -25,7 +25,7 @@ from volta_fn.targets.numpy.sliding import meeting, sliding_blocks
 
 __all__ = ["Geometry", "reduce_window", "select_and_gather_add", "select_and_scatter_add"]
 
-Part = tuple[Any, ...]  # slices, one per axis, and an Ellipsis, so that indexing gives a view even of a 0-d array
+Slices = tuple[Any, ...]  # slices, one per axis, and an Ellipsis, so that indexing gives a view even of a 0-d array
 
 _BLOCK_ELEMENTS = 1 << 18  # of the operand, that one block of positions meets
 
@@ -43,8 +43,8 @@ class Geometry(TypedDict):
 class _Block(NamedTuple):
     """Some windows: where their results are, which part of the operand they meet, and how they lie on that part."""
 
-    places: Part
-    source: Part
+    positions: Slices
+    source: Slices
     taps: Ints
     windows: tuple[Window, ...]
 
@@ -55,7 +55,7 @@ def reduce_window(operand: np.ndarray, *, op: str, out: np.ndarray | None = None
         out = np.empty(counts_of_windows(operand.shape, geometry), operand.dtype)
     for block in _blocks(operand.shape, out.shape, geometry):
         with Scratch() as scratch:
-            out[block.places] = _reduce(_values(operand, block), out[block.places].shape, block, op, scratch)
+            out[block.positions] = _reduce(_values(operand, block), out[block.positions].shape, block, op, scratch)
     return out
 
 
@@ -64,9 +64,9 @@ def select_and_gather_add(tangents: np.ndarray, operand: np.ndarray, *, select: 
     out = np.zeros(counts_of_windows(operand.shape, geometry), tangents.dtype)
     for block in _blocks(operand.shape, out.shape, geometry):
         with Scratch() as scratch:
-            chosen, rates = out[block.places], tangents[block.source]
-            for places, source, wins in _winners(_values(operand, block), chosen.shape, block, select, scratch):
-                np.copyto(chosen[places], rates[source], where=wins)
+            chosen, rates = out[block.positions], tangents[block.source]
+            for positions, source, wins in _winners(_values(operand, block), chosen.shape, block, select, scratch):
+                np.copyto(chosen[positions], rates[source], where=wins)
     return out
 
 
@@ -81,7 +81,7 @@ def select_and_scatter_add(
         sums = out if working == source.dtype else scratch.array(operand.shape, working)
         sums[...] = 0
         for block in _blocks(operand.shape, source.shape, geometry):
-            _scatter(source[block.places], _values(operand, block), sums[block.source], block, select)
+            _scatter(source[block.positions], _values(operand, block), sums[block.source], block, select)
         if sums is not out:
             out[...] = sums
     return out
@@ -91,8 +91,8 @@ def _scatter(given: np.ndarray, values: np.ndarray, sums: np.ndarray, block: _Bl
     """Add what is given for the windows of a block to the sums at their winners."""
     with Scratch() as scratch:
         zero, room = np.zeros((), given.dtype), scratch.array(given.shape, given.dtype)
-        for places, met, wins in _winners(values, given.shape, block, select, scratch):
-            sums[met] += choose(wins, zero, given[places], out=room[places])
+        for positions, met, wins in _winners(values, given.shape, block, select, scratch):
+            sums[met] += choose(wins, zero, given[positions], out=room[positions])
 
 
 def _values(operand: np.ndarray, block: _Block) -> np.ndarray:
@@ -103,18 +103,18 @@ def _values(operand: np.ndarray, block: _Block) -> np.ndarray:
 def _blocks(shape: Ints, counts: Ints, geometry: Geometry) -> Iterator[_Block]:
     """All windows, a block at a time, and each phase of a dilated operand by itself."""
     lows = [low for low, _ in geometry["padding"]]
-    whole = map(Window, geometry["window_strides"], geometry["window_dilation"], lows)
-    for phase in product(*map(phases, whole, geometry["base_dilation"], geometry["window_dimensions"], counts)):
+    full = map(Window, geometry["window_strides"], geometry["window_dilation"], lows)
+    for phase in product(*map(phases, full, geometry["base_dilation"], geometry["window_dimensions"], counts)):
         taps = tuple([len(range(size)[p.taps]) for size, p in zip(geometry["window_dimensions"], phase, strict=True)])
-        places = [range(size)[p.positions] for size, p in zip(counts, phase, strict=True)]
+        positions = [range(size)[p.positions] for size, p in zip(counts, phase, strict=True)]
         windows = [p.window for p in phase]
-        for block in sliding_blocks([len(p) for p in places], windows, taps, shape, _BLOCK_ELEMENTS):
-            here = [_as_slice(place[part]) for place, part in zip(places, block.positions, strict=True)]
+        for block in sliding_blocks([len(p) for p in positions], windows, taps, shape, _BLOCK_ELEMENTS):
+            here = [_as_slice(axis_positions[block_slice]) for axis_positions, block_slice in zip(positions, block.positions, strict=True)]
             yield _Block((*here, ...), (*block.source, ...), taps, block.windows)
 
 
-def _as_slice(places: range) -> slice:
-    return slice(places.start, places.stop, places.step)
+def _as_slice(positions: range) -> slice:
+    return slice(positions.start, positions.stop, positions.step)
 
 
 _UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -144,18 +144,18 @@ def _reduce_axis(x: np.ndarray, axis: int, taps: int, window: Window, op: str, o
         combine.reduce(x[*before, met], axis=axis, keepdims=True, dtype=x.dtype, initial=start, out=out)
         return
     found = [meeting(tap, window, count, x.shape[axis]) for tap in range(taps)]
-    whole = [met for places, met in found if places == slice(0, count)][:2]
-    if len(whole) == 2:
-        combine(x[*before, whole[0]], x[*before, whole[1]], out=out)
+    full = [met for positions, met in found if positions == slice(0, count)][:2]
+    if len(full) == 2:
+        combine(x[*before, full[0]], x[*before, full[1]], out=out)
     else:
-        out[...] = x[*before, whole[0]] if whole else start
-    for places, met in found:
-        if met not in whole:
-            target = out[*before, places]
+        out[...] = x[*before, full[0]] if full else start
+    for positions, met in found:
+        if met not in full:
+            target = out[*before, positions]
             combine(target, x[*before, met], out=target)
 
 
-def _winners(x: np.ndarray, counts: Ints, block: _Block, select: str, scratch: Scratch) -> Iterator[tuple[Part, Part, np.ndarray]]:
+def _winners(x: np.ndarray, counts: Ints, block: _Block, select: str, scratch: Scratch) -> Iterator[tuple[Slices, Slices, np.ndarray]]:
     """For every tap, in row-major order: positions, the elements of `x` that it meets there, and (until the next) which of these win."""
     best = _reduce(x, counts, block, "max" if select == "ge" else "min", scratch)
     undecided, equal = (scratch.array(counts, np.dtype(bool)) for _ in range(2))
@@ -163,12 +163,12 @@ def _winners(x: np.ndarray, counts: Ints, block: _Block, select: str, scratch: S
     has_nan = best.dtype.kind == "f" and bool(np.isnan(best).any())
     for taps in product(*map(range, block.taps)):
         met = [meeting(*axis) for axis in zip(taps, block.windows, counts, x.shape, strict=True)]
-        places: Part = (*[m[0] for m in met], ...)
-        source: Part = (*[m[1] for m in met], ...)
-        values, extrema = x[source], best[places]
-        wins = np.equal(values, extrema, out=equal[places])
+        positions: Slices = (*[m[0] for m in met], ...)
+        source: Slices = (*[m[1] for m in met], ...)
+        values, extrema = x[source], best[positions]
+        wins = np.equal(values, extrema, out=equal[positions])
         if has_nan:
             wins |= np.isnan(values) & np.isnan(extrema)
-        wins &= undecided[places]
-        undecided[places] ^= wins
-        yield places, source, wins
+        wins &= undecided[positions]
+        undecided[positions] ^= wins
+        yield positions, source, wins

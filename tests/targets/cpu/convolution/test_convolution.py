@@ -60,7 +60,7 @@ def test_a_long_sum_is_split_into_pieces_and_added_in_order() -> None:
     lhs, rhs = (4, 8, 30, 30), (4, 16, 30, 30)
     routine = maker((ShapedArray(lhs, np.dtype(np.float32)), ShapedArray(rhs, np.dtype(np.float32))), params)
     assert routine is not None
-    assert routine.phases[0].tasks > 1
+    assert routine.launches[0].tasks > 1
     check(lhs, rhs, params, np.float32, 1e-5, 3)
 
 
@@ -147,7 +147,7 @@ def test_winograd_of_many_channels_multiplies_all_tiles_together(numbers: Any) -
     lhs, rhs = placed((2, 128, 10, 13), numbers[0]), placed((100, 128, 3, 3), numbers[1])
     routine = maker((ShapedArray(lhs, np.dtype(np.float32)), ShapedArray(rhs, np.dtype(np.float32))), params)
     assert routine is not None
-    assert len(routine.phases) == 4
+    assert len(routine.launches) == 4
     check(lhs, rhs, params, np.float32, 2e-5, 3)
 
 
@@ -175,7 +175,7 @@ def test_few_places_and_many_taps_at_points(
     lhs, rhs = placed((images, channels, *sizes), numbers[0]), placed((outputs, channels, *taps), numbers[1])
     routine = maker((ShapedArray(lhs, np.dtype(np.float32)), ShapedArray(rhs, np.dtype(np.float32))), params)
     assert routine is not None
-    assert [phase.tasks for phase in routine.phases][2] == points**2
+    assert [phase.tasks for phase in routine.launches][2] == points**2
     check(lhs, rhs, params, np.float32, 1e-5, 3)
 
 
@@ -191,7 +191,7 @@ def test_large_gradients_by_the_weights_are_made_at_points() -> None:
     avals = [ShapedArray(shape, np.dtype(np.float32)) for shape in ((8, 256, 14, 14), (8, 256, 14, 14))]
     routine = maker((avals[0], avals[1]), params_of(2, dimension_numbers=BY_WEIGHTS[0], padding=((1, 1), (1, 1))))
     assert routine is not None
-    assert [phase.tasks for phase in routine.phases][2] == 36
+    assert [phase.tasks for phase in routine.launches][2] == 36
 
 
 def test_what_transforms_do_faster_is_left_to_them() -> None:
@@ -221,5 +221,5 @@ def test_one_tap_is_a_product_of_matrices(
     rhs = placed((outputs, channels // params["feature_group_count"], 1, 1), numbers[1])
     routine = maker((ShapedArray(lhs, np.dtype(dtype)), ShapedArray(rhs, np.dtype(dtype))), params)
     assert routine is not None
-    assert routine.phases[-1].symbol == "convolution"
+    assert routine.launches[-1].symbol == "convolution"
     check(lhs, rhs, params, dtype, tolerance, 3)

@@ -65,8 +65,8 @@ def run_in_place(name: str, inputs: list[np.ndarray], params: dict[str, Any]) ->
     held = [x.copy() for x in inputs]
     room = np.zeros(max(1, routine.workspace), np.uint8)
     pointers = np.array([x.ctypes.data for x in (*held, held[IN_PLACE[name]], room)], np.int64)
-    symbols = tuple([phase.symbol for phase in routine.phases])
-    for phase, address in zip(routine.phases, entries(routine.text, symbols), strict=True):
+    symbols = tuple([phase.symbol for phase in routine.launches])
+    for phase, address in zip(routine.launches, entries(routine.text, symbols), strict=True):
         ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(pointers.ctypes.data, 0, phase.tasks)
     return held[IN_PLACE[name]]
 

@@ -46,7 +46,7 @@ def test_whole_arrays_are_reduced_in_chunks() -> None:
     (kernel,) = kernels_of(f, shaped(700_001), shaped(700_001))
     made = routine(kernel)
     assert made is not None
-    assert [phase.tasks > 1 for phase in made.phases] == [True, False]
+    assert [phase.tasks > 1 for phase in made.launches] == [True, False]
     assert agrees(kernel, inputs_of(kernel), "a sum", 4.0)
 
 
@@ -55,7 +55,7 @@ def test_few_columns_are_reduced_in_chunks(columns: int) -> None:
     (kernel,) = kernels_of(lambda x, b: (x.sum(0) * b, x.min(0)), shaped(120_001, columns), shaped(columns))
     made = routine(kernel)
     assert made is not None
-    assert len(made.phases) == 2
+    assert len(made.launches) == 2
     assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)
 
 
@@ -120,7 +120,7 @@ def test_parts_of_long_rows() -> None:
     (kernel,) = kernels_of(lambda x, y: jnp.concatenate([x, y, x]), shaped(50_001), shaped(100_003))
     made = routine(kernel)
     assert made is not None
-    assert made.phases[0].tasks > 1
+    assert made.launches[0].tasks > 1
     assert agrees(kernel, inputs_of(kernel), "a concatenation")
 
 
@@ -129,5 +129,5 @@ def test_many_columns_are_read_by_rows() -> None:
     (kernel,) = kernels_of(f, shaped(3001, 203), shaped(3001), shaped(203))
     made = routine(kernel)
     assert made is not None
-    assert [phase.symbol for phase in made.phases] == ["chunks", "rows"]
+    assert [phase.symbol for phase in made.launches] == ["chunks", "rows"]
     assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)

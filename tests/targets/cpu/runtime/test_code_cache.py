@@ -48,7 +48,7 @@ def multiplying(texts: list[str]) -> list[str]:
 
 
 def test_products_of_several_sizes_share_what_multiplies(compiled: list[str]) -> None:
-    library = code_cache.Library()
+    library = code_cache.CodeCache()
     library.load([product(48, 40, COLUMNS)])
     functions = len(multiplying(compiled))
     assert functions
@@ -57,22 +57,22 @@ def test_products_of_several_sizes_share_what_multiplies(compiled: list[str]) ->
 
 
 def test_another_process_finds_them_on_disk(compiled: list[str]) -> None:
-    code_cache.Library().load([product(48, 40, COLUMNS)])
+    code_cache.CodeCache().load([product(48, 40, COLUMNS)])
     before = len(compiled)
-    code_cache.Library().load([product(48, 40, COLUMNS)])
+    code_cache.CodeCache().load([product(48, 40, COLUMNS)])
     assert len(compiled) == before
-    code_cache.Library().load([product(72, 40, COLUMNS)])
+    code_cache.CodeCache().load([product(72, 40, COLUMNS)])
     assert len(compiled) == before + 1
 
 
 def test_one_that_is_gone_from_the_disk_is_made_again(compiled: list[str], tmp_path: Path) -> None:
-    code_cache.Library().load([product(48, 40, COLUMNS)])
+    code_cache.CodeCache().load([product(48, 40, COLUMNS)])
     before = len(compiled)
     shared = [path for path in tmp_path.rglob("*") if path.is_file() and b'"phases": []' in path.read_bytes()]
     assert shared
     for path in shared:
         path.unlink()
-    found = code_cache.Library().load([product(48, 40, COLUMNS)])
+    found = code_cache.CodeCache().load([product(48, 40, COLUMNS)])
     assert len(compiled) > before
     assert found[0] is not None
 
@@ -81,7 +81,7 @@ def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeyp
     def broken(text: str, *suffix: str) -> Any:
         raise RuntimeError("no code for this")
 
-    library, good = code_cache.Library(), code_cache.compile_object
+    library, good = code_cache.CodeCache(), code_cache.compile_object
     monkeypatch.setattr(code_cache, "compile_object", broken)
     with pytest.raises(RuntimeError, match="no code"):
         library.load([product(48, 40, COLUMNS)])

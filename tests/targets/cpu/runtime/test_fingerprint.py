@@ -16,14 +16,14 @@ from volta_fn import dtypes, lax
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.declare import elementwise
-from volta_fn.targets.cpu.runtime.fingerprint import Serial, serial
+from volta_fn.targets.cpu.runtime.fingerprint import Fingerprint, fingerprint_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 W = np.full((2, 3), 0.5, np.float32)
 
 
 def text(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = (False,)) -> str:
-    found = serial(vf.make_jaxpr(function)(*args), donated)
+    found = fingerprint_of(vf.make_jaxpr(function)(*args), donated)
     assert found is not None
     return found.text
 
@@ -80,11 +80,11 @@ def test_inner_programs_that_differ() -> None:
     assert loop(2.0) == loop(2.0)
 
 
-def with_parameter(value: Any) -> Serial | None:
+def with_parameter(value: Any) -> Fingerprint | None:
     """The text of a program whose one equation has a parameter."""
     aval = vf.make_jaxpr(jnp.sin)(X).in_avals[0]
     x, y = Var(aval), Var(aval)
-    return serial(ClosedJaxpr(Jaxpr([], [x], [y], [Equation(PRIMITIVES["sin"], [x], [y], {"p": value})])), [False])
+    return fingerprint_of(ClosedJaxpr(Jaxpr([], [x], [y], [Equation(PRIMITIVES["sin"], [x], [y], {"p": value})])), [False])
 
 
 VALUES = [
@@ -106,7 +106,7 @@ def test_what_has_no_text(value: Any) -> None:
 
 
 def test_functions_of_the_user_have_no_text() -> None:
-    assert serial(vf.make_jaxpr(lambda x: vf.pure_callback(np.sin, x, x))(X), [False]) is None
+    assert fingerprint_of(vf.make_jaxpr(lambda x: vf.pure_callback(np.sin, x, x))(X), [False]) is None
 
 
 def test_derivatives_of_the_user_are_no_part_of_a_program() -> None:
@@ -122,12 +122,12 @@ def test_derivatives_of_the_user_are_no_part_of_a_program() -> None:
 def test_what_primitives_of_the_user_do_has_no_text(evaluate: Any, has_text: bool) -> None:
     mine = elementwise("mine", evaluate, operands=dtypes.FLOATS, derivatives=[None])
     try:
-        assert (serial(vf.make_jaxpr(mine)(X), [False]) is not None) == has_text
+        assert (fingerprint_of(vf.make_jaxpr(mine)(X), [False]) is not None) == has_text
     finally:
         del PRIMITIVES["mine"]
 
 
 def test_constants_are_given_in_order() -> None:
-    found = serial(vf.make_jaxpr(lambda x: (x + W) * jnp.asarray(X) - W)(X), [False])
+    found = fingerprint_of(vf.make_jaxpr(lambda x: (x + W) * jnp.asarray(X) - W)(X), [False])
     assert found is not None
     assert [c.tolist() for c in found.constants] in ([W.tolist(), X.tolist()], [W.tolist(), X.tolist(), W.tolist()])

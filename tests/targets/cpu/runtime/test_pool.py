@@ -109,13 +109,13 @@ def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ASK_AT_ONCE = """
 import threading
-from volta_fn.targets.cpu.runtime.support_code import machinery
+from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
 
 found, start = [], threading.Barrier(8)
 
 def ask():
     start.wait()
-    found.append(machinery())
+    found.append(support_code_of_process())
 
 threads = [threading.Thread(target=ask) for _ in range(8)]
 for thread in threads:

@@ -21,7 +21,7 @@ import volta_fn.numpy as jnp
 from tests.targets.cpu.runtime.test_program import PROGRAMS, X
 from volta_fn.compiler import pipeline
 from volta_fn.targets.cpu.runtime import compile, disk_cache, program_cache
-from volta_fn.targets.cpu.runtime.code_cache import Library
+from volta_fn.targets.cpu.runtime.code_cache import CodeCache
 from volta_fn.targets.cpu.runtime.program import Program
 
 LARGE = np.arange(5000, dtype=np.float32)
@@ -31,7 +31,7 @@ LARGE = np.arange(5000, dtype=np.float32)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(program_cache, "_loaded", {})
-    monkeypatch.setattr(compile, "LIBRARY", Library())  # routines that were compiled before are in another folder
+    monkeypatch.setattr(compile, "CODE_CACHE", CodeCache())  # routines that were compiled before are in another folder
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from math import prod
 
 from volta_fn.compiler.contractions.correlation import Correlation
 from volta_fn.runtime.llvm.host import host
-from volta_fn.targets.cpu.convolution.emit_utils import parts
+from volta_fn.targets.cpu.convolution.emit_utils import even_chunks
 
 #: Elements of a tile of x, and of the sums that a block holds, at most.
 TILE = 48 * 1024
@@ -25,34 +25,34 @@ class Blocks:
 
     images: int
     channels: int
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     taps: tuple[int, ...]
 
-    def whole(self, c: Correlation) -> bool:
+    def covers_sum(self, c: Correlation) -> bool:
         """Whether a block has all that its sums sum over."""
         return self.channels == c.channels and prod(self.taps) == c.taps
 
     def reach(self, c: Correlation) -> int:
         """How many elements of x a block meets."""
-        spans = [axis.reach(p, k) for axis, p, k in zip(c.axes, self.places, self.taps, strict=True)]
+        spans = [axis.reach(p, k) for axis, p, k in zip(c.axes, self.positions, self.taps, strict=True)]
         return self.images * self.channels * prod(spans)
 
 
-def place_blocks(c: Correlation) -> Blocks:
+def position_blocks(c: Correlation) -> Blocks:
     """Blocks of few places that meet all channels and taps, if x's part of them fits."""
-    places = [axis.positions for axis in c.axes]
+    positions = [axis.positions for axis in c.axes]
     taps = tuple([axis.taps for axis in c.axes])
     channels = c.channels
 
     def blocks() -> Blocks:
-        return Blocks(1, channels, tuple(places), taps)
+        return Blocks(1, channels, tuple(positions), taps)
 
     def too_large(bound: int) -> bool:
         return blocks().reach(c) > bound
 
     for i, axis in enumerate(c.axes):
-        while too_large(TILE) and places[i] > (1 if i + 1 < len(places) else 16):
-            places[i] = fitting(axis.positions, places[i] - 1)
+        while too_large(TILE) and positions[i] > (1 if i + 1 < len(positions) else 16):
+            positions[i] = fitting(axis.positions, positions[i] - 1)
     while too_large(4 * TILE) and channels > 16:
         channels = divisor(c.channels, channels // 2)
     return blocks()
@@ -60,11 +60,11 @@ def place_blocks(c: Correlation) -> Blocks:
 
 def sum_blocks(c: Correlation) -> Blocks:
     """Blocks of a long summation: some images with all places (or as many as there is room for), and some of the taps or channels."""
-    places = [axis.positions for axis in c.axes]
-    for i in range(len(places)):
-        while prod(places) > SUMS // 64 and places[i] > 1:
-            places[i] = -(-places[i] // 2)
-    images = fitting(c.images, max(1, min(c.images, SUMS // 64 // prod(places))))
+    positions = [axis.positions for axis in c.axes]
+    for i in range(len(positions)):
+        while prod(positions) > SUMS // 64 and positions[i] > 1:
+            positions[i] = -(-positions[i] // 2)
+    images = fitting(c.images, max(1, min(c.images, SUMS // 64 // prod(positions))))
     taps, channels = [axis.taps for axis in c.axes], c.channels
     if prod(taps) <= STEPS:
         channels = divisor(channels, max(1, STEPS // prod(taps)))
@@ -73,7 +73,7 @@ def sum_blocks(c: Correlation) -> Blocks:
         taps[0] = max(1, min(taps[0], STEPS // prod(taps[1:])))
 
     def blocks() -> Blocks:
-        return Blocks(images, channels, tuple(places), tuple(taps))
+        return Blocks(images, channels, tuple(positions), tuple(taps))
 
     def too_large() -> bool:
         return blocks().reach(c) > 2 * TILE
@@ -112,21 +112,21 @@ def register_tile(
     steps: int,
     quick: str | None,
     registers: int | None = None,
-    line: str | None = None,
+    same_row: str | None = None,
 ) -> RegisterTile:
     """The best tile for rows along some of the candidates (index, size) and so many vectors, all of whose blocks are of one size.
 
     Storing a vector costs a few steps of the summation, and many unless the last of the tile's rows are along the index `quick`. Every row
-    meets a line of memory of its own in every step, unless it is along the index `line` (None: if lines last for several steps).
+    meets a line of memory of its own in every step, unless it is along the index `same_row` (None: if lines last for several steps).
     """
     registers = registers or host().vector_registers
     best: RegisterTile | None = None
     sizes = dict(candidates)
     for pair, count, tile in _tiles(candidates, vectors, registers):
         rest = prod(size for name, size in candidates if name not in pair)
-        cycles = rest * -(-vectors // count) * _cycles([parts(sizes[n], k) for n, k in zip(pair, tile, strict=True)], count)
-        if line is not None:
-            cycles *= 1 + 0.04 * prod(size for name, size in zip(pair, tile, strict=True) if name != line)
+        cycles = rest * -(-vectors // count) * _cycles([even_chunks(sizes[n], k) for n, k in zip(pair, tile, strict=True)], count)
+        if same_row is not None:
+            cycles *= 1 + 0.04 * prod(size for name, size in zip(pair, tile, strict=True) if name != same_row)
         cycles += prod(sizes.values()) * vectors * (5 if quick is None or quick == pair[-1] else 25) / steps
         if best is None or cycles < best.cycles * 0.995:
             best = RegisterTile(tuple(zip(pair, tile, strict=True)), count, cycles)
@@ -154,8 +154,8 @@ def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
     """Cycles of a step for all parts: two multiplications and two loads are begun in a cycle, and some are lost with each tile."""
     total = 0.0
     shapes = [(1, 1)]
-    for pieces in split:
-        shapes = [(rows * size, times * number) for rows, times in shapes for size, number in pieces]
+    for chunks in split:
+        shapes = [(rows * size, times * number) for rows, times in shapes for size, number in chunks]
     for rows, times in shapes:
         sums = rows * vectors
         total += times * max(sums / 2, (rows + vectors) / 2, 4.0 if sums < 8 else 0) + 0.25 * times

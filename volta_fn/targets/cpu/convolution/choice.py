@@ -17,22 +17,22 @@ from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.convolution.direct import DirectWriter, direct
 from volta_fn.targets.cpu.convolution.igemm import Igemm
 from volta_fn.targets.cpu.convolution.igemm_plan import plan
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, ROOM, Piece, assembled, write_zeros
+from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros
 from volta_fn.targets.cpu.convolution.winograd import Winograd
 from volta_fn.targets.cpu.convolution.winograd_plan import scheme_for, shape_of, time_of
 from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tiling_of
-from volta_fn.targets.cpu.matmul.blocking import schedule
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, readable, working
-from volta_fn.targets.cpu.matmul.epilogues import Placed
+from volta_fn.targets.cpu.matmul.blocking import choose_blocking
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
+from volta_fn.targets.cpu.matmul.epilogues import StoreStrided
 from volta_fn.targets.cpu.matmul.gemm import Gemm
-from volta_fn.targets.cpu.matmul.operands import Strided
+from volta_fn.targets.cpu.matmul.operands import StridedOperand
 from volta_fn.targets.cpu.routine import Routine
 
 #: Nanoseconds of a cycle, about.
 _CYCLE = 1 / 2.7
 
 #: By how much the implicit product takes longer than its multiplications.
-_BESIDES = 1.3
+_OVERHEAD = 1.3
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -43,27 +43,27 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     lhs, rhs = avals
     algorithm, preferred = params.get("algorithm", "auto"), params["preferred_element_type"]
     y_dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
-    work = working(y_dtype)
+    work = compute_type(y_dtype)
     dtypes = (lhs.dtype, rhs.dtype, y_dtype)
     if work is None or work.type not in ("float", "double") or not all(map(readable, dtypes)) or any(d.kind in "iub" for d in dtypes):
         return None
-    parts = correlations(lhs.shape, rhs.shape, params)
-    if 0 in lhs.shape or 0 in rhs.shape or not parts or any(0 in (c.images, c.positions) for c in parts):
+    found = correlations(lhs.shape, rhs.shape, params)
+    if 0 in lhs.shape or 0 in rhs.shape or not found or any(0 in (c.images, c.positions) for c in found):
         return None
-    if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, parts))):
+    if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, found))):
         return None
-    if algorithm in ("auto", "igemm") and len(parts) == 1 and is_product(parts[0], work):
-        return product(parts[0], work, dtypes)
-    module, pieces, workspace = Module(), [], 0
-    for number, c in enumerate(parts):
-        piece = Piece(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(parts), workspace)
+    if algorithm in ("auto", "igemm") and len(found) == 1 and is_product(found[0], work):
+        return product(found[0], work, dtypes)
+    module, builders, workspace = Module(), [], 0
+    for number, c in enumerate(found):
+        builder = CorrelationBuilder(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(found), workspace)
         if c.taps == 0:
-            write_zeros(piece)
+            write_zeros(builder)
         else:
-            _write(piece, algorithm)
-        workspace = piece.workspace
-        pieces.append(piece)
-    return assembled(module, pieces, workspace)
+            _write(builder, algorithm)
+        workspace = builder.workspace
+        builders.append(builder)
+    return assembled(module, builders, workspace)
 
 
 def _by_spectra(c: Correlation) -> bool:
@@ -73,12 +73,12 @@ def _by_spectra(c: Correlation) -> bool:
     return fft_is_faster(x, w, (c.groups, c.images, c.outputs, *(axis.positions for axis in c.axes)))
 
 
-def _write(piece: Piece, algorithm: str) -> None:
+def _write(builder: CorrelationBuilder, algorithm: str) -> None:
     """Write one correlation's code, by the algorithm asked for if it serves, or the one that is likely the fastest."""
-    c, work = piece.c, piece.work
+    c, work = builder.c, builder.work
     scheme, tiling = scheme_for(c, work), tiling_of(c, work)
-    way, blocks = direct(c, work, piece.w_dtype), plan(c, work, piece.room)
-    times = {"igemm": max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _BESIDES)}
+    way, blocks = direct(c, work, builder.w_dtype), plan(c, work, builder.room)
+    times = {"igemm": max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _OVERHEAD)}
     if scheme:
         times["winograd"] = time_of(c, scheme)
     if tiling:
@@ -88,13 +88,13 @@ def _write(piece: Piece, algorithm: str) -> None:
     candidates = [name for name in times if algorithm == "auto" or name.startswith(algorithm)]
     wanted = min(candidates, key=lambda name: times[name], default=algorithm)
     if wanted == "winograd" and scheme:
-        Winograd(piece, shape_of(c, work, scheme)).write()
+        Winograd(builder, shape_of(c, work, scheme)).write()
     elif wanted == "winograd sums" and tiling:
-        WinogradSums(piece, tiling).write()
+        WinogradSums(builder, tiling).write()
     elif wanted == "direct" and way:
-        DirectWriter(piece, way).write()
+        DirectWriter(builder, way).write()
     else:
-        Igemm(piece, blocks).write()
+        Igemm(builder, blocks).write()
 
 
 #: The numbers of the routine's buffers.
@@ -104,38 +104,40 @@ _X, _W, _Y, _WORKSPACE = range(4)
 _VECTORS = 8
 
 
-def is_product(c: Correlation, work: Working) -> bool:
+def is_product(c: Correlation, work: ComputeType) -> bool:
     """Whether a correlation is best computed so: one tap, places that are one axis, and lines of places, or else of channels, in memory."""
     (axis, *others) = c.axes
     if others or axis.taps != 1 or not axis.inside or axis.low or axis.stride != 1 or c.y.offset:
         return False
-    if _along_places(c):
+    if _along_positions(c):
         return c.x.strides[3] == 1 and axis.positions >= _VECTORS * work.lanes
     return c.x.strides[2] == c.y.strides[2] == 1 and 1 in c.w.strides[1:3]
 
 
-def _along_places(c: Correlation) -> bool:
+def _along_positions(c: Correlation) -> bool:
     return c.y.strides[3] == 1
 
 
-def product(c: Correlation, work: Working, dtypes: Sequence[np.dtype]) -> Routine:
+def product(c: Correlation, work: ComputeType, dtypes: Sequence[np.dtype]) -> Routine:
     """The routine of such a correlation, whose x, w and y are of these dtypes."""
-    places, (xs, ws, ys) = c.axes[0].positions, (c.x.strides, c.w.strides, c.y.strides)
-    if _along_places(c):
+    positions, (xs, ws, ys) = c.axes[0].positions, (c.x.strides, c.w.strides, c.y.strides)
+    if _along_positions(c):
         stacks = merged([c.groups, c.images], [xs[:2], (ws[0], 0), ys[:2]])
-        (columns,) = merged([places], [xs[3:]])
+        (columns,) = merged([positions], [xs[3:]])
         rows, rows_y = merged([c.outputs], [[ws[1]], [ys[2]]])
     else:
         stacks = merged([c.groups], [xs[:1], ws[:1], ys[:1]])
         (columns,) = merged([c.outputs], [ws[1:2]])
-        rows, rows_y = merged([c.images, places], [(xs[1], xs[3]), (ys[1], ys[3])])
+        rows, rows_y = merged([c.images, positions], [(xs[1], xs[3]), (ys[1], ys[3])])
     inner = merged([c.channels], [xs[2:3], ws[2:3]])
-    x = Operand(dtypes[0], stacks[0], columns if _along_places(c) else rows, inner[0], c.x.offset)
-    w = Operand(dtypes[1], stacks[1], rows if _along_places(c) else columns, inner[1], c.w.offset)
+    x = Operand(dtypes[0], stacks[0], columns if _along_positions(c) else rows, inner[0], c.x.offset)
+    w = Operand(dtypes[1], stacks[1], rows if _along_positions(c) else columns, inner[1], c.w.offset)
     left, right = (w, _W), (x, _X)
-    if not _along_places(c):
+    if not _along_positions(c):
         left, right = right, left
     problem = Problem(left[0], right[0], dtypes[2])
-    lhs, rhs = Strided(work, *left), Strided(work, *right)
-    plan = schedule(work, (problem.batch, problem.m, problem.n, problem.k), lhs.in_place(), rhs.in_place(), lines=lhs.chunk is not None)
-    return Gemm(work, plan, lhs, rhs, Placed(work, dtypes[2], stacks[2], rows_y, problem.n, _Y), _WORKSPACE, "convolution").routine()
+    lhs, rhs = StridedOperand(work, *left), StridedOperand(work, *right)
+    plan = choose_blocking(
+        work, (problem.batch, problem.m, problem.n, problem.k), lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None
+    )
+    return Gemm(work, plan, lhs, rhs, StoreStrided(work, dtypes[2], stacks[2], rows_y, problem.n, _Y), _WORKSPACE, "convolution").routine()

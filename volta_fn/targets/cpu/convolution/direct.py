@@ -19,9 +19,9 @@ from volta_fn.targets.cpu.convolution.blocking import TILE, Blocks, RegisterTile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
 from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
+from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, stored_as
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, stored_as
 
 #: Registers for sums along groups, where elements of x wait in others for the taps that they meet.
 _FEW_REGISTERS = 16
@@ -32,7 +32,7 @@ class Direct:
     """How one correlation is computed."""
 
     c: Correlation
-    work: Working
+    work: ComputeType
     #: What vectors lie along: "g", or a line of places ("p0", …).
     along: str
     #: How many of these a block has.
@@ -44,14 +44,14 @@ class Direct:
     def grid(self) -> list[int]:
         """How many blocks there are of groups, images, and places along every axis."""
         groups = -(-self.c.groups // self.lanes) if self.along == "g" else self.c.groups
-        return [groups, self.c.images, *self._places]
+        return [groups, self.c.images, *self._position_blocks]
 
     @property
-    def _places(self) -> list[int]:
-        return [-(-axis.positions // size) for axis, size in zip(self.c.axes, self.blocks.places, strict=True)]
+    def _position_blocks(self) -> list[int]:
+        return [-(-axis.positions // size) for axis, size in zip(self.c.axes, self.blocks.positions, strict=True)]
 
     @property
-    def turns(self) -> list[int]:
+    def iterations(self) -> list[int]:
         """How many blocks the sum has, along channels and the taps of the first axis."""
         return [self.c.channels // self.blocks.channels, self.c.axes[0].taps // self.blocks.taps[0]]
 
@@ -61,7 +61,7 @@ class Direct:
         return self.tile.cycles * self.c.channels * self.c.taps * prod(self.grid)
 
 
-def direct(c: Correlation, work: Working, w_dtype: np.dtype) -> Direct | None:
+def direct(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> Direct | None:
     """The best way to compute a correlation directly; None if there is none."""
     if not is_itself(work, w_dtype):
         return None
@@ -69,7 +69,7 @@ def direct(c: Correlation, work: Working, w_dtype: np.dtype) -> Direct | None:
     return min(found, key=lambda way: way.cycles, default=None)
 
 
-def _along(c: Correlation, work: Working, along: str) -> Direct | None:
+def _along(c: Correlation, work: ComputeType, along: str) -> Direct | None:
     if along == "g":
         vectors = c.groups // work.lanes
         if vectors == 0 or c.groups % work.lanes or c.x.strides[0] != 1 or c.w.strides[0] != 1:
@@ -83,62 +83,62 @@ def _along(c: Correlation, work: Working, along: str) -> Direct | None:
     return _planned(c, work, along, 1)
 
 
-def _planned(c: Correlation, work: Working, along: str, groups: int) -> Direct | None:
+def _planned(c: Correlation, work: ComputeType, along: str, groups: int) -> Direct | None:
     """Blocks of so many groups, of few places or, where windows are large, of few taps."""
-    places, taps, channels = [axis.positions for axis in c.axes], [axis.taps for axis in c.axes], c.channels
+    positions, taps, channels = [axis.positions for axis in c.axes], [axis.taps for axis in c.axes], c.channels
 
     def blocks() -> Blocks:
-        return Blocks(1, channels, tuple(places), tuple(taps))
+        return Blocks(1, channels, tuple(positions), tuple(taps))
 
     if c.taps <= 4 * c.positions:
         for i, axis in enumerate(c.axes):
-            while blocks().reach(c) * groups > TILE and places[i] > (64 if f"p{i}" == along else 1):
-                places[i] = fitting(axis.positions, places[i] - 1)
+            while blocks().reach(c) * groups > TILE and positions[i] > (64 if f"p{i}" == along else 1):
+                positions[i] = fitting(axis.positions, positions[i] - 1)
     else:
         channels = 1
         while blocks().reach(c) * groups > TILE and taps[0] > 1:
             taps[0] = divisor(c.axes[0].taps, taps[0] - 1)
     if blocks().reach(c) * groups > 4 * TILE:
         return None
-    rows = [(f"p{i}", size) for i, size in enumerate(places) if f"p{i}" != along]
+    rows = [(f"p{i}", size) for i, size in enumerate(positions) if f"p{i}" != along]
     steps = channels * prod(taps)
     if along == "g":
         tile = register_tile([("o", c.outputs), *rows], 1, steps, None, _FEW_REGISTERS)
         return Direct(c, work, along, groups, blocks(), replace(tile, cycles=tile.cycles * groups // work.lanes))
     number = int(along[1:])
     quick = None if c.y.strides[3 + number] == 1 else "o" if c.y.strides[2] == 1 else ""
-    tile = register_tile([*rows, ("o", c.outputs)], -(-places[number] // work.lanes), steps, quick)
-    return Direct(c, work, along, places[number], blocks(), tile)
+    tile = register_tile([*rows, ("o", c.outputs)], -(-positions[number] // work.lanes), steps, quick)
+    return Direct(c, work, along, positions[number], blocks(), tile)
 
 
 class DirectWriter:
     """The writer of one correlation's code."""
 
-    def __init__(self, piece: Piece, way: Direct) -> None:
-        self.piece, self.way, self.c, self.work = piece, way, piece.c, piece.work
-        c, block = piece.c, way.blocks
-        spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.places, block.taps, strict=True))}
+    def __init__(self, builder: CorrelationBuilder, way: Direct) -> None:
+        self.builder, self.way, self.c, self.work = builder, way, builder.c, builder.work
+        c, block = builder.c, way.blocks
+        spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.positions, block.taps, strict=True))}
         groups = {0: way.lanes} if way.along == "g" else {}
         self.vector = 0 if groups else 3 + int(way.along[1:])
         self.x_tile: Tile | None = tile_of(c, self.work, {2: block.channels, **groups, **spans}, innermost=self.vector)
         full = way.lanes % (way.tile.vectors * self.work.lanes) == 0  # else vectors would be read beyond the end of x
-        if full and all(axis.inside for axis in c.axes) and is_itself(self.work, piece.x_dtype) and c.x.strides[self.vector] == 1:
+        if full and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[self.vector] == 1:
             self.x_tile = None
         self.tile_room = self.sum_room = 0
 
     def write(self) -> None:
         """Add the stage to the piece."""
-        way, piece, size = self.way, self.piece, self.work.itemsize
+        way, builder, size = self.way, self.builder, self.work.itemsize
         units = prod(way.grid)
-        tasks = piece.tasks(units, self._own + self._sums)
-        self.tile_room = piece.reserve(tasks * self._own, size)
-        if prod(way.turns) > 1:
-            self.sum_room = piece.reserve(tasks * self._sums, size)
+        tasks = builder.tasks(units, self._own + self._sums)
+        self.tile_room = builder.reserve(tasks * self._own, size)
+        if prod(way.iterations) > 1:
+            self.sum_room = builder.reserve(tasks * self._sums, size)
 
         def body(f: Function, args: Arguments, task: Value) -> None:
-            piece.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
+            builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
 
-        piece.job("sum", tasks, max(way.cycles / 2.7, self.c.products * NANOSECONDS), body)
+        builder.job("sum", tasks, max(way.cycles / 2.7, self.c.products * NANOSECONDS), body)
 
     @property
     def _own(self) -> int:
@@ -153,45 +153,45 @@ class DirectWriter:
         way, c, work = self.way, self.c, self.work
         first, image, *coordinates = split(f, unit, way.grid)
         group = times(f, first, way.lanes) if way.along == "g" else first
-        places = [
+        positions = [
             least(f, times(f, at, size), axis.positions - size) if axis.positions > size else 0
-            for at, axis, size in zip(coordinates, c.axes, way.blocks.places, strict=True)
+            for at, axis, size in zip(coordinates, c.axes, way.blocks.positions, strict=True)
         ]
-        y = self.piece.at(f, "y", args.y, group, image, 0, *places)
-        if prod(way.turns) == 1:
-            nest = self._nest(c.y.strides, stored_as(self.piece.y_dtype))
-            operands = self._operands(f, args, task, (group, image, places), [0, 0], y)
-            self._each_part(f, nest, operands, lambda at, sums: nest.run(f, at, lambda *args: sums.result(f, *args)))
+        y = self.builder.at(f, "y", args.y, group, image, 0, *positions)
+        if prod(way.iterations) == 1:
+            nest = self._nest(c.y.strides, stored_as(self.builder.y_dtype))
+            operands = self._operands(f, args, task, (group, image, positions), [0, 0], y)
+            self._each_tile(f, nest, operands, lambda at, sums: nest.run(f, at, lambda *args: sums.result(f, *args)))
             return
         nest = self._nest(self._sum_strides(), work.type)
         room = args.room(f, self.sum_room, self._sums * work.itemsize, task)
         repeat(f, self._sums, lambda k: f.store(work.zero(), step(f, room, work.type, k), work.itemsize), 0, work.lanes)
 
-        def part(at: Operands, sums: SumTile) -> None:
+        def one_tile(at: Operands, sums: SumTile) -> None:
             nest.run(f, at, lambda *args: sums.keep(f, *args), lambda there, counts: sums.kept(f, there.y, counts))
 
-        def turn(index: Index) -> None:
-            operands = self._operands(f, args, task, (group, image, places), split(f, index, way.turns), room)
-            self._each_part(f, nest, operands, part)
+        def iteration(index: Index) -> None:
+            operands = self._operands(f, args, task, (group, image, positions), split(f, index, way.iterations), room)
+            self._each_tile(f, nest, operands, one_tile)
 
-        repeat(f, prod(way.turns), turn)
+        repeat(f, prod(way.iterations), iteration)
         self._write_out(f, room, y)
 
     def _operands(
-        self, f: Function, args: Arguments, task: Value, at: tuple[Index, Index, list[Index]], turn: list[Index], y: Value
+        self, f: Function, args: Arguments, task: Value, at: tuple[Index, Index, list[Index]], iteration: list[Index], y: Value
     ) -> Operands:
         """Where a turn's operands are: x's copied into the task's tile."""
         way, c = self.way, self.c
-        group, image, places = at
-        channel, tap = times(f, turn[0], way.blocks.channels), times(f, turn[1], way.blocks.taps[0])
-        starts = [plus(f, times(f, p, axis.stride), -axis.low) for p, axis in zip(places, c.axes, strict=True)]
+        group, image, positions = at
+        channel, tap = times(f, iteration[0], way.blocks.channels), times(f, iteration[1], way.blocks.taps[0])
+        starts = [plus(f, times(f, p, axis.stride), -axis.low) for p, axis in zip(positions, c.axes, strict=True)]
         starts[0] = plus(f, starts[0], times(f, tap, c.axes[0].dilation))
-        w = self.piece.at(f, "w", args.w, group, 0, channel, tap)
+        w = self.builder.at(f, "w", args.w, group, 0, channel, tap)
         if self.x_tile is None:
-            return Operands(self.piece.at(f, "x", args.x, group, image, channel, *starts), w, y)
-        x = self.piece.at(f, "x", args.x, group, image, channel)
+            return Operands(self.builder.at(f, "x", args.x, group, image, channel, *starts), w, y)
+        x = self.builder.at(f, "x", args.x, group, image, channel)
         to = args.room(f, self.tile_room, self._own * self.work.itemsize, task)
-        gather(f, self.work, self.piece.x_dtype, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
+        gather(f, self.work, self.builder.x_dtype, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
         return Operands(to, w, y)
 
     def _nest(self, y: tuple[int, ...], y_type: str) -> Nest:
@@ -201,33 +201,33 @@ class DirectWriter:
         if way.along == "g":
             dims["g"] = Dim(way.lanes, 1, 1, y[0])
         for i, axis in enumerate(c.axes):
-            dims[f"p{i}"] = Dim(way.blocks.places[i], x(3 + i) * axis.stride, 0, y[3 + i])
+            dims[f"p{i}"] = Dim(way.blocks.positions[i], x(3 + i) * axis.stride, 0, y[3 + i])
             dims[f"k{i}"] = Dim(way.blocks.taps[i], x(3 + i) * axis.dilation, c.w.strides[3 + i])
         depth = ("c", *(f"k{i}" for i in range(len(c.axes))))
         unrolled = {way.along, *dict(way.tile.rows), *depth}
         rows = tuple(sorted(way.tile.rows, key=lambda row: row[0] == "o"))
         return Nest(self.work, y_type, dims, tuple(sorted(set(dims) - unrolled)), rows, way.along, way.tile.vectors, depth)
 
-    def _each_part(self, f: Function, nest: Nest, at: Operands, body: Callable[[Operands, SumTile], None]) -> None:
+    def _each_tile(self, f: Function, nest: Nest, at: Operands, body: Callable[[Operands, SumTile], None]) -> None:
         """`body` of the vectors of each tile along a block, with what remains there."""
         span, size, dim = nest.vectors * self.work.lanes, self.way.lanes, nest.dims[self.way.along]
 
-        def part(k: Index) -> None:
+        def one_tile(k: Index) -> None:
             left = None if size % span == 0 else plus(f, size, times(f, k, -span))
-            body(at.moved(f, self.work, nest.y_type, dim, times(f, k, span)), SumTile(nest, self.piece.y_dtype, left))
+            body(at.moved(f, self.work, nest.y_type, dim, times(f, k, span)), SumTile(nest, self.builder.y_dtype, left))
 
-        repeat(f, -(-size // span), part)
+        repeat(f, -(-size // span), one_tile)
 
     # sums that are kept in the workspace: by places, outputs, and the index along vectors
 
     def _sum_strides(self) -> tuple[int, ...]:
-        sizes = [1 if 3 + i == self.vector else size for i, size in enumerate(self.way.blocks.places)]
-        outputs, *places = dense([self.c.outputs, *sizes], self._line)
-        places = [1 if 3 + i == self.vector else stride for i, stride in enumerate(places)]
-        return (1, 0, outputs, *places)
+        sizes = [1 if 3 + i == self.vector else size for i, size in enumerate(self.way.blocks.positions)]
+        outputs, *positions = dense([self.c.outputs, *sizes], self._row)
+        positions = [1 if 3 + i == self.vector else stride for i, stride in enumerate(positions)]
+        return (1, 0, outputs, *positions)
 
     @property
-    def _line(self) -> int:
+    def _row(self) -> int:
         """Elements along the vectors, in whole tiles."""
         span = self.way.tile.vectors * self.work.lanes
         return -(-self.way.lanes // span) * span
@@ -235,16 +235,16 @@ class DirectWriter:
     @property
     def _sums(self) -> int:
         """Elements of the sums of a block."""
-        return prod(size for i, size in enumerate(self.way.blocks.places) if 3 + i != self.vector) * self.c.outputs * self._line
+        return prod(size for i, size in enumerate(self.way.blocks.positions) if 3 + i != self.vector) * self.c.outputs * self._row
 
     def _write_out(self, f: Function, room: Value, y: Value) -> None:
         """Bring a block's sums into the result."""
-        nest = self._nest(self.c.y.strides, stored_as(self.piece.y_dtype))
+        nest = self._nest(self.c.y.strides, stored_as(self.builder.y_dtype))
         kept = self._nest(self._sum_strides(), self.work.type)
         dims = {name: dim._replace(x=kept.dims[name].y, w=0) for name, dim in nest.dims.items()}
         nest = replace(nest, dims=dims, depth=())
 
-        def part(at: Operands, sums: SumTile) -> None:
+        def one_tile(at: Operands, sums: SumTile) -> None:
             nest.run(f, at, lambda *args: sums.result(f, *args), lambda there, counts: sums.added(f, there.x, counts, 1, 0))
 
-        self._each_part(f, nest, Operands(room, room, y), part)
+        self._each_tile(f, nest, Operands(room, room, y), one_tile)

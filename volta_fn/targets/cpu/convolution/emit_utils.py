@@ -84,24 +84,24 @@ def repeat(f: Function, size: Index, body: Callable[[Index], None], start: Index
             body(start)
         return
 
-    def turn(index: Value, _: list[Value]) -> list[Value]:
+    def iteration(index: Value, _: list[Value]) -> list[Value]:
         body(index)
         return []
 
-    f.loop(value(start), value(size), by, [], turn, once=isinstance(size, int) and isinstance(start, int))
+    f.loop(value(start), value(size), by, [], iteration, once=isinstance(size, int) and isinstance(start, int))
 
 
-def parts(total: int, at_most: int) -> list[tuple[int, int]]:
+def even_chunks(total: int, at_most: int) -> list[tuple[int, int]]:
     """Near-equal parts, none longer than `at_most`, as (size, how many there are of it)."""
     count = -(-total // at_most)
     quotient, longer = divmod(total, count)
     return [(size, number) for size, number in ((quotient + 1, longer), (quotient, count - longer)) if number and size]
 
 
-def each_part(f: Function, total: int, at_most: int, body: Callable[[Index, int], None]) -> None:
+def each_even_chunk(f: Function, total: int, at_most: int, body: Callable[[Index, int], None]) -> None:
     """`body` of the start and the size of each of the near-equal parts of `total`."""
     start = 0
-    for size, number in parts(total, at_most):
+    for size, number in even_chunks(total, at_most):
         stop = start + size * number
 
         def one(index: Index, size: int = size) -> None:
@@ -137,18 +137,18 @@ def addresses(f: Function, pointer: Value, type_: str, stride: int, lanes: int) 
 def gathered(f: Function, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> Value:
     """Elements `stride` apart; zero where the mask leaves them out."""
     vector = vector_of(type_, lanes)
-    places = addresses(f, pointer, type_, stride, lanes)
+    pointers = addresses(f, pointer, type_, stride, lanes)
     name = f"llvm.masked.gather.{overload(vector)}.v{lanes}p0"
-    f.module.declare(name, f"declare {vector} @{name}({places.type}, i32, {mask.type}, {vector})")
-    return f.let(vector, f"call {vector} @{name}({places}, i32 {align}, {mask}, {vector} zeroinitializer)")
+    f.module.declare(name, f"declare {vector} @{name}({pointers.type}, i32, {mask.type}, {vector})")
+    return f.let(vector, f"call {vector} @{name}({pointers}, i32 {align}, {mask}, {vector} zeroinitializer)")
 
 
 def scattered(f: Function, vector: Value, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> None:
     """Store the lanes that the mask has, `stride` elements apart."""
-    places = addresses(f, pointer, type_, stride, lanes)
+    pointers = addresses(f, pointer, type_, stride, lanes)
     name = f"llvm.masked.scatter.{overload(vector.type)}.v{lanes}p0"
-    f.module.declare(name, f"declare void @{name}({vector.type}, {places.type}, i32, {mask.type})")
-    f.do(f"call void @{name}({vector}, {places}, i32 {align}, {mask})")
+    f.module.declare(name, f"declare void @{name}({vector.type}, {pointers.type}, i32, {mask.type})")
+    f.do(f"call void @{name}({vector}, {pointers}, i32 {align}, {mask})")
 
 
 def everywhere(lanes: int) -> Value:

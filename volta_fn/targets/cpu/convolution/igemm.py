@@ -13,10 +13,10 @@ from math import prod
 
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times, value
-from volta_fn.targets.cpu.convolution.igemm_plan import Plan, turns_of
+from volta_fn.targets.cpu.convolution.igemm_plan import Plan, iterations_of
 from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
+from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile
 from volta_fn.targets.cpu.convolution.weight_panels import pack
 from volta_fn.targets.cpu.matmul.compute_dtype import is_itself, stored_as
@@ -25,12 +25,12 @@ from volta_fn.targets.cpu.matmul.compute_dtype import is_itself, stored_as
 class Igemm:
     """The writer of one correlation's code."""
 
-    def __init__(self, piece: Piece, plan: Plan) -> None:
-        self.piece, self.plan, self.c, self.work = piece, plan, piece.c, piece.work
-        block, c = plan.blocks, piece.c
-        spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.places, block.taps, strict=True))}
+    def __init__(self, builder: CorrelationBuilder, plan: Plan) -> None:
+        self.builder, self.plan, self.c, self.work = builder, plan, builder.c, builder.work
+        block, c = plan.blocks, builder.c
+        spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.positions, block.taps, strict=True))}
         self.x_tile: Tile | None = tile_of(c, self.work, {1: block.images, 2: block.channels, **spans})
-        if plan.packed and all(axis.inside for axis in c.axes) and is_itself(self.work, piece.x_dtype) and c.x.strides[2] == 1:
+        if plan.packed and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[2] == 1:
             self.x_tile = None  # lines of channels are read where they are
         self.direct = plan.packed
         self.panel_room = self.tile_room = self.w_room = self.sum_room = 0
@@ -42,27 +42,27 @@ class Igemm:
 
     def write(self) -> None:
         """Add the stages to the piece."""
-        plan, piece, size = self.plan, self.piece, self.work.itemsize
+        plan, builder, size = self.plan, self.builder, self.work.itemsize
         units = prod(plan.grid)
-        own = self.own if plan.packed else self.own + plan.panel_block * plan.panel + (plan.sums if plan.pieces == 1 else 0)
-        tasks = piece.tasks(units, own)
+        own = self.own if plan.packed else self.own + plan.panel_block * plan.panel + (plan.sums if plan.splits == 1 else 0)
+        tasks = builder.tasks(units, own)
         if plan.packed:
             count = self.c.groups * plan.panels
-            self.panel_room = piece.reserve(count * plan.panel, size)
-            lines = piece.tasks(count, 0)
+            self.panel_room = builder.reserve(count * plan.panel, size)
+            panel_tasks = builder.tasks(count, 0)
 
             def prepare(f: Function, args: Arguments, task: Value) -> None:
-                piece.shared(f, task, count, lines, lambda unit: self._prepare(f, args, unit))
+                builder.shared(f, task, count, panel_tasks, lambda unit: self._prepare(f, args, unit))
 
-            piece.job("prepare", lines, count * plan.panel * 0.5, prepare)
+            builder.job("prepare", panel_tasks, count * plan.panel * 0.5, prepare)
         else:
-            self.w_room = piece.reserve(tasks * plan.panel_block * plan.panel, size)
-            self.sum_room = piece.reserve((units if plan.pieces > 1 else tasks) * plan.sums, size)
-        self.tile_room = piece.reserve(tasks * self.own, size)
-        piece.job("sum", tasks, self.c.products * NANOSECONDS, lambda f, args, task: self._sum(f, args, task, units, tasks))
-        if plan.pieces > 1:
-            blocks = units // plan.pieces
-            piece.job("finish", blocks, units * plan.sums * 0.3, self._finish)
+            self.w_room = builder.reserve(tasks * plan.panel_block * plan.panel, size)
+            self.sum_room = builder.reserve((units if plan.splits > 1 else tasks) * plan.sums, size)
+        self.tile_room = builder.reserve(tasks * self.own, size)
+        builder.job("sum", tasks, self.c.products * NANOSECONDS, lambda f, args, task: self._sum(f, args, task, units, tasks))
+        if plan.splits > 1:
+            blocks = units // plan.splits
+            builder.job("finish", blocks, units * plan.sums * 0.3, self._finish)
 
     # panels
 
@@ -90,10 +90,10 @@ class Igemm:
     def _pack(self, f: Function, args: Arguments, group: Index, panel: Index, starts: list[Index], depth: list[Dim], to: Value) -> None:
         c, width = self.c, self.plan.width
         first = times(f, panel, width)
-        w = self.piece.at(f, "w", args.w, group, first, *starts)
+        w = self.builder.at(f, "w", args.w, group, first, *starts)
         left: Index = width if c.outputs % width == 0 else plus(f, c.outputs, times(f, first, -1))
         steps = [Dim(dim.size, 0, dim.y, dim.w) for dim in depth]
-        pack(f, self.work, self.piece.w_dtype, steps, c.w.strides[1], left, width, w, to)
+        pack(f, self.work, self.builder.w_dtype, steps, c.w.strides[1], left, width, w, to)
 
     def _prepare(self, f: Function, args: Arguments, unit: Index) -> None:
         group, panel = split(f, unit, [self.c.groups, self.plan.panels])
@@ -103,13 +103,13 @@ class Igemm:
     # sums
 
     def _sum(self, f: Function, args: Arguments, task: Value, units: int, tasks: int) -> None:
-        self.piece.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
+        self.builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
 
     def _starts(self, f: Function, coordinates: list[Index]) -> list[Index]:
         """Where a block starts: its first image and places. The last block ends at the end, if need be by doing some again."""
         c, block = self.c, self.plan.blocks
         sizes = [c.images, *(axis.positions for axis in c.axes)]
-        lengths = [block.images, *block.places]
+        lengths = [block.images, *block.positions]
         return [
             least(f, times(f, at, length), size - length) if size > length else 0
             for at, length, size in zip(coordinates, lengths, sizes, strict=True)
@@ -117,28 +117,30 @@ class Igemm:
 
     def _block(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
         plan, work = self.plan, self.work
-        group, *coordinates, part, piece = split(f, unit, plan.grid)
-        image, *places = self._starts(f, coordinates)
-        panel = least(f, times(f, part, plan.panel_block), plan.panels - plan.panel_block)
-        y = self.piece.at(f, "y", args.y, group, image, times(f, panel, plan.width), *places)
+        group, *coordinates, panel_group, split_index = split(f, unit, plan.grid)
+        image, *positions = self._starts(f, coordinates)
+        panel = least(f, times(f, panel_group, plan.panel_block), plan.panels - plan.panel_block)
+        y = self.builder.at(f, "y", args.y, group, image, times(f, panel, plan.width), *positions)
         if self.direct:
-            x = self._x(f, args, task, group, image, places, [0] * (1 + len(places)))
+            x = self._x(f, args, task, group, image, positions, [0] * (1 + len(positions)))
             w = args.room(f, self.panel_room, plan.panel * work.itemsize, plus(f, times(f, group, plan.panels), panel))
             self._panels(f, self._depth({}), Operands(x, w, y), panel)
             return
-        sums = args.room(f, self.sum_room, plan.sums * work.itemsize, unit if plan.pieces > 1 else task)
+        sums = args.room(f, self.sum_room, plan.sums * work.itemsize, unit if plan.splits > 1 else task)
         repeat(f, plan.sums, lambda k: f.store(work.zero(), step(f, sums, work.type, k), work.itemsize), 0, work.lanes)
-        turns = turns_of(plan)
-        first, last = [f.binary("udiv", f.binary("mul", value(plus(f, piece, k)), i64(prod(turns))), i64(plan.pieces)) for k in (0, 1)]
+        iterations = iterations_of(plan)
+        first, last = [
+            f.binary("udiv", f.binary("mul", value(plus(f, split_index, k)), i64(prod(iterations))), i64(plan.splits)) for k in (0, 1)
+        ]
 
-        def turn(index: Index) -> None:
-            self._turn(f, args, task, (group, image, places, panel), split(f, index, turns), sums)
+        def iteration(index: Index) -> None:
+            self._iteration(f, args, task, (group, image, positions, panel), split(f, index, iterations), sums)
 
-        repeat(f, last, turn, first)
-        if plan.pieces == 1:
+        repeat(f, last, iteration, first)
+        if plan.splits == 1:
             self._write_out(f, sums, y, panel)
 
-    def _turn(
+    def _iteration(
         self,
         f: Function,
         args: Arguments,
@@ -149,13 +151,13 @@ class Igemm:
     ) -> None:
         """Add one block of the summation to the sums."""
         plan, c, work = self.plan, self.c, self.work
-        group, image, places, panel = at
+        group, image, positions, panel = at
         tap = times(f, cut[1], plan.blocks.taps[0])
         starts = [times(f, cut[0], plan.blocks.channels), tap, *[0] * (len(c.axes) - 1)]
         sizes: dict[str, Index] = {}
         if c.axes[0].taps % plan.blocks.taps[0]:
             sizes["k0"] = least(f, plan.blocks.taps[0], plus(f, c.axes[0].taps, times(f, tap, -1)))
-        x = self._x(f, args, task, group, image, places, starts)
+        x = self._x(f, args, task, group, image, positions, starts)
         depth = self._depth(sizes)
         w = args.room(f, self.w_room, plan.panel_block * plan.panel * work.itemsize, task)
 
@@ -165,20 +167,22 @@ class Igemm:
         repeat(f, plan.panel_block, fill)
         self._panels(f, depth, Operands(x, w, sums), panel)
 
-    def _x(self, f: Function, args: Arguments, task: Value, group: Index, image: Index, places: list[Index], starts: list[Index]) -> Value:
+    def _x(
+        self, f: Function, args: Arguments, task: Value, group: Index, image: Index, positions: list[Index], starts: list[Index]
+    ) -> Value:
         """A block's part of x: copied into the task's tile, or where it is."""
         c, tile = self.c, self.x_tile
         channel, *taps = starts
         first = [
-            plus(f, times(f, place, axis.stride), times(f, tap, axis.dilation), -axis.low)
-            for place, tap, axis in zip(places, taps, c.axes, strict=True)
+            plus(f, times(f, position, axis.stride), times(f, tap, axis.dilation), -axis.low)
+            for position, tap, axis in zip(positions, taps, c.axes, strict=True)
         ]
         if tile is None:
-            return self.piece.at(f, "x", args.x, group, image, channel, *first)
+            return self.builder.at(f, "x", args.x, group, image, channel, *first)
         to = args.room(f, self.tile_room, self.own * self.work.itemsize, task)
         sure = [axis.inside and axis.taps % block == 0 for axis, block in zip(c.axes, self.plan.blocks.taps, strict=True)]
-        x = self.piece.at(f, "x", args.x, group, image, channel)
-        gather(f, self.work, self.piece.x_dtype, c, tile, x, first, sure, to)
+        x = self.builder.at(f, "x", args.x, group, image, channel)
+        gather(f, self.work, self.builder.x_dtype, c, tile, x, first, sure, to)
         return to
 
     def _panels(self, f: Function, depth: list[Dim], operands: Operands, panel: Index) -> None:
@@ -190,7 +194,7 @@ class Igemm:
 
         def one(k: Index) -> None:
             along = Dim(1, 0, plan.panel, plan.width * nest.dims["o"].y)
-            tile = SumTile(nest, self.piece.y_dtype, self._left(f, plus(f, panel, k)) if self.direct else None)
+            tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)) if self.direct else None)
             load = None if self.direct else lambda at, counts: tile.kept(f, at.y, counts)
             store = tile.result if self.direct else tile.keep
             nest.run(f, operands.moved(f, self.work, nest.y_type, along, k), lambda *args: store(f, *args), load)
@@ -202,10 +206,10 @@ class Igemm:
         plan, c = self.plan, self.c
         names = ["n", *(f"p{i}" for i in range(len(c.axes)))]
         dims = {"o": Dim(plan.width, 0, 1, along), **depth}
-        for name, size, x, y in zip(names, [plan.blocks.images, *plan.blocks.places], self._row_strides(), y_strides, strict=True):
+        for name, size, x, y in zip(names, [plan.blocks.images, *plan.blocks.positions], self._row_strides(), y_strides, strict=True):
             dims[name] = Dim(size, x, 0, y)
         loops = tuple([name for name in dims if name[0] in "np" and name not in dict(plan.tile.rows)])
-        y_type = stored_as(self.piece.y_dtype) if self.direct else self.work.type
+        y_type = stored_as(self.builder.y_dtype) if self.direct else self.work.type
         return Nest(self.work, y_type, dims, loops, plan.tile.rows, "o", plan.tile.vectors, tuple(depth))
 
     def _left(self, f: Function, panel: Index) -> Index | None:
@@ -218,7 +222,7 @@ class Igemm:
 
     def _sum_strides(self) -> list[int]:
         block = self.plan.blocks
-        return dense([block.images, *block.places], self.plan.panel_block * self.plan.width)
+        return dense([block.images, *block.positions], self.plan.panel_block * self.plan.width)
 
     def _write_out(self, f: Function, sums: Value, y: Value, panel: Index) -> None:
         """Bring a block's sums, of one or more pieces, into the result."""
@@ -226,14 +230,14 @@ class Igemm:
         nest = self._nest([c.y.strides[1], *c.y.strides[3:]], c.y.strides[2], {})
         strides = dict(zip(["n", *(f"p{i}" for i in range(len(c.axes)))], self._sum_strides(), strict=True))
         dims = {name: dim._replace(x=strides.get(name, 0)) for name, dim in nest.dims.items()} | {"o": nest.dims["o"]._replace(x=1, w=0)}
-        nest = replace(nest, y_type=stored_as(self.piece.y_dtype), dims=dims)
+        nest = replace(nest, y_type=stored_as(self.builder.y_dtype), dims=dims)
 
         def one(k: Index) -> None:
-            tile = SumTile(nest, self.piece.y_dtype, self._left(f, plus(f, panel, k)))
+            tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)))
             at = Operands(step(f, sums, self.work.type, times(f, k, plan.width)), sums, y)
             at = at._replace(y=step(f, y, nest.y_type, times(f, k, plan.width * c.y.strides[2])))
             nest.run(
-                f, at, lambda *args: tile.result(f, *args), lambda there, counts: tile.added(f, there.x, counts, plan.pieces, plan.sums)
+                f, at, lambda *args: tile.result(f, *args), lambda there, counts: tile.added(f, there.x, counts, plan.splits, plan.sums)
             )
 
         repeat(f, plan.panel_block, one)
@@ -241,9 +245,9 @@ class Igemm:
     def _finish(self, f: Function, args: Arguments, task: Value) -> None:
         """Add the pieces of one block's sums."""
         plan = self.plan
-        group, *coordinates, part, _ = split(f, times(f, task, plan.pieces), plan.grid)
-        image, *places = self._starts(f, coordinates)
-        panel = least(f, times(f, part, plan.panel_block), plan.panels - plan.panel_block)
-        y = self.piece.at(f, "y", args.y, group, image, times(f, panel, plan.width), *places)
-        sums = args.room(f, self.sum_room, plan.sums * self.work.itemsize * plan.pieces, task)
+        group, *coordinates, panel_group, _ = split(f, times(f, task, plan.splits), plan.grid)
+        image, *positions = self._starts(f, coordinates)
+        panel = least(f, times(f, panel_group, plan.panel_block), plan.panels - plan.panel_block)
+        y = self.builder.at(f, "y", args.y, group, image, times(f, panel, plan.width), *positions)
+        sums = args.room(f, self.sum_room, plan.sums * self.work.itemsize * plan.splits, task)
         self._write_out(f, sums, y, panel)

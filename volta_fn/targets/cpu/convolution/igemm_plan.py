@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from volta_fn.compiler.contractions.correlation import Correlation
-from volta_fn.targets.cpu.convolution.blocking import SUMS, Blocks, RegisterTile, place_blocks, register_tile, sum_blocks
-from volta_fn.targets.cpu.matmul.compute_dtype import Working
+from volta_fn.targets.cpu.convolution.blocking import SUMS, Blocks, RegisterTile, position_blocks, register_tile, sum_blocks
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 
 #: Results in fewer blocks than this are summed in pieces.
 _FEW = 8
@@ -18,7 +18,7 @@ class Plan:
     """How one correlation is computed."""
 
     c: Correlation
-    work: Working
+    work: ComputeType
     blocks: Blocks
     tile: RegisterTile
     #: Panels of w in all, and in a task's block.
@@ -27,7 +27,7 @@ class Plan:
     #: Whether the panels are made once, in front.
     packed: bool
     #: Pieces of the sum.
-    pieces: int
+    splits: int
 
     @property
     def width(self) -> int:
@@ -45,7 +45,7 @@ class Plan:
         block = self.blocks
         sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}
         strides = {"c": self.c.w.strides[2], **{f"k{i}": stride for i, stride in enumerate(self.c.w.strides[3:])}}
-        cut = None if block.whole(self.c) else "c" if block.channels < self.c.channels else "k0"
+        cut = None if block.covers_sum(self.c) else "c" if block.channels < self.c.channels else "k0"
         rows = {f"k{name[1:]}" for name, _ in self.tile.rows}
         if self.packed:
             innermost = self.c.x.strides[2] == 1 or block.channels == 1
@@ -68,48 +68,48 @@ class Plan:
     def grid(self) -> list[int]:
         """How many blocks there are of groups, images, places along every axis, and panels; and pieces."""
         c, block = self.c, self.blocks
-        places = [-(-axis.positions // size) for axis, size in zip(c.axes, block.places, strict=True)]
-        return [c.groups, -(-c.images // block.images), *places, -(-self.panels // self.panel_block), self.pieces]
+        positions = [-(-axis.positions // size) for axis, size in zip(c.axes, block.positions, strict=True)]
+        return [c.groups, -(-c.images // block.images), *positions, -(-self.panels // self.panel_block), self.splits]
 
     @property
     def cycles(self) -> float:
         """About how many cycles it takes."""
-        groups, images, *places = self.grid[:-2]
-        return self.tile.cycles * self.c.channels * self.c.taps * groups * images * prod(places)
+        groups, images, *positions = self.grid[:-2]
+        return self.tile.cycles * self.c.channels * self.c.taps * groups * images * prod(positions)
 
     @property
     def sums(self) -> int:
         """Elements of the sums of a task's block."""
-        return self.blocks.images * prod(self.blocks.places) * self.panel_block * self.width
+        return self.blocks.images * prod(self.blocks.positions) * self.panel_block * self.width
 
 
-def plan(c: Correlation, work: Working, room: int) -> Plan:
+def plan(c: Correlation, work: ComputeType, room: int) -> Plan:
     """Choose how to compute a correlation in so many bytes of workspace."""
-    blocks, packed = place_blocks(c), True
+    blocks, packed = position_blocks(c), True
     outputs = -(-c.outputs // work.lanes) * work.lanes
-    if not blocks.whole(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.positions:
+    if not blocks.covers_sum(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.positions:
         blocks, packed = sum_blocks(c), False
-    rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.places))]
+    rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.positions))]
     steps = blocks.channels * prod(blocks.taps)
     adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]
     quick = None if c.y.strides[2] == 1 or not packed else adjacent[0] if adjacent else ""
-    lines = [f"p{i}" for i in range(len(c.axes)) if c.x.strides[3 + i] == 1]
-    line = None if c.x.strides[2] == 1 or not packed else lines[0] if lines else ""
-    tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick, line=line)
+    contiguous = [f"p{i}" for i in range(len(c.axes)) if c.x.strides[3 + i] == 1]
+    same_row = None if c.x.strides[2] == 1 or not packed else contiguous[0] if contiguous else ""
+    tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick, same_row=same_row)
     panels = -(-c.outputs // (tile.vectors * work.lanes))
     found = Plan(c, work, blocks, tile, panels, panels, packed, 1)
     if not packed:
         one = replace(found, panel_block=1)
         found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
     if not packed and prod(found.grid) < _FEW:  # in pieces, each reads its own part of x; by panels, all of it would be read again
-        turns = prod(turns_of(found))
+        iterations = prod(iterations_of(found))
         most = max(1, room // 4 // (found.sums * prod(found.grid) * work.itemsize))
-        found = replace(found, pieces=max(1, min(-(-_FEW // prod(found.grid)), turns, most)))
+        found = replace(found, splits=max(1, min(-(-_FEW // prod(found.grid)), iterations, most)))
     while prod(found.grid) < _FEW and found.panel_block > 1:
         found = replace(found, panel_block=-(-found.panel_block // 2))
     return found
 
 
-def turns_of(plan: Plan) -> list[int]:
+def iterations_of(plan: Plan) -> list[int]:
     """How many blocks the sum has along channels and along the taps of the first axis."""
     return [-(-plan.c.channels // plan.blocks.channels), -(-plan.c.axes[0].taps // plan.blocks.taps[0])]

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn.compiler.contractions.correlation import Correlation
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, gathered, least, most, plus, repeat, step, times, transposed, value
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, is_itself, read, stored_as
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, is_itself, read, stored_as
 
 
 class Side(NamedTuple):
@@ -41,15 +41,15 @@ class Tile:
         return next((side.stride for side in self.sides if side.which == index), 0)
 
 
-def tile_of(c: Correlation, work: Working, extents: dict[int, int], innermost: int | None = None) -> Tile:
+def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermost: int | None = None) -> Tile:
     """The tile of so many values of each index of x, in x's own order or with one index innermost, whose lines are whole vectors."""
     order = sorted((i for i in extents if i > 2 or extents[i] > 1 or i == innermost), key=lambda i: (i != innermost, -c.x.strides[i]))
     if innermost is not None and innermost in order:
         order = [*order[1:], innermost]
     sides: list[Side] = []
     stride = 1
-    for place, index in enumerate(reversed(order)):
-        if place and stride * work.itemsize % 1024 == 0:
+    for index, index in enumerate(reversed(order)):
+        if index and stride * work.itemsize % 1024 == 0:
             stride += work.lanes  # lines a power of two apart would share few places of the caches
         sides.insert(0, Side(index, extents[index], c.x.strides[index], stride))
         stride *= extents[index]
@@ -60,7 +60,7 @@ def tile_of(c: Correlation, work: Working, extents: dict[int, int], innermost: i
 
 def gather(
     f: Function,
-    work: Working,
+    work: ComputeType,
     dtype: np.dtype,
     c: Correlation,
     tile: Tile,
@@ -75,17 +75,17 @@ def gather(
     `x` points to the element of the first group, image and channel; along the spatial axes the tile begins at `starts`, and is known to
     stay within x where `sure`. Of the innermost side, if it is not an axis, there are `left` elements (None: all).
     """
-    lines = _Lines(f, work, dtype, c, tile, starts, sure, left)
-    lines.fill(x, to)
+    rows = _RowCopier(f, work, dtype, c, tile, starts, sure, left)
+    rows.fill(x, to)
 
 
-class _Lines:
+class _RowCopier:
     """A tile being filled line by line."""
 
     def __init__(
         self,
         f: Function,
-        work: Working,
+        work: ComputeType,
         dtype: np.dtype,
         c: Correlation,
         tile: Tile,
@@ -117,7 +117,7 @@ class _Lines:
             if side and side.which > 2:
                 x = step(f, x, self.stored, times(f, self.starts[side.which - 3], side.source))
         if self.adjacent is None:
-            self._loops(self.outer, x, to, None, self._line)
+            self._loops(self.outer, x, to, None, self._copy_row)
             return
 
         def band(start: Index, height: int) -> None:
@@ -164,7 +164,7 @@ class _Lines:
             last = f.select(good, value(last), i64(0))
         return (first, last) if (first, last) == (0, high) else (first, most(f, first, last))
 
-    def _line(self, x: Value, to: Value, good: Value | None) -> None:
+    def _copy_row(self, x: Value, to: Value, good: Value | None) -> None:
         """Copy a line, vector by vector."""
         if self.merged:
             low, high = self._limits(self.merged, good, self.last.extent)
@@ -184,8 +184,8 @@ class _Lines:
             return
         # Vectors may be written beyond the end of what they are for: what follows is written after them.
         zero = functools.partial(f.store, work.zero(), align=work.itemsize)
-        whole = times(f, f.binary("sdiv", value(plus(f, high, times(f, low, -1))), i64(work.lanes)), work.lanes)
-        rest = plus(f, low, whole)
+        full_vectors = times(f, f.binary("sdiv", value(plus(f, high, times(f, low, -1))), i64(work.lanes)), work.lanes)
+        rest = plus(f, low, full_vectors)
         repeat(f, low, lambda k: zero(pointer=step(f, to, work.type, k)), 0, work.lanes)
         repeat(f, rest, lambda k: some(k, work.lanes), low, work.lanes)
         some(rest, plus(f, high, times(f, rest, -1)))
@@ -206,8 +206,8 @@ class _Lines:
             for k in range(height):
                 some = mask
                 if not all_there:
-                    place = value(plus(f, start, k))
-                    within = f.binary("and", f.compare("icmp sge", place, value(first)), f.compare("icmp slt", place, value(last)))
+                    index = value(plus(f, start, k))
+                    within = f.binary("and", f.compare("icmp sge", index, value(first)), f.compare("icmp slt", index, value(last)))
                     some = f.splat(within, lanes) if mask is None else f.binary("and", f.splat(within, lanes), mask)
                 there = step(f, x, self.stored, plus(f, at, k * self.last.source))
                 rows.append(read(f, work, self.dtype, there, lanes, some))
@@ -221,13 +221,13 @@ class _Lines:
 
 def _each_chunk(f: Function, length: int, size: int, body: Callable[[Index, int], None]) -> None:
     """`body` of the start and the size of chunks, all of one size but the last."""
-    whole = length // size * size
-    repeat(f, whole, lambda start: body(start, size), 0, size)
-    if length > whole:
-        body(whole, length - whole)
+    full_vectors = length // size * size
+    repeat(f, full_vectors, lambda start: body(start, size), 0, size)
+    if length > full_vectors:
+        body(full_vectors, length - full_vectors)
 
 
-def strided(f: Function, work: Working, dtype: np.dtype, at: Value, stride: int, mask: Value | None) -> Value:
+def strided(f: Function, work: ComputeType, dtype: np.dtype, at: Value, stride: int, mask: Value | None) -> Value:
     """A vector of elements `stride` apart; zero, and not touched, where a mask leaves them out."""
     if stride == 1:
         return read(f, work, dtype, at, work.lanes, mask)

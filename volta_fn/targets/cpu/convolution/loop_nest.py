@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.convolution.emit_utils import Index, each_part, repeat, step, times, value
-from volta_fn.targets.cpu.matmul.compute_dtype import Working
+from volta_fn.targets.cpu.convolution.emit_utils import Index, each_even_chunk, repeat, step, times, value
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 
 #: About how many steps of the summation are unrolled.
 _UNROLLED = 8
@@ -37,7 +37,7 @@ class Operands(NamedTuple):
     w: Value
     y: Value
 
-    def moved(self, f: Function, work: Working, y_type: str, dim: Dim, by: Index) -> Operands:
+    def moved(self, f: Function, work: ComputeType, y_type: str, dim: Dim, by: Index) -> Operands:
         """The addresses after an index has grown by so much."""
         types = (work.type, work.type, y_type)
         return Operands(*[step(f, p, t, times(f, by, stride)) for p, t, stride in zip(self, types, dim[1:], strict=True)])
@@ -54,7 +54,7 @@ Load = Callable[[Operands, Mapping[str, int]], list[Value]]
 class Nest:
     """A loop nest."""
 
-    work: Working
+    work: ComputeType
     #: The type of y's elements in memory; x and w are prepared, and of the working type.
     y_type: str
     dims: Mapping[str, Dim]
@@ -86,7 +86,7 @@ class Nest:
             (name, at_most), *rest = names
             dim = self.dims[name]
             assert isinstance(dim.size, int)
-            each_part(
+            each_even_chunk(
                 f,
                 dim.size,
                 at_most,
@@ -102,7 +102,7 @@ class Nest:
             total *= counts[name]
         return total
 
-    def places(self, counts: Mapping[str, int]) -> list[Dim]:
+    def positions(self, counts: Mapping[str, int]) -> list[Dim]:
         """For each row of a tile, how far its elements are in the operands from those of the first."""
         found = [Dim(1)]
         for name, _ in self.rows:
@@ -116,7 +116,7 @@ class _Sum:
 
     def __init__(self, f: Function, nest: Nest, counts: Mapping[str, int]) -> None:
         self.f, self.nest = f, nest
-        self.rows = nest.places(counts)
+        self.rows = nest.positions(counts)
         self.along = nest.dims[nest.vector]
 
     def total(self, x: Value, w: Value, first: list[Value]) -> list[Value]:
@@ -131,10 +131,10 @@ class _Sum:
                 break
             dims.pop()
             unrolled = more
-        turns = max(1, _UNROLLED // 2 // len(unrolled))
-        if dims and self._shared(self._repeated(dims[-1], turns, unrolled)):
-            turns = 1
-        return self._loops(dims, turns, unrolled, x, w, first)
+        unroll = max(1, _UNROLLED // 2 // len(unrolled))
+        if dims and self._shared(self._repeated(dims[-1], unroll, unrolled)):
+            unroll = 1
+        return self._loops(dims, unroll, unrolled, x, w, first)
 
     def _repeated(self, dim: Dim, count: int, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         return [(k * dim.x + a, k * dim.w + b) for k in range(count) for a, b in steps]
@@ -144,31 +144,31 @@ class _Sum:
         met = [a + row.x for a, _ in steps for row in self.rows]
         return self.along.x == 0 and len(set(met)) < len(met)
 
-    def _loops(self, dims: list[Dim], turns: int, unrolled: list[tuple[int, int]], x: Value, w: Value, sums: list[Value]) -> list[Value]:
+    def _loops(self, dims: list[Dim], unroll: int, unrolled: list[tuple[int, int]], x: Value, w: Value, sums: list[Value]) -> list[Value]:
         if not dims:
             return self._steps(unrolled, x, w, sums)
         f, dim, inner = self.f, dims[0], dims[1:]
         type_ = self.nest.work.type
 
-        def turn(count: int) -> Callable[[Value, list[Value]], list[Value]]:
+        def iteration(count: int) -> Callable[[Value, list[Value]], list[Value]]:
             steps = self._repeated(dim, count, unrolled) if not inner else unrolled
 
             def body(index: Value, carried: list[Value]) -> list[Value]:
                 there = step(f, x, type_, times(f, index, dim.x)), step(f, w, type_, times(f, index, dim.w))
-                return self._loops(inner, turns, steps, *there, carried)
+                return self._loops(inner, unroll, steps, *there, carried)
 
             return body
 
-        if inner or turns == 1:
-            return f.loop(i64(0), value(dim.size), 1, sums, turn(1), once=isinstance(dim.size, int))
+        if inner or unroll == 1:
+            return f.loop(i64(0), value(dim.size), 1, sums, iteration(1), once=isinstance(dim.size, int))
         if isinstance(dim.size, int):
-            whole = dim.size // turns * turns
-            if whole:
-                sums = f.loop(i64(0), i64(whole), turns, sums, turn(turns), once=True)
-            return turn(dim.size - whole)(i64(whole), sums) if dim.size > whole else sums
-        whole_turns = f.binary("mul nsw", f.binary("udiv", dim.size, i64(turns)), i64(turns))
-        sums = f.loop(i64(0), whole_turns, turns, sums, turn(turns))
-        return f.loop(whole_turns, dim.size, 1, sums, turn(1))
+            unrolled_end = dim.size // unroll * unroll
+            if unrolled_end:
+                sums = f.loop(i64(0), i64(unrolled_end), unroll, sums, iteration(unroll), once=True)
+            return iteration(dim.size - unrolled_end)(i64(unrolled_end), sums) if dim.size > unrolled_end else sums
+        last_unrolled = f.binary("mul nsw", f.binary("udiv", dim.size, i64(unroll)), i64(unroll))
+        sums = f.loop(i64(0), last_unrolled, unroll, sums, iteration(unroll))
+        return f.loop(last_unrolled, dim.size, 1, sums, iteration(1))
 
     def _steps(self, steps: Sequence[tuple[int, int]], x: Value, w: Value, sums: list[Value]) -> list[Value]:
         """Straight code for some steps of the summation, every element loaded once."""

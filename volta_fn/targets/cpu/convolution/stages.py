@@ -11,8 +11,8 @@ import numpy as np
 from volta_fn.compiler.contractions.correlation import Correlation
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, most, plus, repeat, step, times, value
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, stored_as, write
-from volta_fn.targets.cpu.routine import Phase, Routine
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, stored_as, write
+from volta_fn.targets.cpu.routine import Launch, Routine
 
 #: About how many nanoseconds a multiplication takes.
 NANOSECONDS = 1 / 60
@@ -37,13 +37,13 @@ class Job:
 
 
 @dataclass
-class Piece:
+class CorrelationBuilder:
     """What is being written for one correlation."""
 
     name: str
     module: Module
     c: Correlation
-    work: Working
+    work: ComputeType
     x_dtype: np.dtype
     w_dtype: np.dtype
     y_dtype: np.dtype
@@ -100,20 +100,20 @@ class Arguments:
 
     def room(self, f: Function, offset: int, size: int = 0, task: Index = 0) -> Value:
         """The address of a room in the workspace; of as many rooms of `size` bytes as there are tasks, the task's own."""
-        place = plus(f, offset, times(f, task, size))
-        return f.let("ptr", f"getelementptr i8, {self.workspace}, {value(place)}")
+        start = plus(f, offset, times(f, task, size))
+        return f.let("ptr", f"getelementptr i8, {self.workspace}, {value(start)}")
 
 
-def assembled(module: Module, pieces: Sequence[Piece], workspace: int) -> Routine:
+def assembled(module: Module, builders: Sequence[CorrelationBuilder], workspace: int) -> Routine:
     """The routine of pieces written into one module."""
-    phases = []
+    launches = []
     for stage in STAGES:
-        jobs = [piece.jobs[stage] for piece in pieces if stage in piece.jobs]
+        jobs = [builder.jobs[stage] for builder in builders if stage in builder.jobs]
         if jobs:
             symbol = f"convolution_{stage}"
             _entry(module, symbol, jobs, workspace > 0)
-            phases.append(Phase(symbol, sum(job.tasks for job in jobs), sum(job.cost for job in jobs)))
-    return Routine(str(module), tuple(phases), workspace)
+            launches.append(Launch(symbol, sum(job.tasks for job in jobs), sum(job.cost for job in jobs)))
+    return Routine(str(module), tuple(launches), workspace)
 
 
 def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) -> None:
@@ -136,24 +136,24 @@ def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) ->
     f.finish()
 
 
-def write_zeros(piece: Piece) -> None:
+def write_zeros(builder: CorrelationBuilder) -> None:
     """Add the stage that fills a piece's part of the result with zeros."""
-    c = piece.c
+    c = builder.c
     sizes = [c.images, c.outputs, *(axis.positions for axis in c.axes)]
     sides = sorted(zip(sizes, c.y.strides[1:], strict=True), key=lambda side: -side[1])
 
     def fill(f: Function, args: Arguments, task: Value) -> None:
         def loops(rest: list[tuple[int, int]], at: Value) -> None:
             if not rest:
-                write(f, piece.work, piece.y_dtype, Value(piece.work.type, "0.0"), 1, at)
+                write(f, builder.work, builder.y_dtype, Value(builder.work.type, "0.0"), 1, at)
                 return
             (size, stride), *inner = rest
 
             def one(index: Index) -> None:
-                loops(inner, step(f, at, stored_as(piece.y_dtype), times(f, index, stride)))
+                loops(inner, step(f, at, stored_as(builder.y_dtype), times(f, index, stride)))
 
             repeat(f, size, one)
 
-        loops(sides, piece.at(f, "y", args.y, task))
+        loops(sides, builder.at(f, "y", args.y, task))
 
-    piece.job("sum", c.groups, c.groups * prod(sizes) * 0.5, fill)
+    builder.job("sum", c.groups, c.groups * prod(sizes) * 0.5, fill)

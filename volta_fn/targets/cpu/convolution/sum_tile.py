@@ -10,10 +10,10 @@ import numpy as np
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, everywhere, plus, scattered, step, transposed
 from volta_fn.targets.cpu.convolution.loop_nest import Nest, Operands
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, is_itself, stored_as, write
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, is_itself, stored_as, write
 
 
-def store_vector(f: Function, work: Working, dtype: np.dtype, vector: Value, to: Value, stride: int, left: Index | None) -> None:
+def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, left: Index | None) -> None:
     """Store a vector's lanes `stride` elements apart; of those, `left` are wanted (None: all)."""
     mask = None if left is None else first_lanes(left, work.lanes) if isinstance(left, int) else between(f, work.lanes, 0, 0, left)
     if stride == 1 and isinstance(left, Value):
@@ -31,7 +31,7 @@ def store_vector(f: Function, work: Working, dtype: np.dtype, vector: Value, to:
         _one_by_one(f, work, dtype, vector, to, stride, mask)
 
 
-def _one_by_one(f: Function, work: Working, dtype: np.dtype, vector: Value, to: Value, stride: int, mask: Value | None) -> None:
+def _one_by_one(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, mask: Value | None) -> None:
     for lane in range(work.lanes):
 
         def one(lane: int = lane) -> list[Value]:
@@ -47,7 +47,7 @@ def _one_by_one(f: Function, work: Working, dtype: np.dtype, vector: Value, to: 
 
 def store_transposed(
     f: Function,
-    work: Working,
+    work: ComputeType,
     dtype: np.dtype,
     rows: Sequence[Value],
     to: Value,
@@ -88,7 +88,7 @@ class SumTile:
     def result(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
         """Store sums into the result."""
         nest, work = self.nest, self.nest.work
-        along, rows = nest.dims[nest.vector].y, nest.places(counts)
+        along, rows = nest.dims[nest.vector].y, nest.positions(counts)
         last = nest.rows[-1][0]
         adjacent = counts[last] if along != 1 and nest.dims[last].y == 1 else 1
         for v in range(nest.vectors):
@@ -103,20 +103,20 @@ class SumTile:
 
     def keep(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
         """Store sums where `kept` finds them."""
-        for k, pointer in enumerate(self._kept_at(f, at.y, [row.y for row in self.nest.places(counts)])):
+        for k, pointer in enumerate(self._kept_at(f, at.y, [row.y for row in self.nest.positions(counts)])):
             f.store(sums[k], pointer, self.nest.work.itemsize)
 
     def kept(self, f: Function, at: Value, counts: Mapping[str, int]) -> list[Value]:
         """Sums so far."""
         work = self.nest.work
-        return [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, [row.y for row in self.nest.places(counts)])]
+        return [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, [row.y for row in self.nest.positions(counts)])]
 
-    def added(self, f: Function, at: Value, counts: Mapping[str, int], pieces: int, apart: int) -> list[Value]:
+    def added(self, f: Function, at: Value, counts: Mapping[str, int], splits: int, stride: int) -> list[Value]:
         """Sums kept in pieces, so many elements apart, where x's strides lead to."""
-        work, rows = self.nest.work, [row.x for row in self.nest.places(counts)]
+        work, rows = self.nest.work, [row.x for row in self.nest.positions(counts)]
         total = [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, rows)]
-        for piece in range(1, pieces):
-            more = self._kept_at(f, step(f, at, work.type, piece * apart), rows)
+        for split in range(1, splits):
+            more = self._kept_at(f, step(f, at, work.type, split * stride), rows)
             total = [work.add(f, x, f.load(work.vector, p, work.itemsize)) for x, p in zip(total, more, strict=True)]
         return total
 

@@ -14,11 +14,11 @@ from volta_fn.runtime.llvm.text import Function, Value, vector_of
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, plus, repeat, step, times, transposed
 from volta_fn.targets.cpu.convolution.input_tile import strided
 from volta_fn.targets.cpu.convolution.loop_nest import Dim
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, read, stored_as
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, read, stored_as
 
 
 def pack(
-    f: Function, work: Working, dtype: np.dtype, depth: Sequence[Dim], along: int, left: Index, width: int, w: Value, to: Value
+    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[Dim], along: int, left: Index, width: int, w: Value, to: Value
 ) -> None:
     """Fill one panel from `w`, which points to its first output.
 
@@ -47,7 +47,7 @@ def _with_one_run(depth: list[Dim]) -> list[Dim]:
 
 
 def _loops(
-    f: Function, work: Working, dtype: np.dtype, depth: Sequence[Dim], w: Value, to: Value, body: Callable[[Value, Value], None]
+    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[Dim], w: Value, to: Value, body: Callable[[Value, Value], None]
 ) -> None:
     if not depth:
         body(w, to)
@@ -61,7 +61,7 @@ def _loops(
     repeat(f, dim.size, one)
 
 
-def _vectors(f: Function, work: Working, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+def _vectors(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
     """One step of a panel, by vectors along the outputs."""
     for start in range(0, width, work.lanes):
         mask = _mask(f, work, start, left)
@@ -69,13 +69,13 @@ def _vectors(f: Function, work: Working, dtype: np.dtype, along: int, left: Inde
         f.store(found, step(f, to, work.type, start), work.itemsize)
 
 
-def _mask(f: Function, work: Working, start: int, left: Index) -> Value | None:
+def _mask(f: Function, work: ComputeType, start: int, left: Index) -> Value | None:
     if isinstance(left, int):
         return first_lanes(max(0, left - start), work.lanes)
     return between(f, work.lanes, start, 0, left)
 
 
-def _numbers(f: Function, work: Working, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+def _numbers(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
     """One step of a panel, number by number."""
     for k in range(width):
 
@@ -90,7 +90,9 @@ def _numbers(f: Function, work: Working, dtype: np.dtype, along: int, left: Inde
         f.store(found, step(f, to, work.type, k), work.itemsize)
 
 
-def _transposed(f: Function, work: Working, dtype: np.dtype, run: Dim, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+def _transposed(
+    f: Function, work: ComputeType, dtype: np.dtype, run: Dim, along: int, left: Index, width: int, at: Value, to: Value
+) -> None:
     """Adjacent steps of a panel, as many at a time as a vector has lanes: read along the steps, written along the outputs."""
     lanes, stored = work.lanes, stored_as(dtype)
     for start in range(0, width, lanes):
@@ -103,14 +105,14 @@ def _transposed(f: Function, work: Working, dtype: np.dtype, run: Dim, along: in
                 rows.append(read(f, work, dtype, there, lanes, _if_left(f, lanes, inside, left, start + k)))
             columns = transposed(f, rows)
             for k in range(count):
-                place = plus(f, times(f, plus(f, index, k), run.y), start)
-                f.store(columns[k], step(f, to, work.type, place), work.itemsize)
+                offset = plus(f, times(f, plus(f, index, k), run.y), start)
+                f.store(columns[k], step(f, to, work.type, offset), work.itemsize)
 
         if isinstance(run.size, int):
-            whole = run.size // lanes * lanes
-            repeat(f, whole, functools.partial(square, count=lanes), 0, lanes)
-            if run.size > whole:
-                square(whole, run.size - whole)
+            full_vectors = run.size // lanes * lanes
+            repeat(f, full_vectors, functools.partial(square, count=lanes), 0, lanes)
+            if run.size > full_vectors:
+                square(full_vectors, run.size - full_vectors)
         else:
             repeat(f, run.size, functools.partial(square, count=lanes), 0, lanes)
 

@@ -19,66 +19,66 @@ from volta_fn.targets.cpu.convolution.blocking import register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
 from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
+from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile
 from volta_fn.targets.cpu.convolution.winograd_plan import Shape
-from volta_fn.targets.cpu.convolution.winograd_transforms import Algebra, Leaving, each_tile, write_taps
+from volta_fn.targets.cpu.convolution.winograd_transforms import OutputTransform, VectorAlgebra, each_tile, transform_weights
 
 
 class Winograd:
     """The writer of one correlation's code."""
 
-    def __init__(self, piece: Piece, shape: Shape) -> None:
-        self.piece, self.shape, self.c, self.work = piece, shape, piece.c, piece.work
-        m, n = shape.places, shape.points
+    def __init__(self, builder: CorrelationBuilder, shape: Shape) -> None:
+        self.builder, self.shape, self.c, self.work = builder, shape, builder.c, builder.work
+        m, n = shape.positions, shape.points
         rows, columns = shape.spans
         self.x_tile: Tile = tile_of(self.c, self.work, {2: self.c.channels, 3: rows, 4: columns}, innermost=2)
         #: Elements of a task's rooms: x, x at the points, the products there, and places before they are transposed.
-        self.leaving = Leaving(piece, shape)
-        transposed = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.leaving.transposed else 0
+        self.output_transform = OutputTransform(builder, shape)
+        transposed = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.output_transform.transposed else 0
         self.rooms = [self.x_tile.elements, n * n * shape.entered, n * n * shape.multiplied, transposed]
         self.taps_room = self.task_room = self.entered_room = self.multiplied_room = 0
 
     def write(self) -> None:
         """Add the stages to the piece."""
-        shape, piece, size = self.shape, self.piece, self.work.itemsize
-        count = self.c.groups * shape.panels * shape.parts * shape.channels
-        self.taps_room = piece.reserve(shape.points**2 * self.c.groups * shape.tapped, size)
-        lines = piece.tasks(count, 0)
+        shape, builder, size = self.shape, self.builder, self.work.itemsize
+        count = self.c.groups * shape.panels * shape.segments * shape.channels
+        self.taps_room = builder.reserve(shape.points**2 * self.c.groups * shape.tapped, size)
+        tap_tasks = builder.tasks(count, 0)
 
         def prepare(f: Function, args: Arguments, task: Value) -> None:
-            piece.shared(f, task, count, lines, lambda line: write_taps(f, piece, shape, args, line, self.taps_room))
+            builder.shared(f, task, count, tap_tasks, lambda index: transform_weights(f, builder, shape, args, index, self.taps_room))
 
-        piece.job("prepare", lines, count * shape.width * shape.points, prepare)
-        cost = self.c.products * NANOSECONDS * shape.scheme.terms / (shape.places**2 * self.c.taps) * 1.5
+        builder.job("prepare", tap_tasks, count * shape.width * shape.points, prepare)
+        cost = self.c.products * NANOSECONDS * shape.scheme.terms / (shape.positions**2 * self.c.taps) * 1.5
         (self._write_spread if shape.spread else self._write_blocks)(cost)
 
     def _write_blocks(self, cost: float) -> None:
         """Add the stage in which every block goes through all steps."""
-        piece, units, size = self.piece, prod(self.shape.grid), self.work.itemsize
-        tasks = piece.tasks(units, sum(self.rooms))
-        self.task_room = piece.reserve(tasks * sum(self.rooms), size)
+        builder, units, size = self.builder, prod(self.shape.grid), self.work.itemsize
+        tasks = builder.tasks(units, sum(self.rooms))
+        self.task_room = builder.reserve(tasks * sum(self.rooms), size)
         starts = [sum(self.rooms[:k]) * size for k in range(4)]
 
         def blocks(f: Function, args: Arguments, task: Value) -> None:
             room = [args.room(f, self.task_room + start, sum(self.rooms) * size, task) for start in starts]
-            piece.shared(f, task, units, tasks, lambda unit: self._block(f, args, room, unit))
+            builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, room, unit))
 
-        piece.job("sum", tasks, cost, blocks)
+        builder.job("sum", tasks, cost, blocks)
 
     def _write_spread(self, cost: float) -> None:
         """Add the stages in which all blocks enter, all are multiplied, point by point, and all leave."""
-        piece, shape, size, points = self.piece, self.shape, self.work.itemsize, self.shape.points**2
+        builder, shape, size, points = self.builder, self.shape, self.work.itemsize, self.shape.points**2
         x_room, entered, multiplied, transposed = self.rooms
         units = prod(shape.grid)
-        tasks = piece.tasks(units, max(x_room, transposed))
-        self.task_room = piece.reserve(tasks * max(x_room, transposed), size)
-        self.entered_room, self.multiplied_room = piece.reserve(entered, size), piece.reserve(multiplied, size)
+        tasks = builder.tasks(units, max(x_room, transposed))
+        self.task_room = builder.reserve(tasks * max(x_room, transposed), size)
+        self.entered_room, self.multiplied_room = builder.reserve(entered, size), builder.reserve(multiplied, size)
 
         def stage(step: Callable[[Function, Arguments, Value, Index], None]) -> Callable[[Function, Arguments, Value], None]:
             def body(f: Function, args: Arguments, task: Value) -> None:
                 room = args.room(f, self.task_room, max(x_room, transposed) * size, task)
-                piece.shared(f, task, units, tasks, lambda unit: step(f, args, room, unit))
+                builder.shared(f, task, units, tasks, lambda unit: step(f, args, room, unit))
 
             return body
 
@@ -93,9 +93,9 @@ class Winograd:
             ]
             self._multiply(f, x, taps, to, 1)
 
-        piece.job("enter", tasks, cost * 0.15, stage(self._enter_block))
-        piece.job("sum", points, cost * 0.7, multiply)
-        piece.job("finish", tasks, cost * 0.15, stage(self._leave_block))
+        builder.job("enter", tasks, cost * 0.15, stage(self._enter_block))
+        builder.job("sum", points, cost * 0.7, multiply)
+        builder.job("finish", tasks, cost * 0.15, stage(self._leave_block))
 
     def _at(self, f: Function, unit: Index) -> tuple[Index, Index, list[Index]]:
         """A block's group, first image and first tiles. The last block ends at the end, if need be by doing some tiles again."""
@@ -146,45 +146,45 @@ class Winograd:
         """Copy and transform a block's tiles of one image."""
         shape, c = self.shape, self.c
         group, image, tiles = at
-        starts = [plus(f, times(f, t, shape.places), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
-        sure = [axis.inside and axis.positions % (shape.places * axis.dilation) == 0 for axis in c.axes]
-        gather(f, self.work, self.piece.x_dtype, c, self.x_tile, self.piece.at(f, "x", args.x, group, image), starts, sure, room)
+        starts = [plus(f, times(f, t, shape.positions), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
+        sure = [axis.inside and axis.positions % (shape.positions * axis.dilation) == 0 for axis in c.axes]
+        gather(f, self.work, self.builder.x_dtype, c, self.x_tile, self.builder.at(f, "x", args.x, group, image), starts, sure, room)
         self._enter(f, room, to)
 
     def _leave_image(self, f: Function, args: Arguments, products: Value, at: tuple[Index, Index, list[Index]], room: Value) -> None:
         """Transform a block's products of one image and store the places."""
         group, image, tiles = at
-        places = [times(f, t, self.shape.places) for t in tiles]
-        self.leaving.write(f, products, self.piece.at(f, "y", args.y, group, image, 0, *places), places, room)
+        positions = [times(f, t, self.shape.positions) for t in tiles]
+        self.output_transform.write(f, products, self.builder.at(f, "y", args.y, group, image, 0, *positions), positions, room)
 
     def _enter(self, f: Function, x: Value, to: Value) -> None:
         """Transform the tiles of one image of a block."""
         shape, work = self.shape, self.work
         n, rows, columns = shape.points, self.x_tile.stride(3), self.x_tile.stride(4)
-        apart = shape.entered
-        a = Algebra(f, work)
+        point_stride = shape.entered
+        a = VectorAlgebra(f, work)
 
         down, along = [axis.dilation * stride for axis, stride in zip(self.c.axes, (rows, columns), strict=True)]
 
         def tile(number: Index, first: tuple[Index, Index], channel: Index) -> None:
             at = step(f, x, work.type, plus(f, times(f, first[0], rows), times(f, first[1], columns), channel))
             here = step(f, to, work.type, plus(f, times(f, number, shape.channels), channel))
-            lines = []
+            first_pass = []
             for j in range(n):
                 found = [f.load(work.vector, step(f, at, work.type, i * down + j * along), work.itemsize) for i in range(n)]
-                lines.append(of_input(a, found))
+                first_pass.append(of_input(a, found))
             for i in range(n):
-                for j, found_value in enumerate(of_input(a, [line[i] for line in lines])):
-                    f.store(found_value, step(f, here, work.type, (i * n + j) * apart), work.itemsize)
+                for j, found_value in enumerate(of_input(a, [column_sums[i] for column_sums in first_pass])):
+                    f.store(found_value, step(f, here, work.type, (i * n + j) * point_stride), work.itemsize)
 
         each_tile(f, shape, shape.met, shape.channels, tile)
 
     def _multiply(self, f: Function, x: Value, taps: Value, to: Value, points: int) -> None:
         """At so many points, tiles times channels by channels times outputs."""
         shape, work = self.shape, self.work
-        tile = register_tile(shape.rows, shape.panels * shape.vectors, shape.scheme.parts**2 * self.c.channels, None)
+        tile = register_tile(shape.rows, shape.panels * shape.vectors, shape.scheme.segments**2 * self.c.channels, None)
         depth = self._depth()
-        panel = shape.parts * shape.channels * shape.width
+        panel = shape.segments * shape.channels * shape.width
         dims = {
             "e": Dim(points, shape.entered, shape.tapped, shape.multiplied),
             "panel": Dim(shape.panels, 0, panel, shape.width),
@@ -194,7 +194,7 @@ class Winograd:
         }
         loops = ("e", "panel", *(name for name, _ in shape.rows if name not in dict(tile.rows)))
         nest = Nest(work, work.type, dims, loops, tile.rows, "o", shape.vectors, tuple(depth))
-        sums = SumTile(nest, self.piece.y_dtype, None)
+        sums = SumTile(nest, self.builder.y_dtype, None)
         nest.run(f, Operands(x, taps, to), lambda *args: sums.keep(f, *args))
 
     def _rows(self) -> dict[str, Dim]:
@@ -202,15 +202,15 @@ class Winograd:
         shape = self.shape
         names, sizes = zip(*shape.rows, strict=True)
         steps = dense(sizes, shape.outputs)
-        met = [shape.channels] if shape.parts == 1 else dense([shape.images, *shape.met], shape.channels)
+        met = [shape.channels] if shape.segments == 1 else dense([shape.images, *shape.met], shape.channels)
         return {name: Dim(size, x, 0, y) for name, size, x, y in zip(names, sizes, met, steps, strict=True)}
 
     def _depth(self) -> dict[str, Dim]:
         """What is summed over at a point: parts of the taps, which are as many tiles apart as the dilation says, and channels."""
-        shape, parts = self.shape, self.shape.scheme.parts
+        shape, segments = self.shape, self.shape.scheme.segments
         channels = Dim(self.c.channels, 1, shape.width, 0)
-        if parts == 1:
+        if segments == 1:
             return {"c": channels}
         row, column = [axis.dilation * stride for axis, stride in zip(self.c.axes, dense(shape.met, shape.channels), strict=True)]
         each = shape.channels * shape.width
-        return {"k0": Dim(parts, row, parts * each, 0), "k1": Dim(parts, column, each, 0), "c": channels}
+        return {"k0": Dim(segments, row, segments * each, 0), "k1": Dim(segments, column, each, 0), "c": channels}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from volta_fn.compiler.contractions.correlation import Axis, Correlation
 from volta_fn.targets.cpu.convolution.blocking import TILE, fitting, register_tile
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS
-from volta_fn.targets.cpu.matmul.compute_dtype import Working
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 
 #: Elements that a block has at all points, of x and of the products together, at most.
 _BLOCK = 128 * 1024
@@ -35,21 +35,21 @@ class Scheme(NamedTuple):
     """
 
     points: int
-    places: int
-    parts: int
+    positions: int
+    segments: int
 
     @property
     def taps(self) -> int:
         """Taps of a part."""
-        return self.points - self.places + 1
+        return self.points - self.positions + 1
 
     @property
     def terms(self) -> int:
         """Products of one channel, of a tile with the taps."""
-        return (self.points * self.parts) ** 2
+        return (self.points * self.segments) ** 2
 
 
-def scheme_for(c: Correlation, work: Working) -> Scheme | None:
+def scheme_for(c: Correlation, work: ComputeType) -> Scheme | None:
     """The scheme that takes the least time for a correlation; None if none serves."""
     if len(c.axes) != 2 or any(axis.stride != 1 for axis in c.axes) or c.axes[0].taps != c.axes[1].taps:
         return None
@@ -60,11 +60,11 @@ def scheme_for(c: Correlation, work: Working) -> Scheme | None:
 def _schemes(taps: int) -> list[Scheme]:
     if taps == 2:  # six points would serve for five places, which round twenty times as much and are no faster
         return [Scheme(4, 3, 1)]
-    whole = [Scheme(points, points - taps + 1, 1) for points in (6, 4) if 2 < taps < points]
-    return whole or ([Scheme(6, 3, -(-(taps - 1) // 3))] if 5 < taps <= 10 else [])
+    undivided = [Scheme(points, points - taps + 1, 1) for points in (6, 4) if 2 < taps < points]
+    return undivided or ([Scheme(6, 3, -(-(taps - 1) // 3))] if 5 < taps <= 10 else [])
 
 
-def _fits(c: Correlation, work: Working, scheme: Scheme) -> bool:
+def _fits(c: Correlation, work: ComputeType, scheme: Scheme) -> bool:
     return scheme.terms * c.groups * max(c.channels, 16) * max(c.outputs, 16) * work.itemsize <= _TAPS
 
 
@@ -83,7 +83,7 @@ def time_of(c: Correlation, scheme: Scheme) -> float:
 
 def tiles_of(axis: Axis, scheme: Scheme) -> int:
     """Tiles along an axis: as many for every residue of the places by the dilation."""
-    return -(-axis.positions // (scheme.places * axis.dilation)) * axis.dilation
+    return -(-axis.positions // (scheme.positions * axis.dilation)) * axis.dilation
 
 
 def odd_vectors(elements: int, lanes: int) -> int:
@@ -97,7 +97,7 @@ class Shape:
     """How a correlation is cut up."""
 
     c: Correlation
-    work: Working
+    work: ComputeType
     scheme: Scheme
     #: Images, and tiles along both axes, of a block.
     images: int
@@ -114,14 +114,14 @@ class Shape:
         return self.scheme.points
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """Places of a tile along an axis."""
-        return self.scheme.places
+        return self.scheme.positions
 
     @property
-    def parts(self) -> int:
+    def segments(self) -> int:
         """Parts of the taps, along both axes."""
-        return self.scheme.parts**2
+        return self.scheme.segments**2
 
     @property
     def channels(self) -> int:
@@ -146,13 +146,13 @@ class Shape:
     @property
     def met(self) -> list[int]:
         """Tiles along both axes that a block's tiles meet in x, with any part of the taps."""
-        return [size + (self.scheme.parts - 1) * axis.dilation for size, axis in zip(self.tiles, self.c.axes, strict=True)]
+        return [size + (self.scheme.segments - 1) * axis.dilation for size, axis in zip(self.tiles, self.c.axes, strict=True)]
 
     @property
     def spans(self) -> list[int]:
         """Elements along both axes that a block meets."""
-        more = self.points - self.places
-        return [size * self.places + more * axis.dilation for size, axis in zip(self.met, self.c.axes, strict=True)]
+        more = self.points - self.positions
+        return [size * self.positions + more * axis.dilation for size, axis in zip(self.met, self.c.axes, strict=True)]
 
     @property
     def count(self) -> int:
@@ -162,14 +162,14 @@ class Shape:
     @property
     def rows(self) -> list[tuple[str, int]]:
         """The rows of the products at each point, as names and sizes of indices: all tiles, or by image and along both axes."""
-        if self.parts == 1:
+        if self.segments == 1:
             return [("m", self.count)]
         return [("n", self.images), ("t0", self.tiles[0]), ("t1", self.tiles[1])]
 
     @property
     def tapped(self) -> int:
         """Elements of one group's taps at one point."""
-        return odd_vectors(self.panels * self.parts * self.channels * self.width, self.work.lanes)
+        return odd_vectors(self.panels * self.segments * self.channels * self.width, self.work.lanes)
 
     @property
     def entered(self) -> int:
@@ -189,20 +189,20 @@ class Shape:
         return [self.c.groups, -(-self.c.images // self.images), *tiles]
 
 
-def shape_of(c: Correlation, work: Working, scheme: Scheme) -> Shape:
+def shape_of(c: Correlation, work: ComputeType, scheme: Scheme) -> Shape:
     """Blocks that fit the caches, but are worth reading the taps for."""
     tiles = [tiles_of(axis, scheme) for axis in c.axes]
     vectors = -(-c.outputs // work.lanes)
     channels = -(-c.channels // work.lanes) * work.lanes
     both = scheme.points**2 * (channels + vectors * work.lanes)
     taps, all_tiles = scheme.terms * channels * vectors * work.lanes, c.images * prod(tiles)
-    spread = c.groups == scheme.parts == 1 and taps > _RELOADED and (all_tiles * both + taps) * work.itemsize < SPREAD
-    target = TILE // (2 * scheme.places**2 * channels) if spread else max(_TILES, _BLOCK // both)
+    spread = c.groups == scheme.segments == 1 and taps > _RELOADED and (all_tiles * both + taps) * work.itemsize < SPREAD
+    target = TILE // (2 * scheme.positions**2 * channels) if spread else max(_TILES, _BLOCK // both)
     columns = tiles[1] if spread else _fitting(tiles[1], target, c.axes[1].dilation)
     rows = _fitting(tiles[0], target // columns, c.axes[0].dilation)
     images = 1 if spread else max(1, min(c.images, target // (rows * columns)))
     shape = Shape(c, work, scheme, images, (rows, columns), 1, vectors, spread)
-    register = register_tile(shape.rows, vectors, scheme.parts**2 * c.channels, None)
+    register = register_tile(shape.rows, vectors, scheme.segments**2 * c.channels, None)
     return replace(shape, vectors=register.vectors, panels=-(-vectors // register.vectors))
 
 

@@ -11,16 +11,16 @@ from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, least, plus, repeat, rounded_down, split, step, times, value
 from volta_fn.targets.cpu.convolution.input_tile import strided
 from volta_fn.targets.cpu.convolution.loop_nest import dense
-from volta_fn.targets.cpu.convolution.stages import Arguments, Piece
+from volta_fn.targets.cpu.convolution.stages import Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import store_transposed, store_vector
 from volta_fn.targets.cpu.convolution.winograd_plan import Shape
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, stored_as
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, stored_as
 
 
-class Algebra:
+class VectorAlgebra:
     """Arithmetic of vectors with known factors."""
 
-    def __init__(self, f: Function, work: Working) -> None:
+    def __init__(self, f: Function, work: ComputeType) -> None:
         self.f, self.work = f, work
 
     def plus(self, x: Value, y: Value) -> Value:
@@ -47,20 +47,20 @@ class Algebra:
         return x if factor == 1 else self.f.binary("fmul", x, self.number(factor))
 
 
-def write_taps(f: Function, piece: Piece, shape: Shape, args: Arguments, unit: Index, room: int) -> None:
+def transform_weights(f: Function, builder: CorrelationBuilder, shape: Shape, args: Arguments, unit: Index, room: int) -> None:
     """Transform one part of the taps of one channel and one panel: by point, panel, part and channel."""
-    work, c, parts = shape.work, shape.c, shape.scheme.parts
-    group, panel, row, column, channel = split(f, unit, [c.groups, shape.panels, parts, parts, shape.channels])
-    line = unit if c.groups == 1 else plus(f, unit, times(f, group, -shape.panels * shape.parts * shape.channels))
-    apart = shape.tapped
-    to = args.room(f, room, work.itemsize, plus(f, times(f, group, shape.points**2 * apart), times(f, line, shape.width)))
+    work, c, segments = shape.work, shape.c, shape.scheme.segments
+    group, panel, row, column, channel = split(f, unit, [c.groups, shape.panels, segments, segments, shape.channels])
+    index = unit if c.groups == 1 else plus(f, unit, times(f, group, -shape.panels * shape.segments * shape.channels))
+    point_stride = shape.tapped
+    to = args.room(f, room, work.itemsize, plus(f, times(f, group, shape.points**2 * point_stride), times(f, index, shape.width)))
     first = times(f, panel, shape.width)
     known = f.compare("icmp slt", value(channel), i64(c.channels))
     left = f.select(known, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
-    start = [times(f, part, shape.places) for part in (row, column)]
-    w = piece.at(f, "w", args.w, group, first, channel, *start)
-    a, stored, taps = Algebra(f, work), stored_as(piece.w_dtype), min(shape.scheme.taps, c.axes[0].taps)
-    there = [[_there(f, shape, part, k) for k in range(taps)] for part in (row, column)]
+    start = [times(f, segment, shape.positions) for segment in (row, column)]
+    w = builder.at(f, "w", args.w, group, first, channel, *start)
+    a, stored, taps = VectorAlgebra(f, work), stored_as(builder.w_dtype), min(shape.scheme.taps, c.axes[0].taps)
+    there = [[_there(f, shape, segment, k) for k in range(taps)] for segment in (row, column)]
 
     def vector(v: Index) -> None:
         output = times(f, v, work.lanes)
@@ -72,44 +72,44 @@ def write_taps(f: Function, piece: Piece, shape: Shape, args: Arguments, unit: I
             for inside in (there[0][i], there[1][j]):
                 some = some if inside is None else f.binary("and", some, f.splat(inside, work.lanes))
             at = step(f, here, stored, i * c.w.strides[3] + j * c.w.strides[4])
-            return strided(f, work, piece.w_dtype, at, c.w.strides[1], some)
+            return strided(f, work, builder.w_dtype, at, c.w.strides[1], some)
 
         columns = [of_taps(a, [tap(i, j) for i in range(taps)], shape.points) for j in range(taps)]
         for i in range(shape.points):
             for j, found in enumerate(of_taps(a, [one[i] for one in columns], shape.points)):
-                f.store(found, step(f, to, work.type, plus(f, output, (i * shape.points + j) * apart)), work.itemsize)
+                f.store(found, step(f, to, work.type, plus(f, output, (i * shape.points + j) * point_stride)), work.itemsize)
 
     repeat(f, shape.vectors, vector)
 
 
-def _there(f: Function, shape: Shape, part: Index, tap: int) -> Value | None:
+def _there(f: Function, shape: Shape, segment: Index, tap: int) -> Value | None:
     """Whether a part has a tap: all but the last have as many as tiles have places, and the last has the rest. None: surely."""
     scheme, taps = shape.scheme, shape.c.axes[0].taps
-    if scheme.parts == 1:
+    if scheme.segments == 1:
         return None
-    last = taps - (scheme.parts - 1) * scheme.places
-    if tap < min(last, scheme.places):
+    last = taps - (scheme.segments - 1) * scheme.positions
+    if tap < min(last, scheme.positions):
         return None
-    is_last = f.compare("icmp eq", value(part), i64(scheme.parts - 1))
+    is_last = f.compare("icmp eq", value(segment), i64(scheme.segments - 1))
     if tap < last:
         return is_last
-    return f.binary("xor", is_last, Value("i1", "true")) if tap < scheme.places else Value("i1", "false")
+    return f.binary("xor", is_last, Value("i1", "true")) if tap < scheme.positions else Value("i1", "false")
 
 
 def each_tile(
     f: Function, shape: Shape, sizes: Sequence[int], length: int, body: Callable[[Index, tuple[Index, Index], Index], None]
 ) -> None:
     """`body` of the number of every tile of a block, its first place, and every vector of `length` elements."""
-    lanes, m = shape.work.lanes, shape.places
+    lanes, m = shape.work.lanes, shape.positions
     (rows, columns), (down, along) = sizes, [axis.dilation for axis in shape.c.axes]
 
-    def each(size: int, apart: int, body: Callable[[Index, Index], None]) -> None:
+    def each(size: int, dilation: int, body: Callable[[Index, Index], None]) -> None:
         """The tiles along an axis, and their first places: of every residue one, then the next ones."""
 
         def group(start: Index) -> None:
-            repeat(f, apart, lambda residue: body(plus(f, start, residue), plus(f, times(f, start, m), residue)))
+            repeat(f, dilation, lambda residue: body(plus(f, start, residue), plus(f, times(f, start, m), residue)))
 
-        repeat(f, size, group, 0, apart)
+        repeat(f, size, group, 0, dilation)
 
     def row(i: Index, top: Index) -> None:
         def tile(j: Index, left: Index) -> None:
@@ -121,61 +121,61 @@ def each_tile(
     each(rows, down, row)
 
 
-class Leaving:
+class OutputTransform:
     """The last step of a block: products at points become places, and are stored."""
 
-    def __init__(self, piece: Piece, shape: Shape) -> None:
-        self.piece, self.shape, self.c, self.work = piece, shape, piece.c, piece.work
+    def __init__(self, builder: CorrelationBuilder, shape: Shape) -> None:
+        self.builder, self.shape, self.c, self.work = builder, shape, builder.c, builder.work
         #: Whether places are kept in the task's room, outputs innermost, before they are transposed to the order of y.
         self.transposed = self.c.y.strides[2] != 1
 
-    def write(self, f: Function, products: Value, y: Value, places: list[Index], room: Value) -> None:
+    def write(self, f: Function, products: Value, y: Value, positions: list[Index], room: Value) -> None:
         """Transform the products of one image of a block into its places."""
         shape, work = self.shape, self.work
-        n, m = shape.points, shape.places
-        apart = shape.multiplied
-        a = Algebra(f, work)
+        n, m = shape.points, shape.positions
+        point_stride = shape.multiplied
+        a = VectorAlgebra(f, work)
         strides = dense([size * m for size in shape.tiles], shape.outputs)
 
         def tile(number: Index, first: tuple[Index, Index], output: Index) -> None:
             at = step(f, products, work.type, plus(f, times(f, number, shape.outputs), output))
-            lines = []
+            first_pass = []
             for j in range(n):
-                found = [f.load(work.vector, step(f, at, work.type, (i * n + j) * apart), work.itemsize) for i in range(n)]
-                lines.append(to_outputs(a, found, m))
+                found = [f.load(work.vector, step(f, at, work.type, (i * n + j) * point_stride), work.itemsize) for i in range(n)]
+                first_pass.append(to_outputs(a, found, m))
             for i in range(m):
-                for j, found_value in enumerate(to_outputs(a, [line[i] for line in lines], m)):
+                for j, found_value in enumerate(to_outputs(a, [column_sums[i] for column_sums in first_pass], m)):
                     spot = [plus(f, start, k * axis.dilation) for start, k, axis in zip(first, (i, j), self.c.axes, strict=True)]
                     if self.transposed:
                         inside = plus(f, output, *[times(f, s, stride) for s, stride in zip(spot, strides, strict=True)])
                         f.store(found_value, step(f, room, work.type, inside), work.itemsize)
                     else:
-                        self._store(f, y, places, spot, output, found_value)
+                        self._store(f, y, positions, spot, output, found_value)
 
         each_tile(f, shape, shape.tiles, shape.outputs, tile)
         if self.transposed:
-            self._turn(f, room, strides, y, places)
+            self._transpose_output(f, room, strides, y, positions)
 
-    def _room(self, f: Function, places: list[Index], axis: int) -> Index:
+    def _room(self, f: Function, positions: list[Index], axis: int) -> Index:
         """How many of a block's places there are along an axis."""
-        length = self.shape.tiles[axis] * self.shape.places
-        return least(f, plus(f, self.c.axes[axis].positions, times(f, places[axis], -1)), length)
+        length = self.shape.tiles[axis] * self.shape.positions
+        return least(f, plus(f, self.c.axes[axis].positions, times(f, positions[axis], -1)), length)
 
-    def _store(self, f: Function, y: Value, places: list[Index], spot: list[Index], output: Index, found: Value) -> None:
+    def _store(self, f: Function, y: Value, positions: list[Index], spot: list[Index], output: Index, found: Value) -> None:
         """Store outputs at a place, if there are such."""
         c, lanes = self.c, self.work.lanes
         to = step(
-            f, y, stored_as(self.piece.y_dtype), plus(f, output, *[times(f, s, t) for s, t in zip(spot, c.y.strides[3:], strict=True)])
+            f, y, stored_as(self.builder.y_dtype), plus(f, output, *[times(f, s, t) for s, t in zip(spot, c.y.strides[3:], strict=True)])
         )
         left = None if c.outputs % lanes == 0 and self.shape.outputs == c.outputs else plus(f, c.outputs, times(f, output, -1))
         good: Value | None = None
         for axis in (0, 1):
-            if c.axes[axis].positions % (self.shape.places * c.axes[axis].dilation):
-                there = f.compare("icmp slt", value(spot[axis]), value(self._room(f, places, axis)))
+            if c.axes[axis].positions % (self.shape.positions * c.axes[axis].dilation):
+                there = f.compare("icmp slt", value(spot[axis]), value(self._room(f, positions, axis)))
                 good = there if good is None else f.binary("and", good, there)
 
         def yes() -> list[Value]:
-            store_vector(f, self.work, self.piece.y_dtype, found, to, 1, left)
+            store_vector(f, self.work, self.builder.y_dtype, found, to, 1, left)
             return []
 
         if good is None:
@@ -183,18 +183,18 @@ class Leaving:
         else:
             f.branch(good, yes)
 
-    def _turn(self, f: Function, room: Value, strides: list[int], y: Value, places: list[Index]) -> None:
+    def _transpose_output(self, f: Function, room: Value, strides: list[int], y: Value, positions: list[Index]) -> None:
         """Bring the places of one image of a block, which have outputs innermost, into the result, some outputs at a time."""
-        c, work, dtype = self.c, self.work, self.piece.y_dtype
+        c, work, dtype = self.c, self.work, self.builder.y_dtype
         lanes, stored = work.lanes, stored_as(dtype)
-        sizes, steps = [self._room(f, places, 0), self._room(f, places, 1)], list(c.y.strides[3:])
+        sizes, steps = [self._room(f, positions, 0), self._room(f, positions, 1)], list(c.y.strides[3:])
         if sizes[1] == c.axes[1].positions == steps[0] // steps[1] == strides[0] // strides[1]:  # rows follow one another
             sizes, steps, strides = [1, times(f, sizes[0], c.axes[1].positions)], [0, steps[1]], [0, strides[1]]
 
         def outputs(output: Index) -> None:
             left = None if c.outputs % lanes == 0 else plus(f, c.outputs, times(f, output, -1))
 
-            def line(row: Index) -> None:
+            def one_row(row: Index) -> None:
                 def some(column: Index, remain: Index | None = None) -> None:
                     at = step(f, room, work.type, plus(f, times(f, row, strides[0]), times(f, column, strides[1]), output))
                     offsets = [times(f, i, s) for i, s in zip((output, row, column), (c.y.strides[2], *steps), strict=True)]
@@ -203,12 +203,12 @@ class Leaving:
                 if steps[1] != 1:
                     repeat(f, sizes[1], some)
                     return
-                whole = rounded_down(f, sizes[1], lanes)
-                repeat(f, whole, some, 0, lanes)
-                rest = plus(f, sizes[1], times(f, whole, -1))
-                repeat(f, sizes[1], lambda column: some(column, rest), whole, lanes)
+                full_vectors = rounded_down(f, sizes[1], lanes)
+                repeat(f, full_vectors, some, 0, lanes)
+                rest = plus(f, sizes[1], times(f, full_vectors, -1))
+                repeat(f, sizes[1], lambda column: some(column, rest), full_vectors, lanes)
 
-            repeat(f, sizes[0], line)
+            repeat(f, sizes[0], one_row)
 
         repeat(f, c.outputs, outputs, 0, lanes)
 
@@ -216,7 +216,7 @@ class Leaving:
         """Store adjacent places of adjacent outputs, of which `remain` and `left` are wanted (None: all)."""
         work, c = self.work, self.c
         if c.y.strides[4] != 1:
-            store_vector(f, work, self.piece.y_dtype, f.load(work.vector, at, work.itemsize), to, c.y.strides[2], left)
+            store_vector(f, work, self.builder.y_dtype, f.load(work.vector, at, work.itemsize), to, c.y.strides[2], left)
             return
         rows = [f.load(work.vector, step(f, at, work.type, k * stride), work.itemsize) for k in range(work.lanes)]
-        store_transposed(f, work, self.piece.y_dtype, rows, to, c.y.strides[2], left, remain)
+        store_transposed(f, work, self.builder.y_dtype, rows, to, c.y.strides[2], left, remain)

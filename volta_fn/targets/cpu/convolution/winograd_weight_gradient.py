@@ -18,14 +18,14 @@ from volta_fn.targets.cpu.convolution.blocking import TILE, RegisterTile, diviso
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, least, plus, repeat, split, step, times, value
 from volta_fn.targets.cpu.convolution.input_tile import gather, strided, tile_of
 from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Piece
+from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile, store_transposed, store_vector
 from volta_fn.targets.cpu.convolution.winograd_plan import SPREAD, odd_vectors
-from volta_fn.targets.cpu.convolution.winograd_transforms import Algebra
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, stored_as
+from volta_fn.targets.cpu.convolution.winograd_transforms import VectorAlgebra
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, stored_as
 
 #: Places along an axis.
-_PLACES = 3
+_POSITIONS = 3
 
 #: Terms that are summed one after another, at most: the rounding errors of longer sums are larger.
 _TERMS = 256
@@ -36,14 +36,14 @@ class Tiling:
     """How a correlation is cut up."""
 
     c: Correlation
-    work: Working
+    work: ComputeType
     #: Points along an axis.
     points: int
 
     @property
     def taps(self) -> int:
         """Taps of a tile along an axis."""
-        return self.points - _PLACES + 1
+        return self.points - _POSITIONS + 1
 
     @property
     def tiles(self) -> list[int]:
@@ -103,9 +103,9 @@ class Tiling:
         return self.points**2 * (self.depth * 0.7 * (images + outputs) + images * outputs * (0.2 + self.depth * NANOSECONDS * 1.1))
 
 
-def tiling_of(c: Correlation, work: Working) -> Tiling | None:
+def tiling_of(c: Correlation, work: ComputeType) -> Tiling | None:
     """The best tiling of a correlation; None if this does not serve for it."""
-    if c.groups > 1 or len(c.axes) != 2 or any((axis.positions, axis.stride, axis.dilation) != (_PLACES, 1, 1) for axis in c.axes):
+    if c.groups > 1 or len(c.axes) != 2 or any((axis.positions, axis.stride, axis.dilation) != (_POSITIONS, 1, 1) for axis in c.axes):
         return None
     tilings = [tiling for points in (6, 4) if (tiling := Tiling(c, work, points)).bytes <= SPREAD]
     return min(tilings, key=lambda tiling: tiling.nanoseconds, default=None)
@@ -114,38 +114,38 @@ def tiling_of(c: Correlation, work: Working) -> Tiling | None:
 class WinogradSums:
     """The writer of one correlation's code."""
 
-    def __init__(self, piece: Piece, tiling: Tiling) -> None:
-        self.piece, self.tiling, self.c, self.work = piece, tiling, piece.c, piece.work
+    def __init__(self, builder: CorrelationBuilder, tiling: Tiling) -> None:
+        self.builder, self.tiling, self.c, self.work = builder, tiling, builder.c, builder.work
         #: Where x, w and the products are at the points.
-        self.x_room, self.w_room, self.y_room = (piece.reserve(tiling.points**2 * size, self.work.itemsize) for size in tiling.sizes)
+        self.x_room, self.w_room, self.y_room = (builder.reserve(tiling.points**2 * size, self.work.itemsize) for size in tiling.sizes)
         self.x_tile = tile_of(
-            self.c, self.work, {1: self.c.images, 3: tiling.points, 4: tiling.columns * tiling.taps + _PLACES - 1}, innermost=1
+            self.c, self.work, {1: self.c.images, 3: tiling.points, 4: tiling.columns * tiling.taps + _POSITIONS - 1}, innermost=1
         )
         self.task_room = 0
 
     def write(self) -> None:
         """Add the stages to the piece."""
-        piece, tiling, size = self.piece, self.tiling, self.work.itemsize
+        builder, tiling, size = self.builder, self.tiling, self.work.itemsize
         grid = [self.c.channels, tiling.tiles[0], -(-tiling.tiles[1] // tiling.columns)]
         strips, rows = prod(grid), self.c.channels * tiling.tiles[0]
-        enterers = piece.tasks(strips, self.x_tile.elements)
-        self.task_room = piece.reserve(enterers * self.x_tile.elements, size)
+        enterers = builder.tasks(strips, self.x_tile.elements)
+        self.task_room = builder.reserve(enterers * self.x_tile.elements, size)
         cost = tiling.nanoseconds
 
         def prepare(f: Function, args: Arguments, task: Value) -> None:
-            piece.shared(f, task, rows, piece.tasks(rows, 0), lambda row: self._taps(f, args, row))
+            builder.shared(f, task, rows, builder.tasks(rows, 0), lambda row: self._taps(f, args, row))
 
         def enter(f: Function, args: Arguments, task: Value) -> None:
             room = args.room(f, self.task_room, self.x_tile.elements * size, task)
-            piece.shared(f, task, strips, enterers, lambda strip: self._enter(f, args, room, split(f, strip, grid)))
+            builder.shared(f, task, strips, enterers, lambda strip: self._enter(f, args, room, split(f, strip, grid)))
 
         def finish(f: Function, args: Arguments, task: Value) -> None:
-            piece.shared(f, task, self.c.images, piece.tasks(self.c.images, 0), lambda image: self._leave(f, args, image))
+            builder.shared(f, task, self.c.images, builder.tasks(self.c.images, 0), lambda image: self._leave(f, args, image))
 
-        piece.job("prepare", piece.tasks(rows, 0), cost * 0.15, prepare)
-        piece.job("enter", enterers, cost * 0.15, enter)
-        piece.job("sum", tiling.points**2, cost * 0.6, self._multiply)
-        piece.job("finish", piece.tasks(self.c.images, 0), cost * 0.1, finish)
+        builder.job("prepare", builder.tasks(rows, 0), cost * 0.15, prepare)
+        builder.job("enter", enterers, cost * 0.15, enter)
+        builder.job("sum", tiling.points**2, cost * 0.6, self._multiply)
+        builder.job("finish", builder.tasks(self.c.images, 0), cost * 0.1, finish)
 
     def _taps(self, f: Function, args: Arguments, row: Index) -> None:
         """Transform a row of tiles of one channel's taps: by point, panel and tile."""
@@ -155,21 +155,21 @@ class WinogradSums:
 
         def tile(panel: Index, column: Index) -> None:
             starts = [times(f, tile_row, tiling.taps), times(f, column, tiling.taps)]
-            w = self.piece.at(f, "w", args.w, 0, times(f, panel, tiling.width), channel, *starts)
-            place = times(f, plus(f, times(f, panel, tiling.depth), first, column), tiling.width)
-            to = step(f, args.room(f, self.w_room), work.type, place)
+            w = self.builder.at(f, "w", args.w, 0, times(f, panel, tiling.width), channel, *starts)
+            position = times(f, plus(f, times(f, panel, tiling.depth), first, column), tiling.width)
+            to = step(f, args.room(f, self.w_room), work.type, position)
             for v in range(tiling.register.vectors):
                 start = v * work.lanes
                 left = plus(f, c.outputs, times(f, panel, -tiling.width), -start)
                 self._tile_of_taps(
-                    f, step(f, w, stored_as(self.piece.w_dtype), start * c.w.strides[1]), starts, left, step(f, to, work.type, start)
+                    f, step(f, w, stored_as(self.builder.w_dtype), start * c.w.strides[1]), starts, left, step(f, to, work.type, start)
                 )
 
         repeat(f, tiling.panels, lambda panel: repeat(f, tiling.tiles[1], lambda column: tile(panel, column)))
 
     def _tile_of_taps(self, f: Function, w: Value, starts: list[Index], left: Index, to: Value) -> None:
         """Transform one tile of taps of a vector of outputs, of which `left` are there."""
-        work, c, a = self.work, self.c, Algebra(f, self.work)
+        work, c, a = self.work, self.c, VectorAlgebra(f, self.work)
 
         def tap(offsets: tuple[int, int]) -> Value:
             there = left
@@ -178,16 +178,16 @@ class WinogradSums:
                     known = f.compare("icmp slt", value(plus(f, start, offset)), i64(axis.taps))
                     there = f.select(known, value(there), i64(0))
             mask = between(f, work.lanes, 0, 0, there)
-            place = sum(offset * stride for offset, stride in zip(offsets, c.w.strides[3:], strict=True))
-            return strided(f, work, self.piece.w_dtype, step(f, w, stored_as(self.piece.w_dtype), place), c.w.strides[1], mask)
+            position = sum(offset * stride for offset, stride in zip(offsets, c.w.strides[3:], strict=True))
+            return strided(f, work, self.builder.w_dtype, step(f, w, stored_as(self.builder.w_dtype), position), c.w.strides[1], mask)
 
         taps, points = range(self.tiling.taps), self.tiling.points
         columns = [of_taps(a, [tap((i, j)) for i in taps], points) for j in taps]
-        self._store_points(f, [of_taps(a, list(line), points) for line in zip(*columns, strict=True)], to, self.tiling.sizes[1])
+        self._store_points(f, [of_taps(a, list(column), points) for column in zip(*columns, strict=True)], to, self.tiling.sizes[1])
 
-    def _store_points(self, f: Function, lines: list[list[Value]], to: Value, apart: int) -> None:
-        for point, found in enumerate([found for line in lines for found in line]):
-            f.store(found, step(f, to, self.work.type, point * apart), self.work.itemsize)
+    def _store_points(self, f: Function, points_by_row: list[list[Value]], to: Value, point_stride: int) -> None:
+        for point, found in enumerate([found for column in points_by_row for found in column]):
+            f.store(found, step(f, to, self.work.type, point * point_stride), self.work.itemsize)
 
     def _enter(self, f: Function, args: Arguments, room: Value, at: list[Index]) -> None:
         """Copy and transform the elements that some tiles of a row meet, of one channel and all images: by point and tile.
@@ -199,10 +199,10 @@ class WinogradSums:
         column = least(f, times(f, strip, tiling.columns), tiling.tiles[1] - tiling.columns)
         starts = [plus(f, times(f, tile, tiling.taps), -axis.low) for tile, axis in zip((row, column), c.axes, strict=True)]
         sure = [axis.inside and axis.taps % tiling.taps == 0 for axis in c.axes]
-        gather(f, work, self.piece.x_dtype, c, self.x_tile, self.piece.at(f, "x", args.x, 0, 0, channel), starts, sure, room)
+        gather(f, work, self.builder.x_dtype, c, self.x_tile, self.builder.at(f, "x", args.x, 0, 0, channel), starts, sure, room)
         first = plus(f, times(f, plus(f, times(f, channel, tiling.tiles[0]), row), tiling.tiles[1]), column)
         to = step(f, args.room(f, self.x_room), work.type, times(f, first, tiling.images))
-        a = Algebra(f, work)
+        a = VectorAlgebra(f, work)
 
         def tile(k: Index, image: Index) -> None:
             corner = step(f, room, work.type, plus(f, times(f, k, tiling.taps * self.x_tile.stride(4)), image))
@@ -212,8 +212,8 @@ class WinogradSums:
 
             points = range(tiling.points)
             columns = [of_input(a, [element(i, j) for i in points]) for j in points]
-            lines = [of_input(a, list(line)) for line in zip(*columns, strict=True)]
-            self._store_points(f, lines, step(f, to, work.type, plus(f, times(f, k, tiling.images), image)), tiling.sizes[0])
+            points_by_row = [of_input(a, list(column)) for column in zip(*columns, strict=True)]
+            self._store_points(f, points_by_row, step(f, to, work.type, plus(f, times(f, k, tiling.images), image)), tiling.sizes[0])
 
         repeat(f, tiling.columns, lambda k: repeat(f, c.images, lambda image: tile(k, image), 0, work.lanes))
 
@@ -229,7 +229,7 @@ class WinogradSums:
             "k": Dim(terms, tiling.images, tiling.width, 0),
         }
         nest = Nest(work, work.type, dims, ("part", "panel"), tiling.register.rows, "o", tiling.register.vectors, ("k",))
-        tile = SumTile(nest, self.piece.y_dtype, None)
+        tile = SumTile(nest, self.builder.y_dtype, None)
         rooms = zip((self.x_room, self.w_room, self.y_room), tiling.sizes, strict=True)
         at = Operands(*[args.room(f, room, size * work.itemsize, point) for room, size in rooms])
 
@@ -245,27 +245,27 @@ class WinogradSums:
 
     def _leave(self, f: Function, args: Arguments, image: Index) -> None:
         """Transform the products of one image into its places and store them."""
-        tiling, work, c, dtype = self.tiling, self.work, self.c, self.piece.y_dtype
-        a, points, places = Algebra(f, work), range(tiling.points), range(_PLACES)
-        outputs, apart = tiling.panels * tiling.width, tiling.sizes[2]
+        tiling, work, c, dtype = self.tiling, self.work, self.c, self.builder.y_dtype
+        a, points, positions = VectorAlgebra(f, work), range(tiling.points), range(_POSITIONS)
+        outputs, point_stride = tiling.panels * tiling.width, tiling.sizes[2]
         *_, along, rows, columns = c.y.strides
         products = step(f, args.room(f, self.y_room), work.type, times(f, image, outputs))
 
         def some(output: Index) -> None:
             at = step(f, products, work.type, output)
-            lines = []
+            points_by_row = []
             for j in points:
-                found = [f.load(work.vector, step(f, at, work.type, (i * tiling.points + j) * apart), work.itemsize) for i in points]
-                lines.append(to_outputs(a, found, _PLACES))
-            results = [found for line in zip(*lines, strict=True) for found in to_outputs(a, list(line), _PLACES)]
-            to = self.piece.at(f, "y", args.y, 0, image, output)
+                found = [f.load(work.vector, step(f, at, work.type, (i * tiling.points + j) * point_stride), work.itemsize) for i in points]
+                points_by_row.append(to_outputs(a, found, _POSITIONS))
+            results = [found for column in zip(*points_by_row, strict=True) for found in to_outputs(a, list(column), _POSITIONS)]
+            to = self.builder.at(f, "y", args.y, 0, image, output)
             left = None if c.outputs % work.lanes == 0 else plus(f, c.outputs, times(f, output, -1))
-            if (rows, columns) == (_PLACES, 1) and along != 1:
+            if (rows, columns) == (_POSITIONS, 1) and along != 1:
                 store_transposed(f, work, dtype, results, to, along, left)
                 return
-            for i in places:
-                for j in places:
-                    place = step(f, to, stored_as(dtype), i * rows + j * columns)
-                    store_vector(f, work, dtype, results[i * _PLACES + j], place, along, left)
+            for i in positions:
+                for j in positions:
+                    position = step(f, to, stored_as(dtype), i * rows + j * columns)
+                    store_vector(f, work, dtype, results[i * _POSITIONS + j], position, along, left)
 
         repeat(f, c.outputs, some, 0, work.lanes)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.routine import Phase, Routine
+from volta_fn.targets.cpu.routine import Launch, Routine
 
 #: Bytes that a task of moving memory should touch.
 TASK_BYTES = 1 << 17
@@ -22,7 +22,7 @@ class RoutineWriter:
         self.module = Module()
         self._name = name
         self._buffers = buffers
-        self._phases: list[Phase] = []
+        self._phases: list[Launch] = []
 
     def phase(self, tasks: int, cost: float, body: Body, suffix: str = "") -> None:
         """Add an entry point."""
@@ -38,7 +38,7 @@ class RoutineWriter:
 
         f.loop(begin, end, 1, [], iteration)
         f.finish()
-        self._phases.append(Phase(symbol, tasks, cost))
+        self._phases.append(Launch(symbol, tasks, cost))
 
     def routine(self, workspace: int = 0) -> Routine:
         """The routine. `buffers` includes the workspace, if it has some."""

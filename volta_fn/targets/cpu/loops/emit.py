@@ -13,7 +13,7 @@ from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.targets.cpu.loops.schedule import Grid, LoopSchedule
 from volta_fn.targets.cpu.loops.tiles import TransposeTiles
-from volta_fn.targets.cpu.routine import Phase
+from volta_fn.targets.cpu.routine import Launch
 
 BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
 
@@ -22,7 +22,7 @@ BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
 Body = Callable[[Value, Value, Value], None]
 
 
-def write(nest: LoopNest, schedule: LoopSchedule) -> Phase:
+def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     """The phase of a kernel whose rows are independent tasks."""
     facts = schedule.facts
     nest = nest._replace(facts=facts, streams=facts.streams(schedule.axis))
@@ -35,7 +35,7 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Phase:
         body = _by_columns(schedule, root)
     over_tasks(nest.f, schedule.cut, body)
     nest.f.finish()
-    return Phase(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * facts.size(range(len(facts.kernel.sizes))))
+    return Launch(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * facts.size(range(len(facts.kernel.sizes))))
 
 
 def entry(module: Module, symbol: str) -> Function:

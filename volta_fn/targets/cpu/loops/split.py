@@ -23,7 +23,7 @@ from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, 
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorAxis, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment
 from volta_fn.targets.cpu.loops.schedule import GRAIN, Grid, LoopSchedule, grid, schedule_of
-from volta_fn.targets.cpu.routine import Phase, Routine
+from volta_fn.targets.cpu.routine import Launch, Routine
 from volta_fn.targets.cpu.scalars import load, store
 
 #: Fewer tasks than this, and rows are cut.
@@ -84,8 +84,8 @@ class Split:
     def routine(self) -> Routine:
         """Both phases."""
         module = Module()
-        phases = (self.first(module), self.second(module))
-        return Routine(str(module), phases, self.workspace)
+        launches = (self.first(module), self.second(module))
+        return Routine(str(module), launches, self.workspace)
 
     def memory(self, f: Function) -> Value:
         """The workspace."""
@@ -93,7 +93,7 @@ class Split:
 
     # chunks
 
-    def first(self, module: Module) -> Phase:
+    def first(self, module: Module) -> Launch:
         """Reduce the chunks."""
         schedule, f = self.schedule, entry(module, "chunks")
         here = replace(schedule.passes[0], row_stores=[], keeps=[])
@@ -125,7 +125,7 @@ class Split:
         over_tasks(f, self.cut, body)
         f.finish()
         iterations = self.facts.size(range(len(self.facts.kernel.sizes)))
-        return Phase(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
+        return Launch(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
 
     def columns(self, code: RowCode, root: VectorScope) -> None:
         """A chunk of all rows, which are the lanes."""
@@ -197,7 +197,7 @@ class Split:
 
     # rows
 
-    def second(self, module: Module) -> Phase:
+    def second(self, module: Module) -> Launch:
         """Combine what the chunks gave."""
         f = entry(module, "rows")
         kernel, numbers = self.combining()

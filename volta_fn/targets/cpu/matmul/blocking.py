@@ -8,15 +8,15 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from volta_fn.targets.cpu.matmul.compute_dtype import Working
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 from volta_fn.targets.cpu.matmul.micro_kernel import tile_shapes
 
 _DEPTH = 256  # k in a block: a panel of A, and what passes of B meanwhile, should fit into the level-1 cache
-_WHOLE_DEPTH = 384  # so many k are not cut into blocks
+_UNBLOCKED_DEPTH = 384  # so many k are not cut into blocks
 _BLOCK_BYTES = 600 << 10  # of B that a task goes over again and again: most of a level-2 cache
 _STACK_BYTES = 60 << 10  # that packed blocks may take on the stack
 _TASK_STEPS = 10_000  # multiplications of vectors, some 2 µs, are too few for a task
-_PART_STEPS = 40_000  # and these for a part of long sums, which have to be added
+_SPLIT_STEPS = 40_000  # and these for a part of long sums, which have to be added
 _TASKS = 16  # are enough for any thread to have its share,
 _MOST_TASKS = 64  # and so many for threads to be done at the same time though some are slower,
 _PANELS = 4  # of rows in each, at least, as it reads a block of B for them
@@ -32,10 +32,10 @@ class Packing(enum.Enum):
 
     NONE = 0
     TASK = 1
-    WHOLE = 2
+    AHEAD = 2
 
 
-class Schedule(NamedTuple):
+class Blocking(NamedTuple):
     """The cuts. Panels are rows of tiles (of A) or columns of tiles (of B)."""
 
     batch: int
@@ -53,7 +53,7 @@ class Schedule(NamedTuple):
     depth: int
     blocks: int
     splits: int
-    part: int
+    split_blocks: int
     #: Tasks above one another, and beside one another.
     row_tasks: int
     column_tasks: int
@@ -93,13 +93,18 @@ class Schedule(NamedTuple):
         return (self.block_elements + rows) * itemsize <= _STACK_BYTES
 
 
-def schedule(
-    work: Working, sizes: tuple[int, int, int, int], lhs: tuple[int, int] | None, rhs: tuple[int, int] | None, *, lines: bool = False
-) -> Schedule:
+def choose_blocking(
+    work: ComputeType,
+    sizes: tuple[int, int, int, int],
+    lhs: tuple[int, int] | None,
+    rhs: tuple[int, int] | None,
+    *,
+    transposed: bool = False,
+) -> Blocking:
     """The cuts for ``(batch, m, n, k)``.
 
-    `lhs` and `rhs` are the strides (of m or n, and of k) of operands that can be read where they lie. `lines` says that A has the numbers
-    of several rows, for one k, beside each other.
+    `lhs` and `rhs` are the strides (of m or n, and of k) of operands that can be read in place. `transposed` says that A is contiguous
+    along m, not along k.
     """
     batch, m, n, k = sizes
     rows, vectors = _tile(work, m, n)
@@ -107,34 +112,34 @@ def schedule(
     width = vectors * work.lanes
     column_panels = max(1, -(-n // width))
     depth, blocks = _depth(k)
-    splits, part = _splits(batch * row_panels * column_panels, rows * vectors * depth, blocks)
+    splits, split_blocks = _splits(batch * row_panels * column_panels, rows * vectors * depth, blocks)
     panels = row_panels, column_panels
-    group = max(1, min(_GROUP, _GROUP_BYTES // max(1, (rows + 3) * depth * work.itemsize))) if lines else 1
+    group = max(1, min(_GROUP, _GROUP_BYTES // max(1, (rows + 3) * depth * work.itemsize))) if transposed else 1
     packed = not _near(work, rhs, row_panels)
-    row_tasks, column_tasks = _tasks(work, batch * splits, panels, (rows, vectors), depth, part, packed=packed)
-    pack_rows = _pack_rows(work, lhs, panels, rows, group, lines=lines)
-    pack_columns = Packing.NONE if not packed else Packing.TASK if row_tasks == 1 else Packing.WHOLE
-    return Schedule(
-        batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, part,
+    row_tasks, column_tasks = _tasks(work, batch * splits, panels, (rows, vectors), depth, split_blocks, packed=packed)
+    pack_rows = _pack_rows(work, lhs, panels, rows, group, transposed=transposed)
+    pack_columns = Packing.NONE if not packed else Packing.TASK if row_tasks == 1 else Packing.AHEAD
+    return Blocking(
+        batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, split_blocks,
         row_tasks, column_tasks, pack_rows, pack_columns, group,
     )  # fmt: skip
 
 
-def unpacked(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Schedule:
+def unpacked_blocking(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Blocking:
     """A schedule for those who cut up the product themselves, but for the parts of its sums."""
     none = Packing.NONE
-    return Schedule(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, -(-n // width), none, none, 1)
+    return Blocking(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, -(-n // width), none, none, 1)
 
 
-def _tile(work: Working, m: int, n: int) -> tuple[int, int]:
+def _tile(work: ComputeType, m: int, n: int) -> tuple[int, int]:
     """The rows and vectors of tiles that go over the whole in the least time."""
     vectors = max(1, -(-n // work.lanes))
 
     def cycles(shape: tuple[int, int]) -> float:
         wide, rows = shape
         total = 0.0
-        for across in _pieces(vectors, wide):
-            for down in _pieces(max(m, 1), rows, even=True):
+        for across in _chunks(vectors, wide):
+            for down in _chunks(max(m, 1), rows, even=True):
                 total += max(4.0, down * across / 2, (down + across) / 2) + 0.1 * across
         return total
 
@@ -142,7 +147,7 @@ def _tile(work: Working, m: int, n: int) -> tuple[int, int]:
     return rows, min(wide, vectors)
 
 
-def _pieces(total: int, size: int, *, even: bool = False) -> list[int]:
+def _chunks(total: int, size: int, *, even: bool = False) -> list[int]:
     """A total in pieces of at most `size`; `even` ones differ by no more than one."""
     count = -(-total // size)
     if even:
@@ -152,7 +157,7 @@ def _pieces(total: int, size: int, *, even: bool = False) -> list[int]:
 
 def _depth(k: int) -> tuple[int, int]:
     """The k of a block, and how many blocks there are."""
-    if k <= _WHOLE_DEPTH:
+    if k <= _UNBLOCKED_DEPTH:
         return k, 1
     blocks = -(-k // _DEPTH)
     depth = -(-k // blocks)
@@ -165,13 +170,13 @@ def _splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
     if blocks < 4 or tiles > 4 * blocks:
         return 1, blocks
     most = _TASKS if tiles <= 2 * blocks else _TASKS // 2  # tiles make tasks, too, and parts have to be added
-    splits = max(1, min(blocks, most, tiles * blocks * steps // _PART_STEPS))
-    part = -(-blocks // splits)
-    return -(-blocks // part), part
+    splits = max(1, min(blocks, most, tiles * blocks * steps // _SPLIT_STEPS))
+    split_blocks = -(-blocks // splits)
+    return -(-blocks // split_blocks), split_blocks
 
 
 def _tasks(
-    work: Working, stack: int, panels: tuple[int, int], shape: tuple[int, int], depth: int, part: int, *, packed: bool
+    work: ComputeType, stack: int, panels: tuple[int, int], shape: tuple[int, int], depth: int, split_blocks: int, *, packed: bool
 ) -> tuple[int, int]:
     """How many tasks there are above one another, and beside one another."""
     row_panels, column_panels = panels
@@ -179,7 +184,7 @@ def _tasks(
     panel = max(depth, 1) * vectors * work.lanes * work.itemsize
     few = row_panels <= _FEW or row_panels * rows * max(depth, 1) * work.itemsize <= _NEAR_BYTES
     columns = max(1, min(column_panels, (_STACK_BYTES if packed and few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
-    tile = max(1, rows * vectors * depth * part)
+    tile = max(1, rows * vectors * depth * split_blocks)
     steps = stack * row_panels * column_panels * tile
     if few:
         columns = max(1, min(columns, -(-max(_TASK_STEPS, -(-steps // _TASKS)) // (tile * row_panels))))
@@ -190,7 +195,9 @@ def _tasks(
     return max(1, min(row_panels, enough), min(row_panels // _PANELS, most)), column_tasks
 
 
-def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, group: int, *, lines: bool) -> Packing:
+def _pack_rows(
+    work: ComputeType, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, group: int, *, transposed: bool
+) -> Packing:
     """Whether A is better copied: where its lines fall upon one another in the cache, or are far apart, and are read often."""
     if strides is None:
         return Packing.TASK
@@ -199,12 +206,12 @@ def _pack_rows(work: Working, strides: tuple[int, int] | None, panels: tuple[int
         return Packing.NONE if rows <= 6 or outer % _SET else Packing.TASK
     if panels[1] == 1 or inner < 512:
         return Packing.NONE
-    return Packing.WHOLE if lines and group < 4 and inner >= 1024 and panels[0] > 4 else Packing.TASK
+    return Packing.AHEAD if transposed and group < 4 and inner >= 1024 and panels[0] > 4 else Packing.TASK
 
 
-def _near(work: Working, strides: tuple[int, int] | None, row_panels: int) -> bool:
+def _near(work: ComputeType, strides: tuple[int, int] | None, row_panels: int) -> bool:
     """Whether B can be read where it lies: columns side by side, and lines either near each other or not read often."""
     if strides is None or strides[0] > 1:
         return False
-    line = strides[1] * work.itemsize
-    return row_panels <= 2 or (line <= 512 and line % 64 == 0) or (row_panels <= 4 and line % _SET != 0)
+    row_bytes = strides[1] * work.itemsize
+    return row_panels <= 2 or (row_bytes <= 512 and row_bytes % 64 == 0) or (row_panels <= 4 and row_bytes % _SET != 0)

@@ -10,16 +10,16 @@ from volta_fn.compiler.ir.kernel import Apply, Kernel
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
-from volta_fn.targets.cpu.matmul.blocking import schedule
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, readable, working
+from volta_fn.targets.cpu.matmul.blocking import choose_blocking
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.matmul.dot_products import dots
 from volta_fn.targets.cpu.matmul.dot_products import suits as few_rows
-from volta_fn.targets.cpu.matmul.epilogues import Placed, Store
-from volta_fn.targets.cpu.matmul.fused_epilogue import Fused
+from volta_fn.targets.cpu.matmul.epilogues import StoreStrided, StoreSums
+from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue
 from volta_fn.targets.cpu.matmul.gemm import Gemm
+from volta_fn.targets.cpu.matmul.gemv import gemv
 from volta_fn.targets.cpu.matmul.gemv import suits as one_row
-from volta_fn.targets.cpu.matmul.gemv import sweep
-from volta_fn.targets.cpu.matmul.operands import Strided
+from volta_fn.targets.cpu.matmul.operands import StridedOperand
 from volta_fn.targets.cpu.routine import Routine
 
 
@@ -27,21 +27,21 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
     """The routine for operands of these avals; None for dtypes that are not written here (complex)."""
     lhs, rhs = avals
     dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))
-    work = working(dtype)
+    work = compute_type(dtype)
     if work is None or not all(readable(d) for d in (lhs.dtype, rhs.dtype, dtype)):
         return None
     problem = problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype))
     if few_rows(problem):
-        return dots(work, problem, Store(work, dtype, (problem.m, problem.n), 2), 3, "product")
+        return dots(work, problem, StoreSums(work, dtype, (problem.m, problem.n), 2), 3, "product")
     operands = 0, 1
     if problem.n == 1:  # a matrix times a column is a row times its transpose, and lies in memory alike
         problem, operands = problem.swapped(), (1, 0)
-    store = Store(work, dtype, (problem.m, problem.n), 2)
+    store = StoreSums(work, dtype, (problem.m, problem.n), 2)
     if one_row(problem):
-        return sweep(work, problem, store, operands, "product")
-    left, right = Strided(work, problem.lhs, operands[0]), Strided(work, problem.rhs, operands[1])
+        return gemv(work, problem, store, operands, "product")
+    left, right = StridedOperand(work, problem.lhs, operands[0]), StridedOperand(work, problem.rhs, operands[1])
     sizes = problem.batch, problem.m, problem.n, problem.k
-    plan = schedule(work, sizes, left.in_place(), right.in_place(), lines=left.chunk is not None)
+    plan = choose_blocking(work, sizes, left.in_place(), right.in_place(), transposed=left.chunk is not None)
     return Gemm(work, plan, left, right, store, 3, "product").routine()
 
 
@@ -53,10 +53,10 @@ def contracts(kernel: Kernel) -> bool:
     problem = found.problem()
     dtypes = {problem.lhs.dtype, problem.rhs.dtype, problem.dtype}
     same_kind = len({d.kind for d in dtypes} - {"V"}) == 1
-    return working(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_walks, problem[:2]))
+    return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_is_packable, problem[:2]))
 
 
-def _walks(operand: Operand) -> bool:
+def _is_packable(operand: Operand) -> bool:
     steps = (*operand.stack.strides, *operand.outer.strides, *operand.inner.strides)
     along = operand.inner.stride == 1 or (operand.outer.stride == 1 and operand.inner.stride is not None)
     return along and min(steps, default=0) >= 0
@@ -69,15 +69,15 @@ def contraction(kernel: Kernel) -> Routine | None:
         return None
     found = _oriented(found)
     problem = found.problem()
-    work = working(problem.dtype)
+    work = compute_type(problem.dtype)
     assert work is not None
     buffers = len(kernel.inputs) + len(kernel.stores)
-    epilogue = _placed(work, found) or Fused(work, found)
+    epilogue = _strided_epilogue(work, found) or FusedEpilogue(work, found)
     if few_rows(problem):
         return dots(work, problem, epilogue, buffers, "product", (found.lhs.input, found.rhs.input))
-    left, right = Strided(work, problem.lhs, found.lhs.input), Strided(work, problem.rhs, found.rhs.input)
+    left, right = StridedOperand(work, problem.lhs, found.lhs.input), StridedOperand(work, problem.rhs, found.rhs.input)
     sizes = problem.batch, problem.m, problem.n, problem.k
-    plan = schedule(work, sizes, left.in_place(), right.in_place(), lines=left.chunk is not None)
+    plan = choose_blocking(work, sizes, left.in_place(), right.in_place(), transposed=left.chunk is not None)
     return Gemm(work, plan, left, right, epilogue, buffers, "product").routine()
 
 
@@ -88,16 +88,16 @@ def _oriented(found: Contraction) -> Contraction:
     return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
 
 
-def _placed(work: Working, found: Contraction) -> Placed | None:
+def _strided_epilogue(work: ComputeType, found: Contraction) -> StoreStrided | None:
     """The epilogue that puts the sums where they belong, if that is all there is to do, and rows stay rows."""
     kernel = found.kernel
     value = kernel.nodes[kernel.stores[0].value]
     total = value.operands[0] if isinstance(value, Apply) and value.op == "convert_element_type" else kernel.stores[0].value
     if len(kernel.stores) > 1 or total != found.total or not readable(value.dtype):
         return None
-    place = row_major(kernel.stores[0].index, kernel.stores[0].shape)
-    steps = dict(place.terms)
+    index = row_major(kernel.stores[0].index, kernel.stores[0].shape)
+    steps = dict(index.terms)
     walks = [merged([kernel.sizes[a] for a in axes], [[steps[a] for a in axes]])[0] for axes in (found.batch, found.rows, found.columns)]
-    if walks[2].stride != 1 or place.offset:
+    if walks[2].stride != 1 or index.offset:
         return None
-    return Placed(work, value.dtype, walks[0], walks[1], found.size(found.columns), len(kernel.inputs))
+    return StoreStrided(work, value.dtype, walks[0], walks[1], found.size(found.columns), len(kernel.inputs))

@@ -20,7 +20,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = {np.dtype(np.float16): "half", np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
-class Working(NamedTuple):
+class ComputeType(NamedTuple):
     """The type in which sums are kept, the bytes of one, and how many fill a vector register."""
 
     type: str
@@ -50,16 +50,16 @@ class Working(NamedTuple):
         return self.add(f, total, f.binary("and" if self.boolean else "mul", x, y))
 
 
-def working(dtype: np.dtype) -> Working | None:
+def compute_type(dtype: np.dtype) -> ComputeType | None:
     """What products with results of a dtype work in; None where they are not written here (complex)."""
     if dtype.kind in "iu":
         itemsize = max(4, dtype.itemsize)
-        return Working(f"i{itemsize * 8}", itemsize, host().lanes(itemsize))
+        return ComputeType(f"i{itemsize * 8}", itemsize, host().lanes(itemsize))
     if dtype == np.bool_:
-        return Working("i32", 4, host().lanes(4), boolean=True)
+        return ComputeType("i32", 4, host().lanes(4), boolean=True)
     if dtype == np.float64:
-        return Working("double", 8, host().lanes(8))
-    return Working("float", 4, host().lanes(4)) if dtype == np.float32 or _half(dtype) else None
+        return ComputeType("double", 8, host().lanes(8))
+    return ComputeType("float", 4, host().lanes(4)) if dtype == np.float32 or _half(dtype) else None
 
 
 def readable(dtype: np.dtype) -> bool:
@@ -74,12 +74,12 @@ def stored_as(dtype: np.dtype) -> str:
     return _FLOATS.get(dtype, f"i{dtype.itemsize * 8}")
 
 
-def is_itself(work: Working, dtype: np.dtype) -> bool:
+def is_itself(work: ComputeType, dtype: np.dtype) -> bool:
     """Whether numbers of a dtype are in memory what they are in registers."""
     return stored_as(dtype) == work.type and dtype != np.bool_
 
 
-def read(f: Function, work: Working, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
+def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
     """`lanes` adjacent numbers in the working type; those that the mask leaves out are zero, and not touched."""
     found = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)
     type_ = vector_of(work.type, lanes)
@@ -94,7 +94,7 @@ def read(f: Function, work: Working, dtype: np.dtype, pointer: Value, lanes: int
     return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), found, type_)
 
 
-def write(f: Function, work: Working, dtype: np.dtype, value: Value, lanes: int, pointer: Value, mask: Value | None = None) -> None:
+def write(f: Function, work: ComputeType, dtype: np.dtype, value: Value, lanes: int, pointer: Value, mask: Value | None = None) -> None:
     """Round or cut numbers of the working type to a dtype and store them; those that the mask leaves out are not touched."""
     type_ = vector_of(stored_as(dtype), lanes)
     if dtype == _BFLOAT16:
@@ -113,7 +113,7 @@ def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mas
     return f.load(vector, pointer, itemsize) if mask is None else masked_load(f, vector, pointer, itemsize, mask)
 
 
-def put(f: Function, work: Working, value: Value, pointer: Value, room: int) -> None:
+def put(f: Function, work: ComputeType, value: Value, pointer: Value, room: int) -> None:
     """Store a register full of the working type, or of its lanes as many as there is room for."""
     mask = first_lanes(room, work.lanes)
     if mask is None:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions.matmul_problem import Operand, Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Schedule, unpacked
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, lanes_below, read
-from volta_fn.targets.cpu.matmul.epilogues import Epilogue, Partial, combine
+from volta_fn.targets.cpu.matmul.blocking import Blocking, unpacked_blocking
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, lanes_below, read
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
 from volta_fn.targets.cpu.matmul.micro_kernel import Tile
 from volta_fn.targets.cpu.matmul.pack_kernels import shuffled
-from volta_fn.targets.cpu.matmul.task_loops import each, origin, walked, when
-from volta_fn.targets.cpu.routine import Phase, Routine
+from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin, when
+from volta_fn.targets.cpu.routine import Launch, Routine
 
 _FEW = 8  # rows, at most, of the operand that has fewer
 _SHORT = 48  # terms, below which adding up lanes takes too long
@@ -31,35 +31,35 @@ def suits(problem: Problem) -> bool:
     return lhs == rhs == 1 and min(problem.m, problem.n) <= _FEW and problem.k >= _SHORT and problem.batch * problem.m * problem.n > 0
 
 
-class _Cut(NamedTuple):
+class _TileSize(NamedTuple):
     """A tile of the result: rows of A and of B."""
 
     left: int
     right: int
 
 
-def dots(work: Working, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int] = (0, 1)) -> Routine:
+def dots(work: ComputeType, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int] = (0, 1)) -> Routine:
     """The routine of such a product; `operands` are the numbers of their buffers."""
     return _Dots(work, problem, epilogue, buffers, name, operands).routine()
 
 
 class _Dots:
-    def __init__(self, work: Working, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int]) -> None:
+    def __init__(self, work: ComputeType, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int]) -> None:
         self.operands = operands
         self.work, self.problem, self.epilogue, self.buffers, self.name = work, problem, epilogue, buffers, name
         self.module = Module()
         m, n, k = problem.m, problem.n, problem.k
         few = min(m, n)
         many = max(1, min(max(m, n), _FEW, _SUMS // few))
-        self.full = _Cut(few, many) if m <= n else _Cut(many, few)
+        self.full = _TileSize(few, many) if m <= n else _TileSize(many, few)
         self.groups = -(-max(m, n) // many)
         steps = few * many * -(-k // work.lanes)
         splits = -(-k // _LONG) if problem.batch * self.groups < 16 else 1
-        self.part = -(-k // splits)
-        self.part += -self.part % 64 if splits > 1 else 0
-        self.plan: Schedule = unpacked(problem.batch, m, n, k, splits=-(-k // self.part), width=work.lanes)
+        self.split_depth = -(-k // splits)
+        self.split_depth += -self.split_depth % 64 if splits > 1 else 0
+        self.plan: Blocking = unpacked_blocking(problem.batch, m, n, k, splits=-(-k // self.split_depth), width=work.lanes)
         self.each = max(1, min(self.groups, _TASK_STEPS // max(1, steps // self.plan.splits)))
-        self.partial = Partial(buffers, 0, self.plan)
+        self.partial = PartialSums(buffers, 0, self.plan)
 
     def routine(self) -> Routine:
         """The whole."""
@@ -67,14 +67,14 @@ class _Dots:
         tasks = problem.batch * plan.splits * -(-self.groups // self.each)
         vectors = problem.batch * problem.m * problem.n * -(-problem.k // self.work.lanes)
         self._write(-(-self.groups // self.each))
-        phases = [Phase(self.name, tasks, vectors * _STEP)]
+        launches = [Launch(self.name, tasks, vectors * _STEP)]
         if plan.splits == 1:
-            return Routine(str(self.module), tuple(phases))
-        phases.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
+            return Routine(str(self.module), tuple(launches))
+        launches.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
         size = plan.splits * problem.batch * problem.m * problem.n * self.work.itemsize
-        return Routine(str(self.module), tuple(phases), size)
+        return Routine(str(self.module), tuple(launches), size)
 
-    def _write(self, pieces: int) -> None:
+    def _write(self, chunks: int) -> None:
         plan = self.plan
         f = Function(self.module, self.name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
         buffers, begin, end = f.parameters
@@ -83,18 +83,18 @@ class _Dots:
         rest = largest % size
 
         def task(number: Value) -> None:
-            piece, number = f.binary("urem", number, i64(pieces)), f.binary("udiv", number, i64(pieces))
+            chunk, number = f.binary("urem", number, i64(chunks)), f.binary("udiv", number, i64(chunks))
             split, batch = f.binary("urem", number, i64(plan.splits)), f.binary("udiv", number, i64(plan.splits))
-            first = f.binary("mul", piece, i64(self.each))
+            first = f.binary("mul", chunk, i64(self.each))
             last = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", first, i64(self.each)), i64(self.groups))
-            inner = f.binary("mul", split, i64(self.part))
-            depth = f.intrinsic("llvm.smin.i64", "i64", i64(self.part), f.binary("sub", i64(self.problem.k), inner))
+            inner = f.binary("mul", split, i64(self.split_depth))
+            depth = f.intrinsic("llvm.smin.i64", "i64", i64(self.split_depth), f.binary("sub", i64(self.problem.k), inner))
 
             def group(index: Value) -> None:
                 values = (buffers, batch, split, f.binary("mul", index, i64(size)), inner, depth)
-                whole = f.compare("icmp slt", index, i64(self.groups - 1))
+                unmasked = f.compare("icmp slt", index, i64(self.groups - 1))
                 if rest:
-                    when(f, whole, lambda: f.run(self._tile(size), *values), lambda: f.run(self._tile(rest), *values))
+                    when(f, unmasked, lambda: f.run(self._tile(size), *values), lambda: f.run(self._tile(rest), *values))
                 else:
                     f.run(self._tile(size), *values)
 
@@ -107,18 +107,18 @@ class _Dots:
         """The function that does a tile which has so many rows of the operand with more of them, and all of the other."""
         name = f"{self.name}_tile{many}"
         by_columns = self.problem.m <= self.problem.n
-        cut = _Cut(self.full.left, many) if by_columns else _Cut(many, self.full.right)
+        size = _TileSize(self.full.left, many) if by_columns else _TileSize(many, self.full.right)
 
         def write() -> None:
             parameters = [Value("ptr", "%buffers"), *(Value("i64", f"%{x}") for x in ("batch", "split", "start", "inner", "depth"))]
             f = Function(self.module, name, parameters, "internal void")
             buffers, batch, split, start, inner, depth = f.parameters
             row, column = (i64(0), start) if by_columns else (start, i64(0))
-            left = self._rows(f, self.problem.lhs, buffers, self.operands[0], batch, row, cut.left, inner)
-            right = self._rows(f, self.problem.rhs, buffers, self.operands[1], batch, column, cut.right, inner)
+            left = self._rows(f, self.problem.lhs, buffers, self.operands[0], batch, row, size.left, inner)
+            right = self._rows(f, self.problem.rhs, buffers, self.operands[1], batch, column, size.right, inner)
             sums = self._sums(f, left, right, depth)
-            lines = [self._line(f, sums[i * cut.right : (i + 1) * cut.right]) for i in range(cut.left)]
-            tile = Tile(self.work, buffers, batch, row, column, lines, cut.right)
+            rows = [self._as_vectors(f, sums[i * size.right : (i + 1) * size.right]) for i in range(size.left)]
+            tile = Tile(self.work, buffers, batch, row, column, rows, size.right)
             if self.plan.splits > 1:
                 self.partial.store(f, tile, split)
             else:
@@ -135,7 +135,7 @@ class _Dots:
         element = f"[{operand.dtype.itemsize} x i8]"
         array = f.load("ptr", f.at(buffers, "ptr", i64(number)), 8)
         start = f.at(f.at(array, element, origin(f, operand, batch)), element, inner)
-        return [f.at(start, element, walked(f, operand.outer, f.binary("add", first, i64(i)))) for i in range(count)]
+        return [f.at(start, element, offset_of(f, operand.outer, f.binary("add", first, i64(i)))) for i in range(count)]
 
     def _sums(self, f: Function, left: list[Value], right: list[Value], depth: Value) -> list[Value]:
         """The dot products of each row of `left` with each of `right`."""
@@ -146,32 +146,32 @@ class _Dots:
         def at(row: Value, size: int, k: Value, further: int) -> Value:
             return f.at(f.at(row, f"[{size} x i8]", k), f"[{size} x i8]", i64(further * work.lanes))
 
-        def turn(k: Value, totals: list[Value], copy: int, mask: Value | None) -> None:
+        def iteration(k: Value, totals: list[Value], copy: int, mask: Value | None) -> None:
             x = [read(f, work, lhs, at(row, lhs.itemsize, k, copy), work.lanes, mask) for row in left]
             y = [read(f, work, rhs, at(row, rhs.itemsize, k, copy), work.lanes, mask) for row in right]
             for i, a in enumerate(x):
                 for j, b in enumerate(y):
-                    place = copy * tiles + i * len(right) + j
-                    totals[place] = work.multiply_add(f, a, b, totals[place])
+                    index = copy * tiles + i * len(right) + j
+                    totals[index] = work.multiply_add(f, a, b, totals[index])
 
-        def whole(k: Value, carried: list[Value]) -> list[Value]:
+        def unmasked(k: Value, carried: list[Value]) -> list[Value]:
             totals = list(carried)
             for copy in range(copies):
-                turn(k, totals, copy, None)
+                iteration(k, totals, copy, None)
             return totals
 
         def masked(k: Value, carried: list[Value]) -> list[Value]:
             totals = list(carried)
-            turn(k, totals, 0, lanes_below(f, f.binary("sub", depth, k), work.lanes))
+            iteration(k, totals, 0, lanes_below(f, f.binary("sub", depth, k), work.lanes))
             return totals
 
         step = copies * work.lanes
         end = f.binary("and", depth, i64(-step))
-        totals = f.loop(i64(0), end, step, [work.zero()] * (tiles * copies), whole)
+        totals = f.loop(i64(0), end, step, [work.zero()] * (tiles * copies), unmasked)
         totals = f.loop(end, depth, work.lanes, totals, masked)
         for copy in range(1, copies):
-            for place in range(tiles):
-                totals[place] = work.add(f, totals[place], totals[copy * tiles + place])
+            for index in range(tiles):
+                totals[index] = work.add(f, totals[index], totals[copy * tiles + index])
         return [self._across(f, x) for x in totals[:tiles]]
 
     def _across(self, f: Function, x: Value) -> Value:
@@ -185,12 +185,12 @@ class _Dots:
             x = self.work.add(f, *halves)
         return x
 
-    def _line(self, f: Function, numbers: list[Value]) -> list[Value]:
+    def _as_vectors(self, f: Function, numbers: list[Value]) -> list[Value]:
         """Numbers as lanes of vectors, zeros after the last one."""
-        lanes, line = self.work.lanes, []
+        lanes, vectors = self.work.lanes, []
         for start in range(0, len(numbers), lanes):
             vector = self.work.zero()
             for lane, number in enumerate(numbers[start : start + lanes]):
                 vector = f.let(vector.type, f"insertelement {vector}, {number}, i64 {lane}")
-            line.append(vector)
-        return line
+            vectors.append(vector)
+        return vectors

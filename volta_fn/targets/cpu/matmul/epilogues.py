@@ -8,11 +8,11 @@ import numpy as np
 
 from volta_fn.compiler.contractions.matmul_problem import Walk
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Schedule
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, load, write
-from volta_fn.targets.cpu.matmul.micro_kernel import Place, Tile
-from volta_fn.targets.cpu.matmul.task_loops import each, walked
-from volta_fn.targets.cpu.routine import Phase
+from volta_fn.targets.cpu.matmul.blocking import Blocking
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, load, write
+from volta_fn.targets.cpu.matmul.micro_kernel import Tile, TileAddress
+from volta_fn.targets.cpu.matmul.task_loops import each, offset_of
+from volta_fn.targets.cpu.routine import Launch
 
 
 class Epilogue(Protocol):
@@ -25,18 +25,18 @@ class Epilogue(Protocol):
         """Write what follows from the sums of a tile."""
 
 
-class Store:
+class StoreSums:
     """The sums themselves, rounded to a dtype: an array ``[stack, m, n]``, or ``[stack, n, m]`` if it is `transposed`."""
 
-    def __init__(self, work: Working, dtype: np.dtype, sizes: tuple[int, int], buffer: int, *, transposed: bool = False) -> None:
+    def __init__(self, work: ComputeType, dtype: np.dtype, sizes: tuple[int, int], buffer: int, *, transposed: bool = False) -> None:
         self.dtype, self.sizes, self.buffer, self.transposed = dtype, sizes, buffer, transposed
         #: Whether the sums stay as they are, and lines stay lines.
         self.direct = is_itself(work, dtype) and not transposed
         self.holds_sums = buffer if self.direct else None
 
-    def place(self, f: Function, tile: Tile) -> Place:
+    def address(self, f: Function, tile: Tile) -> TileAddress:
         """Where the sums of a tile belong, if they are direct."""
-        return Place(self._start(f, tile), i64(self.sizes[1] * self.dtype.itemsize))
+        return TileAddress(self._start(f, tile), i64(self.sizes[1] * self.dtype.itemsize))
 
     def _start(self, f: Function, tile: Tile) -> Value:
         m, n = self.sizes
@@ -61,38 +61,38 @@ class Store:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.dtype.itemsize} x i8]", offset)
 
 
-class Placed:
+class StoreStrided:
     """The sums themselves, rounded to a dtype, in an array in which columns lie side by side, and rows and matrices as walks say."""
 
-    def __init__(self, work: Working, dtype: np.dtype, stack: Walk, rows: Walk, columns: int, buffer: int) -> None:
+    def __init__(self, work: ComputeType, dtype: np.dtype, stack: Walk, rows: Walk, columns: int, buffer: int) -> None:
         self.dtype, self.stack, self.rows, self.buffer = dtype, stack, rows, buffer
         in_order = rows.stride == columns and stack.stride in (0, columns * rows.size)
         self.holds_sums = buffer if is_itself(work, dtype) and in_order else None
         #: Whether the sums stay as they are, and rows are equally far apart.
         self.direct = is_itself(work, dtype) and rows.stride is not None
 
-    def place(self, f: Function, tile: Tile) -> Place:
+    def address(self, f: Function, tile: Tile) -> TileAddress:
         """Where the sums of a tile belong, if they are direct."""
-        start = f.at(self._columns(f, tile), f"[{self.dtype.itemsize} x i8]", walked(f, self.rows, tile.row))
-        return Place(start, i64((self.rows.stride or 0) * self.dtype.itemsize))
+        start = f.at(self._columns(f, tile), f"[{self.dtype.itemsize} x i8]", offset_of(f, self.rows, tile.row))
+        return TileAddress(start, i64((self.rows.stride or 0) * self.dtype.itemsize))
 
     def _columns(self, f: Function, tile: Tile) -> Value:
         """Where the tile's columns begin in the first of all rows."""
         element = f"[{self.dtype.itemsize} x i8]"
         array = f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8)
-        return f.at(f.at(array, element, walked(f, self.stack, tile.batch)), element, tile.column)
+        return f.at(f.at(array, element, offset_of(f, self.stack, tile.batch)), element, tile.column)
 
     def write(self, f: Function, tile: Tile) -> None:
         """See `Epilogue`."""
         element, lanes, start = f"[{self.dtype.itemsize} x i8]", tile.work.lanes, self._columns(f, tile)
-        first = f.at(start, element, walked(f, self.rows, tile.row)) if self.rows.stride is not None else None
+        first = f.at(start, element, offset_of(f, self.rows, tile.row)) if self.rows.stride is not None else None
         for i, row in enumerate(tile.sums):
             if first is not None:
-                line = f.at(first, element, i64(i * (self.rows.stride or 0)))
+                row_address = f.at(first, element, i64(i * (self.rows.stride or 0)))
             else:
-                line = f.at(start, element, walked(f, self.rows, f.binary("add", tile.row, i64(i))))
+                row_address = f.at(start, element, offset_of(f, self.rows, f.binary("add", tile.row, i64(i))))
             for v, sums in enumerate(row):
-                write(f, tile.work, self.dtype, sums, lanes, f.at(line, element, i64(v * lanes)), tile.mask(v))
+                write(f, tile.work, self.dtype, sums, lanes, f.at(row_address, element, i64(v * lanes)), tile.mask(v))
 
 
 def _times(f: Function, index: Value, step: int) -> Value:
@@ -103,16 +103,16 @@ _WORKING_DTYPES = {"float": "float32", "double": "float64", "i32": "int32", "i64
 _ROW_COST = 0.3  # nanoseconds for a vector of a part
 
 
-class Partial(NamedTuple):
+class PartialSums(NamedTuple):
     """An array ``[part, stack, m, n]`` of the working type, `offset` bytes into a buffer."""
 
     buffer: int
     offset: int
-    plan: Schedule
+    plan: Blocking
 
-    def place(self, f: Function, tile: Tile, split: Value) -> Place:
+    def address(self, f: Function, tile: Tile, split: Value) -> TileAddress:
         """Where a tile's sums belong."""
-        return Place(self._start(f, tile, split), i64(self.plan.n * tile.work.itemsize))
+        return TileAddress(self._start(f, tile, split), i64(self.plan.n * tile.work.itemsize))
 
     def _start(self, f: Function, tile: Tile, split: Value) -> Value:
         plan, type_ = self.plan, tile.work.type
@@ -143,34 +143,34 @@ class Partial(NamedTuple):
         return f.at(start, tile.work.type, i64(i * self.plan.n + v * tile.work.lanes))
 
 
-def combine(module: Module, name: str, work: Working, plan: Schedule, partial: Partial, epilogue: Epilogue) -> Phase:
+def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partial: PartialSums, epilogue: Epilogue) -> Launch:
     """The phase that adds the parts of long sums, one after another, a row of the result being a task."""
     f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
     buffers, begin, end = f.parameters
     width = plan.width
     vectors = width // work.lanes
 
-    def piece(batch: Value, row: Value, column: Value, count: int) -> None:
+    def row_of_panel(batch: Value, row: Value, column: Value, count: int) -> None:
         across = -(-count // work.lanes)
         empty = Tile(work, buffers, batch, row, column, [[work.zero()] * across], count)
 
-        def part(split: Value, sums: list[Value]) -> list[Value]:
+        def add_split(split: Value, sums: list[Value]) -> list[Value]:
             return partial.add(f, empty._replace(sums=[sums]), split)
 
-        sums = f.loop(i64(0), i64(plan.splits), 1, [work.zero()] * across, part, once=True)
+        sums = f.loop(i64(0), i64(plan.splits), 1, [work.zero()] * across, add_split, once=True)
         epilogue.write(f, empty._replace(sums=[sums]))
 
     def task(number: Value) -> None:
         batch, row = f.binary("udiv", number, i64(plan.m)), f.binary("urem", number, i64(plan.m))
 
         def panel(index: Value) -> None:
-            piece(batch, row, f.binary("mul", index, i64(width)), width)
+            row_of_panel(batch, row, f.binary("mul", index, i64(width)), width)
 
-        whole = plan.n // width
-        each(f, i64(0), i64(whole), panel)
+        full_panels = plan.n // width
+        each(f, i64(0), i64(full_panels), panel)
         if plan.n % width:
-            piece(batch, row, i64(whole * width), plan.n % width)
+            row_of_panel(batch, row, i64(full_panels * width), plan.n % width)
 
     each(f, begin, end, task)
     f.finish()
-    return Phase(name, plan.batch * plan.m, plan.batch * plan.m * -(-plan.n // width) * vectors * plan.splits * _ROW_COST)
+    return Launch(name, plan.batch * plan.m, plan.batch * plan.m * -(-plan.n // width) * vectors * plan.splits * _ROW_COST)

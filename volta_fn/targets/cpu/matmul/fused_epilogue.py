@@ -19,7 +19,7 @@ from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
 from volta_fn.targets.cpu.loops.passes import passes_of
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
 from volta_fn.targets.cpu.loops.schedule import lanes_of
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, write
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, write
 from volta_fn.targets.cpu.matmul.micro_kernel import Tile
 from volta_fn.targets.cpu.matmul.task_loops import each
 
@@ -39,10 +39,10 @@ class Strip(NamedTuple):
     width: int
 
 
-class Fused:
+class FusedEpilogue:
     """The epilogue of a contraction, whose buffers are its kernel's inputs and outputs."""
 
-    def __init__(self, work: Working, contraction: Contraction) -> None:
+    def __init__(self, work: ComputeType, contraction: Contraction) -> None:
         self.work, self.contraction = work, contraction
         self.dtype = contraction.kernel.nodes[contraction.total].dtype
         self.holds_sums = self._holder()
@@ -69,8 +69,8 @@ class Fused:
         """Store a tile at the given place of a strip."""
         for i, row in enumerate(tile.sums):
             for v, vector in enumerate(row):
-                place = f.at(sums, f"[{self.dtype.itemsize} x i8]", i64(i * width + v * self.work.lanes))
-                write(f, self.work, self.dtype, vector, self.work.lanes, place)
+                column = f.at(sums, f"[{self.dtype.itemsize} x i8]", i64(i * width + v * self.work.lanes))
+                write(f, self.work, self.dtype, vector, self.work.lanes, column)
 
     def finish(self, f: Function, strip: Strip) -> None:
         """What follows from a strip."""
@@ -120,10 +120,10 @@ class Fused:
 
         def run(block: Value) -> None:
             start = f.times(block, size)
-            place = rows_in(scope, tuple(others), block)
-            place.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
+            column = rows_in(scope, tuple(others), block)
+            column.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
             low = f.intrinsic("llvm.smax.i64", "i64", f.minus(strip.column, start), i64(0))
-            self._run(f, place, axis, low, least(f, f.minus(end, start), i64(size)))
+            self._run(f, column, axis, low, least(f, f.minus(end, start), i64(size)))
 
         first, last = f.divided(strip.column, size)[0], f.divided(f.plus(end, i64(size - 1)), size)[0]
         each(f, first, last, run)
@@ -138,11 +138,11 @@ class Fused:
         step = lanes * _UNROLL
         middle = f.plus(start, f.binary("and", f.minus(end, start), i64(-step)))
 
-        def several(place: Value) -> None:
-            code.columns(scope, segment, place, None, _UNROLL)
+        def several(column: Value) -> None:
+            code.columns(scope, segment, column, None, _UNROLL)
 
-        def last(place: Value) -> None:
-            code.columns(scope, segment, place, least(f, f.minus(end, place), i64(lanes)) if lanes > 1 else None, 1)
+        def last(column: Value) -> None:
+            code.columns(scope, segment, column, least(f, f.minus(end, column), i64(lanes)) if lanes > 1 else None, 1)
 
         each(f, start, middle, several, step)
         each(f, middle, end, last, lanes)

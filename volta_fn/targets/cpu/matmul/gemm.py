@@ -13,15 +13,15 @@ from functools import partial
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Packing, Schedule
-from volta_fn.targets.cpu.matmul.compute_dtype import Working
-from volta_fn.targets.cpu.matmul.epilogues import Epilogue, Partial, combine
-from volta_fn.targets.cpu.matmul.fused_epilogue import Fused, Strip
-from volta_fn.targets.cpu.matmul.macro_kernel import Spot, Tiles
-from volta_fn.targets.cpu.matmul.operands import Source, Span
-from volta_fn.targets.cpu.matmul.packing import LinePacking, PackTasks, column_sections, pack_panels, row_sections
-from volta_fn.targets.cpu.matmul.task_loops import digits_of, each, entry, number_of, parameters_of, part_of, when
-from volta_fn.targets.cpu.routine import Phase, Routine
+from volta_fn.targets.cpu.matmul.blocking import Blocking, Packing
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
+from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue, Strip
+from volta_fn.targets.cpu.matmul.macro_kernel import TileArguments, TileWriter
+from volta_fn.targets.cpu.matmul.operands import PanelSource, Span
+from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, column_sections, pack_panels, row_sections
+from volta_fn.targets.cpu.matmul.task_loops import each, entry, flat_index, indices_of, parameters_of, range_of, when
+from volta_fn.targets.cpu.routine import Launch, Routine
 
 _GROUP = 8  # panels that are packed together
 _ELEMENT = 0.1  # nanoseconds that packing a number takes
@@ -43,7 +43,9 @@ class Task(NamedTuple):
 class Gemm:
     """Writes the routine of a product. Buffers are the `operands`, the `results`, and the workspace."""
 
-    def __init__(self, work: Working, plan: Schedule, lhs: Source, rhs: Source, epilogue: Epilogue, buffers: int, name: str) -> None:
+    def __init__(
+        self, work: ComputeType, plan: Blocking, lhs: PanelSource, rhs: PanelSource, epilogue: Epilogue, buffers: int, name: str
+    ) -> None:
         self.work, self.plan, self.lhs, self.rhs, self.epilogue, self.name = work, plan, lhs, rhs, epilogue, name
         self.workspace_buffer = buffers
         self.module = Module()
@@ -53,26 +55,26 @@ class Gemm:
         self.pitch = plan.tallest + plan.tallest % 2
         self.a_strides = (1, self.pitch) if packs_rows or in_place is None else in_place
         self.packed = self._reserve(self._packed_bytes())
-        whole_rows = plan.pack_rows is Packing.WHOLE
-        self.packed_rows = self._reserve(plan.batch * plan.blocks * plan.row_panels * self._rows_elements * work.itemsize * whole_rows)
+        rows_ahead = plan.pack_rows is Packing.AHEAD
+        self.packed_rows = self._reserve(plan.batch * plan.blocks * plan.row_panels * self._rows_elements * work.itemsize * rows_ahead)
         self.partial = self._partial()
         columns = rhs.in_place() if plan.pack_columns is Packing.NONE else None
-        self.tiles = Tiles(work, plan, self.a_strides, columns[1] if columns else None, epilogue, self.partial)
+        self.tiles = TileWriter(work, plan, self.a_strides, columns[1] if columns else None, epilogue, self.partial)
 
     def routine(self) -> Routine:
         """The product."""
         plan = self.plan
-        phases = []
+        launches = []
         steps = plan.batch * plan.row_panels * plan.column_panels * (plan.rows + 1) * (plan.width // self.work.lanes) * plan.k
         if not plan.batch * plan.m * plan.n:
             return Routine("", (), 0)
-        if Packing.WHOLE in (plan.pack_rows, plan.pack_columns):
-            phases.append(self._write_packing())
+        if Packing.AHEAD in (plan.pack_rows, plan.pack_columns):
+            launches.append(self._write_packing())
         self._write_multiplying()
-        phases.append(Phase(self.name, plan.tasks, steps * _STEP))
+        launches.append(Launch(self.name, plan.tasks, steps * _STEP))
         if plan.splits > 1:
-            phases.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
-        return Routine(str(self.module), tuple(phases), self.workspace, tuple(self.module.shared.values()))
+            launches.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
+        return Routine(str(self.module), tuple(launches), self.workspace, tuple(self.module.shared.values()))
 
     # the workspace
 
@@ -83,20 +85,20 @@ class Gemm:
 
     def _packed_bytes(self) -> int:
         plan = self.plan
-        if plan.pack_columns is Packing.WHOLE:
+        if plan.pack_columns is Packing.AHEAD:
             return plan.batch * plan.blocks * plan.column_panels * plan.width * plan.depth * self.work.itemsize
         if plan.pack_columns is Packing.TASK and not plan.on_stack(self.work.itemsize):
             return plan.tasks * plan.block_elements * self.work.itemsize
         return 0
 
-    def _partial(self) -> Partial:
+    def _partial(self) -> PartialSums:
         plan = self.plan
         size = plan.batch * plan.m * plan.n * self.work.itemsize
         if plan.splits > 1:
-            return Partial(self.workspace_buffer, self._reserve(size * plan.splits), plan)
+            return PartialSums(self.workspace_buffer, self._reserve(size * plan.splits), plan)
         if self.epilogue.holds_sums is not None:
-            return Partial(self.epilogue.holds_sums, 0, plan)
-        return Partial(self.workspace_buffer, self._reserve(size) if plan.blocks > 1 else 0, plan)
+            return PartialSums(self.epilogue.holds_sums, 0, plan)
+        return PartialSums(self.workspace_buffer, self._reserve(size) if plan.blocks > 1 else 0, plan)
 
     def _workspace_at(self, f: Function, buffers: Value, offset: int) -> Value:
         start = f.load("ptr", f.at(buffers, "ptr", i64(self.workspace_buffer)), 8)
@@ -123,16 +125,16 @@ class Gemm:
     def _packed_panel(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
         """Where a panel lies that was packed beforehand."""
         plan = self.plan
-        number = number_of(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.column_panels))
+        number = flat_index(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.column_panels))
         start = self._workspace_at(f, buffers, self.packed)
         return f.at(start, f"[{plan.width * plan.depth * self.work.itemsize} x i8]", number)
 
-    def _write_packing(self) -> Phase:
+    def _write_packing(self) -> Launch:
         """The phase that packs operands as a whole: first tasks for B, then for A."""
         plan = self.plan
         f, buffers, begin, end = entry(self.module, f"{self.name}_pack")
-        sides = [self._columns_beforehand(f, buffers)] if plan.pack_columns is Packing.WHOLE else []
-        sides += [self._rows_beforehand(f, buffers)] if plan.pack_rows is Packing.WHOLE else []
+        sides = [self._columns_ahead(f, buffers)] if plan.pack_columns is Packing.AHEAD else []
+        sides += [self._rows_ahead(f, buffers)] if plan.pack_rows is Packing.AHEAD else []
         first = 0
         for tasks, write in sides:
             start = f.intrinsic("llvm.smax.i64", "i64", begin, i64(first))
@@ -140,66 +142,68 @@ class Gemm:
             each(f, f.binary("sub", start, i64(first)), f.binary("sub", stop, i64(first)), write)
             first += tasks
         f.finish()
-        elements = plan.k * plan.batch * (plan.n * (plan.pack_columns is Packing.WHOLE) + plan.m * (plan.pack_rows is Packing.WHOLE))
-        return Phase(f.name, first, elements * _ELEMENT)
+        elements = plan.k * plan.batch * (plan.n * (plan.pack_columns is Packing.AHEAD) + plan.m * (plan.pack_rows is Packing.AHEAD))
+        return Launch(f.name, first, elements * _ELEMENT)
 
-    def _columns_beforehand(self, f: Function, buffers: Value) -> _Beforehand:
+    def _columns_ahead(self, f: Function, buffers: Value) -> _PackAhead:
         """How B is packed as a whole."""
-        plan, place = self.plan, partial(self._packed_panel, f, buffers)
-        if self.rhs.in_lines():
+        plan, address = self.plan, partial(self._packed_panel, f, buffers)
+        if self.rhs.in_rows():
             panel_bytes = plan.width * plan.depth * self.work.itemsize
-            lines = LinePacking(self.work, plan, self.rhs, column_sections(plan, self._width_of(plan.edge)), panel_bytes)
-            return _Beforehand(lines.tasks, lambda number: lines.write(f, number, partial(self._span, f, buffers), place))
+            row_packing = RowPacking(self.work, plan, self.rhs, column_sections(plan, self._width_of(plan.edge)), panel_bytes)
+            return _PackAhead(row_packing.tasks, lambda number: row_packing.write(f, number, partial(self._span, f, buffers), address))
         columns = PackTasks(plan, plan.column_panels, _GROUP)
 
         def write(number: Value) -> None:
             batch, block, panels = columns.decode(f, number)
-            self._pack_block(f, self._span(f, buffers, batch, block), panels, place(batch, block, i64(0)))
+            self._pack_block(f, self._span(f, buffers, batch, block), panels, address(batch, block, i64(0)))
 
-        return _Beforehand(columns.tasks, write)
+        return _PackAhead(columns.tasks, write)
 
-    def _rows_beforehand(self, f: Function, buffers: Value) -> _Beforehand:
+    def _rows_ahead(self, f: Function, buffers: Value) -> _PackAhead:
         """How A is packed as a whole, which lies in lines then."""
-        lines = LinePacking(self.work, self.plan, self.lhs, row_sections(self.plan, self.pitch), self._rows_elements * self.work.itemsize)
-        place = partial(self._packed_rows, f, buffers)
-        return _Beforehand(lines.tasks, lambda number: lines.write(f, number, partial(self._span, f, buffers), place))
+        row_packing = RowPacking(
+            self.work, self.plan, self.lhs, row_sections(self.plan, self.pitch), self._rows_elements * self.work.itemsize
+        )
+        address = partial(self._packed_rows, f, buffers)
+        return _PackAhead(row_packing.tasks, lambda number: row_packing.write(f, number, partial(self._span, f, buffers), address))
 
     def _span(self, f: Function, buffers: Value, batch: Value, block: Value) -> Span:
         """All of an operand, for a block of k."""
         return Span(buffers, batch, i64(0), *self._block(f, block))
 
-    def _pack_row_panels(self, f: Function, span: Span, panels: tuple[Value, Value], place: Callable[[Value], Value]) -> None:
+    def _pack_row_panels(self, f: Function, span: Span, panels: tuple[Value, Value], address: Callable[[Value], Value]) -> None:
         """Pack a range of panels of A, each to its place."""
 
-        def pack(panel: Value, part: Span, k: Value) -> None:
-            target = f.at(place(panel), self.work.type, f.binary("mul", k, i64(self.pitch)))
-            self._for_height(f, panel, lambda row, count: f.run(self._pack_rows(count), *part._replace(outer=row), target))
+        def pack(panel: Value, subspan: Span, k: Value) -> None:
+            target = f.at(address(panel), self.work.type, f.binary("mul", k, i64(self.pitch)))
+            self._for_height(f, panel, lambda row, count: f.run(self._pack_rows(count), *subspan._replace(outer=row), target))
 
-        def fetch(part: Span) -> None:
+        def prefetch(subspan: Span) -> None:
             first, end = [self._first_row(f, panel) for panel in panels]
-            self.lhs.fetch(f, part._replace(outer=first), f.binary("sub", end, first))
+            self.lhs.prefetch(f, subspan._replace(outer=first), f.binary("sub", end, first))
 
-        pack_panels(f, span, panels, self.lhs.chunk, pack, fetch)
+        pack_panels(f, span, panels, self.lhs.chunk, pack, prefetch)
 
     def _pack_block(self, f: Function, span: Span, panels: tuple[Value, Value], start: Value) -> None:
         """Pack a range of panels of B from `start` on."""
         panel_type = f"[{self.plan.width * self.plan.depth * self.work.itemsize} x i8]"
 
-        def pack(panel: Value, part: Span, k: Value) -> None:
-            part = part._replace(outer=f.binary("mul", panel, i64(self.plan.width)))
-            place = f.at(start, panel_type, panel)
+        def pack(panel: Value, subspan: Span, k: Value) -> None:
+            subspan = subspan._replace(outer=f.binary("mul", panel, i64(self.plan.width)))
+            address = f.at(start, panel_type, panel)
 
             def sized(count: int) -> None:
-                target = f.at(place, self.work.type, f.binary("mul", k, i64(self._width_of(count))))
-                f.run(self._pack_columns(count), *part, target)
+                target = f.at(address, self.work.type, f.binary("mul", k, i64(self._width_of(count))))
+                f.run(self._pack_columns(count), *subspan, target)
 
             self._for_width(f, panel, sized)
 
-        def fetch(part: Span) -> None:
+        def prefetch(subspan: Span) -> None:
             first, end = [f.binary("mul", panel, i64(self.plan.width)) for panel in panels]
-            self.rhs.fetch(f, part._replace(outer=first), f.binary("sub", end, first))
+            self.rhs.prefetch(f, subspan._replace(outer=first), f.binary("sub", end, first))
 
-        pack_panels(f, span, panels, self.rhs.chunk, pack, fetch)
+        pack_panels(f, span, panels, self.rhs.chunk, pack, prefetch)
 
     def _for_width(self, f: Function, panel: Value, body: Callable[[int], None]) -> None:
         """`body` for the panel's number of columns."""
@@ -253,7 +257,7 @@ class Gemm:
     def _packed_rows(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
         """Where a panel of A lies that was packed beforehand."""
         plan = self.plan
-        number = number_of(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.row_panels))
+        number = flat_index(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.row_panels))
         return f.at(self._workspace_at(f, buffers, self.packed_rows), f"[{self._rows_elements * self.work.itemsize} x i8]", number)
 
     @property
@@ -271,14 +275,14 @@ class Gemm:
         strip = f.alloca(self.work.type, plan.tallest * self.tiles.strip_width) if self.tiles.strips else Value("ptr", "null")
 
         def task(number: Value) -> None:
-            batch, split, column, row = digits_of(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
-            first_row, end_row = part_of(f, row, plan.row_tasks, plan.row_panels)
-            first_column, end_column = part_of(f, column, plan.column_tasks, plan.column_panels)
+            batch, split, column, row = indices_of(f, number, plan.batch, plan.splits, plan.column_tasks, plan.row_tasks)
+            first_row, end_row = range_of(f, row, plan.row_tasks, plan.row_panels)
+            first_column, end_column = range_of(f, column, plan.column_tasks, plan.column_panels)
             item = Task(batch, split, first_row, end_row, first_column, end_column, number)
             if plan.blocks == 1:
                 self._block_of_task(f, buffers, item, i64(0), i64(3), _Scratch(own, rows, strip))
                 return
-            start, stop = part_of(f, split, plan.splits, plan.blocks)
+            start, stop = range_of(f, split, plan.splits, plan.blocks)
             final = f.binary("sub", stop, i64(1))
 
             def block(k: Value) -> None:
@@ -300,8 +304,8 @@ class Gemm:
         """All tiles of a task, for one block of k."""
         plan = self.plan
         first, depth = self._block(f, block)
-        whole = Span(buffers, task.batch, i64(0), first, depth)
-        columns = self._columns_of_task(f, task, block, whole, scratch)
+        span = Span(buffers, task.batch, i64(0), first, depth)
+        columns = self._columns_of_task(f, task, block, span, scratch)
 
         def row_group(start_row: Value) -> None:
             stop = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", start_row, i64(plan.row_group)), task.end_row)
@@ -311,16 +315,16 @@ class Gemm:
                 return f.at(scratch.rows, rows_type, f.binary("sub", panel, start_row))
 
             if plan.pack_rows is Packing.TASK:
-                self._pack_row_panels(f, whole, (start_row, stop), own)
+                self._pack_row_panels(f, span, (start_row, stop), own)
 
             def row_panel(panel: Value) -> None:
                 def sized(row: Value, count: int) -> None:
-                    span = whole._replace(outer=row)
-                    if plan.pack_rows is Packing.WHOLE:
+                    of_rows = span._replace(outer=row)
+                    if plan.pack_rows is Packing.AHEAD:
                         a = self._packed_rows(f, buffers, task.batch, block, panel)
                     else:
-                        a = own(panel) if plan.pack_rows is Packing.TASK else self.lhs.address(f, span)
-                    self._across(f, task, span, a, columns, count, state, scratch.strip)
+                        a = own(panel) if plan.pack_rows is Packing.TASK else self.lhs.address(f, of_rows)
+                    self._across(f, task, of_rows, a, columns, count, state, scratch.strip)
 
                 self._for_height(f, panel, sized)
 
@@ -328,20 +332,20 @@ class Gemm:
 
         each(f, task.first_row, task.end_row, row_group, plan.row_group)
 
-    def _columns_of_task(self, f: Function, task: Task, block: Value, whole: Span, scratch: _Scratch) -> Value:
+    def _columns_of_task(self, f: Function, task: Task, block: Value, span: Span, scratch: _Scratch) -> Value:
         """Where the panels of B's columns begin, which are packed now if each task packs its own; anything if none are packed."""
         plan = self.plan
-        if plan.pack_columns is Packing.WHOLE:
-            return self._packed_panel(f, whole.buffers, task.batch, block, i64(0))
+        if plan.pack_columns is Packing.AHEAD:
+            return self._packed_panel(f, span.buffers, task.batch, block, i64(0))
         if plan.pack_columns is not Packing.TASK:
             return scratch.columns
         start = scratch.columns
         if not self._own_stack:
             elements = f"[{plan.block_elements * self.work.itemsize} x i8]"
-            start = f.at(self._workspace_at(f, whole.buffers, self.packed), elements, task.number)
+            start = f.at(self._workspace_at(f, span.buffers, self.packed), elements, task.number)
         back = f.binary("mul", task.first_column, i64(-plan.width * plan.depth * self.work.itemsize))
         start = f.let("ptr", f"getelementptr i8, {start}, {back}")  # panels are numbered from the first of all
-        self._pack_block(f, whole, (task.first_column, task.end_column), start)
+        self._pack_block(f, span, (task.first_column, task.end_column), start)
         return start
 
     def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, sums: Value) -> None:
@@ -356,14 +360,14 @@ class Gemm:
             else:
                 b = f.at(columns, f"[{plan.width * plan.depth * itemsize} x i8]", panel)
             strip = f.at(sums, f"[{plan.width * strip_itemsize} x i8]", f.binary("sub", panel, task.first_column))
-            spot = Spot(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip)
-            self._for_width(f, panel, lambda width: self.tiles.write(f, count, width, spot))
+            arguments = TileArguments(span.buffers, task.batch, span.outer, column, span.depth, a, b, task.split, state, strip)
+            self._for_width(f, panel, lambda width: self.tiles.write(f, count, width, arguments))
 
         each(f, task.first_column, task.end_column, column_panel)
         if strips is not None and plan.splits == 1:
             self._finish_strip(f, strips, task, span, count, state, sums)
 
-    def _finish_strip(self, f: Function, epilogue: Fused, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
+    def _finish_strip(self, f: Function, epilogue: FusedEpilogue, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
         """The epilogue of a panel of A's rows, after the last block of k."""
         first = f.binary("mul", task.first_column, i64(self.plan.width))
         end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.plan.width)), i64(self.plan.n))
@@ -372,7 +376,7 @@ class Gemm:
         when(f, last, lambda: epilogue.finish(f, strip))
 
 
-class _Beforehand(NamedTuple):
+class _PackAhead(NamedTuple):
     """Tasks that pack an operand as a whole, and what writes one of them."""
 
     tasks: int

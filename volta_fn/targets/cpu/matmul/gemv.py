@@ -9,11 +9,11 @@ import numpy as np
 
 from volta_fn.compiler.contractions.matmul_problem import Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, read
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, read
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue
 from volta_fn.targets.cpu.matmul.micro_kernel import Tile
-from volta_fn.targets.cpu.matmul.task_loops import each, origin, walked, when
-from volta_fn.targets.cpu.routine import Phase, Routine
+from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin, when
+from volta_fn.targets.cpu.routine import Launch, Routine
 
 _NARROW = 256  # columns, below which tiles do better
 _RUN = 512  # columns that a task has about
@@ -26,23 +26,25 @@ def suits(problem: Problem) -> bool:
     return problem.m == 1 and problem.rhs.outer.stride == 1 and problem.n >= _NARROW and problem.batch * problem.k > 0
 
 
-def sweep(work: Working, problem: Problem, epilogue: Epilogue, operands: tuple[int, int], name: str) -> Routine:
+def gemv(work: ComputeType, problem: Problem, epilogue: Epilogue, operands: tuple[int, int], name: str) -> Routine:
     """The routine of such a product; `operands` are the numbers of the buffers of the vector and of the matrix."""
     module = Module()
-    writer = _Sweep(module, work, problem, epilogue, operands, name)
+    writer = _Gemv(module, work, problem, epilogue, operands, name)
     writer.write()
-    tasks = problem.batch * writer.pieces
-    return Routine(str(module), (Phase(name, tasks, tasks * problem.k * (writer.run // work.lanes) * _STEP),))
+    tasks = problem.batch * writer.chunks
+    return Routine(str(module), (Launch(name, tasks, tasks * problem.k * (writer.run // work.lanes) * _STEP),))
 
 
-class _Sweep:
+class _Gemv:
     """The function of tasks being written, each of which has one of the pieces of a row, `run` columns long but for the last."""
 
-    def __init__(self, module: Module, work: Working, problem: Problem, epilogue: Epilogue, operands: tuple[int, int], name: str) -> None:
+    def __init__(
+        self, module: Module, work: ComputeType, problem: Problem, epilogue: Epilogue, operands: tuple[int, int], name: str
+    ) -> None:
         self.work, self.problem, self.epilogue = work, problem, epilogue
         run = -(-problem.n // max(1, round(problem.n / _RUN)))
         self.run = run + -run % work.lanes
-        self.pieces = -(-problem.n // self.run)
+        self.chunks = -(-problem.n // self.run)
         self.f = f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
         self.buffers, self.begin, self.end = f.parameters
         self.sums = f.alloca(work.type, self.run)
@@ -55,18 +57,18 @@ class _Sweep:
 
     def _task(self, number: Value) -> None:
         f, problem, run = self.f, self.problem, self.run
-        batch, piece = f.binary("udiv", number, i64(self.pieces)), f.binary("urem", number, i64(self.pieces))
-        column = f.binary("mul", piece, i64(run))
-        last = problem.n - (self.pieces - 1) * run
+        batch, chunk = f.binary("udiv", number, i64(self.chunks)), f.binary("urem", number, i64(self.chunks))
+        column = f.binary("mul", chunk, i64(run))
+        last = problem.n - (self.chunks - 1) * run
         if last == run:
-            self._piece(batch, column, run)
-        elif self.pieces == 1:
-            self._piece(batch, i64(0), last)
+            self._chunk(batch, column, run)
+        elif self.chunks == 1:
+            self._chunk(batch, i64(0), last)
         else:
-            whole = f.compare("icmp slt", piece, i64(self.pieces - 1))
-            when(f, whole, lambda: self._piece(batch, column, run), lambda: self._piece(batch, column, last))
+            full_vectors = f.compare("icmp slt", chunk, i64(self.chunks - 1))
+            when(f, full_vectors, lambda: self._chunk(batch, column, run), lambda: self._chunk(batch, column, last))
 
-    def _piece(self, batch: Value, column: Value, count: int) -> None:
+    def _chunk(self, batch: Value, column: Value, count: int) -> None:
         """So many columns, from one on: sums of all rows, and what follows from them."""
         f, problem, lanes = self.f, self.problem, self.work.lanes
         x = self._element(self.vector, problem.lhs.dtype, origin(f, problem.lhs, batch))
@@ -78,21 +80,23 @@ class _Sweep:
         each(f, i64(0), i64(grouped), lambda k: self._rows(x, matrix, k, _TOGETHER, count), _TOGETHER)
         if grouped < problem.k:
             self._rows(x, matrix, i64(grouped), problem.k - grouped, count)
-        whole = count - count % lanes
-        each(f, i64(0), i64(whole), lambda j: self._finish(batch, column, j, lanes), lanes)
-        if whole < count:
-            self._finish(batch, column, i64(whole), count - whole)
+        full_vectors = count - count % lanes
+        each(f, i64(0), i64(full_vectors), lambda j: self._finish(batch, column, j, lanes), lanes)
+        if full_vectors < count:
+            self._finish(batch, column, i64(full_vectors), count - full_vectors)
 
     def _rows(self, x: Value, matrix: Value, k: Value, together: int, count: int) -> None:
         """Add a few rows, scaled, to the sums of so many columns."""
         f, work, (left, right) = self.f, self.work, self.problem[:2]
         steps = [f.binary("add", k, i64(i)) for i in range(together)]
-        scales = [f.splat(read(f, work, left.dtype, self._element(x, left.dtype, walked(f, left.inner, s)), 1), work.lanes) for s in steps]
-        lines = [self._element(matrix, right.dtype, walked(f, right.inner, s)) for s in steps]
-        whole = count - count % work.lanes
-        each(f, i64(0), i64(whole), lambda j: self._add(lines, scales, j, None), work.lanes)
-        if whole < count:
-            self._add(lines, scales, i64(whole), first_lanes(count - whole, work.lanes))
+        scales = [
+            f.splat(read(f, work, left.dtype, self._element(x, left.dtype, offset_of(f, left.inner, s)), 1), work.lanes) for s in steps
+        ]
+        rows = [self._element(matrix, right.dtype, offset_of(f, right.inner, s)) for s in steps]
+        full_vectors = count - count % work.lanes
+        each(f, i64(0), i64(full_vectors), lambda j: self._add(rows, scales, j, None), work.lanes)
+        if full_vectors < count:
+            self._add(rows, scales, i64(full_vectors), first_lanes(count - full_vectors, work.lanes))
 
     def _add(self, rows: list[Value], scales: list[Value], j: Value, mask: Value | None) -> None:
         """The same for the columns of one vector."""

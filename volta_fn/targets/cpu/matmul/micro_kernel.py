@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.text import Function, Part, Value, i64, part
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, load, put
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, shared_function
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, load, put
 from volta_fn.targets.cpu.matmul.task_loops import when
 
 _UNROLLED = 56  # multiplications written out in a turn of the loop, at most
 _AHEAD = 24  # how many k ahead packed panels are fetched
-LINE = 64  # bytes of a line of memory in the caches, as a rule
+CACHE_LINE = 64  # bytes of a line of memory in the caches, as a rule
 _SHARE = 3  # rows that share a pointer
 _NEAR = 128  # bytes between the k of A, up to which that is done for A
 
 
-class View(NamedTuple):
+class MatrixView(NamedTuple):
     """Numbers of the working type in memory: A by (row, k) or B by (k, column), whose columns are adjacent. Strides in elements.
 
     How far A's rows are apart may be known only when the code runs: a value, in bytes.
@@ -34,17 +34,17 @@ class View(NamedTuple):
     inner: int
 
 
-class Place(NamedTuple):
+class TileAddress(NamedTuple):
     """Where the rows of a tile lie: the address of the first one, and how many bytes they are apart."""
 
     pointer: Value
-    apart: Value
+    stride: Value
 
 
 class Tile(NamedTuple):
     """A tile of the result, for an epilogue: its sums by row and vector, and where they belong. Only the first `columns` columns exist."""
 
-    work: Working
+    work: ComputeType
     buffers: Value
     batch: Value
     row: Value
@@ -64,7 +64,9 @@ def tile_shapes() -> dict[int, int]:
     return {1: 12, 2: 6, 3: 4, 4: 2, 8: 1}
 
 
-def accumulate(f: Function, work: Working, rows: int, count: int, a: View, b: View, depth: Value, *, padded: bool) -> list[list[Value]]:
+def accumulate(
+    f: Function, work: ComputeType, rows: int, count: int, a: MatrixView, b: MatrixView, depth: Value, *, padded: bool
+) -> list[list[Value]]:
     """The sums of ``A(i, k) B(k, j)`` over `depth` values of k, for `rows` rows and `count` columns, by row and vector.
 
     `padded` says that B is packed: it may be read beyond the last column, to a whole number of vectors, and is fetched ahead. Lines of B
@@ -74,16 +76,20 @@ def accumulate(f: Function, work: Working, rows: int, count: int, a: View, b: Vi
     masks = [None if padded else first_lanes(count - v * work.lanes, work.lanes) for v in range(vectors)]
     unrolled = max(1, min(8, _UNROLLED // (rows * vectors)))
     sums = [work.zero() for _ in range(rows * vectors)]
-    lines = Lines(f, a.outer * work.itemsize if isinstance(a.outer, int) else a.outer, rows)
+    row_pointers = RowPointers(f, a.outer * work.itemsize if isinstance(a.outer, int) else a.outer, rows)
 
-    def turns(steps: int, carried: Sequence[Value]) -> list[Value]:
-        a_pointers, b_pointer, totals = carried[: lines.pointers], carried[lines.pointers], list(carried[lines.pointers + 1 :])
+    def iterations(steps: int, carried: Sequence[Value]) -> list[Value]:
+        a_pointers, b_pointer, totals = (
+            carried[: row_pointers.pointers],
+            carried[row_pointers.pointers],
+            list(carried[row_pointers.pointers + 1 :]),
+        )
         for step in range(steps):
             if padded and 1 < a.inner * work.itemsize <= _NEAR and a.outer == 1:
-                fetch(f, _beyond(f, a_pointers[0], (step + _AHEAD) * a.inner * work.itemsize))
-            for start in range(0, vectors * work.lanes * work.itemsize if padded else 0, LINE):
-                fetch(f, _beyond(f, b_pointer, (step + _AHEAD) * b.inner * work.itemsize + start))
-            line = [
+                prefetch(f, _beyond(f, a_pointers[0], (step + _AHEAD) * a.inner * work.itemsize))
+            for start in range(0, vectors * work.lanes * work.itemsize if padded else 0, CACHE_LINE):
+                prefetch(f, _beyond(f, b_pointer, (step + _AHEAD) * b.inner * work.itemsize + start))
+            b_row = [
                 load(
                     f,
                     work.type,
@@ -95,31 +101,31 @@ def accumulate(f: Function, work: Working, rows: int, count: int, a: View, b: Vi
                 for v in range(vectors)
             ]
             for i in range(rows):
-                place = _beyond(f, lines.place(f, a_pointers, i), step * a.inner * work.itemsize)
-                x = f.splat(f.load(work.type, place, work.itemsize), work.lanes)
+                address = _beyond(f, row_pointers.row(f, a_pointers, i), step * a.inner * work.itemsize)
+                x = f.splat(f.load(work.type, address, work.itemsize), work.lanes)
                 for v in range(vectors):
-                    totals[i * vectors + v] = work.multiply_add(f, x, line[v], totals[i * vectors + v])
+                    totals[i * vectors + v] = work.multiply_add(f, x, b_row[v], totals[i * vectors + v])
         ahead = [_beyond(f, p, steps * a.inner * work.itemsize) for p in a_pointers]
         return [*ahead, _beyond(f, b_pointer, steps * b.inner * work.itemsize), *totals]
 
-    whole = f.binary("sub", depth, f.binary("urem", depth, i64(unrolled)))
-    carried = [*lines.starts(f, a.pointer), b.pointer, *sums]
-    carried = f.loop(i64(0), whole, unrolled, carried, lambda _, values: turns(unrolled, values))
+    unrolled_end = f.binary("sub", depth, f.binary("urem", depth, i64(unrolled)))
+    carried = [*row_pointers.starts(f, a.pointer), b.pointer, *sums]
+    carried = f.loop(i64(0), unrolled_end, unrolled, carried, lambda _, values: iterations(unrolled, values))
     if unrolled > 1:
-        carried = f.loop(whole, depth, 1, carried, lambda _, values: turns(1, values))
-    totals = carried[lines.pointers + 1 :]
+        carried = f.loop(unrolled_end, depth, 1, carried, lambda _, values: iterations(1, values))
+    totals = carried[row_pointers.pointers + 1 :]
     return [totals[i * vectors : (i + 1) * vectors] for i in range(rows)]
 
 
-class Lines:
+class RowPointers:
     """The addresses of rows. Where their distance is told when the code runs, three rows share a pointer: the machine adds the rest."""
 
-    def __init__(self, f: Function, apart: int | Value, rows: int) -> None:
-        self.apart = apart
+    def __init__(self, f: Function, stride: int | Value, rows: int) -> None:
+        self.stride = stride
         #: How many pointers there are.
-        self.pointers = 1 if isinstance(apart, int) else -(-rows // _SHARE)
-        if isinstance(apart, Value):
-            self._steps = [apart, f.binary("shl", apart, i64(1)), f.binary("mul", apart, i64(_SHARE))]
+        self.pointers = 1 if isinstance(stride, int) else -(-rows // _SHARE)
+        if isinstance(stride, Value):
+            self._steps = [stride, f.binary("shl", stride, i64(1)), f.binary("mul", stride, i64(_SHARE))]
 
     def starts(self, f: Function, first: Value) -> list[Value]:
         """The pointers, by the address of the first row."""
@@ -128,10 +134,10 @@ class Lines:
             starts.append(f.at(starts[-1], "i8", self._steps[-1]))
         return starts
 
-    def place(self, f: Function, pointers: Sequence[Value], row: int) -> Value:
+    def row(self, f: Function, pointers: Sequence[Value], row: int) -> Value:
         """The address of a row, by the pointers, all of which may have gone further along their rows."""
-        if isinstance(self.apart, int):
-            return _beyond(f, pointers[0], row * self.apart)
+        if isinstance(self.stride, int):
+            return _beyond(f, pointers[0], row * self.stride)
         pointer, rest = pointers[row // _SHARE], row % _SHARE
         return f.at(pointer, "i8", self._steps[rest - 1]) if rest else pointer
 
@@ -140,7 +146,7 @@ def _beyond(f: Function, pointer: Value, bytes_: int) -> Value:
     return f.let("ptr", f"getelementptr inbounds i8, {pointer}, i64 {bytes_}") if bytes_ else pointer
 
 
-def fetch(f: Function, pointer: Value, *, to_write: bool = False, soon: bool = True) -> None:
+def prefetch(f: Function, pointer: Value, *, to_write: bool = False, soon: bool = True) -> None:
     """Have a line of memory brought near, by the time it is wanted: into the level-1 cache if that is soon, else the level-2 one."""
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 {3 if soon else 2}, i32 1)")
@@ -153,7 +159,7 @@ _WORTH_FETCHING = 32  # k: it takes so long until the tile is wanted
 class Kind(NamedTuple):
     """What a function that multiplies depends on: tiles of `rows` by `columns`, and how A and B lie."""
 
-    work: Working
+    work: ComputeType
     rows: int
     columns: int
     #: How far A's rows are apart, in elements; None if it is told how many bytes.
@@ -165,7 +171,7 @@ class Kind(NamedTuple):
 
 
 @functools.cache
-def multiply(kind: Kind) -> Part:
+def multiply(kind: Kind) -> SharedFunction:
     """The function that adds products to a tile.
 
     Its arguments are A's address and the bytes between its rows, B's address, how many k there are, and two tiles, each by its address
@@ -177,46 +183,46 @@ def multiply(kind: Kind) -> Part:
     names = ("a", "a_apart", "b", "depth", "source", "source_apart", "target", "target_apart")
 
     def write(f: Function) -> None:
-        a, a_apart, b, depth, source, source_apart, target, target_apart = f.parameters
+        a, a_stride, b, depth, source, source_stride, target, target_stride = f.parameters
         fresh = f.compare("icmp eq", source, _NULL)
-        first, apart = f.select(fresh, target, source), f.select(fresh, target_apart, source_apart)
-        when(f, f.compare("icmp sge", depth, i64(_WORTH_FETCHING)), lambda: _fetch(f, kind, first, apart))
-        view = View(a, a_apart if kind.a_outer is None else kind.a_outer, kind.a_inner)
-        sums = accumulate(f, work, rows, columns, view, View(b, 1, kind.b_inner), depth, padded=kind.padded)
+        first, stride = f.select(fresh, target, source), f.select(fresh, target_stride, source_stride)
+        when(f, f.compare("icmp sge", depth, i64(_WORTH_FETCHING)), lambda: _prefetch_tile(f, kind, first, stride))
+        view = MatrixView(a, a_stride if kind.a_outer is None else kind.a_outer, kind.a_inner)
+        sums = accumulate(f, work, rows, columns, view, MatrixView(b, 1, kind.b_inner), depth, padded=kind.padded)
         flat = [vector for row in sums for vector in row]
-        flat = f.branch(fresh, lambda: flat, lambda: _added(f, kind, flat, source, source_apart))
-        for (vector, place), value in zip(_vectors(f, kind, target, target_apart), flat, strict=True):
-            put(f, work, value, place, columns - vector * work.lanes)
+        flat = f.branch(fresh, lambda: flat, lambda: _added(f, kind, flat, source, source_stride))
+        for (vector, address), value in zip(_vectors(f, kind, target, target_stride), flat, strict=True):
+            put(f, work, value, address, columns - vector * work.lanes)
 
     parameters = [Value("ptr" if parameter in pointers else "i64", f"%{parameter}") for parameter in names]
-    return part(f"{name}{'' if kind.padded else '_exact'}", parameters, write)
+    return shared_function(f"{name}{'' if kind.padded else '_exact'}", parameters, write)
 
 
-def _vectors(f: Function, kind: Kind, first: Value, apart: Value) -> list[tuple[int, Value]]:
+def _vectors(f: Function, kind: Kind, first: Value, stride: Value) -> list[tuple[int, Value]]:
     """The number and the address of each vector of a tile, row by row."""
     across = -(-kind.columns // kind.work.lanes)
-    lines = Lines(f, apart, kind.rows)
-    starts = lines.starts(f, first)
-    places = [(lines.place(f, starts, row), vector) for row in range(kind.rows) for vector in range(across)]
-    return [(vector, f.at(place, kind.work.type, i64(vector * kind.work.lanes))) for place, vector in places]
+    row_pointers = RowPointers(f, stride, kind.rows)
+    starts = row_pointers.starts(f, first)
+    addresses = [(row_pointers.row(f, starts, row), vector) for row in range(kind.rows) for vector in range(across)]
+    return [(vector, f.at(address, kind.work.type, i64(vector * kind.work.lanes))) for address, vector in addresses]
 
 
-def _fetch(f: Function, kind: Kind, first: Value, apart: Value) -> None:
+def _prefetch_tile(f: Function, kind: Kind, first: Value, stride: Value) -> None:
     """Have a tile brought near."""
-    for _, place in _vectors(f, kind, first, apart):
-        fetch(f, place, to_write=True)
+    for _, address in _vectors(f, kind, first, stride):
+        prefetch(f, address, to_write=True)
 
 
-def _added(f: Function, kind: Kind, sums: list[Value], first: Value, apart: Value) -> list[Value]:
+def _added(f: Function, kind: Kind, sums: list[Value], first: Value, stride: Value) -> list[Value]:
     """Sums, and what a tile has, together."""
     work = kind.work
     masks = [first_lanes(kind.columns - start, work.lanes) for start in range(0, kind.columns, work.lanes)]
     return [
-        work.add(f, load(f, work.type, work.itemsize, place, work.lanes, masks[vector]), value)
-        for (vector, place), value in zip(_vectors(f, kind, first, apart), sums, strict=True)
+        work.add(f, load(f, work.type, work.itemsize, address, work.lanes, masks[vector]), value)
+        for (vector, address), value in zip(_vectors(f, kind, first, stride), sums, strict=True)
     ]
 
 
-def type_name(work: Working) -> str:
+def type_name(work: ComputeType) -> str:
     """Return how names of functions call a compute type."""
     return "bool" if work.boolean else work.type

@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 
 from volta_fn.compiler.contractions.matmul_problem import Operand
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, is_itself, read
-from volta_fn.targets.cpu.matmul.micro_kernel import LINE, fetch
-from volta_fn.targets.cpu.matmul.pack_kernels import copy_line, copy_lines, spread_lines, transposed_rows, turn_lines
-from volta_fn.targets.cpu.matmul.task_loops import each, origin, walked
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, read
+from volta_fn.targets.cpu.matmul.micro_kernel import CACHE_LINE, prefetch
+from volta_fn.targets.cpu.matmul.pack_kernels import copy_row, copy_rows, spread_rows, transpose_rows, transposed_rows
+from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin
 
 _CHUNK = 16
 
@@ -32,10 +32,10 @@ class Panels(NamedTuple):
     """Panels that are packed together: how many, and how many bytes apart."""
 
     number: int
-    apart: int
+    stride: int
 
 
-class Source(Protocol):
+class PanelSource(Protocol):
     """An operand of a product."""
 
     #: So many k of a panel are packed before the next panel's, where those lie beside each other in memory; None: all of them.
@@ -47,23 +47,23 @@ class Source(Protocol):
     def address(self, f: Function, span: Span) -> Value:
         """Where the span begins. Asked only of sources that are in place."""
 
-    def fetch(self, f: Function, span: Span, count: Value) -> None:
+    def prefetch(self, f: Function, span: Span, count: Value) -> None:
         """Have lines of `count` neighbours brought near, before they are packed. Asked only of sources with a chunk."""
 
     def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
         """Write a panel: for each k, `count` rows of A or columns of B beside each other, and zeros up to `width`."""
 
-    def in_lines(self) -> bool:
+    def in_rows(self) -> bool:
         """Whether neighbours lie beside each other, in lines, one for each k, all of them as far apart."""
 
     def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
         """Write several panels side by side, as `pack` does one: each line to all of them. Asked only of sources that are in lines."""
 
 
-class Strided:
+class StridedOperand:
     """An operand that is an array, number `buffer` of the routine's buffers."""
 
-    def __init__(self, work: Working, operand: Operand, buffer: int) -> None:
+    def __init__(self, work: ComputeType, operand: Operand, buffer: int) -> None:
         self.work, self.operand, self.buffer = work, operand, buffer
         self.chunk = _CHUNK if operand.outer.stride == 1 and operand.inner.stride != 1 else None
 
@@ -83,72 +83,72 @@ class Strided:
         matrix = self._matrix(f, span)
         outer, inner = self.operand.outer, self.operand.inner
         dtype = self.operand.dtype
-        shared = copy_lines if outer.stride == 1 else turn_lines if inner.stride == 1 else None
-        apart = inner.stride if outer.stride == 1 else outer.stride
-        if shared is not None and apart is not None:
+        shared = copy_rows if outer.stride == 1 else transpose_rows if inner.stride == 1 else None
+        stride = inner.stride if outer.stride == 1 else outer.stride
+        if shared is not None and stride is not None:
             start = self._at(f, matrix, span.outer, span.inner)
-            f.run_shared(shared(self.work, dtype, count, width), start, i64(apart * dtype.itemsize), span.depth, target)
+            f.run_shared(shared(self.work, dtype, count, width), start, i64(stride * dtype.itemsize), span.depth, target)
         elif outer.stride == 1:
-            self._copy_lines(f, span, matrix, count, width, target)
+            self._copy_rows(f, span, matrix, count, width, target)
         else:
             first = span.inner if inner.stride == 1 else i64(0)
             rows = [self._at(f, matrix, f.binary("add", span.outer, i64(j)), first) for j in range(count)]
             if inner.stride == 1:
                 transposed_rows(f, self.work, dtype, lambda k: [self._move(f, row, k) for row in rows], width, span.depth, target)
             else:
-                self._gather_lines(f, span, rows, width, target)
+                self._gather_rows(f, span, rows, width, target)
 
-    def in_lines(self) -> bool:
+    def in_rows(self) -> bool:
         """See `Source`."""
         return self.chunk is not None and self.operand.inner.stride is not None
 
     def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
         """See `Source`."""
-        dtype, apart = self.operand.dtype, self.operand.inner.stride
-        assert apart is not None
+        dtype, stride = self.operand.dtype, self.operand.inner.stride
+        assert stride is not None
         start = self._at(f, self._matrix(f, span), span.outer, span.inner)
-        part = spread_lines(self.work, dtype, count, width)
-        f.run_shared(part, start, i64(apart * dtype.itemsize), span.depth, target, i64(panels.number), i64(panels.apart))
+        packing = spread_rows(self.work, dtype, count, width)
+        f.run_shared(packing, start, i64(stride * dtype.itemsize), span.depth, target, i64(panels.number), i64(panels.stride))
 
-    def fetch(self, f: Function, span: Span, count: Value) -> None:
+    def prefetch(self, f: Function, span: Span, count: Value) -> None:
         """See `Source`."""
         matrix = self._matrix(f, span)
 
-        def line(k: Value) -> None:
+        def row(k: Value) -> None:
             start = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
-            each(f, i64(0), count, lambda j: fetch(f, self._move(f, start, j), soon=False), LINE // self.operand.dtype.itemsize)
+            each(f, i64(0), count, lambda j: prefetch(f, self._move(f, start, j), soon=False), CACHE_LINE // self.operand.dtype.itemsize)
 
-        each(f, i64(0), span.depth, line)
+        each(f, i64(0), span.depth, row)
 
-    def _copy_lines(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
+    def _copy_rows(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
         """For each k, `count` adjacent elements, and zeros up to `width`."""
 
-        def line(k: Value) -> None:
+        def row(k: Value) -> None:
             source = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
-            copy_line(f, self.work, self.operand.dtype, count, width, source, target, k)
+            copy_row(f, self.work, self.operand.dtype, count, width, source, target, k)
 
-        each(f, i64(0), span.depth, line)
+        each(f, i64(0), span.depth, row)
 
-    def _gather_lines(self, f: Function, span: Span, rows: list[Value], width: int, target: Value) -> None:
+    def _gather_rows(self, f: Function, span: Span, rows: list[Value], width: int, target: Value) -> None:
         """For each k, the element of every row, one by one, and zeros up to `width`."""
         zero = Value(self.work.type, "zeroinitializer")
 
-        def line(k: Value) -> None:
-            offset = walked(f, self.operand.inner, f.binary("add", span.inner, k))
+        def row(k: Value) -> None:
+            offset = offset_of(f, self.operand.inner, f.binary("add", span.inner, k))
             first = f.at(target, self.work.type, f.binary("mul", k, i64(width)))
             for j in range(width):
                 value = read(f, self.work, self.operand.dtype, self._move(f, rows[j], offset), 1) if j < len(rows) else zero
                 f.store(value, f.at(first, self.work.type, i64(j)), self.work.itemsize)
 
-        each(f, i64(0), span.depth, line)
+        each(f, i64(0), span.depth, row)
 
     def _matrix(self, f: Function, span: Span) -> Value:
         array = f.load("ptr", f.at(span.buffers, "ptr", i64(self.buffer)), 8)
         return self._move(f, array, origin(f, self.operand, span.batch))
 
     def _at(self, f: Function, matrix: Value, outer: Value, inner: Value) -> Value:
-        line = self._move(f, matrix, walked(f, self.operand.outer, outer))
-        return line if inner.name == "0" else self._move(f, line, walked(f, self.operand.inner, inner))
+        row = self._move(f, matrix, offset_of(f, self.operand.outer, outer))
+        return row if inner.name == "0" else self._move(f, row, offset_of(f, self.operand.inner, inner))
 
     def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.operand.dtype.itemsize} x i8]", offset)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from volta_fn.runtime.llvm.text import Function, Part, Value, i64, part, vector_of
-from volta_fn.targets.cpu.matmul.compute_dtype import Working, first_lanes, put, read
-from volta_fn.targets.cpu.matmul.micro_kernel import Lines, type_name
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, shared_function, vector_of
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, put, read
+from volta_fn.targets.cpu.matmul.micro_kernel import RowPointers, type_name
 from volta_fn.targets.cpu.matmul.task_loops import each
 
 #: Lines that are packed at a time where they belong to several panels.
@@ -23,64 +23,64 @@ RUN = 8
 
 
 @functools.cache
-def copy_lines(work: Working, dtype: np.dtype, count: int, width: int) -> Part:
+def copy_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
     """The function that packs lines, one for each k, of `count` numbers side by side, with zeros up to `width`."""
 
     def write(f: Function) -> None:
-        source, apart, depth, target = f.parameters
-        each(f, i64(0), depth, lambda k: copy_line(f, work, dtype, count, width, f.at(source, "i8", f.binary("mul", k, apart)), target, k))
+        source, stride, depth, target = f.parameters
+        each(f, i64(0), depth, lambda k: copy_row(f, work, dtype, count, width, f.at(source, "i8", f.binary("mul", k, stride)), target, k))
 
-    return part(f"copy_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
+    return shared_function(f"copy_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
 
 
-def copy_line(f: Function, work: Working, dtype: np.dtype, count: int, width: int, source: Value, target: Value, k: Value) -> None:
+def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, source: Value, target: Value, k: Value) -> None:
     """Write the line number `k` of a panel: `count` numbers side by side, and zeros up to `width`."""
-    place = f.at(target, work.type, f.binary("mul", k, i64(width)))
+    address = f.at(target, work.type, f.binary("mul", k, i64(width)))
     for start in range(0, width, work.lanes):
         value = work.zero()
         if start < count:
             there = f.at(source, f"[{dtype.itemsize} x i8]", i64(start))
             value = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
-        put(f, work, value, f.at(place, work.type, i64(start)), width - start)
+        put(f, work, value, f.at(address, work.type, i64(start)), width - start)
 
 
 @functools.cache
-def spread_lines(work: Working, dtype: np.dtype, count: int, width: int) -> Part:
+def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
     """The function that packs lines, one for each k, of `count` numbers for each of several panels side by side.
 
     Two more arguments are the number of panels, and how many bytes they are apart.
     """
 
     def write(f: Function) -> None:
-        source, apart, depth, target, panels, panel_apart = f.parameters
-        lines = Lines(f, apart, RUN)
-        whole = f.binary("and", depth, i64(-RUN))
+        source, stride, depth, target, panels, panel_stride = f.parameters
+        row_pointers = RowPointers(f, stride, RUN)
+        runs_end = f.binary("and", depth, i64(-RUN))
 
         def ways(k: Value, panel: Value) -> tuple[Value, Value]:
-            there = f.at(f.at(source, "i8", f.binary("mul", k, apart)), f"[{count * dtype.itemsize} x i8]", panel)
-            return there, f.at(target, "i8", f.binary("mul", panel, panel_apart))
+            there = f.at(f.at(source, "i8", f.binary("mul", k, stride)), f"[{count * dtype.itemsize} x i8]", panel)
+            return there, f.at(target, "i8", f.binary("mul", panel, panel_stride))
 
         def several(k: Value, panel: Value) -> None:
-            there, place = ways(k, panel)
-            starts = lines.starts(f, there)
-            numbers = _numbers(f, work, dtype, [lines.place(f, starts, row) for row in range(RUN)], count, width)
-            first = f.at(place, f"[{width * work.itemsize} x i8]", k)
+            there, address = ways(k, panel)
+            starts = row_pointers.starts(f, there)
+            numbers = _numbers(f, work, dtype, [row_pointers.row(f, starts, row) for row in range(RUN)], count, width)
+            first = f.at(address, f"[{width * work.itemsize} x i8]", k)
             for start in range(0, RUN * width, work.lanes):
                 value = assembled(f, numbers[start : start + work.lanes])
                 f.store(value, f.at(first, work.type, i64(start)), work.itemsize)
 
         def single(k: Value, panel: Value) -> None:
-            there, place = ways(k, panel)
-            copy_line(f, work, dtype, count, width, there, place, k)
+            there, address = ways(k, panel)
+            copy_row(f, work, dtype, count, width, there, address, k)
 
-        each(f, i64(0), whole, lambda k: each(f, i64(0), panels, lambda panel: several(k, panel)), RUN)
-        each(f, whole, depth, lambda k: each(f, i64(0), panels, lambda panel: single(k, panel)))
+        each(f, i64(0), runs_end, lambda k: each(f, i64(0), panels, lambda panel: several(k, panel)), RUN)
+        each(f, runs_end, depth, lambda k: each(f, i64(0), panels, lambda panel: single(k, panel)))
 
     parameters = [*_packing_parameters(), Value("i64", "%panels"), Value("i64", "%panel_apart")]
-    return part(f"spread_{type_name(work)}_{dtype.name}_{count}to{width}", parameters, write)
+    return shared_function(f"spread_{type_name(work)}_{dtype.name}_{count}to{width}", parameters, write)
 
 
-def _numbers(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], count: int, width: int) -> list[tuple[Value, int]]:
+def _numbers(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], count: int, width: int) -> list[tuple[Value, int]]:
     """The first `count` numbers of each row, and zeros up to `width`, each by a vector and the lane of it."""
     numbers = []
     for row in rows:
@@ -94,20 +94,20 @@ def _numbers(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value],
 
 
 @functools.cache
-def turn_lines(work: Working, dtype: np.dtype, count: int, width: int) -> Part:
+def transpose_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
     """The function that packs `count` lines along k, and zeros up to `width`."""
 
     def write(f: Function) -> None:
-        source, apart, depth, target = f.parameters
-        lines = Lines(f, apart, count)
+        source, stride, depth, target = f.parameters
+        row_pointers = RowPointers(f, stride, count)
 
         def at(k: Value) -> list[Value]:
-            starts = lines.starts(f, f.at(source, f"[{dtype.itemsize} x i8]", k))
-            return [lines.place(f, starts, row) for row in range(count)]
+            starts = row_pointers.starts(f, f.at(source, f"[{dtype.itemsize} x i8]", k))
+            return [row_pointers.row(f, starts, row) for row in range(count)]
 
         transposed_rows(f, work, dtype, at, width, depth, target)
 
-    return part(f"turn_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
+    return shared_function(f"turn_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
 
 
 def _packing_parameters() -> list[Value]:
@@ -115,29 +115,29 @@ def _packing_parameters() -> list[Value]:
 
 
 def transposed_rows(
-    f: Function, work: Working, dtype: np.dtype, rows_at: Callable[[Value], Sequence[Value]], width: int, depth: Value, target: Value
+    f: Function, work: ComputeType, dtype: np.dtype, rows_at: Callable[[Value], Sequence[Value]], width: int, depth: Value, target: Value
 ) -> None:
     """Write `depth` lines of `width` numbers, of which the line k holds what is at ``rows_at(k)``, element k of every row, and zeros."""
     square = 16 // work.itemsize  # what a quarter of the widest register holds: shuffles within quarters are cheap
 
-    def lines(k: Value) -> None:
+    def squares(k: Value) -> None:
         rows = rows_at(k)
         for start in range(0, width, work.lanes):
             block = [
                 _gathered([_row(f, work, dtype, rows, start + group * square + r, square) for group in range(work.lanes // square)], f)
                 for r in range(square)
             ]
-            for c, line in enumerate(_squares_transposed(f, block, square)):
-                place = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
-                put(f, work, line, place, width - start)
+            for c, vector in enumerate(_squares_transposed(f, block, square)):
+                address = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
+                put(f, work, vector, address, width - start)
 
     def blocks(k: Value) -> None:
         rows = rows_at(k)
         for start in range(0, width, work.lanes):
             block = [read(f, work, dtype, rows[start + r], work.lanes) if start + r < len(rows) else work.zero() for r in range(work.lanes)]
-            for c, line in enumerate(_transposed(f, block, square)):
-                place = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
-                put(f, work, line, place, width - start)
+            for c, vector in enumerate(_transposed(f, block, square)):
+                address = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
+                put(f, work, vector, address, width - start)
 
     def single(k: Value) -> None:
         rows = rows_at(k)
@@ -147,22 +147,22 @@ def transposed_rows(
 
     large = f.binary("and", depth, i64(-work.lanes))
     each(f, i64(0), large, blocks, work.lanes)
-    whole = f.binary("and", depth, i64(-square))
-    each(f, large, whole, lines, square)
-    each(f, whole, depth, single)
+    squares_end = f.binary("and", depth, i64(-square))
+    each(f, large, squares_end, squares, square)
+    each(f, squares_end, depth, single)
 
 
-def _row(f: Function, work: Working, dtype: np.dtype, rows: Sequence[Value], number: int, square: int) -> Value:
+def _row(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], number: int, square: int) -> Value:
     """`square` numbers of a row; zeros beyond the last row."""
     return read(f, work, dtype, rows[number], square) if number < len(rows) else work.zero(square)
 
 
-def _gathered(parts: Sequence[Value], f: Function) -> Value:
+def _gathered(groups: Sequence[Value], f: Function) -> Value:
     """Vectors one after another in one vector."""
-    parts = list(parts)
-    while len(parts) > 1:
-        parts = [_joined(f, x, y) for x, y in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+    groups = list(groups)
+    while len(groups) > 1:
+        groups = [_joined(f, x, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
+    return groups[0]
 
 
 def _joined(f: Function, x: Value, y: Value) -> Value:
@@ -173,13 +173,13 @@ def _joined(f: Function, x: Value, y: Value) -> Value:
 def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
     """As many vectors as they have lanes, transposed: squares within quarters first, then the quarters."""
     lanes = len(rows)
-    parts = [
+    groups = [
         _squares_transposed(f, rows[g : g + square], square) for g in range(0, lanes, square)
     ]  # by group of rows, and column in a square
     columns: list[Value] = [rows[0]] * lanes
     for c in range(square):
-        for q, line in enumerate(_quarters_transposed(f, [group[c] for group in parts], square)):
-            columns[q * square + c] = line
+        for q, vector in enumerate(_quarters_transposed(f, [group[c] for group in groups], square)):
+            columns[q * square + c] = vector
     return columns
 
 
@@ -220,10 +220,10 @@ def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
     """A vector of lanes of others with as many lanes: each by its vector and its number."""
     first, *others = dict.fromkeys([vector for vector, _ in picks])
     lanes, element = len(picks), first.type[1:-1].split(" x ")[1]
-    made, places = first, [lane if vector == first else 0 for vector, lane in picks]
+    made, order = first, [lane if vector == first else 0 for vector, lane in picks]
     for other in others or [first]:
-        chosen = [lanes + lane if vector == other else place for (vector, lane), place in zip(picks, places, strict=True)]
-        made, places = shuffled(f, made, other, chosen, element), list(range(lanes))
+        chosen = [lanes + lane if vector == other else now for (vector, lane), now in zip(picks, order, strict=True)]
+        made, order = shuffled(f, made, other, chosen, element), list(range(lanes))
     return made
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Schedule
-from volta_fn.targets.cpu.matmul.compute_dtype import Working
-from volta_fn.targets.cpu.matmul.operands import Panels, Source, Span
+from volta_fn.targets.cpu.matmul.blocking import Blocking
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
+from volta_fn.targets.cpu.matmul.operands import Panels, PanelSource, Span
 from volta_fn.targets.cpu.matmul.pack_kernels import RUN
-from volta_fn.targets.cpu.matmul.task_loops import digits_of, each, part_of
+from volta_fn.targets.cpu.matmul.task_loops import each, indices_of, range_of
 
 
 def pack_panels(
@@ -24,7 +24,7 @@ def pack_panels(
     panels: tuple[Value, Value],
     chunk: int | None,
     pack: Callable[[Value, Span, Value], None],
-    fetch: Callable[[Span], None],
+    prefetch: Callable[[Span], None],
 ) -> None:
     """Pack a range of panels for the k of `span`: ``pack(panel, span, k)`` packs one for the k of a span which begins `k` after ours.
 
@@ -35,13 +35,13 @@ def pack_panels(
         each(f, *panels, lambda panel: pack(panel, span, i64(0)))
         return
 
-    def piece(k: Value) -> None:
+    def chunk_index(k: Value) -> None:
         depth = f.intrinsic("llvm.smin.i64", "i64", i64(chunk), f.binary("sub", span.depth, k))
-        part = span._replace(inner=f.binary("add", span.inner, k), depth=depth)
-        fetch(part._replace(inner=f.binary("add", part.inner, i64(chunk))))
-        each(f, *panels, lambda panel: pack(panel, part, k))
+        subspan = span._replace(inner=f.binary("add", span.inner, k), depth=depth)
+        prefetch(subspan._replace(inner=f.binary("add", subspan.inner, i64(chunk))))
+        each(f, *panels, lambda panel: pack(panel, subspan, k))
 
-    each(f, i64(0), span.depth, piece, chunk)
+    each(f, i64(0), span.depth, chunk_index, chunk)
 
 
 _TASK_BYTES = 64 << 10  # that a task packs, about
@@ -50,7 +50,7 @@ _TASK_BYTES = 64 << 10  # that a task packs, about
 class PackTasks(NamedTuple):
     """The tasks that pack an operand of so many panels, a group of them for a block of k in each."""
 
-    plan: Schedule
+    plan: Blocking
     panels: int
     group: int
 
@@ -66,8 +66,8 @@ class PackTasks(NamedTuple):
 
     def decode(self, f: Function, number: Value) -> tuple[Value, Value, tuple[Value, Value]]:
         """The product of the stack, the block of k and the range of panels of a task."""
-        batch, block, group = digits_of(f, number, self.plan.batch, self.plan.blocks, self.groups)
-        return batch, block, part_of(f, group, self.groups, self.panels)
+        batch, block, group = indices_of(f, number, self.plan.batch, self.plan.blocks, self.groups)
+        return batch, block, range_of(f, group, self.groups, self.panels)
 
 
 class Section(NamedTuple):
@@ -80,58 +80,58 @@ class Section(NamedTuple):
     width: int
 
 
-class LinePacking(NamedTuple):
+class RowPacking(NamedTuple):
     """How an operand is packed so. Panels are `panel_bytes` apart."""
 
-    work: Working
-    plan: Schedule
-    source: Source
+    work: ComputeType
+    plan: Blocking
+    source: PanelSource
     sections: tuple[Section, ...]
     panel_bytes: int
 
     @property
     def run(self) -> int:
         """The k of a task."""
-        line = sum(section.panels * section.width for section in self.sections) * self.work.itemsize
-        return max(1, _TASK_BYTES // line // RUN) * RUN
+        row_type = sum(section.panels * section.width for section in self.sections) * self.work.itemsize
+        return max(1, _TASK_BYTES // row_type // RUN) * RUN
 
     @property
-    def pieces(self) -> int:
+    def chunks(self) -> int:
         """Tasks of a block."""
         return max(1, -(-self.plan.depth // self.run))
 
     @property
     def tasks(self) -> int:
         """All tasks."""
-        return self.plan.batch * self.plan.blocks * self.pieces
+        return self.plan.batch * self.plan.blocks * self.chunks
 
     def write(
-        self, f: Function, number: Value, span: Callable[[Value, Value], Span], place: Callable[[Value, Value, Value], Value]
+        self, f: Function, number: Value, span: Callable[[Value, Value], Span], address: Callable[[Value, Value, Value], Value]
     ) -> None:
         """Do a task. ``span(batch, block)`` is all of a block, and ``place(batch, block, panel)`` where a packed panel of it begins."""
-        batch, block, piece = digits_of(f, number, self.plan.batch, self.plan.blocks, self.pieces)
-        whole, k = span(batch, block), f.binary("mul", piece, i64(self.run))
-        rest = f.intrinsic("llvm.smax.i64", "i64", f.binary("sub", whole.depth, k), i64(0))
+        batch, block, chunk_index = indices_of(f, number, self.plan.batch, self.plan.blocks, self.chunks)
+        block_span, k = span(batch, block), f.binary("mul", chunk_index, i64(self.run))
+        rest = f.intrinsic("llvm.smax.i64", "i64", f.binary("sub", block_span.depth, k), i64(0))
         depth = f.intrinsic("llvm.smin.i64", "i64", rest, i64(self.run))
-        part = whole._replace(inner=f.binary("add", whole.inner, k), depth=depth)
+        subspan = block_span._replace(inner=f.binary("add", block_span.inner, k), depth=depth)
         for section in self.sections:
-            line = f"[{section.width * self.work.itemsize} x i8]"
-            target = f.at(place(batch, block, i64(section.panel)), line, k)
+            row_type = f"[{section.width * self.work.itemsize} x i8]"
+            target = f.at(address(batch, block, i64(section.panel)), row_type, k)
             panels = Panels(section.panels, self.panel_bytes)
-            self.source.spread(f, part._replace(outer=i64(section.start)), section.each, section.width, target, panels)
+            self.source.spread(f, subspan._replace(outer=i64(section.start)), section.each, section.width, target, panels)
 
 
-def column_sections(plan: Schedule, edge_width: int) -> tuple[Section, ...]:
+def column_sections(plan: Blocking, edge_width: int) -> tuple[Section, ...]:
     """The sections of B: whole panels, and the last one if it has fewer columns."""
-    whole = plan.column_panels - (plan.edge < plan.width)
+    block_span = plan.column_panels - (plan.edge < plan.width)
     sections = (
-        Section(0, whole, 0, plan.width, plan.width),
-        Section(whole, plan.column_panels - whole, whole * plan.width, plan.edge, edge_width),
+        Section(0, block_span, 0, plan.width, plan.width),
+        Section(block_span, plan.column_panels - block_span, block_span * plan.width, plan.edge, edge_width),
     )
     return tuple(section for section in sections if section.panels)
 
 
-def row_sections(plan: Schedule, pitch: int) -> tuple[Section, ...]:
+def row_sections(plan: Blocking, pitch: int) -> tuple[Section, ...]:
     """The sections of A: panels with a row more, and the others."""
     tall = Section(0, plan.taller, 0, plan.rows + 1, pitch)
     others = Section(plan.taller, plan.row_panels - plan.taller, plan.taller * (plan.rows + 1), plan.rows, pitch)

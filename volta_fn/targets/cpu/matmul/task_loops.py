@@ -12,11 +12,11 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 def each(f: Function, start: Value, end: Value, body: Callable[[Value], None], step: int = 1) -> None:
     """``for index in range(start, end, step): body(index)``."""
 
-    def turn(index: Value, _: list[Value]) -> list[Value]:
+    def iteration(index: Value, _: list[Value]) -> list[Value]:
         body(index)
         return []
 
-    f.loop(start, end, step, [], turn)
+    f.loop(start, end, step, [], iteration)
 
 
 def when(f: Function, condition: Value, yes: Callable[[], None], no: Callable[[], None] | None = None) -> None:
@@ -36,19 +36,19 @@ def when(f: Function, condition: Value, yes: Callable[[], None], no: Callable[[]
 
 def origin(f: Function, operand: Operand, number: Value) -> Value:
     """Where a matrix of a stack begins, in elements."""
-    offset = walked(f, operand.stack, number)
+    offset = offset_of(f, operand.stack, number)
     if not operand.start:
         return offset
     return i64(operand.start) if offset.name == "0" else f.binary("add nsw", offset, i64(operand.start))
 
 
-def walked(f: Function, walk: Walk, index: Value) -> Value:
+def offset_of(f: Function, walk: Walk, index: Value) -> Value:
     """How far from the start an index is, in elements."""
     total = i64(0)
-    for place in range(len(walk.sizes) - 1, -1, -1):
-        size, stride = walk.sizes[place], walk.strides[place]
+    for axis in range(len(walk.sizes) - 1, -1, -1):
+        size, stride = walk.sizes[axis], walk.strides[axis]
         digit = index
-        if place:
+        if axis:
             digit = f.binary("urem", index, i64(size))
             index = f.binary("udiv", index, i64(size))
         term = digit if stride == 1 else f.binary("mul nsw", digit, i64(stride))
@@ -71,7 +71,7 @@ def entry(module: Module, name: str) -> tuple[Function, Value, Value, Value]:
     return f, buffers, begin, end
 
 
-def part_of(f: Function, number: Value, count: int, total: int) -> tuple[Value, Value]:
+def range_of(f: Function, number: Value, count: int, total: int) -> tuple[Value, Value]:
     """The part number `number` of ``range(total)`` cut into so many near-equal parts."""
     if count == 1:
         return i64(0), i64(total)
@@ -82,23 +82,23 @@ def part_of(f: Function, number: Value, count: int, total: int) -> tuple[Value, 
     return start, end
 
 
-def digits_of(f: Function, number: Value, *sizes: int) -> list[Value]:
+def indices_of(f: Function, number: Value, *sizes: int) -> list[Value]:
     """A number taken apart: the place in an array of these sizes. The first digit is not reduced."""
     digits = []
-    for place in range(len(sizes) - 1, -1, -1):
-        if prod(sizes[:place]) == 1:
+    for axis in range(len(sizes) - 1, -1, -1):
+        if prod(sizes[:axis]) == 1:
             digits.append(number)
-            digits += [i64(0)] * place
+            digits += [i64(0)] * axis
             break
-        if sizes[place] == 1:
+        if sizes[axis] == 1:
             digits.append(i64(0))
             continue
-        digits.append(f.binary("urem", number, i64(sizes[place])))
-        number = f.binary("udiv", number, i64(sizes[place]))
+        digits.append(f.binary("urem", number, i64(sizes[axis])))
+        number = f.binary("udiv", number, i64(sizes[axis]))
     return digits[::-1]
 
 
-def number_of(f: Function, *digits: tuple[Value, int]) -> Value:
+def flat_index(f: Function, *digits: tuple[Value, int]) -> Value:
     """The inverse of `digits_of`."""
     total, *_ = digits[0]
     for digit, size in digits[1:]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from volta_fn.compiler.program import RoutineKey
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
-from volta_fn.runtime.llvm.text import Part
+from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.pool import thread_count
 
@@ -17,7 +17,7 @@ from volta_fn.targets.cpu.runtime.pool import thread_count
 _WORTH_SHARING = 20_000.0
 
 
-class LoadedPhase(NamedTuple):
+class LoadedLaunch(NamedTuple):
     """A phase at an address, of a name in an object."""
 
     address: int
@@ -28,31 +28,31 @@ class LoadedPhase(NamedTuple):
     entry: str
 
 
-class Loaded(NamedTuple):
+class LoadedRoutine(NamedTuple):
     """A routine ready to run."""
 
-    phases: tuple[LoadedPhase, ...]
+    launches: tuple[LoadedLaunch, ...]
     workspace: int
     #: Nanoseconds, roughly, on one thread.
     cost: float
 
 
-class Shared:
+class SharedCode:
     """The functions that routines share, compiled, by the names of their entries on disk."""
 
     def __init__(self) -> None:
         self._codes: dict[str, Future[bytes]] = {}
         self._lock = threading.Lock()
 
-    def compile(self, part: Part) -> str:
+    def compile(self, function: SharedFunction) -> str:
         """Have a function compiled, unless it is there or another thread does it; the name of its entry."""
-        name = disk_cache.name_of(f"part {part.name}")
+        name = disk_cache.name_of(f"function {function.name}")
         code: Future[bytes] = Future()
         with self._lock:
             mine = self._codes.setdefault(name, code) is code
         if mine:
             try:
-                code.set_result(_part_compiled(name, part))
+                code.set_result(_compile_shared(name, function))
             except BaseException as error:
                 del self._codes[name]
                 code.set_exception(error)
@@ -76,23 +76,23 @@ class Shared:
         return [self._codes[name].result() for name in names]
 
 
-def _part_compiled(name: str, part: Part) -> bytes:
+def _compile_shared(name: str, function: SharedFunction) -> bytes:
     found = disk_cache.read_compiled(name)
     if found is None:
-        found = disk_cache.Compiled(compile_object(part.text))
+        found = disk_cache.Compiled(compile_object(function.text))
         disk_cache.write_compiled(name, found)
     return found.code
 
 
-class Library:
+class CodeCache:
     """The routines of this process. None stands for what has no routine."""
 
     def __init__(self) -> None:
-        self._loaded: dict[Any, Loaded | None] = {}
-        self._shared = Shared()
+        self._loaded: dict[Any, LoadedRoutine | None] = {}
+        self._shared = SharedCode()
         self._lock = threading.Lock()
 
-    def load(self, keys: Sequence[RoutineKey]) -> list[Loaded | None]:
+    def load(self, keys: Sequence[RoutineKey]) -> list[LoadedRoutine | None]:
         """The routines, those that are new compiled on several threads."""
         missing = list({k.key: k for k in keys if k.key not in self._loaded}.values())
         if len(missing) > 1 and thread_count() > 1:
@@ -115,28 +115,29 @@ class Library:
             if routine is None:
                 return None
             suffix = f"_{name}"  # so that the routines of a program can be loaded together
-            phases = tuple([(p.symbol + suffix, p.tasks, p.cost) for p in routine.phases])
-            shared = tuple([self._shared.compile(part) for part in routine.shared])
-            found = disk_cache.Compiled(compile_object(routine.text, suffix), phases, routine.workspace, shared)
+            launches = tuple([(p.symbol + suffix, p.tasks, p.cost) for p in routine.launches])
+            shared = tuple([self._shared.compile(function) for function in routine.shared])
+            found = disk_cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
             disk_cache.write_compiled(name, found)
         return name, found
 
-    def _load(self, entries: Mapping[str, disk_cache.Compiled]) -> dict[str, Loaded]:
+    def _load(self, entries: Mapping[str, disk_cache.Compiled]) -> dict[str, LoadedRoutine]:
         """Routines loaded, all at once, which takes little longer than loading one of them, with what they share."""
         if not entries:
             return {}
-        symbols = [symbol for compiled in entries.values() for symbol, _, _ in compiled.phases]
+        symbols = [symbol for compiled in entries.values() for symbol, _, _ in compiled.launches]
         shared = dict.fromkeys([name for compiled in entries.values() for name in compiled.shared])
         codes = [*[compiled.code for compiled in entries.values()], *self._shared.codes(shared)]
         addresses = dict(zip(symbols, load_objects(codes, symbols), strict=True))
         return {entry: _ready(entry, compiled, addresses) for entry, compiled in entries.items()}
 
 
-def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int]) -> Loaded:
-    phases = [
-        LoadedPhase(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry) for symbol, tasks, cost in compiled.phases
+def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int]) -> LoadedRoutine:
+    launches = [
+        LoadedLaunch(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry)
+        for symbol, tasks, cost in compiled.launches
     ]
-    return Loaded(tuple(phases), compiled.workspace, sum(cost for _, _, cost in compiled.phases))
+    return LoadedRoutine(tuple(launches), compiled.workspace, sum(cost for _, _, cost in compiled.launches))
 
 
-LIBRARY = Library()
+CODE_CACHE = CodeCache()

@@ -20,28 +20,28 @@ from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
-from volta_fn.targets.cpu.runtime.code_cache import LIBRARY, Loaded, LoadedPhase
+from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, LoadedLaunch, LoadedRoutine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Op
 from volta_fn.targets.cpu.runtime.host_calls import HostCall, equation_call, kernel_call
 from volta_fn.targets.cpu.runtime.program_cache import Artifact, layout_of
-from volta_fn.targets.cpu.runtime.support_code import machinery
+from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
 from volta_fn.targets.cpu.target import TARGET
 
 #: How control flow is written: (writer, item, operands' slots, results' slots, block).
-ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
+ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], Block], None]
 
 #: Nanoseconds that a call of NumPy costs at least.
 _HOST_COST = 10_000.0
 
 
-class Writer(ProgramWriter):
+class CommandWriter(ProgramWriter):
     """The commands of one program, written item by item."""
 
-    def __init__(self, loaded: Mapping[Any, Loaded | None], control_flow: Mapping[str, ControlFlow]) -> None:
+    def __init__(self, loaded: Mapping[Any, LoadedRoutine | None], control_flow: Mapping[str, ControlFlow]) -> None:
         super().__init__()
         self.loaded = loaded
         self.control_flow = control_flow
-        self.words: list[int | Slot | LoadedPhase] = []
+        self.words: list[int | Slot | LoadedLaunch] = []
         self.hosts: list[HostCall] = []
         #: Nanoseconds that the program takes, roughly.
         self.cost = 0.0
@@ -67,16 +67,16 @@ class Writer(ProgramWriter):
         self.words += [op, *words]
         self.slots.time += 1
 
-    def run(self, loaded: Loaded, buffers: list[Slot], block: Block) -> None:
+    def run(self, loaded: LoadedRoutine, buffers: list[Slot], block: Block) -> None:
         """Do a routine."""
         if loaded.workspace:
             buffers = [*buffers, self.slots.memory(loaded.workspace, block)]
         self.cost += loaded.cost
         for slot in buffers:
             self.slots.touch(slot, block)
-        for phase in loaded.phases:
-            if phase.tasks:
-                self.words += [Op.RUN, phase, phase.tasks, int(phase.shared), len(buffers), *buffers]
+        for launch in loaded.launches:
+            if launch.tasks:
+                self.words += [Op.RUN, launch, launch.tasks, int(launch.shared), len(buffers), *buffers]
         self.slots.time += 1
 
     def host(self, item: Item, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
@@ -93,12 +93,12 @@ class Writer(ProgramWriter):
 
     # the end
 
-    def code(self) -> tuple[np.ndarray, np.ndarray, list[LoadedPhase]]:
+    def code(self) -> tuple[np.ndarray, np.ndarray, list[LoadedLaunch]]:
         """The commands as words, which words are phases, by number, and the phases; the slots are numbered."""
-        phases = {w: i for i, w in enumerate(dict.fromkeys([w for w in self.words if isinstance(w, LoadedPhase)]))}
-        places = [i for i, w in enumerate(self.words) if isinstance(w, LoadedPhase)]
-        words = [w.number if isinstance(w, Slot) else phases[w] if isinstance(w, LoadedPhase) else w for w in self.words]
-        return np.array(words, np.int64), np.array(places, np.int64), list(phases)
+        launches = {w: i for i, w in enumerate(dict.fromkeys([w for w in self.words if isinstance(w, LoadedLaunch)]))}
+        launch_words = [i for i, w in enumerate(self.words) if isinstance(w, LoadedLaunch)]
+        words = [w.number if isinstance(w, Slot) else launches[w] if isinstance(w, LoadedLaunch) else w for w in self.words]
+        return np.array(words, np.int64), np.array(launch_words, np.int64), list(launches)
 
 
 def _bytes(aval: ShapedArray) -> int:
@@ -113,7 +113,7 @@ class _Carry(NamedTuple):
 
 
 def _carries(
-    writer: Writer, body: LoweredProgram, first: int, initial: Sequence[Slot], results: Sequence[Slot], block: Block, steps: int
+    writer: CommandWriter, body: LoweredProgram, first: int, initial: Sequence[Slot], results: Sequence[Slot], block: Block, steps: int
 ) -> list[_Carry]:
     """Begin a loop of some number of steps: the initial carry is put where the final one will be at the end."""
     jaxpr = body.closed.jaxpr
@@ -135,14 +135,14 @@ def _carries(
     return carries
 
 
-def _turn(writer: Writer, carries: Sequence[_Carry], block: Block) -> None:
+def _advance(writer: CommandWriter, carries: Sequence[_Carry], block: Block) -> None:
     """What was next is now."""
     for now, then in carries:
         if now is not then:
             writer.command(block, [now, then], Op.SWAP, now, then)
 
 
-def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
     (body,), params = item.programs, _params(item)
     length, consts, carry = params["length"], params["num_consts"], params["num_carry"]
     carries = _carries(writer, body, consts, operands[consts : consts + carry], results[:carry], block, length)
@@ -162,14 +162,14 @@ def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequenc
     rows = [row(base, v.aval) for base, v in zip(operands[consts + carry :], jaxpr.invars[consts + carry :], strict=True)]
     ys = [row(base, v.aval) for base, v in zip(results[carry:], jaxpr.outvars[carry:], strict=True)]
     writer.body(body, [*operands[:consts], *[c.now for c in carries], *rows], [*[c.next for c in carries], *ys], inner)
-    _turn(writer, carries, inner)
+    _advance(writer, carries, inner)
     writer.words[start - 1] = len(writer.words) - start
     writer.slots.touch(counter, inner)
     writer.slots.finish(inner)
     writer.cost = cost + length * (writer.cost - cost)
 
 
-def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
     condition, body = item.programs
     first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
     carries = _carries(writer, body, second, operands[first + second :], results, block, 0)
@@ -181,7 +181,7 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
     writer.body(condition, [*operands[:first], *now], [flag], inner)
     middle = len(writer.words)
     writer.body(body, [*operands[first : first + second], *now], [c.next for c in carries], inner)
-    _turn(writer, carries, inner)
+    _advance(writer, carries, inner)
     writer.words[start - 2 : start] = [middle - start, len(writer.words) - middle]
     writer.slots.touch(flag, inner)
     writer.slots.finish(inner)
@@ -190,17 +190,17 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
         writer.copy(result, carry.now, _bytes(out.aval), block)
 
 
-def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+def _cond(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
     branches = item.programs
     index, *arguments = operands
     writer.command(block, [index], Op.SWITCH, index, len(branches), *[0] * len(branches))
-    place = len(writer.words) - len(branches)
+    sizes_at = len(writer.words) - len(branches)
     for number, branch in enumerate(branches):
         start = len(writer.words)
         inner = writer.slots.begin(block)
         writer.body(branch, arguments, results, inner)
         writer.slots.finish(inner)
-        writer.words[place + number] = len(writer.words) - start
+        writer.words[sizes_at + number] = len(writer.words) - start
 
 
 def _params(item: Item) -> dict[str, Any]:
@@ -219,27 +219,27 @@ class Built(NamedTuple):
     """An artifact, the phases that its words speak of, and the functions of NumPy arrays whose addresses are among them."""
 
     artifact: Artifact
-    phases: list[LoadedPhase]
+    launches: list[LoadedLaunch]
     hosts: list[HostCall]
 
 
 def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Built:
     """Compile a program, and in the meantime what programs need of the process, which they ask for next."""
     with ThreadPoolExecutor(1) as meanwhile:
-        meanwhile.submit(machinery)
+        meanwhile.submit(support_code_of_process)
         return _build(pipeline.lower(closed, TARGET), donated)
 
 
 def _build(program: LoweredProgram, donated: Sequence[bool]) -> Built:
     keys = program.routine_keys()
-    writer = Writer(dict(zip([k.key for k in keys], LIBRARY.load(keys), strict=True)), CONTROL_FLOW)
+    writer = CommandWriter(dict(zip([k.key for k in keys], CODE_CACHE.load(keys), strict=True)), CONTROL_FLOW)
     writer.write(program)
     outputs = tuple([_on_host(output) for output in program.outputs()])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in program.results])
     layout = layout_of(writer.slots)
-    words, places, phases = writer.code()
-    artifact = Artifact(words, places, layout, bool(writer.cost > _LONG), outputs, specs, program.reusable(donated))
-    return Built(artifact, phases, writer.hosts)
+    words, launch_words, launches = writer.code()
+    artifact = Artifact(words, launch_words, layout, bool(writer.cost > _LONG), outputs, specs, program.reusable(donated))
+    return Built(artifact, launches, writer.hosts)
 
 
 def _on_host(output: Output) -> Output:

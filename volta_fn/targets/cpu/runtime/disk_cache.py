@@ -42,7 +42,7 @@ class Compiled(NamedTuple):
     """A routine's object code, with its phases (symbol, tasks, cost), the size of its workspace, and what it shares: names of entries."""
 
     code: bytes
-    phases: tuple[tuple[str, int, float], ...] = ()
+    launches: tuple[tuple[str, int, float], ...] = ()
     workspace: int = 0
     shared: tuple[str, ...] = ()
 
@@ -106,12 +106,12 @@ def read_compiled(name: str) -> Compiled | None:
     """A routine, if it is kept."""
 
     def parse(said: Any, code: bytes) -> Compiled:
-        return Compiled(code, tuple([(s, t, c) for s, t, c in said["phases"]]), said["workspace"], tuple(said["shared"]))
+        return Compiled(code, tuple([(s, t, c) for s, t, c in said["launches"]]), said["workspace"], tuple(said["shared"]))
 
     return read(name, parse)
 
 
 def write_compiled(name: str, compiled: Compiled) -> None:
     """Keep a routine."""
-    header = {"phases": compiled.phases, "workspace": compiled.workspace, "shared": compiled.shared}
+    header = {"launches": compiled.launches, "workspace": compiled.workspace, "shared": compiled.shared}
     write(name, header, [compiled.code])

@@ -163,7 +163,7 @@ def _loop(f: _Command) -> Value:
     count, counter, first, step, words = f.word(1), f.slot(f.word(2)), f.word(3), f.word(4), f.word(5)
     start, end = f.words(i64(6), words)
 
-    def turn(i: Value, carried: list[Value]) -> list[Value]:
+    def iteration(i: Value, carried: list[Value]) -> list[Value]:
         (status,) = carried
 
         def body() -> Value:
@@ -172,7 +172,7 @@ def _loop(f: _Command) -> Value:
 
         return [f.until_failure(status, body)]
 
-    status = f.loop(i64(0), count, 1, [_OK], turn)[0]
+    status = f.loop(i64(0), count, 1, [_OK], iteration)[0]
     f.leave(f.binary("add", words, i64(6)))
     return status
 
@@ -182,14 +182,14 @@ def _while(f: _Command) -> Value:
     condition, body = f.words(i64(4), condition_words)
     _, end = f.words(f.binary("add", condition_words, i64(4)), body_words)
     status = f.alloca("i64", align=8)
-    again, over, turn = f.fresh("again"), f.fresh("over"), f.fresh("turn")
+    again, over, iteration = f.fresh("again"), f.fresh("over"), f.fresh("turn")
     f.do(f"br label %{again}")
     f.label(again)
     asked = f.execute(condition, body)
     f.store(asked, status, 8)
     holds = f.compare("icmp ne", f.load("i8", f.pointer(slot), 1), Value("i8", "0"))
-    f.do(f"br {f.binary('and', holds, f.compare('icmp eq', asked, _OK))}, label %{turn}, label %{over}")
-    f.label(turn)
+    f.do(f"br {f.binary('and', holds, f.compare('icmp eq', asked, _OK))}, label %{iteration}, label %{over}")
+    f.label(iteration)
     done = f.execute(body, end)
     f.store(done, status, 8)
     f.do(f"br {f.compare('icmp eq', done, _OK)}, label %{again}, label %{over}")
@@ -241,13 +241,13 @@ def _write_execute(module: Module) -> None:
     status = f.alloca("i64", align=8)
     f.store(_CODE, here, 8)
     f.store(_OK, status, 8)
-    again, turn, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
+    again, iteration, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
     f.do(f"br label %{again}")
     f.label(again)
     code = f.load("ptr", here, 8)
     good = f.compare("icmp eq", f.load("i64", status, 8), _OK)
-    f.do(f"br {f.binary('and', good, f.compare('icmp ult', code, _END))}, label %{turn}, label %{over}")
-    f.label(turn)
+    f.do(f"br {f.binary('and', good, f.compare('icmp ult', code, _END))}, label %{iteration}, label %{over}")
+    f.label(iteration)
     doer = f.load("ptr", f.at(Value("ptr", "@doers"), "ptr", f.load("i64", code, 8)), 8)
     f.store(f.let("i64", f"call i64 {doer.name}({code}, {_TABLE}, {here})"), status, 8)
     f.do(f"br label %{again}")

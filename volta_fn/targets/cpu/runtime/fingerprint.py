@@ -25,29 +25,29 @@ from volta_fn.dtypes import short_name
 _PLAIN = frozenset({int, bool, str, bytes, NoneType})
 
 
-class Serial(NamedTuple):
+class Fingerprint(NamedTuple):
     """A program's text, and the constants in it, in order."""
 
     text: str
     constants: tuple[np.ndarray, ...]
 
 
-class _Unwritable(Exception):
+class _NotSerializable(Exception):
     """There is no text for something in the program."""
 
 
-def serial(closed: ClosedJaxpr, donated: Sequence[bool]) -> Serial | None:
+def fingerprint_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Fingerprint | None:
     """A program, with arguments of which some are given away, as text; None if it has none."""
-    writer = _Writer()
+    writer = _Serializer()
     try:
         writer.program(closed)
-    except _Unwritable:
+    except _NotSerializable:
         return None
     flags = "".join(["01"[bool(d)] for d in donated])
-    return Serial("\n\n".join([flags, *writer.meanings.values(), *writer.programs]), tuple(writer.constants))
+    return Fingerprint("\n\n".join([flags, *writer.meanings.values(), *writer.programs]), tuple(writer.constants))
 
 
-class _Writer:
+class _Serializer:
     """The texts of a program and of those in it, each written once."""
 
     def __init__(self) -> None:
@@ -78,11 +78,11 @@ class _Writer:
         def read(atoms: Sequence[Atom]) -> str:
             return " ".join([self.literal(a) if type(a) is Literal else names[a] for a in atoms])
 
-        lines = [bound(jaxpr.constvars), " ".join([self.constant(c) for c in closed.consts]), bound(jaxpr.invars)]
+        text_lines = [bound(jaxpr.constvars), " ".join([self.constant(c) for c in closed.consts]), bound(jaxpr.invars)]
         for eqn in jaxpr.eqns:
             operands = read(eqn.invars)
-            lines.append(f"{self.primitive(eqn.primitive)}{self.params(eqn)} {operands}:{bound(eqn.outvars)}")
-        return "\n".join([*lines, read(jaxpr.outvars)])
+            text_lines.append(f"{self.primitive(eqn.primitive)}{self.params(eqn)} {operands}:{bound(eqn.outvars)}")
+        return "\n".join([*text_lines, read(jaxpr.outvars)])
 
     def primitive(self, primitive: Primitive) -> str:
         """A primitive's name; what it means is noted."""
@@ -114,7 +114,7 @@ class _Writer:
         if text is None:
             buffer = host_buffer(value) if type(value) is ConcreteArray else None
             if not isinstance(buffer, np.ndarray):
-                raise _Unwritable
+                raise _NotSerializable
             content = hashlib.blake2b(np.ascontiguousarray(buffer).reshape(-1).view(np.uint8).data, digest_size=32).hexdigest()
             text = self._constants[id(value)] = f"c{len(self.constants)}{self.aval(value.aval)}={content}"
             self.constants.append(buffer)
@@ -141,7 +141,7 @@ class _Writer:
             return f"n{short_name(value.dtype)}{value.tobytes().hex()}"
         if isinstance(value, ShapedArray):
             return self.aval(value)
-        raise _Unwritable
+        raise _NotSerializable
 
 
 def _path(kind: type) -> str:
@@ -165,7 +165,7 @@ def _rule(rule: Any) -> str:
     if (getattr(rule, "__module__", None) or "").startswith("volta_fn.") and isinstance(rule, FunctionType | type):
         cells = getattr(rule, "__closure__", None) or ()
         return f"{rule.__module__}.{rule.__qualname__}({_rules([cell.cell_contents for cell in cells])})"
-    raise _Unwritable
+    raise _NotSerializable
 
 
 def _rules(values: Sequence[Any]) -> str:

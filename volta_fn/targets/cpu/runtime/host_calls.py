@@ -42,7 +42,7 @@ def failure() -> BaseException:
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
-Place = tuple[Slot, tuple[int, ...], Any]
+SlotArray = tuple[Slot, tuple[int, ...], Any]
 
 
 class HostCall:
@@ -51,8 +51,8 @@ class HostCall:
     def __init__(
         self,
         compute: Callable[..., Any],
-        operands: Sequence[Place],
-        results: Sequence[Place],
+        operands: Sequence[SlotArray],
+        results: Sequence[SlotArray],
         *,
         copies: bool = False,
         into: bool = False,

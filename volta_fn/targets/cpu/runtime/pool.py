@@ -25,11 +25,11 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 #: Words of the pool's record, a cache line (8 words) apart where different threads write to them.
-_TAKEN, _FUNCTION, _BUFFERS, _TASKS, _PARTS, _OPEN, _ROUND, _BUSY = 0, 8, 9, 10, 11, 16, 24, 32
+_TAKEN, _FUNCTION, _BUFFERS, _TASKS, _CHUNKS, _OPEN, _ROUND, _BUSY = 0, 8, 9, 10, 11, 16, 24, 32
 _SLEEPERS, _MUTEX, _CONDITION, _WORKERS = 40, 48, 64, 88
 #: The next task of each part, of which there are so many at most.
-_NEXT, _MOST_PARTS = 96, 64
-_WORDS = _NEXT + 8 * _MOST_PARTS
+_NEXT, _MOST_CHUNKS = 96, 64
+_WORDS = _NEXT + 8 * _MOST_CHUNKS
 #: Turns of the busy loop (each some 25 to 40 ns) before a worker goes to sleep: longer than from one call to the next, or a short phase
 #: that is not shared, since waking it takes as long as a small product.
 _SPINS = 4000
@@ -74,24 +74,24 @@ def _pause(f: Function) -> None:
         f.run("llvm.x86.sse2.pause")
 
 
-def _repeat(f: Function, turn: Callable[[], Value]) -> None:
+def _repeat(f: Function, iteration: Callable[[], Value]) -> None:
     """``while turn(): pass``, where a turn gives an i1."""
     head, done = f.fresh("again"), f.fresh("over")
     f.do(f"br label %{head}")
     f.label(head)
-    more = turn()
+    more = iteration()
     f.do(f"br {more}, label %{head}, label %{done}")
     f.label(done)
 
 
-def _next_of(f: Function, part: Value) -> Value:
+def _next_of(f: Function, chunk: Value) -> Value:
     """The address of the number of a part's next task."""
-    return f.at(_word(_NEXT), "i64", f.binary("shl", part, i64(3)))
+    return f.at(_word(_NEXT), "i64", f.binary("shl", chunk, i64(3)))
 
 
-def _start_of(f: Function, part: Value, tasks: Value, parts: Value) -> Value:
+def _start_of(f: Function, chunk: Value, tasks: Value, chunks: Value) -> Value:
     """The first task of a part."""
-    return f.binary("udiv", f.binary("mul", part, tasks), parts)
+    return f.binary("udiv", f.binary("mul", chunk, tasks), chunks)
 
 
 def _write_take(module: Module) -> None:
@@ -100,14 +100,14 @@ def _write_take(module: Module) -> None:
     f = Function(module, "take", [mine], attributes="nounwind")
     function = f.load(_PTR, _word(_FUNCTION), 8)
     buffers = f.load(_PTR, _word(_BUFFERS), 8)
-    tasks, parts = f.load("i64", _word(_TASKS), 8), f.load("i64", _word(_PARTS), 8)
+    tasks, chunks = f.load("i64", _word(_TASKS), 8), f.load("i64", _word(_CHUNKS), 8)
 
-    def part(turn: Value, _: list[Value]) -> list[Value]:
-        number = f.binary("urem", f.binary("add", mine, turn), parts)
-        stop, place = _start_of(f, f.binary("add", number, i64(1)), tasks, parts), _next_of(f, number)
+    def chunk(iteration: Value, _: list[Value]) -> list[Value]:
+        number = f.binary("urem", f.binary("add", mine, iteration), chunks)
+        stop, next_task = _start_of(f, f.binary("add", number, i64(1)), tasks, chunks), _next_of(f, number)
 
         def one() -> Value:
-            begin = f.let("i64", f"atomicrmw add {place}, i64 1 seq_cst")
+            begin = f.let("i64", f"atomicrmw add {next_task}, i64 1 seq_cst")
             some = f.compare("icmp slt", begin, stop)
             f.branch(some, lambda: f.do(f"call void {function.name}({buffers}, {begin}, {f.binary('add', begin, i64(1))})"))
             return some
@@ -115,7 +115,7 @@ def _write_take(module: Module) -> None:
         _repeat(f, one)
         return []
 
-    f.loop(i64(0), parts, 1, [], part, once=True)
+    f.loop(i64(0), chunks, 1, [], chunk, once=True)
     f.finish()
 
 
@@ -150,14 +150,14 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> Non
     f.store(buffers, _word(_BUFFERS), 8)
     f.store(tasks, _word(_TASKS), 8)
     threads = f.binary("add", _read(f, _WORKERS), i64(1))
-    parts = f.select(f.compare("icmp slt", threads, i64(_MOST_PARTS)), threads, i64(_MOST_PARTS))
-    f.store(parts, _word(_PARTS), 8)
+    chunks = f.select(f.compare("icmp slt", threads, i64(_MOST_CHUNKS)), threads, i64(_MOST_CHUNKS))
+    f.store(chunks, _word(_CHUNKS), 8)
 
-    def begin(part: Value, _: list[Value]) -> list[Value]:
-        f.store(_start_of(f, part, tasks, parts), _next_of(f, part), 8)
+    def begin(chunk: Value, _: list[Value]) -> list[Value]:
+        f.store(_start_of(f, chunk, tasks, chunks), _next_of(f, chunk), 8)
         return []
 
-    f.loop(i64(0), parts, 1, [], begin, once=True)
+    f.loop(i64(0), chunks, 1, [], begin, once=True)
     _write(f, _OPEN, i64(1))
     _add(f, _ROUND, 1)
 
@@ -177,7 +177,7 @@ def _write_work(module: Module) -> None:
     f.store(i64(0), seen, 8)
     mine = f.binary("add", _add(f, _WORKERS, 1), i64(1))
 
-    def turn() -> Value:
+    def iteration() -> Value:
         last = f.load("i64", seen, 8)
         _spin(f, last)
         f.branch(f.compare("icmp eq", _read(f, _ROUND), last), lambda: _sleep(f, last))
@@ -191,7 +191,7 @@ def _write_work(module: Module) -> None:
         _add(f, _BUSY, -1)
         return Value("i1", "true")
 
-    _repeat(f, turn)
+    _repeat(f, iteration)
     f.finish()
 
 

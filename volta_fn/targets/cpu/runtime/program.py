@@ -19,7 +19,7 @@ from volta_fn.runtime.internals.result_allocator import LARGE
 from volta_fn.targets.cpu.runtime import program_cache
 from volta_fn.targets.cpu.runtime.host_calls import failure
 from volta_fn.targets.cpu.runtime.program_cache import Artifact
-from volta_fn.targets.cpu.runtime.support_code import libc_free, machinery
+from volta_fn.targets.cpu.runtime.support_code import libc_free, support_code_of_process
 
 
 @functools.cache
@@ -40,17 +40,17 @@ class Program:
             return cls(kept.artifact, kept.addresses)
         built = _building().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
-            program_cache.keep(key, built.artifact, [(phase.entry, phase.symbol) for phase in built.phases])
-        return cls(built.artifact, [phase.address for phase in built.phases], built.hosts)
+            program_cache.keep(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
+        return cls(built.artifact, [launch.address for launch in built.launches], built.hosts)
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:
         """An artifact whose phases are at some addresses; the host functions, if there are any, must live as long as the program."""
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
-        large = machinery().large_empty
+        large = support_code_of_process().large_empty
         #: How each array that a call makes is made: by what, of which shape and dtype.
         self.specs = [(large if math.prod(s) * d.itemsize >= LARGE else np.empty, s, d) for s, d in artifact.specs]
         self.code = artifact.words.copy()
-        self.code[artifact.places] = np.array(addresses, np.int64)[artifact.words[artifact.places]]
+        self.code[artifact.launch_words] = np.array(addresses, np.int64)[artifact.words[artifact.launch_words]]
         self.template = np.zeros(layout.slots, np.int64)
         constants = layout.callers + len(layout.offsets)
         self.template[layout.callers : constants] = layout.offsets
@@ -70,7 +70,7 @@ class Program:
         }
         self.record = np.array([words[name] for name in Record], np.int64)
         weakref.finalize(self, release, self.record, libc_free)
-        self.enter = machinery().entry.function(self.record)
+        self.enter = support_code_of_process().entry.function(self.record)
         #: Bytes of the arena.
         self.temporaries = layout.arena
 

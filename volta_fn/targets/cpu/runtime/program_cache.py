@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.runtime.llvm.machine import load_objects
 from volta_fn.targets.cpu.runtime import disk_cache
-from volta_fn.targets.cpu.runtime.fingerprint import serial
+from volta_fn.targets.cpu.runtime.fingerprint import fingerprint_of
 
 
 class Layout(NamedTuple):
@@ -46,7 +46,7 @@ class Artifact(NamedTuple):
 
     #: The commands; the words at `places` are numbers of phases, which stand for their addresses.
     words: np.ndarray
-    places: np.ndarray
+    launch_words: np.ndarray
     layout: Layout
     #: Whether other Python threads should run meanwhile.
     long: bool
@@ -83,7 +83,7 @@ def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     """Where a program is kept, if it can be."""
     if disk_cache.cache_dir() is None:
         return None
-    found = serial(closed, donated)
+    found = fingerprint_of(closed, donated)
     return None if found is None else Key(disk_cache.name_of(f"program {found.text}"), found.constants)
 
 
@@ -98,13 +98,13 @@ class _Arrays:
     """The arrays of an entry, in the order in which they are written."""
 
     def __init__(self, own: Sequence[np.ndarray]) -> None:
-        self.own = {_place(array): number for number, array in enumerate(own) if array.flags.c_contiguous}
+        self.own = {_identity(array): number for number, array in enumerate(own) if array.flags.c_contiguous}
         self.contents: list[bytes] = []
         self.size = 0
 
     def put(self, array: np.ndarray) -> Any:
         """Write an array; what the header says of it."""
-        number = self.own.get(_place(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
+        number = self.own.get(_identity(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
         if number is not None:
             return number
         self.size += array.nbytes
@@ -114,13 +114,13 @@ class _Arrays:
         return [array.dtype.name, array.shape]
 
 
-def _place(array: np.ndarray) -> tuple[Any, ...]:
+def _identity(array: np.ndarray) -> tuple[Any, ...]:
     return array.ctypes.data, array.dtype, array.shape
 
 
-def keep(key: Key, artifact: Artifact, phases: Sequence[tuple[str, str]]) -> None:
+def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
     """Write an artifact, whose phases are of routines' entries and have symbols there. Where that is impossible, nothing is kept."""
-    entries = list(dict.fromkeys([entry for entry, _ in phases]))
+    entries = list(dict.fromkeys([entry for entry, _ in launches]))
     routines = [disk_cache.read_compiled(entry) for entry in entries]
     shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
     compiled = [*routines, *[disk_cache.read_compiled(name) for name in shared]]
@@ -128,7 +128,7 @@ def keep(key: Key, artifact: Artifact, phases: Sequence[tuple[str, str]]) -> Non
     arrays, layout = _Arrays(key.constants), artifact.layout
     try:
         header = {
-            "words": [arrays.put(artifact.words), arrays.put(artifact.places), arrays.put(layout.offsets)],
+            "words": [arrays.put(artifact.words), arrays.put(artifact.launch_words), arrays.put(layout.offsets)],
             "layout": [layout.callers, layout.arena, layout.slots],
             "constants": [arrays.put(array) for array in layout.constants],
             "long": artifact.long,
@@ -136,7 +136,7 @@ def keep(key: Key, artifact: Artifact, phases: Sequence[tuple[str, str]]) -> Non
             "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
             "reuse": artifact.reuse,
             "codes": [len(code) for code in codes],
-            "symbols": [symbol for _, symbol in phases],
+            "symbols": [symbol for _, symbol in launches],
         }
     except _Unkeepable:
         return
@@ -179,9 +179,9 @@ def find(key: Key) -> Kept | None:
 
     def parse(said: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
         reader = _Reader(content, key.constants)
-        words, places, offsets = [reader.array(part) for part in said["words"]]
+        words, launch_words, offsets = [reader.array(entry) for entry in said["words"]]
         callers, arena, slots = said["layout"]
-        layout = Layout(callers, offsets, arena, tuple([reader.array(part) for part in said["constants"]]), slots)
+        layout = Layout(callers, offsets, arena, tuple([reader.array(entry) for entry in said["constants"]]), slots)
         outputs = tuple(
             [
                 Output(made, argument, None if constant is None else reader.array(constant[0]), tuple(shape))
@@ -190,7 +190,7 @@ def find(key: Key) -> Kept | None:
         )
         specs = tuple([(tuple(shape), _DTYPES[name]) for shape, name in said["specs"]])
         reuse = tuple([(result, argument) for result, argument in said["reuse"]])
-        artifact = Artifact(words, places, layout, said["long"], outputs, specs, reuse)
+        artifact = Artifact(words, launch_words, layout, said["long"], outputs, specs, reuse)
         return artifact, [reader.take(size) for size in said["codes"]], said["symbols"]
 
     found = disk_cache.read(key.name, parse)

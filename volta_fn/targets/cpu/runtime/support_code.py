@@ -18,7 +18,7 @@ from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
 _lock = threading.Lock()
 
 
-class Machinery(NamedTuple):
+class SupportCode(NamedTuple):
     """What programs need of the process."""
 
     entry: Entry
@@ -27,15 +27,15 @@ class Machinery(NamedTuple):
     large_empty: Empty
 
 
-def machinery() -> Machinery:
+def support_code_of_process() -> SupportCode:
     """The process's; one, whichever thread asks first, for a program holds on to no more than an address in it."""
     with _lock:
         return _compiled()
 
 
 @functools.cache
-def _compiled() -> Machinery:
-    name = disk_cache.name_of("machinery")
+def _compiled() -> SupportCode:
+    name = disk_cache.name_of("support code")
     found = disk_cache.read_compiled(name)
     if found is None:
         module = Module()
@@ -44,7 +44,7 @@ def _compiled() -> Machinery:
         found = disk_cache.Compiled(compile_object(str(module)))
         disk_cache.write_compiled(name, found)
     enter, execute, work, reset, *allocator = load_object(found.code, ["enter", "execute", "work", "reset", *FUNCTIONS])
-    return Machinery(make_entry(enter, execute), Workers(work, reset), make_empty(allocator))
+    return SupportCode(make_entry(enter, execute), Workers(work, reset), make_empty(allocator))
 
 
 def libc_free(address: int) -> None:
