@@ -55,7 +55,7 @@ def test_the_dtype_asked_for_is_given(name, dtype):
 
 
 @pytest.mark.wide
-def test_a_makers_dtype_is_the_default_of_what_it_makes():
+def test_an_initializers_dtype_is_its_default():
     assert initializers.normal(dtype="float64")(vf.random.key(0), (3,)).dtype == np.float64
     assert initializers.normal(dtype="float64")(vf.random.key(0), (3,), "float16").dtype == np.float16
 

@@ -169,7 +169,7 @@ def test_stateful_and_keyed_models_under_all_transformations():
 # apply and join
 
 
-def test_apply_passes_what_a_layer_takes():
+def test_apply_passes_the_arguments_that_a_layer_takes():
     bn, state = nn.BatchNorm1d.init(3)
     drop = nn.Dropout.init(0.5)
     assert nn.apply(nn.Linear.init(KEY, 3, 2), X, key=KEY, training=True)[1] is None

@@ -115,7 +115,7 @@ def test_computes_nothing():
     assert found.parameters == size**2 + size
 
 
-def test_the_model_stays_what_it_is():
+def test_the_model_stays_unchanged():
     model = make_block()
     before = vf.tree.structure(model)
     nn.summary(model, shaped(5, 3))

@@ -24,13 +24,13 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
-def assert_near(actual: Any, desired: Any, dtype: str, what: str = "") -> None:
+def assert_near(actual: Any, desired: Any, dtype: str, subject: str = "") -> None:
     """Equal shapes, and values to the dtype's relative error."""
     found, wanted = np.asarray(actual), desired.detach().numpy() if isinstance(desired, torch.Tensor) else np.asarray(desired)
-    assert found.shape == wanted.shape, what
-    assert found.dtype == wanted.dtype, what
+    assert found.shape == wanted.shape, subject
+    assert found.dtype == wanted.dtype, subject
     scale = np.abs(wanted).max(initial=0.0)
-    np.testing.assert_allclose(found, wanted, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * max(float(scale), 1e-30), err_msg=what)
+    np.testing.assert_allclose(found, wanted, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * max(float(scale), 1e-30), err_msg=subject)
 
 
 @where_the_device_has_the_dtypes()

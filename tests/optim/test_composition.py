@@ -42,7 +42,7 @@ def test_extra_arguments_reach_those_who_take_them():
 
 
 @pytest.mark.parametrize("wrong", [lambda: optim.chain(3), lambda: optim.chain(optim.adam), lambda: optim.masked("adam", True)])
-def test_what_is_no_transformation_is_refused(wrong):
+def test_other_objects_than_transformations_are_refused(wrong):
     with pytest.raises(ArgumentTypeError, match="gradient transformation"):
         wrong()
 

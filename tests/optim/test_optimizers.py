@@ -256,7 +256,7 @@ def test_half_precision_is_float32_rounded(name, dtype):
     updates, state, params = few_steps(name, dtype)
     assert all(leaf.dtype == vf.dtypes.as_dtype(dtype) for leaf in (*tree.leaves(updates), *tree.leaves(params)))
     assert all(np.all(np.isfinite(np.asarray(leaf, "float64"))) for leaf in tree.leaves((updates, state, params)))
-    if name not in ("lion", "sm3", "muon"):  # signs turn, and polynomials of high degree amplify, what rounding changes
+    if name not in ("lion", "sm3", "muon"):  # signs flip, and polynomials of high degree amplify, small differences
         exact = few_steps(name, "float32")[2]
         for a, b in zip(tree.leaves(params), tree.leaves(exact), strict=True):
             np.testing.assert_allclose(np.asarray(a, "float32"), b, atol=5e-2 if dtype == "bfloat16" else 6e-3)

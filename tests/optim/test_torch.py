@@ -77,7 +77,7 @@ def test_rectification_is_exact_from_the_first_step_on():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("search", ["strong_wolfe", None])
-def test_lbfgs_finds_what_torch_finds(dtype, search):
+def test_lbfgs_agrees_with_torch(dtype, search):
     """The minimum of a quadratic function, from the same start."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(5)

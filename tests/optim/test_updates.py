@@ -52,7 +52,7 @@ def test_updates_that_do_not_fit_are_refused(updates, error):
 
 
 @pytest.mark.wide
-def test_messages_name_the_place():
+def test_messages_name_the_path():
     optimizer = optim.adam(0.1)
     with pytest.raises(ShapeError, match=r"\['b'\] has shape \(2,\).*\(3,\)"):
         optimizer.update({"w": np.ones((2, 3)), "b": np.ones(2)}, optimizer.init(PARAMS))

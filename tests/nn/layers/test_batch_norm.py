@@ -63,34 +63,34 @@ def test_no_gradient_flows_through_the_new_state():
 
 @pytest.mark.wide
 @pytest.mark.parametrize("affine", [True, False])
-def test_statistics_shared_over_a_named_axis_are_those_of_the_whole_batch(affine):
-    """Four parts of a batch under vmap, as on four devices, behave as the batch in one piece."""
-    whole, state = nn.BatchNorm2d.init(3, affine=affine, dtype="float64")
-    shared, _ = nn.BatchNorm2d.init(3, affine=affine, axis_name="parts", dtype="float64")
+def test_statistics_shared_over_a_named_axis_are_those_of_the_full_batch(affine):
+    """Four chunks of a batch under vmap, as on four devices, behave as the full batch."""
+    full, state = nn.BatchNorm2d.init(3, affine=affine, dtype="float64")
+    shared, _ = nn.BatchNorm2d.init(3, affine=affine, axis_name="chunks", dtype="float64")
     x = 2 * numbers((8, 3, 4, 5), "float64") + 1
-    parts, weights = x.reshape(4, 2, 3, 4, 5), numbers(x.shape, "float64", 1)
+    chunks, weights = x.reshape(4, 2, 3, 4, 5), numbers(x.shape, "float64", 1)
 
-    def by_parts(x, training):
-        call = vf.vmap(lambda part: shared(part, state, training=training), axis_name="parts")
+    def by_chunks(x, training):
+        call = vf.vmap(lambda chunk: shared(chunk, state, training=training), axis_name="chunks")
         out, states = call(x)
         return out.reshape(weights.shape), states
 
     for training in (True, False):
-        out, states = by_parts(parts, training)
-        expected, new = whole(x, state, training=training)
+        out, states = by_chunks(chunks, training)
+        expected, new = full(x, state, training=training)
         assert_near(out, expected, "float64")
-        for part in range(4):
+        for chunk in range(4):
             for ours, theirs in zip(vf.tree.leaves(states), vf.tree.leaves(new), strict=True):
-                np.testing.assert_allclose(ours[part], theirs, rtol=1e-12)
-        gradient = vf.grad(lambda x, training=training: (by_parts(x, training)[0] * weights).sum())(parts)
-        wanted = vf.grad(lambda x, training=training: (whole(x, state, training=training)[0] * weights).sum())(x)
+                np.testing.assert_allclose(ours[chunk], theirs, rtol=1e-12)
+        gradient = vf.grad(lambda x, training=training: (by_chunks(x, training)[0] * weights).sum())(chunks)
+        wanted = vf.grad(lambda x, training=training: (full(x, state, training=training)[0] * weights).sum())(x)
         assert_near(gradient.reshape(x.shape), wanted, "float64")
 
 
-def test_one_value_per_feature_and_part_is_enough_if_parts_are_shared():
-    layer, state = nn.BatchNorm1d.init(3, axis_name="parts")
+def test_one_value_per_feature_and_chunk_is_enough_if_statistics_are_shared():
+    layer, state = nn.BatchNorm1d.init(3, axis_name="chunks")
     x = numbers((5, 1, 3), "float32")
-    out, _ = vf.vmap(lambda part: layer(part, state, training=True), axis_name="parts")(x)
+    out, _ = vf.vmap(lambda chunk: layer(chunk, state, training=True), axis_name="chunks")(x)
     np.testing.assert_allclose(np.asarray(out).mean((0, 1)), 0, atol=1e-6)
 
 

@@ -35,7 +35,7 @@ def test_nothing_and_everything_need_no_key():
 
 
 @pytest.mark.parametrize(("layer", "rank"), [(nn.Dropout1d, 1), (nn.Dropout2d, 2), (nn.Dropout3d, 3)])
-def test_channel_forms_drop_whole_channels(layer, rank):
+def test_channel_forms_drop_channels(layer, rank):
     x = np.ones((20, 50, *(2, 3, 4)[:rank]), np.float32)
     out = np.asarray(layer.init(0.4)(x, key=KEY, training=True)).reshape(20, 50, -1)
     assert (out == out[..., :1]).all()

@@ -42,12 +42,12 @@ def test_bilinear_agrees_with_torch(bias, dtype):
 def test_embedding_agrees_with_torch(padding_idx, dtype):
     layer = nn.Embedding.init(KEY, 6, 3, padding_idx=padding_idx, dtype=dtype)
     oracle = torch.nn.Embedding(6, 3, padding_idx, _weight=torch.tensor(np.asarray(layer.weight)))
-    places = np.int32([[0, 2, 2], [5, 1, 2]])
+    indices = np.int32([[0, 2, 2], [5, 1, 2]])
     weights = numbers((2, 3, 3), dtype)
-    expected = oracle(torch.tensor(places))
+    expected = oracle(torch.tensor(indices))
     (expected * torch.tensor(weights)).sum().backward()
-    assert_near(layer(places), expected, dtype)
-    gradient = vf.grad(lambda layer: (layer(places) * weights).sum())(layer)
+    assert_near(layer(indices), expected, dtype)
+    gradient = vf.grad(lambda layer: (layer(indices) * weights).sum())(layer)
     assert_near(gradient.weight, oracle.weight.grad, dtype)
     if padding_idx is not None:
         assert not layer.weight[padding_idx].any()

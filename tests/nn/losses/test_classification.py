@@ -50,8 +50,8 @@ def test_class_numbers_match_pytorch(shape, reduction, smoothing, weighted, dtyp
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape, reduction, smoothing, weighted", OPTIONS)
 def test_probabilities_match_pytorch(shape, reduction, smoothing, weighted, dtype):
-    place = min(1, len(SHAPES[shape]) - 1)
-    shares = scipy.special.softmax(rng.normal(size=SHAPES[shape]), place)
+    axis = min(1, len(SHAPES[shape]) - 1)
+    shares = scipy.special.softmax(rng.normal(size=SHAPES[shape]), axis)
     options = {"reduction": reduction, "label_smoothing": smoothing}
     weight = WEIGHT.astype(dtype) if weighted else None
     check(

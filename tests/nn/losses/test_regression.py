@@ -45,7 +45,7 @@ def test_l1_loss_is_another_name_of_mae_loss():
 
 
 @pytest.mark.parametrize("error, value, slope", [(np.inf, np.inf, 1.0), (-np.inf, np.inf, -1.0), (1e30, 1e30, 1.0), (0.0, 0.0, 0.0)])
-def test_huber_of_huge_errors_has_the_slope_of_the_line(error, value, slope):
+def test_huber_of_huge_errors_has_the_linear_slope(error, value, slope):
     assert nn.huber_loss(error, 0.0) == np.float32(value)
     assert vf.grad(nn.huber_loss)(error, 0.0) == slope
 

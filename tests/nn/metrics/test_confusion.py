@@ -25,11 +25,11 @@ def test_the_matrix_matches_scikit_learn():
     np.testing.assert_array_equal(vf.jit(lambda g, t: metrics.confusion_matrix(g, t, 5))(GUESS, TRUTH), matrix)
 
 
-def test_matrices_of_parts_add_up_and_scores_are_taken_by_their_greatest():
-    parts = vf.vmap(lambda g, t: metrics.confusion_matrix(g, t, 4))(
+def test_matrices_of_batches_add_up_and_the_greatest_score_is_the_prediction():
+    matrices = vf.vmap(lambda g, t: metrics.confusion_matrix(g, t, 4))(
         np.eye(4, dtype=np.float32)[GUESS].reshape(6, 10, 4), TRUTH.reshape(6, 10)
     )
-    np.testing.assert_array_equal(parts.sum(0), metrics.confusion_matrix(GUESS, TRUTH, 4))
+    np.testing.assert_array_equal(matrices.sum(0), metrics.confusion_matrix(GUESS, TRUTH, 4))
 
 
 @pytest.mark.wide

@@ -1,4 +1,4 @@
-"""Running means: of parts as of the whole, under scan and jit."""
+"""Running means, merged and updated, under scan and jit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ rng = np.random.default_rng(0)
 VALUES, WEIGHT = rng.normal(size=(6, 8)).astype(np.float32), rng.uniform(size=(6, 8)).astype(np.float32)
 
 
-def test_parts_make_the_whole():
+def test_means_of_batches_merge():
     mean = Mean.init()
     assert np.isnan(mean.value)
     for values, weight in zip(VALUES, WEIGHT, strict=True):

@@ -29,22 +29,22 @@ def of_layer(layer: Any) -> dict[str, np.ndarray]:
 
 def torch_twin(layer: Any) -> Any:
     """PyTorch's cell or layer with the parameters of ours."""
-    whole = not hasattr(layer, "weight_ih")
-    cell = layer.cells[0] if whole else layer
+    is_layer = not hasattr(layer, "weight_ih")
+    cell = layer.cells[0] if is_layer else layer
     options = {"bias": cell.bias_ih is not None, "dtype": getattr(torch, cell.weight_ih.dtype.name)}
     if hasattr(cell, "nonlinearity"):
         options["nonlinearity"] = cell.nonlinearity
-    if whole:
+    if is_layer:
         options |= {"num_layers": len(layer.cells), "batch_first": layer.batch_first, "bidirectional": bool(layer.reverse_cells)}
     module = getattr(torch.nn, type(layer).__name__)(cell.input_size, cell.hidden_size, **options)
-    module.load_state_dict({name: torch.tensor(value) for name, value in (of_layer if whole else of_cell)(layer).items()})
+    module.load_state_dict({name: torch.tensor(value) for name, value in (of_layer if is_layer else of_cell)(layer).items()})
     return module
 
 
 def random_carry(layer: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A carry for ours and, as the same numbers, for PyTorch's."""
-    parts = tuple([numbers(shape, dtype, seed) for seed in (7, 8)])
-    return parts if isinstance(layer, (nn.LSTM, nn.LSTMCell)) else parts[0]
+    carry = tuple([numbers(shape, dtype, seed) for seed in (7, 8)])
+    return carry if isinstance(layer, (nn.LSTM, nn.LSTMCell)) else carry[0]
 
 
 def check_against_torch(layer: Any, theirs: Any, run: Any, x: np.ndarray, carry: Any, parameters: Any) -> None:

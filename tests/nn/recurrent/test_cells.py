@@ -75,7 +75,7 @@ def test_transforms(cell):
 def test_wider_carries_make_wider_results(cell):
     layer = cell.init(vf.random.key(0), 3, 4)
     carry = random_carry(layer, (2, 4), "float64")
-    assert {part.dtype.name for part in vf.tree.leaves(layer(numbers((2, 3), "float32"), carry))} == {"float64"}
+    assert {array.dtype.name for array in vf.tree.leaves(layer(numbers((2, 3), "float32"), carry))} == {"float64"}
 
 
 def test_bad_arguments():

@@ -112,13 +112,13 @@ def test_one_sequence_needs_no_batch(layer):
 
 
 @layers
-def test_pieces_give_what_the_whole_gives(layer):
+def test_chunks_agree_with_the_full_sequence(layer):
     ours = layer.init(vf.random.key(0), 3, 4, num_layers=2)
     x = numbers((6, 2, 3), "float32")
-    whole, last = ours(x)
+    full, last = ours(x)
     first, carry = ours(x[:4])
     second, end = ours(x[4:], carry)
-    np.testing.assert_allclose(vf.numpy.concatenate([first, second]), whole, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(vf.numpy.concatenate([first, second]), full, rtol=1e-6, atol=1e-7)
     for a, b in zip(vf.tree.leaves(end), vf.tree.leaves(last), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 

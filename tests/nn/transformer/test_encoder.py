@@ -42,7 +42,7 @@ def test_stack_agrees_with_torch(dtype, norm_first):
     check_against_torch(lambda stack, x: stack(x), theirs, ours, [numbers((2, 5, 8), dtype)], of_stack, theirs)
 
 
-def test_dropout_is_used_at_every_place():
+def test_dropout_is_used_at_every_position():
     x, key = numbers((2, 5, 8), "float32"), vf.random.key(1)
     layer = shaken(nn.TransformerEncoderLayer.init(KEY, 8, 4, 12, dropout=0.5))
     off = nn.Dropout.init(0.0)

@@ -18,15 +18,15 @@ KEY = vf.random.key(0)
 @pytest.mark.parametrize("gated", [False, True])
 def test_agrees_with_torch(dtype, gated):
     ours = nn.FeedForward.init(KEY, 6, 9, activation=nn.silu, gated=gated, dtype=dtype)
-    parts = {name: torch.nn.Linear(9 if name == "linear2" else 6, 6 if name == "linear2" else 9) for name in ours.children()}
-    parts = {name: part for name, part in parts.items() if getattr(ours, name) is not None and name != "dropout"}
-    of_layer = lambda layer: {k: v for name in parts for k, v in of_linear(name, getattr(layer, name)).items()}
-    theirs = filled(torch.nn.ModuleDict(parts), of_layer(ours))
+    modules = {name: torch.nn.Linear(9 if name == "linear2" else 6, 6 if name == "linear2" else 9) for name in ours.children()}
+    modules = {name: module for name, module in modules.items() if getattr(ours, name) is not None and name != "dropout"}
+    of_layer = lambda layer: {k: v for name in modules for k, v in of_linear(name, getattr(layer, name)).items()}
+    theirs = filled(torch.nn.ModuleDict(modules), of_layer(ours))
     silu = torch.nn.functional.silu
 
     def run(x):
-        up = parts["linear1"](x)
-        return parts["linear2"](silu(parts["gate"](x)) * up if gated else silu(up))
+        up = modules["linear1"](x)
+        return modules["linear2"](silu(modules["gate"](x)) * up if gated else silu(up))
 
     check_against_torch(lambda layer, x: layer(x), run, ours, [numbers((2, 5, 6), dtype)], of_layer, theirs)
 

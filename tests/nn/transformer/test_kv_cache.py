@@ -1,4 +1,4 @@
-"""Decoding piece by piece with a cache gives what one causal pass gives."""
+"""Decoding in chunks with a cache agrees with one causal pass."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def attention(form):
 
 
 @forms
-@pytest.mark.parametrize("pieces", [[7], [1] * 7, [4, 1, 2]], ids=str)
-def test_pieces_give_what_the_whole_gives(form, pieces):
+@pytest.mark.parametrize("chunks", [[7], [1] * 7, [4, 1, 2]], ids=str)
+def test_chunks_agree_with_the_full_sequence(form, chunks):
     mha = attention(form)
     cache, found = mha.init_cache(2, 9), []
-    for piece in np.split(X, np.cumsum(pieces)[:-1], axis=1):
-        y, cache = mha(piece, cache=cache)
+    for chunk in np.split(X, np.cumsum(chunks)[:-1], axis=1):
+        y, cache = mha(chunk, cache=cache)
         found.append(y)
     np.testing.assert_allclose(vf.numpy.concatenate(found, 1), mha(X, is_causal=True), rtol=1e-5, atol=1e-6)
     assert int(cache.length) == 7 and cache.max_length == 9
@@ -69,17 +69,17 @@ def test_padding_on_the_left():
 def test_gradients_go_through_the_cache():
     mha = attention({"rotary_base": 100.0})
 
-    def by_pieces(mha, x):
+    def by_chunks(mha, x):
         first, cache = mha(x[:, :4], cache=mha.init_cache(2, 7))
         second, _ = mha(x[:, 4:], cache=cache)
         return (first**2).sum() + (second**2).sum()
 
-    whole = vf.grad(lambda mha, x: (mha(x, is_causal=True) ** 2).sum(), (0, 1))(mha, X)
-    for mine, wanted in zip(vf.tree.leaves(vf.grad(by_pieces, (0, 1))(mha, X)), vf.tree.leaves(whole), strict=True):
+    full = vf.grad(lambda mha, x: (mha(x, is_causal=True) ** 2).sum(), (0, 1))(mha, X)
+    for mine, wanted in zip(vf.tree.leaves(vf.grad(by_chunks, (0, 1))(mha, X)), vf.tree.leaves(full), strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_too_many_places_are_noticed():
+def test_too_many_positions_give_nan():
     mha = attention({})
     with pytest.raises(ShapeError, match="do not fit a cache"):
         mha(X, cache=mha.init_cache(2, 6))

@@ -66,14 +66,14 @@ def test_grouped_queries_share_keys_and_values():
         *[np.repeat(a.reshape(*a.shape[:-1], 2, 2), 2, -2).reshape(*a.shape[:-1], 8) for a in layer_arrays(layer)]
     )
     layer_arrays = lambda layer: (np.asarray(layer.weight), np.asarray(layer.bias))
-    whole = grouped.replace(k_proj=repeat(grouped.k_proj), v_proj=repeat(grouped.v_proj), num_kv_heads=4)
+    full = grouped.replace(k_proj=repeat(grouped.k_proj), v_proj=repeat(grouped.v_proj), num_kv_heads=4)
     x = numbers((2, 5, 8), "float32")
-    np.testing.assert_allclose(grouped(x, is_causal=True), whole(x, is_causal=True), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grouped(x, is_causal=True), full(x, is_causal=True), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rotary_positions_turn_queries_and_keys(interleaved):
+def test_rotary_positions_rotate_queries_and_keys(interleaved):
     mha = shaken(nn.MultiHeadAttention.init(KEY, 8, 2, rotary_base=100.0, rotary_interleaved=interleaved))
     x = numbers((2, 5, 8), "float32")
     heads = lambda y: np.asarray(y).reshape(2, 5, 2, 4).swapaxes(1, 2)

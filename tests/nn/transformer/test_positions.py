@@ -23,14 +23,14 @@ def test_sinusoidal_positions(features):
 
 @pytest.mark.wide
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rotary_positions_turn_pairs(interleaved):
+def test_rotary_positions_rotate_pairs(interleaved):
     x, positions = numbers((2, 5, 6), "float64"), np.array([0, 1, 2, 7, 30])
     wanted = x.copy()
     for t, i in np.ndindex(5, 3):
         pair = [2 * i, 2 * i + 1] if interleaved else [i, i + 3]
         angle = positions[t] / 100.0 ** (2 * i / 6)
-        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        wanted[:, t, pair] = x[:, t, pair] @ turn.T
+        rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        wanted[:, t, pair] = x[:, t, pair] @ rotation.T
     np.testing.assert_allclose(nn.apply_rotary(x, positions, 100.0, interleaved), wanted, rtol=1e-12, atol=1e-12)
     single = nn.apply_rotary(x.astype(np.float32), positions, 100.0, interleaved)
     np.testing.assert_allclose(single, wanted, rtol=1e-4, atol=1e-5)
@@ -48,7 +48,7 @@ def test_products_of_rotated_vectors_depend_on_distances(interleaved):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_turns_by_exact_angles(dtype):
+def test_half_precision_rotates_by_exact_angles(dtype):
     x, positions = numbers((4, 8), "float32"), np.array([0, 1000, 1001, 4003])
     found = nn.apply_rotary(vf.numpy.asarray(x, dtype), positions)
     assert found.dtype.name == dtype
@@ -62,9 +62,9 @@ def test_layers_add_vectors():
     sines, table = nn.SinusoidalPositions(), nn.LearnedPositions.init(vf.random.key(0), 9, 6)
     np.testing.assert_allclose(sines(x), x + nn.sinusoidal_positions(np.arange(5), 6), rtol=1e-6)
     np.testing.assert_allclose(table(x), x + table.weight[:5], rtol=1e-6)
-    places = np.array([[4, 3, 2, 1, 0], [8, 7, 6, 5, 4]])
-    np.testing.assert_allclose(sines(x, places), x + nn.sinusoidal_positions(places, 6), rtol=1e-6)
-    np.testing.assert_allclose(table(x, places), x + np.asarray(table.weight)[places], rtol=1e-6)
+    indices = np.array([[4, 3, 2, 1, 0], [8, 7, 6, 5, 4]])
+    np.testing.assert_allclose(sines(x, indices), x + nn.sinusoidal_positions(indices, 6), rtol=1e-6)
+    np.testing.assert_allclose(table(x, indices), x + np.asarray(table.weight)[indices], rtol=1e-6)
     assert np.isnan(table(x, np.array([8, 9, 0, 0, 0]))[:, 1]).all()
     assert np.asarray(table.weight).std() == pytest.approx(0.02, rel=0.3)
     gradient = vf.jit(vf.grad(lambda table: table(x).sum()))(table)

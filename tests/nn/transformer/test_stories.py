@@ -55,18 +55,18 @@ def read_model(path: Path) -> Llama:
     numbers = np.fromfile(path, "<f4", offset=28)
     ends = np.cumsum([np.prod(shape) for shape in shapes.values()])
     assert ends[-1] == len(numbers)
-    parts = {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), np.split(numbers, ends[:-1]), strict=True)}
+    weights = {name: weight.reshape(shape) for (name, shape), weight in zip(shapes.items(), np.split(numbers, ends[:-1]), strict=True)}
     norm = lambda weight: nn.RMSNorm(vf.numpy.asarray(weight), (dim,), 1e-5)
-    linear = lambda name, i: nn.Linear(vf.numpy.asarray(parts[name][i].T))
+    linear = lambda name, i: nn.Linear(vf.numpy.asarray(weights[name][i].T))
 
     def layer(i: int) -> nn.TransformerEncoderLayer:
         projections = [linear(name, i) for name in ("q", "k", "v", "out")]
         attention = nn.MultiHeadAttention(*projections, heads, groups, rotary_base=10000.0, rotary_interleaved=True)
         feed_forward = nn.FeedForward(linear("up", i), linear("down", i), linear("gate", i), nn.silu)
-        return nn.TransformerEncoderLayer(attention, feed_forward, norm(parts["norm1"][i]), norm(parts["norm2"][i]), norm_first=True)
+        return nn.TransformerEncoderLayer(attention, feed_forward, norm(weights["norm1"][i]), norm(weights["norm2"][i]), norm_first=True)
 
-    body = nn.TransformerEncoder(tuple([layer(i) for i in range(layers)]), norm(parts["norm"]))
-    return Llama(nn.Embedding(vf.numpy.asarray(parts["embedding"])), body)
+    body = nn.TransformerEncoder(tuple([layer(i) for i in range(layers)]), norm(weights["norm"]))
+    return Llama(nn.Embedding(vf.numpy.asarray(weights["embedding"])), body)
 
 
 def read_tokens(path: Path) -> list[bytes]:

@@ -70,7 +70,7 @@ def test_minimises_rosenbrock(name, dtype, goal):
     assert w.dtype == np.dtype(dtype) == state[2].value.dtype
 
 
-def test_searches_reuse_what_they_have_computed():
+def test_searches_reuse_their_results():
     optimizer, calls = optim.lbfgs(), []
 
     def counted(w):

@@ -79,7 +79,7 @@ def test_steps_that_are_not_finite_are_left_out(jit):
 
 
 @pytest.mark.parametrize("jit", [vf.jit, lambda f: f])
-def test_accumulation_leaves_out_what_it_is_told_to(jit):
+def test_accumulation_skips_selected_gradients(jit):
     optimizer = optim.MultiSteps(optim.sgd(1.0), 2, should_skip_update_fn=optim.skip_not_finite)
     step, state, seen = jit(optimizer.update), optimizer.init(GOOD), []
     for gradient in (GOOD, BAD, 3 * GOOD, BAD, GOOD):

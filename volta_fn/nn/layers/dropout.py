@@ -17,8 +17,8 @@ __all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
 class Dropout(Module):
     """Zeroes each element with probability `p` in training (Srivastava et al. 2014).
 
-    The other elements are divided by 1 - p, which preserves means. It is called ``drop(x, key=key, training=True)``; otherwise it gives its
-    input back, and the key may be None.
+    The other elements are divided by 1 - p, which preserves means. It is called ``drop(x, key=key, training=True)``; otherwise it returns
+    its input, and the key may be None.
 
     Raises (when made):
         ArgumentError: `p` is no number between 0 and 1.

@@ -18,8 +18,8 @@ __all__ = ["FeedForward"]
 class FeedForward(Module):
     """linear2(activation(linear1(x))), optionally gated (Shazeer 2020).
 
-    See Shazeer (2020). The gated form with `nn.silu` is SwiGLU; Llama's w1, w3 and w2 are `gate`, `linear1` and `linear2`. Dropout
-    applies to the input of `linear2`.
+    The gated form is linear2(activation(gate(x)) * linear1(x)). With `nn.silu` it is SwiGLU; Llama's w1, w3 and w2 are `gate`, `linear1`
+    and `linear2`. Dropout applies to the input of `linear2`.
 
     >>> layer = vf.nn.FeedForward.init(vf.random.key(0), 8, 32, activation=vf.nn.silu, gated=True, bias=False)
     >>> layer

@@ -23,7 +23,7 @@ __all__ = ["causal_mask", "scaled_dot_product_attention"]
 
 
 def causal_mask(length: int, key_length: int | None = None, *, offset: Any = 0) -> Array:
-    """Return a (length, key_length) mask: query t attends to keys up to t + offset.
+    """Return a bool mask (length, key_length): query t sees keys up to t + offset.
 
     Args:
         length: the number of queries.
@@ -53,8 +53,8 @@ def scaled_dot_product_attention(
 ) -> Array:
     """Compute softmax(scale q kᵀ + mask) v for each head, in PyTorch's layout.
 
-    See Vaswani et al. (2017). The same as `dot_product_attention` but for the layout and the dropout. A query that may attend to no key
-    weighs all alike.
+    See Vaswani et al. (2017). It equals `dot_product_attention` except for the layout and the dropout. A query that may attend to no key
+    weights all equally.
 
     Args:
         q: shape (…, heads, T, features), or (T, features).
