@@ -65,7 +65,10 @@ class LinearTrace(Trace):
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Evaluate, record, or (for primitives with sub-programs) split a primitive."""
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
-        if not any(type(a) is LinearTracer and a._trace is self for a in args):
+        for arg in args:
+            if type(arg) is LinearTracer and arg._trace is self:
+                break
+        else:
             return run_under(parent, parent.process, primitive, args, params)
         if primitive.partial_eval is not None:
             return run_under(parent, primitive.partial_eval, self, args, params)
