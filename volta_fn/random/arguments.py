@@ -11,6 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, canonical_shape
 from volta_fn.errors import BroadcastError, DTypeError, ShapeError
+from volta_fn.primitives.declare import to_dtype
 
 FLOAT = np.dtype(np.float32)
 INT = np.dtype(np.int32)
@@ -51,6 +52,13 @@ def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array |
         listed = ", ".join(f"{name} of shape {p.shape}" for name, p in parameters.items())
         raise ShapeError(f"{function}: {listed} must broadcast to shape {wanted}; leave shape out to take theirs")
     return wanted
+
+
+def parameters(function: str, dtype: Any, shape: Sequence[int] | None, **given: Any) -> tuple[Any, ...]:
+    """Return a sample's floating dtype and shape, and its parameters in that dtype."""
+    wanted = float_dtype(function, dtype)
+    values = {name: to_dtype(value, wanted) for name, value in given.items()}
+    return wanted, shape_with(function, shape, **values), *values.values()
 
 
 def known_integers(value: Any) -> np.ndarray | None:

@@ -10,9 +10,8 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError
-from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.random import random_split
-from volta_fn.random.arguments import float_dtype, shape_with
+from volta_fn.random.arguments import float_dtype, parameters
 from volta_fn.random.basic import uniform
 from volta_fn.random.gaussian import normal
 from volta_fn.random.keys import single_key
@@ -88,9 +87,8 @@ def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = No
     >>> bool((vf.random.pareto(vf.random.key(0), 2.0, (5,)) >= 1).all())
     True
     """
-    wanted = float_dtype("pareto", dtype)
-    tail = to_dtype(b, wanted)
-    return lax.exp(exponential(key, shape_with("pareto", shape, b=tail), wanted) / tail)
+    wanted, sizes, tail = parameters("pareto", dtype, shape, b=b)
+    return lax.exp(exponential(key, sizes, wanted) / tail)
 
 
 def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
@@ -101,9 +99,8 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
     >>> bool((vf.random.rayleigh(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True
     """
-    wanted = float_dtype("rayleigh", dtype)
-    width = to_dtype(scale, wanted)
-    u = lax.max(uniform(key, shape_with("rayleigh", shape, scale=width), wanted), dtypes.finfo(wanted).tiny)  # avoids log(0)
+    wanted, sizes, width = parameters("rayleigh", dtype, shape, scale=scale)
+    u = lax.max(uniform(key, sizes, wanted), dtypes.finfo(wanted).tiny)  # avoids log(0)
     return width * lax.sqrt(lax.log(u) * -2.0)
 
 
@@ -114,9 +111,8 @@ def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] 
     >>> bool(((sample >= 1) & (sample <= 4)).all())
     True
     """
-    wanted = float_dtype("triangular", dtype)
-    low, peak, high = (to_dtype(v, wanted) for v in (left, mode, right))
-    u = uniform(key, shape_with("triangular", shape, left=low, mode=peak, right=high), wanted)
+    wanted, sizes, low, peak, high = parameters("triangular", dtype, shape, left=left, mode=mode, right=right)
+    u = uniform(key, sizes, wanted)
     rising = low + lax.sqrt(u * (high - low) * (peak - low))
     falling = high - lax.sqrt((1.0 - u) * (high - low) * (high - peak))
     return lax.select(lax.lt(u, (peak - low) / (high - low)), rising, falling)
@@ -130,9 +126,7 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     >>> bool((vf.random.wald(vf.random.key(0), 1.0, (5,)) > 0).all())
     True
     """
-    wanted = float_dtype("wald", dtype)
-    mu = to_dtype(mean, wanted)
-    sizes = shape_with("wald", shape, mean=mu)
+    wanted, sizes, mu = parameters("wald", dtype, shape, mean=mean)
     keys = random_split(single_key("wald", key), (2,))
     y = lax.square(normal(keys[0], sizes, wanted))
     root = lax.sqrt(4.0 * mu * y + lax.square(mu) * lax.square(y))
@@ -147,7 +141,5 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] =
     >>> bool((vf.random.weibull_min(vf.random.key(0), 1.0, 2.0, (5,)) >= 0).all())
     True
     """
-    wanted = float_dtype("weibull_min", dtype)
-    width, power = to_dtype(scale, wanted), to_dtype(concentration, wanted)
-    sizes = shape_with("weibull_min", shape, scale=width, concentration=power)
+    wanted, sizes, width, power = parameters("weibull_min", dtype, shape, scale=scale, concentration=concentration)
     return lax.pow(exponential(key, sizes, wanted), 1.0 / power) * width

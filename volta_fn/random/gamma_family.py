@@ -12,7 +12,7 @@ from volta_fn.core.aval import Shape, as_integer, canonical_shape
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
-from volta_fn.random.arguments import float_dtype, shape_with
+from volta_fn.random.arguments import float_dtype, parameters, shape_with
 from volta_fn.random.basic import rademacher, uniform
 from volta_fn.random.continuous import exponential
 from volta_fn.random.gaussian import normal
@@ -45,9 +45,8 @@ def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = 
 
 def _gamma(function: str, key: Any, a: Any, shape: Sequence[int] | None, dtype: Any, log: bool) -> Array:
     data = single_key(function, key)
-    wanted = float_dtype(function, dtype)
-    shapes = to_dtype(a, wanted)
-    return _samples(broadcast_to(shapes, shape_with(function, shape, a=shapes)), data, log)
+    _, sizes, shapes = parameters(function, dtype, shape, a=a)
+    return _samples(broadcast_to(shapes, sizes), data, log)
 
 
 @functools.partial(custom_jvp, nondiff_argnums=(2,))
@@ -113,9 +112,7 @@ def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: An
     >>> bool((x >= 0).all() and (x <= 1).all())
     True
     """
-    wanted = float_dtype("beta", dtype)
-    first, second = to_dtype(a, wanted), to_dtype(b, wanted)
-    sizes = shape_with("beta", shape, a=first, b=second)
+    wanted, sizes, first, second = parameters("beta", dtype, shape, a=a, b=b)
     keys = random_split(single_key("beta", key), (2,))
     logs = [loggamma(k, x, sizes, wanted) for k, x in zip((keys[0], keys[1]), (first, second), strict=True)]
     largest = lax.max(*logs)
@@ -144,9 +141,8 @@ def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any 
     >>> bool((vf.random.chisquare(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True
     """
-    wanted = float_dtype("chisquare", dtype)
-    freedom = to_dtype(df, wanted)
-    return lax.exp(loggamma(key, freedom / 2.0, shape_with("chisquare", shape, df=freedom), wanted)) * 2.0
+    wanted, sizes, freedom = parameters("chisquare", dtype, shape, df=df)
+    return lax.exp(loggamma(key, freedom / 2.0, sizes, wanted)) * 2.0
 
 
 def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
@@ -155,9 +151,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
     >>> vf.random.f(vf.random.key(0), 2.0, 3.0, (4,)).shape
     (4,)
     """
-    wanted = float_dtype("f", dtype)
-    above, below = to_dtype(dfnum, wanted), to_dtype(dfden, wanted)
-    sizes = shape_with("f", shape, dfnum=above, dfden=below)
+    wanted, sizes, above, below = parameters("f", dtype, shape, dfnum=dfnum, dfden=dfden)
     keys = random_split(single_key("f", key), (2,))
     return (chisquare(keys[1], above, sizes, wanted) / above) / (chisquare(keys[0], below, sizes, wanted) / below)
 
@@ -168,9 +162,7 @@ def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
     >>> vf.random.t(vf.random.key(0), 3.0, (4,)).shape
     (4,)
     """
-    wanted = float_dtype("t", dtype)
-    freedom = to_dtype(df, wanted)
-    sizes = shape_with("t", shape, df=freedom)
+    wanted, sizes, freedom = parameters("t", dtype, shape, df=df)
     keys = random_split(single_key("t", key), (2,))
     half = freedom / 2.0
     return normal(keys[0], sizes, wanted) * lax.sqrt(half / gamma(keys[1], half, sizes, wanted))

@@ -15,7 +15,7 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import linalg, matmul
 from volta_fn.primitives.declare import promote_args, to_dtype
 from volta_fn.primitives.random import random_split
-from volta_fn.random.arguments import FLOAT, dtype_in, float_dtype, shape_with
+from volta_fn.random.arguments import FLOAT, dtype_in, float_dtype, parameters, shape_with
 from volta_fn.random.basic import rademacher, uniform, unit_uniform
 from volta_fn.random.keys import single_key
 
@@ -51,9 +51,7 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
     Array([1.456, 1.715], dtype=float32)
     """
     data = single_key("truncated_normal", key)
-    wanted = float_dtype("truncated_normal", dtype)
-    low, high = to_dtype(lower, wanted), to_dtype(upper, wanted)
-    sizes = shape_with("truncated_normal", shape, lower=low, upper=high)
+    wanted, sizes, low, high = parameters("truncated_normal", dtype, shape, lower=lower, upper=upper)
     root = wanted.type(_SQRT_2)
     quantiles = uniform(data, sizes, wanted, lax.erf(low / root), lax.erf(high / root))
     infinity = wanted.type(np.inf)
@@ -67,9 +65,8 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dt
     >>> bool((vf.random.lognormal(vf.random.key(0), shape=(5,)) > 0).all())
     True
     """
-    wanted = float_dtype("lognormal", dtype)
-    spread = to_dtype(sigma, wanted)
-    return lax.exp(normal(key, shape_with("lognormal", shape, sigma=spread), wanted) * spread)
+    wanted, sizes, spread = parameters("lognormal", dtype, shape, sigma=sigma)
+    return lax.exp(normal(key, sizes, wanted) * spread)
 
 
 def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
