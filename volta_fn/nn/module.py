@@ -3,7 +3,7 @@
 A module is a frozen dataclass and a pytree node. Its children are arrays and other modules, so `grad`, `jit` and `tree.map` take a model
 as it is; its hyper-parameters are *static*: they belong to the tree's structure.
 
-A layer that needs more than its input declares it as parameters of ``__call__``, out of these three:
+A layer that needs more than its input has further parameters of ``__call__``, out of these three:
 
 - ``state``: values kept from call to call, such as the running means of a batch norm. The layer is called
   ``y, state = layer(x, state)``, and its ``init`` returns the pair ``(layer, state)``. The state of a model is a dict from the names of
@@ -140,8 +140,8 @@ class Module:
         """Create the module from fields, some of which may be pairs ``(layer, state)``.
 
         The `init` of a layer with state returns such pairs. Returns the module, or if there were pairs the module and its state: a dict
-        from the fields' names to their states. Fields may be lists, tuples and dicts, too; those of their states are None where there is
-        none.
+        from the fields' names to their states. Fields may also be lists, tuples and dicts; their states have the same form, with None for
+        layers without state.
 
         >>> class Block(nn.Module):
         ...     linear: nn.Linear

@@ -70,8 +70,8 @@ def summary(model: Module, x: Any, state: Any = None, key: Any = None, training:
         key: a random key, if it draws random numbers.
         training: whether it is called as in training.
 
-    Layers inside `vmap` and `scan` return what they do there, without the axes that those add. Raises `ArgumentTypeError` if `model` is no
-    module or its state is missing, and what the model raises.
+    Outputs of layers inside `vmap` and `scan` are without the axes that those add. Raises `ArgumentTypeError` if `model` is no module or
+    its state is missing, and the errors of the model.
 
     >>> model = nn.Sequential(conv=nn.Conv2d.init(vf.random.key(0), 3, 8, 3), act=nn.relu, pool=nn.GlobalAvgPool.init())
     >>> nn.summary(model, vf.ShapeDtypeStruct((32, 3, 10, 10), "float32"))

@@ -22,8 +22,8 @@ __all__ = ["AvgPool1d", "AvgPool2d", "AvgPool3d", "MaxPool1d", "MaxPool2d", "Max
 class _Windows(NamedTuple):
     """The geometry of windows along one axis of `size` elements with padding.
 
-    `number` windows of length `reach` (including holes) start every `stride` elements. The last window may reach `beyond` the padding, in
-    ceil mode.
+    `number` windows of length `reach` (including holes) start every `stride` elements. In ceil mode the last window may extend `beyond` the
+    padding.
     """
 
     number: int
@@ -117,7 +117,7 @@ class _MaxPool(_Pool):
             padding: on both sides of each axis, at most half a window, as a number, a number per axis or a (low, high) pair per axis;
                 "valid" is no padding, "same" makes the output's sizes ceil(size / stride). It is never a window's maximum.
             dilation: from one element of a window to the next.
-            ceil_mode: whether a last window that begins inside the input may reach beyond its end.
+            ceil_mode: whether a last window that begins inside the input may extend beyond its end.
 
         Raises `ArgumentError` for other arguments.
         """
@@ -159,7 +159,7 @@ class _AvgPool(_Pool):
             stride: from one window to the next, likewise; None means the windows' size.
             padding: zeros on both sides of each axis, at most half a window, as a number, a number per axis or a (low, high) pair per
                 axis; "valid" is no padding, "same" makes the output's sizes ceil(size / stride).
-            ceil_mode: whether a last window that begins inside the input may reach beyond its end; what is beyond never counts.
+            ceil_mode: whether a last window that begins inside the input may extend beyond its end; elements beyond never count.
             count_include_pad: whether the padding counts in the means.
 
         Raises `ArgumentError` for other arguments.

@@ -79,9 +79,9 @@ class SpectralNorm(Module):
             key: a random key.
             layer: the layer to wrap, or a pair ``(layer, state)``.
             name: of its weight.
-            axis: of the weight, which counts the rows of the matrix that it is taken for; default: that of the output's features.
+            axis: the axis of the weight that counts the rows when it is reshaped to a matrix; default: that of the output's features.
             n_power_iterations: steps of each call in training.
-            eps: the least length that vectors are divided by.
+            eps: the lower bound of lengths in divisions.
 
         Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is no layer.
         """
@@ -158,7 +158,7 @@ class WeightNorm(Module):
         Args:
             layer: the layer to wrap.
             name: of its weight.
-            axis: of the weight, which counts the vectors; default: that of the output's features.
+            axis: the axis of the weight that counts the vectors; default: that of the output's features.
 
         Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is no layer.
         """

@@ -125,7 +125,7 @@ def poisson_nll_loss(
     Args:
         predictions: logarithms of the rates, or the rates if not `log_input`.
         targets: counts, of the same shape, or one number for all.
-        log_input: what the predictions are.
+        log_input: whether predictions are logarithms.
         full: whether to add Stirling's approximation of log(target!) for targets above 1.
         eps: added to rates before their logarithm is taken.
         reduction: as for `mse_loss`.

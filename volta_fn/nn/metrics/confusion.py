@@ -19,8 +19,8 @@ Average = Literal["binary", "micro", "macro", "weighted"] | None
 def confusion_matrix(predictions: Any, labels: Any, num_classes: int, *, weight: Any = None, axis: int | None = None) -> Array:
     """Count how often each class (row) was predicted as each class (column).
 
-    The result is an int32 array of shape (num_classes, num_classes). Matrices of batches may be added up. Pairs in which either number is
-    no class (padding, say) are not counted. With a `weight` for each example, the counts are sums of weights. Other arguments and errors as
+    The result is an int32 array of shape (num_classes, num_classes). Matrices of batches may be added up. Pairs with a number that is no
+    class, such as padding, are not counted. With a `weight` for each example, the counts are sums of weights. Other arguments and errors as
     for `accuracy`.
 
     >>> vf.nn.metrics.confusion_matrix(vf.numpy.array([0, 1, 1]), vf.numpy.array([0, 0, 1]), 2)
@@ -55,8 +55,8 @@ def classification_scores(matrix: Any, average: Average = "macro", *, zero_divis
 
     Args:
         matrix: counts, true classes in rows.
-        average: None for one number a class; "macro" for their mean; "weighted" for their mean by numbers of examples; "micro" for
-            numbers of all classes' counts together; "binary" for those of class 1 of two.
+        average: None for one number a class; "macro" for their mean; "weighted" for their mean weighted by numbers of examples; "micro" for
+            the result of all classes' counts together; "binary" for class 1 of two.
         zero_division: the value of 0 / 0, such as the precision of a class never predicted; NaN to see it.
 
     Raises:

@@ -36,8 +36,8 @@ class Mean(NamedTuple):
     def update(self, values: Any, weight: Any = None) -> Mean:
         """Add values along leading dimensions.
 
-        `weight`, of the shape of those leading dimensions or 0-d, says how much each counts: 0 for not at all; the size of the batch for a
-        batch's mean. Raises `ShapeError` for values or weights of other shapes.
+        `weight`, of the shape of those leading dimensions or 0-d, is the weight of each value: 0 to skip it, the size of the batch for the
+        mean of a batch. Raises `ShapeError` for values or weights of other shapes.
         """
         _, (new,) = real_operands("Mean.update", values)
         lead = new.ndim - self.total.ndim
