@@ -1,4 +1,4 @@
-"""The settings of every test, doctests too: the same examples in every run, one thread per library, a cache folder of the session's own."""
+"""The settings of all tests and doctests: examples, threads, the cache folder."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that are not in the sample, which a hash of their names draws."""
+    """Deselect the tests outside the sample, which a hash of their names draws."""
     every = config.getoption("every")
     number = {item: zlib.crc32(item.nodeid.encode()) % every for item in items}
     config.hook.pytest_deselected(items=[item for item in items if number[item]])

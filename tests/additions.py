@@ -1,4 +1,4 @@
-"""What adding something takes: texts to be put into files, as CONTRIBUTING.md shows them, which `test_new_primitive.py` does."""
+"""Additions as CONTRIBUTING.md shows them, which `test_new_primitive.py` makes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 
 class Addition(NamedTuple):
-    """What is added: the text by file, and how many files and lines that are not blank it may be at most.
+    """Texts to be added to files, and the most files and lines that are not blank.
 
     A file is followed by the line below which the text goes, if that is not the end: "tests/a.py: CASES = {".
     """
 
     texts: dict[str, str]
-    files: int
-    lines: int
+    most_files: int
+    length: int
 
     def count(self) -> tuple[int, int]:
         """Count the files and the lines that are not blank."""
-        return len(self.texts), sum(bool(line.strip()) for text in self.texts.values() for line in text.splitlines())
+        return len(self.texts), sum(bool(row.strip()) for text in self.texts.values() for row in text.splitlines())
 
     def put(self, root: Path) -> None:
-        """Put the texts into the files below a folder: imports first, at the imports that are there."""
+        """Put the texts into the files below a folder, their imports at the imports."""
         for name, text in self.texts.items():
             file, _, anchor = name.partition(": ")
             path = root / file
@@ -56,8 +56,8 @@ softsign: Elementwise = elementwise(
 """,
         "volta_fn/lax.pyi": "from volta_fn.primitives.arithmetic import softsign as softsign\n",
     },
-    files=2,
-    lines=12,
+    most_files=2,
+    length=12,
 )
 
 #: A reduction: log(Σ exp(x)).
@@ -80,8 +80,8 @@ reduce_logsumexp: Reducer = reduction(
 SAMPLES += _family("reduce_logsumexp", np.logaddexp, ("float32", "float64"), normal())
 """,
     },
-    files=3,
-    lines=12,
+    most_files=3,
+    length=12,
 )
 
 #: A layer with a parameter: x + sin²(a x) / a (Ziyin et al. 2020).
@@ -114,8 +114,8 @@ class Snake(Module):
     "Snake": ((4,), nn.Snake.init(4), plain),
 """,
     },
-    files=2,
-    lines=18,
+    most_files=2,
+    length=18,
 )
 
 #: An optimizer: a chain of transformations.
@@ -142,8 +142,8 @@ def heavy_ball(learning_rate: ScalarOrSchedule, momentum: Any = 0.9) -> Gradient
     "heavy_ball": lambda o: o.heavy_ball(0.1) if o is optim else o.chain(o.normalize_by_update_norm(), o.sgd(0.1, momentum=0.9)),
 """,
     },
-    files=2,
-    lines=16,
+    most_files=2,
+    length=16,
 )
 
 ADDITIONS = {"softsign": UNARY, "reduce_logsumexp": REDUCTION, "Snake": LAYER, "heavy_ball": OPTIMIZER}

@@ -1,4 +1,7 @@
-"""Which target each test runs on, and fixtures that tests of several folders use; the root's conftest.py has the settings of all."""
+"""The target that each test runs on, and fixtures of tests in several folders.
+
+The root's conftest.py has the settings of all tests.
+"""
 
 import sys
 from collections.abc import Generator, Iterator
@@ -34,7 +37,7 @@ def _path(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile jitted functions to machine code in the tests of `COMPILED` alone, and run those of `ON_CPU` on the CPU."""
+    """Compile jitted functions in the tests of `COMPILED`; run `ON_CPU` on the CPU."""
     import volta_fn  # not before the settings of the root's conftest.py
 
     path, backend = _path(request), volta_fn.devices("cpu")[0].backend

@@ -1,4 +1,4 @@
-"""Where the real data are that some tests read: ../shared/data beside the repository, or the folder that VOLTA_TEST_DATA names."""
+"""The real data that some tests read: ../shared/data, or VOLTA_TEST_DATA's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(os.environ.get("VOLTA_TEST_DATA") or Path(__file__).parents[2] / "sh
 
 
 def data_dir(name: str) -> Path:
-    """The file or folder `name` of the real data; the test that asks for one that is absent is skipped."""
+    """Return the file or folder of real data, or skip the test if it is absent."""
     path = ROOT / name
     if not path.exists():
         pytest.skip(f"needs the data in {path}; VOLTA_TEST_DATA names another folder for them")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-TREES = ("volta_fn", "benchmarks", "examples", "tools")
+TREES = ("volta_fn", "benchmarks", "examples", "tools", "tests/laws", "tests/samples")
 FIRST_LENGTH = 80
 
 #: Words that stand for no concept of the field: not in identifiers, docstrings or comments.
@@ -30,7 +30,8 @@ BANNED_NAMES = (*BANNED, "what", "line")
 
 #: Phrases in which a banned word has its usual, or a technical, sense.
 ALLOWED = re.compile(
-    r"in[- _]place|takes? place|decimal places?|(real|imaginary|integer|integral|fractional|principal) (and imaginary )?parts?"
+    r"in[- _]place|last place|takes? place|decimal places?"
+    r"|(real|imaginary|integer|integral|fractional|principal) (and imaginary )?parts?"
     r"|apart from|in turn|jnp\.place|place ?holders?|placement|returns?\b|on the whole|part of|parts of speech|whole numbers?"
     r"|among|turn(s|ed)? \w+( \w+)? into",
     re.IGNORECASE,

@@ -1,4 +1,4 @@
-"""Laws: what must hold for every primitive, as functions of a sample that raise AssertionError where it does not."""
+"""Laws that hold for every primitive: functions of a sample that assert them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Law = Callable[[Sample], None]
 
 
 def missing(primitive: Primitive, covered: set[str]) -> list[str]:
-    """What a primitive lacks to be whole: a rule, or a sample (`covered` names the primitives that have some)."""
+    """List the rules that a primitive lacks, and samples if it is not in `covered`."""
     lacks = []
     if primitive.evaluate is None and not _evaluated_otherwise(primitive):
         lacks.append("an evaluation rule")
@@ -33,12 +33,12 @@ def missing(primitive: Primitive, covered: set[str]) -> list[str]:
 
 
 def _evaluated_otherwise(primitive: Primitive) -> bool:
-    """Calls are compiled from their program; collectives end where their axis is mapped, so none is left to evaluate."""
+    """Return True for calls, compiled by their program, and collectives."""
     return primitive.call_param is not None or primitive.name in STRUCTURED or primitive in vars(collective).values()
 
 
 def laws_for(sample: Sample) -> list[Law]:
-    """The laws that a sample is subject to."""
+    """Return the laws that a sample is subject to."""
     laws: list[Law] = [values_agree, jit_is_eager, jaxpr_is_true, derived_jaxprs_are_true]
     differentiable = sample.wrt and any(dtypes.as_dtype(d) in dtypes.INEXACT for d in sample.dtypes)
     if sample.vmap and sample.args:

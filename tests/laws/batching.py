@@ -1,4 +1,4 @@
-"""The law of `vmap`: mapping over any axes of any of the arguments gives what a Python loop gives, in the middle of a program too."""
+"""The law of `vmap`: it gives what a Python loop gives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDING = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "complex64": 1e-
 
 
 def vmap_is_a_loop(sample: Sample) -> None:
-    """Every combination of in_axes from None, 0, 1 and -1, over the call alone between two elementwise operations."""
+    """Assert it for in_axes of None, 0, 1 and -1, between elementwise operations."""
     dtype = batched_dtype(sample)
     examples = [draw(sample, dtype, seed) for seed in range(SIZE)]
     function = in_the_middle(sample.function)
@@ -37,7 +37,7 @@ def vmap_is_a_loop(sample: Sample) -> None:
 
 
 def vmap_of_derivatives_is_a_loop(sample: Sample) -> None:
-    """`vmap` of the call's forward and reverse derivative, over all arguments together."""
+    """Assert it for the forward and reverse derivative by all arguments together."""
     dtype = batched_dtype(sample)
     examples = [draw(sample, dtype, seed) for seed in range(SIZE)]
 
@@ -56,7 +56,7 @@ def vmap_of_derivatives_is_a_loop(sample: Sample) -> None:
 
 
 def loop(function: Function, examples: Sequence[Sequence[np.ndarray]], mapped: Sequence[bool]) -> list[np.ndarray]:
-    """What `vmap` means: the function on each example in turn, the results stacked first."""
+    """Call the function on each example and stack the results: what `vmap` means."""
     results = [
         host(function(*arrays([own if m else shared for own, shared, m in zip(e, examples[0], mapped, strict=True)]))) for e in examples
     ]
@@ -64,12 +64,18 @@ def loop(function: Function, examples: Sequence[Sequence[np.ndarray]], mapped: S
 
 
 def batched_dtype(sample: Sample) -> np.dtype:
-    """float64 if the sample takes it (derivatives are exact enough there), or float32, else the first dtype that it takes."""
+    """Return float64 if the sample takes it, else float32, else its first dtype.
+
+    Derivatives are exact enough in float64.
+    """
     return dtypes.as_dtype(next((name for name in ("float64", "float32") if name in sample.dtypes), sample.dtypes[0]))
 
 
 def _axes(ranks: Sequence[int], pattern: Sequence[bool]) -> Iterator[tuple[int | None, ...]]:
-    """Combinations of stacking axes for the arguments that are mapped: all of them for one or two, aligned and staggered ones for more."""
+    """Yield combinations of stacking axes for the mapped arguments.
+
+    For one or two arguments all of them, for more aligned and staggered ones.
+    """
     choices = [(None,) if not mapped else (0, 1, -1) if rank else (0,) for rank, mapped in zip(ranks, pattern, strict=True)]
     if sum(pattern) <= 2:
         yield from itertools.product(*choices)
@@ -79,7 +85,7 @@ def _axes(ranks: Sequence[int], pattern: Sequence[bool]) -> Iterator[tuple[int |
         yield tuple(options[(start + i) % len(options)] for i, options in enumerate(choices))
 
 
-def _assert_all_close(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray], what: str) -> None:
-    assert len(actual) == len(expected), f"{what}: {len(actual)} results where the loop gives {len(expected)}"
+def _assert_all_close(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray], label: str) -> None:
+    assert len(actual) == len(expected), f"{label}: {len(actual)} results where the loop gives {len(expected)}"
     for got, want in zip(actual, expected, strict=True):
-        assert_close(got, want, ROUNDING.get(want.dtype.name, 0.0), what)
+        assert_close(got, want, ROUNDING.get(want.dtype.name, 0.0), label)

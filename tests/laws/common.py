@@ -1,4 +1,4 @@
-"""What the laws share: arguments drawn for a sample, results as flat NumPy arrays, and how close is close enough."""
+"""Arguments drawn for a sample, results as flat NumPy arrays, and comparisons."""
 
 from __future__ import annotations
 
@@ -18,40 +18,43 @@ F64, C128 = np.dtype(np.float64), np.dtype(np.complex128)
 
 
 def draw(sample: Sample, dtype: np.dtype, seed: int = 0) -> list[np.ndarray]:
-    """The sample's arguments in a dtype: the same ones in every run."""
+    """Draw the sample's arguments in a dtype: the same ones in every run."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{sample}/{dtype.name}".encode())])
     return [arg.draw(rng, arg.shape, dtype if arg.dtype is None else dtypes.as_dtype(arg.dtype)) for arg in sample.args]
 
 
 def arrays(values: Sequence[np.ndarray]) -> list[Array]:
-    """NumPy arrays as arrays of the library."""
+    """Convert NumPy arrays to the package's."""
     return [as_value(v) for v in values]
 
 
 def host(result: Any) -> list[np.ndarray]:
-    """The leaves of a result as NumPy arrays."""
+    """Return the leaves of a result as NumPy arrays."""
     return [np.asarray(leaf) for leaf in tree.leaves(result)]
 
 
 def on_gpu() -> bool:
-    """Whether programs run on a GPU."""
+    """Return True if programs run on a GPU."""
     return current_default_device().platform == "gpu"
 
 
 def inexact(values: Sequence[Any]) -> list[Any]:
-    """Those of the values that have derivatives."""
+    """Return the values that have derivatives."""
     return [v for v in values if v.dtype in dtypes.INEXACT]
 
 
 def wide(values: np.ndarray) -> np.ndarray:
-    """Floats as float64, complex numbers as complex128, anything else as it is."""
+    """Convert floats to float64 and complex numbers to complex128."""
     if values.dtype in dtypes.COMPLEX:
         return values.astype(C128)
     return values.astype(F64) if values.dtype in dtypes.FLOATS else values
 
 
 def restricted(function: Function, args: Sequence[Any], positions: Sequence[int]) -> Function:
-    """`function` of the arguments at `positions` alone, the others held fixed; its results that have derivatives, as a list."""
+    """Return `function` of the arguments at `positions`, with the others held fixed.
+
+    It returns its results that have derivatives, as a list.
+    """
 
     def of_chosen(*chosen: Any) -> list[Any]:
         merged = list(args)
@@ -63,7 +66,7 @@ def restricted(function: Function, args: Sequence[Any], positions: Sequence[int]
 
 
 def random_like(rng: np.random.Generator, values: np.ndarray) -> np.ndarray:
-    """Normal numbers of the shape and dtype of `values`, both parts for complex ones."""
+    """Draw normal numbers of the shape and dtype of `values`, complex ones too."""
     numbers = rng.normal(size=values.shape)
     if values.dtype in dtypes.COMPLEX:
         numbers = numbers + 1j * rng.normal(size=values.shape)
@@ -74,32 +77,33 @@ def random_like(rng: np.random.Generator, values: np.ndarray) -> np.ndarray:
 ROUNDING = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 3e-6, "float64": 3e-14, "complex64": 3e-6, "complex128": 3e-14}
 
 
-def assert_close(actual: np.ndarray, expected: np.ndarray, rtol: float, what: str, atol: float | None = None) -> None:
-    """Equal shapes, dtypes and non-finite elements, and finite elements closer than rtol |expected| + atol.
+def assert_close(actual: np.ndarray, expected: np.ndarray, rtol: float, label: str, atol: float | None = None) -> None:
+    """Assert equal shapes, dtypes and non-finite elements, and close finite ones.
 
-    The default `atol` is `rtol` times the largest expected magnitude, as sums of numbers of that size deserve.
+    They differ by at most rtol |expected| + atol. The default `atol` is `rtol` times the largest expected magnitude, as sums of numbers of
+    that size deserve.
     """
-    assert actual.shape == expected.shape, f"{what}: shape {actual.shape} where {expected.shape} was expected"
-    assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype} where {expected.dtype} was expected"
+    assert actual.shape == expected.shape, f"{label}: shape {actual.shape} where {expected.shape} was expected"
+    assert actual.dtype == expected.dtype, f"{label}: dtype {actual.dtype} where {expected.dtype} was expected"
     if actual.dtype not in dtypes.INEXACT:
-        assert np.array_equal(actual, expected), f"{what}: {actual} where {expected} was expected"
+        assert np.array_equal(actual, expected), f"{label}: {actual} where {expected} was expected"
         return
     got, want = wide(actual), wide(expected)
     finite = np.isfinite(want)
     same = np.array_equal(np.isfinite(got), finite) and np.array_equal(got[~finite], want[~finite], equal_nan=True)
-    assert same, f"{what}: {actual} where {expected} was expected (not finite at different places)"
+    assert same, f"{label}: {actual} where {expected} was expected (not finite at different places)"
     scale = np.max(np.abs(want[finite]), initial=0.0)
     excess = np.abs(got[finite] - want[finite]) - rtol * np.abs(want[finite]) - (rtol * scale if atol is None else atol)
-    assert np.all(excess <= 0), f"{what}: {actual} where {expected} was expected, by {np.max(excess):.3g} too far"
+    assert np.all(excess <= 0), f"{label}: {actual} where {expected} was expected, by {np.max(excess):.3g} too far"
 
 
-def assert_same_bits(actual: np.ndarray, expected: np.ndarray, what: str) -> None:
-    """Equal to the last bit (any NaN equals any other)."""
-    assert actual.shape == expected.shape, f"{what}: shape {actual.shape} where {expected.shape} was expected"
-    assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype} where {expected.dtype} was expected"
+def assert_same_bits(actual: np.ndarray, expected: np.ndarray, label: str) -> None:
+    """Assert equality to the last bit (any NaN equals any other)."""
+    assert actual.shape == expected.shape, f"{label}: shape {actual.shape} where {expected.shape} was expected"
+    assert actual.dtype == expected.dtype, f"{label}: dtype {actual.dtype} where {expected.dtype} was expected"
     if actual.dtype in dtypes.COMPLEX:
         actual, expected = (np.stack([v.real, v.imag]) for v in (actual, expected))
     same = actual == expected
     if actual.dtype in dtypes.FLOATS:
         same = same & (np.signbit(actual) == np.signbit(expected)) | np.isnan(actual) & np.isnan(expected)
-    assert np.all(same), f"{what}: {actual} where {expected} was expected, bit for bit"
+    assert np.all(same), f"{label}: {actual} where {expected} was expected, bit for bit"

@@ -1,7 +1,8 @@
-"""The laws of derivatives: forward mode against finite differences, reverse mode against forward mode, each again for the derivative.
+"""The laws of derivatives: finite differences, forward and reverse mode agree.
 
-Both hold for complex arguments too. A forward derivative is the limit of (f(z + h t) - f(z)) / h for real h and complex t,
-whether or not f is holomorphic. A reverse derivative pairs without conjugation: Re Σ c·J(t) = Re Σ vjp(c)·t for all c and t.
+Forward mode is compared with finite differences, reverse mode with forward mode, each again for the derivative as a function. Both hold for
+complex arguments too. A forward derivative is the limit of (f(z + h t) - f(z)) / h for real h and complex t, whether or not f is
+holomorphic. A reverse derivative pairs without conjugation: Re Σ c·J(t) = Re Σ vjp(c)·t for all c and t.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PAIRING = 1e-11
 
 
 def finite_difference(function: Function, point: Sequence[np.ndarray], direction: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The derivative of `function` at `point` along `direction`, by the five-point central stencil."""
+    """Differentiate along a direction by the five-point central stencil."""
 
     def at(multiple: int) -> list[np.ndarray]:
         return host(function(*arrays([x + multiple * STEP * t for x, t in zip(point, direction, strict=True)])))
@@ -39,19 +40,22 @@ def finite_difference(function: Function, point: Sequence[np.ndarray], direction
     return slopes
 
 
-def forward_holds(function: Function, point: Sequence[np.ndarray], what: str, rtol: float = FINITE_DIFFERENCE) -> None:
-    """`jvp` of a function of float64 or complex128 arrays against finite differences, and its value against the function's."""
+def forward_holds(function: Function, point: Sequence[np.ndarray], label: str, rtol: float = FINITE_DIFFERENCE) -> None:
+    """Assert that `jvp` gives the finite difference and the function's value.
+
+    The arguments are float64 or complex128.
+    """
     direction = _directions(point)
     values, rates = vf.jvp(function, tuple(arrays(point)), tuple(arrays(direction)))
     for actual, expected in zip(host(values), host(function(*arrays(point))), strict=True):
-        assert_close(actual, expected, PAIRING, f"{what}: the value that jvp returns")
+        assert_close(actual, expected, PAIRING, f"{label}: the value that jvp returns")
     for actual, expected in zip(host(rates), finite_difference(function, point, direction), strict=True):
         scale = max(1.0, np.max(np.abs(expected), initial=0.0))
-        assert_close(actual, expected.astype(actual.dtype), rtol, f"{what}: jvp against finite differences", atol=rtol * scale)
+        assert_close(actual, expected.astype(actual.dtype), rtol, f"{label}: jvp against finite differences", atol=rtol * scale)
 
 
-def reverse_holds(function: Function, point: Sequence[np.ndarray], what: str, rtol: float = PAIRING) -> None:
-    """`vjp` against `jvp`: paired with random cotangents and tangents they give the same number."""
+def reverse_holds(function: Function, point: Sequence[np.ndarray], label: str, rtol: float = PAIRING) -> None:
+    """Assert that `vjp` and `jvp`, paired with random numbers, give the same number."""
     rng = np.random.default_rng(7)
     direction = _directions(point)
     _, rates = vf.jvp(function, tuple(arrays(point)), tuple(arrays(direction)))
@@ -60,11 +64,11 @@ def reverse_holds(function: Function, point: Sequence[np.ndarray], what: str, rt
     pulled = host(pull_back(arrays(cotangents)))
     for argument, gradient in zip(point, pulled, strict=True):
         same = (argument.shape, argument.dtype) == (gradient.shape, gradient.dtype)
-        assert same, f"{what}: a cotangent {gradient.dtype}{gradient.shape} of an argument {argument.dtype}{argument.shape}"
+        assert same, f"{label}: a cotangent {gradient.dtype}{gradient.shape} of an argument {argument.dtype}{argument.shape}"
     forward, forward_size = _pairing(cotangents, host(rates))
     backward, backward_size = _pairing(pulled, direction)
     allowed = rtol * (1.0 + forward_size + backward_size)
-    assert abs(forward - backward) <= allowed, f"{what}: vjp against jvp: {backward} where {forward} was expected"
+    assert abs(forward - backward) <= allowed, f"{label}: vjp against jvp: {backward} where {forward} was expected"
 
 
 def _directions(point: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -78,58 +82,58 @@ def _pairing(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[f
 
 
 def _points(sample: Sample) -> list[tuple[np.dtype, list[np.ndarray]]]:
-    """The sample's arguments in the dtypes that derivatives are checked in."""
+    """Yield the sample's arguments in the dtypes that derivatives are checked in."""
     wanted = [F64, C128] if sample.complex_derivative else [F64]
     names = {dtypes.as_dtype(name) for name in sample.dtypes}
     return [(d, draw(sample, d)) for d in wanted if d in names]
 
 
 def first_derivatives_hold(sample: Sample) -> None:
-    """Forward and reverse mode, by all arguments at once and by each alone."""
+    """Assert both modes, by all arguments at once and by each alone."""
     rtol = sample.derivative_tolerance or FINITE_DIFFERENCE
     each = [(i,) for i in sample.wrt] if len(sample.wrt) > 1 else []
     for dtype, inputs in _points(sample):
         for positions in [sample.wrt, *each]:
             function = restricted(sample.function, arrays(inputs), positions)
             point = [inputs[i] for i in positions]
-            what = f"{sample} in {dtype.name} by arguments {positions}"
-            forward_holds(function, point, what, rtol)
+            label = f"{sample} in {dtype.name} by arguments {positions}"
+            forward_holds(function, point, label, rtol)
             if sample.reverse:
-                reverse_holds(function, point, what)
+                reverse_holds(function, point, label)
 
 
 def second_derivatives_hold(sample: Sample) -> None:
-    """The same laws for the derivative as a function: forward and reverse over forward, forward and reverse over reverse."""
+    """Assert the same for the derivative: both modes over forward, and over reverse."""
     rtol = sample.derivative_tolerance or FINITE_DIFFERENCE
     for dtype, inputs in _points(sample):
         function = restricted(sample.function, arrays(inputs), sample.wrt)
         point = [inputs[i] for i in sample.wrt]
-        what = f"{sample} in {dtype.name}"
+        label = f"{sample} in {dtype.name}"
         along = arrays(_directions(point))
         forward = _pushed(function, along)
-        forward_holds(forward, point, f"{what}, forward over forward", rtol)
+        forward_holds(forward, point, f"{label}, forward over forward", rtol)
         if not sample.reverse:
             continue
-        reverse_holds(forward, point, f"{what}, reverse over forward")
+        reverse_holds(forward, point, f"{label}, reverse over forward")
         backward = _pulled(function, arrays(_directions(host(function(*arrays(point))))))
-        forward_holds(backward, point, f"{what}, forward over reverse", rtol)
-        reverse_holds(backward, point, f"{what}, reverse over reverse")
+        forward_holds(backward, point, f"{label}, forward over reverse", rtol)
+        reverse_holds(backward, point, f"{label}, reverse over reverse")
 
 
 def _pushed(function: Function, tangents: Sequence[Any]) -> Function:
-    """The function's derivative along fixed tangents."""
+    """Return the function's derivative along fixed tangents."""
     return lambda *xs: vf.jvp(function, xs, tuple(tangents))[1]
 
 
 def _pulled(function: Function, cotangents: Sequence[Any]) -> Function:
-    """The function's cotangents of fixed cotangents."""
+    """Return the function's pullback of fixed cotangents."""
     return lambda *xs: list(vf.vjp(function, *xs)[1](list(cotangents)))
 
 
 def derivatives_keep_dtypes(sample: Sample) -> None:
-    """In every dtype tangents and cotangents have the dtype of what they belong to, and the value that float64 gives them.
+    """Assert that tangents and cotangents have their primals' dtype, float64's value.
 
-    A device that has no float64 is held to what the CPU gives.
+    A device that has no float64 is compared with the CPU.
     """
     for name in sample.dtypes:
         dtype = dtypes.as_dtype(name)

@@ -1,4 +1,7 @@
-"""Elementwise operations on integers and bools in Python's unbounded integers, wrapped to the dtype at the end: an oracle free of NumPy."""
+"""Elementwise operations on integers and bools in Python's unbounded integers.
+
+An oracle free of NumPy: results are wrapped to the dtype at the end.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 
 
 def _divide(x: int, y: int, bits: int) -> int:
-    """Rounded toward zero; -1 for a zero divisor."""
+    """Divide, rounding toward zero; -1 for a zero divisor."""
     quotient = abs(x) // abs(y) if y else -1
     return quotient if y == 0 or (x < 0) == (y < 0) else -quotient
 
@@ -23,33 +26,33 @@ def _unsigned(x: int, bits: int) -> int:
 
 
 def _signed(x: int, bits: int) -> int:
-    """The number whose highest bit counts as its sign."""
+    """Return the number whose highest bit counts as its sign."""
     return (x + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
 
 
 def _power(x: int, y: int, bits: int) -> int:
-    """A negative power is the reciprocal, rounded toward zero; 0 for x = 0."""
+    """Raise to a power; a negative one rounds the reciprocal toward zero (0 of 0)."""
     if y >= 0:
         return pow(x, y, 2**bits)
     return x ** (-y % 2) if abs(x) == 1 else 0
 
 
 def _shifts_out(y: int, bits: int) -> bool:
-    """Whether a shift by `y` (read as unsigned) leaves no bit in place."""
+    """Return True if a shift by `y` (read as unsigned) leaves none of the bits."""
     return _unsigned(y, bits) >= bits
 
 
 def cipher(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]:
-    """Threefry-2x32 with 20 rounds, as its authors state it."""
+    """Encipher by Threefry-2x32 with 20 rounds, as its authors state it."""
     mask = 2**32 - 1
     words = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
     x, y = (counter[0] + key[0]) & mask, (counter[1] + key[1]) & mask
-    for turn in range(20):
-        bits = (13, 15, 26, 6, 17, 29, 16, 24)[turn % 8]
+    for number in range(20):
+        bits = (13, 15, 26, 6, 17, 29, 16, 24)[number % 8]
         x = (x + y) & mask
         y = ((y << bits) & mask | y >> (32 - bits)) ^ x
-        if turn % 4 == 3:
-            group = turn // 4 + 1
+        if number % 4 == 3:
+            group = number // 4 + 1
             x, y = (x + words[group % 3]) & mask, (y + words[(group + 1) % 3] + group) & mask
     return x, y
 
@@ -93,7 +96,7 @@ BY_PYTHON: dict[str, Callable[..., int]] = {
 
 
 def wrapped(value: int, dtype: np.dtype) -> int | bool:
-    """A Python integer as two's complement keeps it in a dtype."""
+    """Wrap a Python integer as two's complement keeps it in a dtype."""
     if dtype.kind == "b":
         return bool(value & 1) if value < 0 else bool(value)
     low = value % 2 ** (8 * dtype.itemsize)
@@ -101,7 +104,7 @@ def wrapped(value: int, dtype: np.dtype) -> int | bool:
 
 
 def by_python(name: str, **params: int) -> Callable[..., np.ndarray]:
-    """The named operation on arrays of integers or bools, element by element, in Python."""
+    """Return the named operation on arrays of integers or bools, in Python."""
     function = BY_PYTHON[name]
 
     def reference(*arrays: np.ndarray) -> np.ndarray:
@@ -116,7 +119,7 @@ def by_python(name: str, **params: int) -> Callable[..., np.ndarray]:
 
 
 def extremes(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A draw of small integers, of the dtype's bounds, and of anything between."""
+    """Draw small integers, the dtype's bounds, and anything between."""
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     info = np.iinfo(dtype)

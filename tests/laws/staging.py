@@ -1,4 +1,4 @@
-"""The laws of staging: a traced program has the types, and `jit` the values, that evaluating operation by operation gives."""
+"""The laws of staging: tracing keeps types, and `jit` keeps values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volta_fn.core.staging import eval_jaxpr
 
 
 def _shift(x: Array, by: int) -> Array:
-    """An elementwise operation that every dtype has, and its inverse for -`by` (up to rounding)."""
+    """Apply an elementwise operation that every dtype has; -`by` inverts it."""
     if x.dtype in dtypes.BOOL:
         return vf.lax.bitwise_not(x)
     step = np.asarray(1).astype(x.dtype)
@@ -23,8 +23,10 @@ def _shift(x: Array, by: int) -> Array:
 
 
 def in_the_middle(function: Function) -> Function:
-    """`function` between elementwise operations, whose buffers die around it and which a plan may overwrite: if a result shared memory
-    with an argument behind the plan's back, the arguments' sum, computed last, would show it."""
+    """Return `function` between operations whose buffers a plan may overwrite.
+
+    If a result shared memory with an argument without the plan's knowledge, the arguments' sum, computed last, would show it.
+    """
 
     def program(*args: Any) -> list[Any]:
         moved = [_shift(_shift(a, 1), -1) for a in args]
@@ -36,15 +38,18 @@ def in_the_middle(function: Function) -> Function:
 
 
 def programs_of(sample: Sample) -> list[Function]:
-    """A sample alone, and in the middle of a program; but on a GPU bits are not taken of what a program may have rounded otherwise."""
+    """Return a sample alone, and in the middle of a program.
+
+    On a GPU, bits are not taken of values that a program may have rounded otherwise.
+    """
     shows_roundings = on_gpu() and any(p.startswith("bitcast") for p in sample.primitives)
     return [sample.function] if shows_roundings else [sample.function, in_the_middle(sample.function)]
 
 
 def jit_is_eager(sample: Sample) -> None:
-    """`jit` against evaluation of one operation at a time, bit for bit, alone and in the middle of a program, twice each.
+    """Assert that `jit` keeps the bits, alone and in a program, called twice.
 
-    On a GPU not to the last bit: its compiler may round once, of a product and a sum that are in one program.
+    On a GPU not to the last bit: its compiler may round a product and a sum of one program once.
     """
     for name in sample.dtypes:
         inputs = draw(sample, dtypes.as_dtype(name))
@@ -59,7 +64,7 @@ def jit_is_eager(sample: Sample) -> None:
 
 
 def gradient_under_jit_is_eager(sample: Sample) -> None:
-    """The vjp (or, where there is none, the jvp) inside `jit`, of `jit`, and eagerly.
+    """Assert that the vjp (else the jvp) inside `jit`, of `jit`, and eagerly agree.
 
     Not to the last bit, since the compiler may simplify and fuse.
     """
@@ -91,7 +96,7 @@ def _derivative(sample: Sample, function: Function) -> Function:
 
 
 def jaxpr_is_true(sample: Sample) -> None:
-    """The traced program is well formed, promises the types that come out, and evaluates to the same values."""
+    """Assert that the program is well formed, with the types and values promised."""
     for name in sample.dtypes:
         given = arrays(draw(sample, dtypes.as_dtype(name)))
         results = tree.leaves(sample.function(*given))
@@ -103,7 +108,7 @@ def jaxpr_is_true(sample: Sample) -> None:
 
 
 def derived_jaxprs_are_true(sample: Sample) -> None:
-    """The programs that transforms make are well formed too: the derivative's, the batched one's, and the batched derivative's."""
+    """Assert that programs of the derivative and the batched call are well formed."""
     inputs = draw(sample, dtypes.as_dtype(sample.dtypes[-1]))
     given, stacked = arrays(inputs), arrays([np.stack([x, x]) for x in inputs])
     programs = []
@@ -117,10 +122,10 @@ def derived_jaxprs_are_true(sample: Sample) -> None:
         vf.check_jaxpr(program)
 
 
-def _assert_same(actual: list[np.ndarray], expected: list[np.ndarray], what: str) -> None:
-    assert len(actual) == len(expected), f"{what}: {len(actual)} results where {len(expected)} were expected"
+def _assert_same(actual: list[np.ndarray], expected: list[np.ndarray], label: str) -> None:
+    assert len(actual) == len(expected), f"{label}: {len(actual)} results where {len(expected)} were expected"
     for got, want in zip(actual, expected, strict=True):
         if on_gpu():
-            assert_close(got, want, 16 * ROUNDING.get(got.dtype.name, 0.0), what)
+            assert_close(got, want, 16 * ROUNDING.get(got.dtype.name, 0.0), label)
         else:
-            assert_same_bits(got, want, what)
+            assert_same_bits(got, want, label)

@@ -1,4 +1,4 @@
-"""Subnormal numbers of float32 and bfloat16, which a GPU may take, and give, as zeros: then both readings of a function are right."""
+"""Subnormal numbers, which a GPU may take and give as zeros."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TINY = 2.0**-126
 
 
 def kept() -> bool:
-    """Whether arithmetic on the default device keeps subnormal numbers."""
+    """Return True if arithmetic on the default device keeps subnormal numbers."""
     device = current_default_device()
     return device.platform != "gpu" or device.backend.gpu.facts.subnormals  # type: ignore[attr-defined]  # a GPU's
 
 
 def flushed(x: np.ndarray) -> np.ndarray:
-    """Numbers with the subnormal ones of float32 and bfloat16 as zeros of the same sign."""
+    """Replace subnormal float32 and bfloat16 numbers by zeros of the same sign."""
     if x.dtype.name not in ("float32", "bfloat16"):
         return x
     tiny = np.abs(x.astype(np.float64)) < float(dtypes.finfo(x.dtype).tiny)
@@ -31,7 +31,10 @@ def flushed(x: np.ndarray) -> np.ndarray:
 
 
 def expected(actual: np.ndarray, reference: Callable[..., Any], operands: Sequence[np.ndarray], *, kept: bool) -> np.ndarray:
-    """What a function of numbers should give: where subnormal ones matter and are not kept, `actual` itself if it is right for zeros."""
+    """Return what a function should give.
+
+    Where subnormal numbers matter and are not kept, that is `actual` itself if it is right for zeros.
+    """
     wanted = np.asarray(reference(*operands)).astype(actual.dtype)
     if kept:
         return wanted

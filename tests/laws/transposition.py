@@ -1,4 +1,4 @@
-"""The law of transposition: a call that is linear in an argument can be run backwards there, without differentiating first."""
+"""The law of transposition: a linear call has an adjoint, without differentiation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.samples.sample import Sample
 
 
 def transpose_is_adjoint(sample: Sample) -> None:
-    """Re Σ c·(f(x) - f(0)) = Re Σ fᵀ(c)·x for each argument that the call is linear in, up to a constant that the others make."""
+    """Assert Re Σ c·(f(x) - f(0)) = Re Σ fᵀ(c)·x by each linear argument."""
     for dtype in (d for d in (F64, C128) if d.name in sample.dtypes):
         inputs = draw(sample, dtype)
         for position in sample.linear:
@@ -18,13 +18,13 @@ def transpose_is_adjoint(sample: Sample) -> None:
             forward = sum(float(np.sum(wide(c) * wide(o)).real) for c, o in zip(cotangents, outs, strict=True))
             backward = float(np.sum(transposed * wide(inputs[position])).real)
             scale = 1.0 + sum(float(np.sum(np.abs(wide(c) * wide(o)))) for c, o in zip(cotangents, outs, strict=True))
-            what = f"transpose of {sample} in {dtype.name} by argument {position}"
-            assert transposed.shape == inputs[position].shape, f"{what}: a result of shape {transposed.shape}"
-            assert abs(forward - backward) <= 1e-12 * scale, f"{what}: {backward} where {forward} was expected"
+            label = f"transpose of {sample} in {dtype.name} by argument {position}"
+            assert transposed.shape == inputs[position].shape, f"{label}: a result of shape {transposed.shape}"
+            assert abs(forward - backward) <= 1e-12 * scale, f"{label}: {backward} where {forward} was expected"
 
 
 def _transpose_at(sample: Sample, inputs: list[np.ndarray], position: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """The call's results (less those at zero), random cotangents, and what the transpose in one argument makes of those."""
+    """Return the results (less those at zero), random cotangents, and their transpose."""
     given = arrays(inputs)
     function = restricted(sample.function, given, (position,))
     outs = [

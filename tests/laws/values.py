@@ -1,4 +1,4 @@
-"""The law of values: in every dtype a sample gives what NumPy gives, in exactly the dtype that it promises."""
+"""The law of values: a sample gives NumPy's values in exactly the promised dtype."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volta_fn.core.primitive import PRIMITIVES
 
 
 def values_agree(sample: Sample, seed: int = 0) -> None:
-    """The sample against its NumPy reference, and its own check, in every dtype that it takes."""
+    """Compare the sample with its reference, in every dtype, and run its own check."""
     for name in sample.dtypes:
         dtype = dtypes.as_dtype(name)
         inputs = draw(sample, dtype, seed)
@@ -45,11 +45,11 @@ def _compare(sample: Sample, dtype: np.dtype, inputs: list[np.ndarray], outputs:
         expected = [np.asarray(e).astype(o.dtype) for e, o in zip(several, outputs, strict=True)]
     elementwise = all(PRIMITIVES[p].arity for p in sample.primitives)
     for i, (actual, wanted) in enumerate(zip(outputs, expected, strict=True)):
-        what = f"{sample} in {dtype.name}, result {i}, of {[v.tolist() for v in inputs]}"
+        label = f"{sample} in {dtype.name}, result {i}, of {[v.tolist() for v in inputs]}"
         if sample.exact and not (on_gpu() and dtype in dtypes.COMPLEX):  # whose sizes have no rounding in common
-            assert_same_bits(actual, wanted, what)
+            assert_same_bits(actual, wanted, label)
             continue
         rtol = sample.tolerance.get(dtype.name, ROUNDING.get(dtype.name, 0.0))
         if actual.dtype in dtypes.INEXACT and dtype not in dtypes.INEXACT:
             rtol = ROUNDING[actual.dtype.name]
-        assert_close(actual, wanted, rtol, what, atol=rtol * 1e-3 if elementwise else None)
+        assert_close(actual, wanted, rtol, label, atol=rtol * 1e-3 if elementwise else None)

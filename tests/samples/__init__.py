@@ -1,4 +1,7 @@
-"""Samples of every primitive, by family: each module holds a list `SAMPLES`, except `sample`, which says what a sample is."""
+"""Samples of every primitive, by family: each module has a list `SAMPLES`.
+
+The module `sample` defines what a sample is.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,23 @@ from volta_fn.dtypes import as_dtype
 EVERY_SHAPE = frozenset({"neg", "add", "clamp"})
 
 for _module in pkgutil.walk_packages(volta_fn.primitives.__path__, "volta_fn.primitives."):
-    importlib.import_module(_module.name)  # the whole instruction set, most of which loads on demand
+    importlib.import_module(_module.name)  # all primitives, most of which load on demand
 
 
 def on_this_device(sample: Sample) -> Sample:
-    """The sample in those of its dtypes in which the default device has what goes in and what comes out."""
+    """Restrict a sample to the dtypes whose arguments and results the device has."""
     there = tuple([name for name in sample.dtypes if has(name) and all(map(has, _promised(sample, name)))])
     return sample if len(there) == len(sample.dtypes) else replace(sample, dtypes=there)
 
 
 def _promised(sample: Sample, name: str) -> list[str]:
-    """The dtypes of results, where the sample says them."""
+    """Return the dtypes of results, where the sample says them."""
     found = sample.result_dtype(as_dtype(name)) if sample.result_dtype else ()
     return [as_dtype(d).name for d in (found if isinstance(found, tuple) else (found,))]
 
 
 def all_samples() -> Iterator[Sample]:
-    """Every sample of every family, in the dtypes that the default device has."""
+    """Yield every sample of every family, in the dtypes of the default device."""
     for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
         if module != "sample":
             for sample in map(on_this_device, importlib.import_module(f"{__name__}.{module}").SAMPLES):
@@ -44,7 +47,7 @@ def all_samples() -> Iterator[Sample]:
 
 
 def samples_of_code() -> Iterator[Sample]:
-    """Yield the samples for tests of generated code, which compile each: of elementwise primitives those of one shape.
+    """Yield the samples for tests of generated code: elementwise ones of one shape.
 
     How zero-dimensional, empty and broadcast operands are indexed is decided for all elementwise primitives alike, before any formula is
     generated: so the other shapes are tried with `EVERY_SHAPE`, and every law still holds for all samples in `tests/test_registry.py`.

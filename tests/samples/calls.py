@@ -1,4 +1,4 @@
-"""Samples of `jit`'s own primitive: a call of a sub-program, nested, with constants, several results or results that are inputs."""
+"""Samples of `jit`'s primitive: nested calls, constants, several results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of conversions: convert_element_type between every two dtypes, bitcast_convert_type between widths."""
+"""Samples of convert_element_type and bitcast_convert_type."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from volta_fn import dtypes, lax
 
 
 def _converted(x: np.ndarray, target: np.dtype) -> np.ndarray:
-    """Conversion written with Python numbers: floats to integers toward zero and held within the bounds, complex ones lose a part."""
+    """Convert by Python numbers: floats toward zero, within bounds, complex to real."""
     if target in dtypes.INTEGERS and x.dtype in dtypes.INEXACT:
         info = np.iinfo(target)
         held = [min(max(v, info.min), info.max) if v == v else 0 for v in np.ravel(x.real).astype(np.float64).tolist()]
-        whole = [int(v) for v in held]
-        return np.array(whole, target).reshape(x.shape)
+        truncated = [int(v) for v in held]
+        return np.array(truncated, target).reshape(x.shape)
     if x.dtype in dtypes.COMPLEX and target not in dtypes.COMPLEX and target != np.bool_:
         x = x.real
     return x.astype(target)
 
 
 def _quarters(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Multiples of 1/4, which every floating dtype holds exactly."""
+    """Draw multiples of 1/4, which every floating dtype holds exactly."""
     return (uniform(-12, 12)(rng, shape, np.dtype(np.int32)) / 4 + (0.25j if dtype in dtypes.COMPLEX else 0)).astype(dtype)
 
 
 def _odd_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """What does not fit: NaN, infinities, values beyond the bounds of integers, a negative zero."""
+    """Draw what does not fit: NaN, infinities, values beyond bounds, negative zero."""
     with np.errstate(over="ignore"):
         return np.array([np.nan, np.inf, -np.inf, 300.7, -300.7, 4e9, -4e9, 2.0**31, 2.0**63, -(2.0**63), 1e30, -0.0]).astype(dtype)
 
 
 def _conversions() -> Iterator[Sample]:
-    """To every dtype: from inexact ones, from odd values, and from whole numbers."""
+    """Yield conversions to every dtype, from inexact ones, odd values and integers."""
     for name in ALL:
         target = dtypes.as_dtype(name)
         wide = name in ("float64", "complex128")
@@ -62,7 +62,7 @@ def _conversion(target: np.dtype, arg: Arg, names: tuple[str, ...], label: str, 
 
 
 def _bits(target: str) -> Callable[[np.ndarray], np.ndarray]:
-    """NumPy's reading of the same bytes, the last axis split or joined."""
+    """Return NumPy's reading of the same bytes, the last axis split or joined."""
 
     def reference(x: np.ndarray) -> np.ndarray:
         dtype, shape = dtypes.as_dtype(target), x.shape

@@ -1,4 +1,4 @@
-"""Samples of `dot_general`: matrices and vectors, batch axes, several contracted ones, none, and sums over nothing."""
+"""Samples of `dot_general`: batch axes, several or no contracted axes."""
 
 from __future__ import annotations
 

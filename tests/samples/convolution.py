@@ -1,4 +1,4 @@
-"""Samples of `conv_general_dilated`: every parameter at a value where it matters, against the definition."""
+"""Samples of `conv_general_dilated`: every parameter at a value where it matters."""
 
 from __future__ import annotations
 

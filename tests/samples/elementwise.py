@@ -1,6 +1,7 @@
-"""Samples of the elementwise primitives, derived from their declarations: arity, dtypes, domain. A new one needs no line here.
+"""Samples of elementwise primitives, derived from their declarations.
 
-Only three things cannot be derived: an oracle other than the declared NumPy function, parameters, and where complex numbers are safe.
+A new primitive needs no line here. Only three things cannot be derived from arity, dtypes and domain: an oracle other than the declared
+NumPy function, parameters, and where complex numbers are safe.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from volta_fn.primitives.declare import Domain
 
 
 def _lgamma(x: np.ndarray) -> np.ndarray:
-    """SciPy's, but for minus infinity (where C says infinity) and next to zero, where gamma(x) is 1 / x."""
+    """Evaluate SciPy's, but at -inf (inf in C) and near zero, where Γ(x) is 1 / x."""
     values = np.where(np.isneginf(x), np.inf, scipy.special.gammaln(x))
     return np.where(np.abs(x) < 1e-300, -np.log(np.abs(x)), values)
 
 
 @partial(np.vectorize, otypes=[float])
 def _fused_multiply_add(x: float, y: float, z: float) -> float:
-    """In fractions, so that nothing is rounded before the end."""
+    """Compute in fractions, so that nothing is rounded before the end."""
     if not all(map(math.isfinite, (x, y, z))):
         return z if math.isfinite(x) and math.isfinite(y) else x * y + z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
@@ -76,7 +77,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
 #: Further domains, where the declared one shows too little.
 MORE_DOMAINS: dict[str, Domain] = {"rem": Domain(-4.4, -4.2, operands={1: (1.15, 1.35)})}
 
-#: Smaller domains for both parts of complex operands, away from poles and branch points.
+#: Smaller domains for the real and imaginary parts of complex operands, away from poles and branch points.
 COMPLEX_DOMAINS: dict[str, Domain] = {
     "tan": Domain(-0.8, 0.8),
     "tanh": Domain(-0.8, 0.8),
@@ -93,14 +94,16 @@ EXACT = frozenset({"neg", "floor", "ceil", "round", "round_half_even", "nextafte
 
 
 def on_grid(domain: Domain, position: int) -> Draw:
-    """From the domain of an operand, such that no two operands and no two multiples of 1/2 come closer than 0.02: there
-    functions may have kinks, which finite differences do not survive."""
+    """Draw operands from a domain, no two closer than 0.02 to each other or to a kink.
+
+    Functions may have kinks at multiples of 1/2, and where operands are equal; finite differences do not survive them.
+    """
     low, high = domain.operands.get(position, (domain.low, domain.high))
     width = high - low
     if width < 0.3:
         return uniform(low, high, domain.avoid, domain.margin)
 
-    def part(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    def draw_real(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         steps = rng.integers(0, int(width / 0.1 + 1e-9), shape)
         values = low + 0.1 * steps + 0.03 * (position + 1) + rng.uniform(-0.005, 0.005, shape)
         for point in domain.avoid:
@@ -109,14 +112,14 @@ def on_grid(domain: Domain, position: int) -> Draw:
         return values
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        values = part(rng, shape)
-        return (values + 1j * part(rng, shape) if dtype in dt.COMPLEX else values).astype(dtype)
+        values = draw_real(rng, shape)
+        return (values + 1j * draw_real(rng, shape) if dtype in dt.COMPLEX else values).astype(dtype)
 
     return draw
 
 
 def shapes_of(arity: int) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
-    """Names and shapes of operands: equal, zero-dimensional, empty, and broadcasting both ways."""
+    """Yield names and shapes: equal, zero-dimensional, empty, broadcast both ways."""
     yield "", (USUAL_SHAPE,) * arity
     yield "0d", ((),) * arity
     yield "empty", ((0, 3),) * arity
@@ -126,24 +129,24 @@ def shapes_of(arity: int) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
 
 
 def samples_of(primitive: Primitive) -> Iterator[Sample]:
-    """All samples of an elementwise primitive."""
+    """Yield all samples of an elementwise primitive."""
     for label, shapes in shapes_of(primitive.arity):
         yield from samples_with(primitive, shapes, label)
 
 
 def samples_with(primitive: Primitive, shapes: Sequence[tuple[int, ...]], label: str = "") -> Iterator[Sample]:
-    """The samples with operands of the given shapes."""
+    """Yield the samples with operands of the given shapes."""
     for params in PARAMETERS.get(primitive.name, ({},)):
         called = "".join(f"{k}={v}" for k, v in params.items())
         yield from _samples(primitive, params, tuple(shapes), "-".join(filter(None, (called, label))))
 
 
 def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[int, ...], ...], label: str) -> Iterator[Sample]:
-    """One sample for each kind of dtype, as each has its own oracle and domain."""
+    """Yield one sample for each kind of dtype, which has its own oracle and domain."""
     allowed = primitive.dtypes or frozenset()
     floats = tuple(sorted(d.name for d in allowed & dt.FLOATS))
     complexes = tuple(sorted(d.name for d in allowed & dt.COMPLEX))
-    wholes = tuple(sorted(d.name for d in allowed - dt.INEXACT))
+    integers = tuple(sorted(d.name for d in allowed - dt.INEXACT))
     domain = primitive.domain or Domain()
     if floats:
         yield _sample(primitive, params, shapes, domain, floats, f"{label}")
@@ -151,7 +154,7 @@ def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[i
             yield _sample(primitive, params, shapes, MORE_DOMAINS[primitive.name], floats, f"{label}more")
     if complexes:
         yield _sample(primitive, params, shapes, COMPLEX_DOMAINS.get(primitive.name, domain), complexes, f"{label}complex")
-    if wholes and params.get("y", 1) > 0:
+    if integers and params.get("y", 1) > 0:
         reference = by_python(primitive.name, **params) if primitive.name in BY_PYTHON else primitive.evaluate
         args = tuple([Arg(shape, extremes) for shape in shapes])
         yield Sample(
@@ -159,14 +162,14 @@ def _samples(primitive: Primitive, params: dict[str, Any], shapes: tuple[tuple[i
             _call(primitive, params),
             args,
             reference,
-            dtypes=wholes,
+            dtypes=integers,
             result_dtype=RESULTS.get(primitive.name),
             label=f"{label}whole",
         )
 
 
 def oracle(primitive: Primitive) -> Callable[..., Any]:
-    """The NumPy function that says what the primitive means for inexact dtypes."""
+    """Return the NumPy function that is the primitive's meaning for inexact dtypes."""
     reference = REFERENCES.get(primitive.name, primitive.evaluate)
     assert reference is not None, f"the elementwise primitive {primitive} declares no function"
     return reference

@@ -1,4 +1,4 @@
-"""Samples of the Fourier transform: along one axis and several, of even, odd and prime lengths, and of one longer than a small matrix."""
+"""Samples of Fourier transforms: one axis, several, even, odd, prime lengths."""
 
 from __future__ import annotations
 

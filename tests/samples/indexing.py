@@ -1,4 +1,4 @@
-"""Samples of gather, the scatters and the dynamic slices, through the indexing that users write and in XLA's general form."""
+"""Samples of gather, scatters and dynamic slices, by indexing and by XLA's form."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def _reference(ufunc: Any) -> Callable[..., np.ndarray]:
     return update
 
 
-def _scatter_sample(name: str, method: str, ufunc: Any, places: Any, **options: Any) -> Sample:
-    args = (Arg((4, 2), distinct()), Arg((5,), constant(places), "int32"), Arg((5, 2), uniform(0.7, 1.9)))
+def _scatter_sample(name: str, method: str, ufunc: Any, indices: Any, **options: Any) -> Sample:
+    args = (Arg((4, 2), distinct()), Arg((5,), constant(indices), "int32"), Arg((5, 2), uniform(0.7, 1.9)))
     return Sample(name, _updated(method), args, _reference(ufunc), **options)
 
 

@@ -11,17 +11,17 @@ from volta_fn import lax
 
 
 def _padded(x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, int, int]]) -> np.ndarray:
-    """`lax.pad` one axis at a time: spread the elements, then attach or cut the edges."""
+    """Pad one axis at a time: spread the elements, then attach or cut the edges."""
     for axis, (low, high, interior) in enumerate(config):
         rows = list(np.moveaxis(x, axis, 0))
         rest = x.shape[:axis] + x.shape[axis + 1 :]
         filler = np.full(rest, value, x.dtype)
         spread = [row for r in rows for row in (r, *[filler] * interior)]
         spread = spread[: len(spread) - interior] if rows else []
-        whole = [filler] * max(low, 0) + spread[max(-low, 0) :] if low >= 0 or -low <= len(spread) else []
+        padded = [filler] * max(low, 0) + spread[max(-low, 0) :] if low >= 0 or -low <= len(spread) else []
         cut = -low - len(spread) if low < 0 and -low > len(spread) else 0
-        whole = whole + [filler] * max(high - cut, 0) if high >= 0 else whole[: len(whole) + high]
-        x = np.moveaxis(np.stack(whole) if whole else np.zeros((0, *rest), x.dtype), 0, axis)
+        padded = padded + [filler] * max(high - cut, 0) if high >= 0 else padded[: len(padded) + high]
+        x = np.moveaxis(np.stack(padded) if padded else np.zeros((0, *rest), x.dtype), 0, axis)
     return x
 
 

@@ -1,4 +1,7 @@
-"""Samples of the linear algebra primitives. Where factors are determined only up to signs, what they are made of is compared."""
+"""Samples of linear algebra.
+
+Where factors are determined only up to signs, what they are made of is compared.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def _triangular(flags: dict[str, bool]) -> Sample:
 
 
 def _lu_product(x: np.ndarray) -> np.ndarray:
-    """L and U of a matrix that needs no exchange of rows."""
+    """Factor a matrix that needs no exchange of rows into L and U."""
     out = x.copy()
     for i in range(min(x.shape)):
         out[i + 1 :, i] /= out[i, i]
@@ -41,7 +44,7 @@ def _lu_product(x: np.ndarray) -> np.ndarray:
 
 
 def _factors(*shape: int) -> Sample:
-    """Q and R, which the sign (phase) of the diagonal of R determines: NumPy and the kernel call the same LAPACK."""
+    """Return Q and R, determined by the phases of R's diagonal."""
     full = shape[-2] < shape[-1]
     return Sample(
         "qr", lambda x: lax.linalg.qr(x, full_matrices=full), (Arg(shape, well_conditioned()),),
@@ -50,8 +53,8 @@ def _factors(*shape: int) -> Sample:
     )  # fmt: skip
 
 
-def _svd_parts(x):
-    """The singular values, and the product of the vectors, which does not depend on their phases."""
+def _svd_invariants(x):
+    """Return the singular values, and the vectors' product, free of their phases."""
     u, s, vt = lax.linalg.svd(x, full_matrices=False)
     return s, matmul(u, vt)
 
@@ -61,8 +64,8 @@ def _svd_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return s, u @ vt
 
 
-def _eigh_parts(x):
-    """The eigenvalues, and the Hermitian matrix with the same eigenvectors and the eigenvalues 1, 2, …."""
+def _eigh_invariants(x):
+    """Return the eigenvalues, and the eigenvectors' matrix with eigenvalues 1, 2, …."""
     v, w = lax.linalg.eigh(x)
     return w, matmul(v * np.arange(1, x.shape[-1] + 1).astype(v.dtype), adjoint(v))
 
@@ -90,12 +93,12 @@ SAMPLES = [
     _factors(4, 2),
     _factors(2, 4),
     Sample(
-        "eigh", _eigh_parts, (Arg((2, 3, 3), positive_definite()),), _eigh_reference,
+        "eigh", _eigh_invariants, (Arg((2, 3, 3), positive_definite()),), _eigh_reference,
         dtypes=DTYPES, result_dtype=lambda dtype: (real_dtype(dtype), dtype),
     ),
     *[
         Sample(
-            "svd", _svd_parts, (Arg(shape, well_conditioned()),), _svd_reference,
+            "svd", _svd_invariants, (Arg(shape, well_conditioned()),), _svd_reference,
             dtypes=DTYPES if len(shape) == 3 else ("float64", "complex128"), result_dtype=lambda dtype: (real_dtype(dtype), dtype),
             label="x".join(map(str, shape)),
             derivative_tolerance=2e-8, why="singular values lie close, so higher derivatives, and the stencil's error, are large",

@@ -1,4 +1,4 @@
-"""Samples of the primitives that only move elements: reshape, transpose, broadcast_in_dim, squeeze, rev, iota, slice."""
+"""Samples of primitives that only move elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of random bits. The oracle is the cipher in Python's own integers, one counter at a time."""
+"""Samples of random bits; the oracle is the cipher in Python's own integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of the reductions, over one axis, several, all and none, of empty arrays and along empty axes."""
+"""Samples of reductions, over one axis, several and all, of empty arrays too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHAPES: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def _family(name: str, ufunc: Any, names: tuple[str, ...], draw: Draw, suffix: str = "", **options: Any) -> Iterator[Sample]:
-    """A reduction over every shape; the first in every dtype, the others in the first and last."""
+    """Yield a reduction over every shape, the first in every dtype, the others in two."""
     reduce = getattr(lax, name)
     for label, shape, axes in _SHAPES:
         yield Sample(
@@ -39,7 +39,7 @@ def _family(name: str, ufunc: Any, names: tuple[str, ...], draw: Draw, suffix: s
 
 
 def _reduced(ufunc: Any, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """NumPy's reduction in the operand's dtype; of no elements the neutral element, which NumPy's extrema lack."""
+    """Reduce by NumPy in the operand's dtype; extrema of no elements are the identity."""
     if ufunc in (np.maximum, np.minimum):
         start = (lowest if ufunc is np.maximum else highest)(x.dtype)
         return ufunc.reduce(x, axes, initial=start)

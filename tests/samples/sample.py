@@ -1,7 +1,7 @@
-"""A *sample*: one way to call a primitive, with arguments to draw and an oracle. The sweep proves every law for every sample.
+"""A *sample*: one way to call a primitive, with arguments to draw and an oracle.
 
-A sample says what cannot be derived: the call, where its arguments live, what NumPy says, which dtypes it takes, and which
-laws do not apply. Dtypes are swept: an argument whose `Arg.dtype` is None is drawn in each dtype of `Sample.dtypes`.
+A sample says what cannot be derived: the call, which values its arguments may have, what NumPy gives, which dtypes it takes, and which laws
+do not apply. Dtypes are swept: an argument whose `Arg.dtype` is None is drawn in each dtype of `Sample.dtypes`.
 
     Sample("dot_general", lambda x, y: lax.dot_general(x, y, (((1,), (0,)), ((), ()))), (Arg((2, 3)), Arg((3, 4))), reference=np.matmul)
     Sample("sort", lambda x: lax.sort(x), (Arg((5,), distinct()),), reference=np.sort)
@@ -38,8 +38,10 @@ ALL = ("bool", *NUMBERS)
 
 
 def uniform(low: float, high: float, avoid: Sequence[float] = (), margin: float = 0.05) -> Draw:
-    """Evenly in [low, high], at least `margin` from each point of `avoid`; whole numbers there for an integer dtype; for a complex
-    one both parts are drawn."""
+    """Draw evenly from [low, high], at least `margin` from each point of `avoid`.
+
+    For an integer dtype, draw its integers there; for a complex one, both real and imaginary parts.
+    """
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if dtype in dt.BOOL:
@@ -60,7 +62,7 @@ def uniform(low: float, high: float, avoid: Sequence[float] = (), margin: float 
 
 
 def normal(scale: float = 1.0) -> Draw:
-    """Normally distributed; small whole numbers for an integer dtype; a coin for bool."""
+    """Draw normal numbers; small integers for an integer dtype, a coin for bool."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if dtype not in dt.INEXACT:
@@ -74,12 +76,15 @@ def normal(scale: float = 1.0) -> Draw:
 
 
 def integers(low: int, high: int) -> Draw:
-    """Whole numbers from `low` up to, not including, `high`."""
+    """Draw integers from `low` up to, not including, `high`."""
     return lambda rng, shape, dtype: rng.integers(low, high, shape).astype(dtype)
 
 
 def distinct() -> Draw:
-    """No two elements are closer than 1/2 (as long as the dtype can tell them apart), in random order: for max, sort and their like."""
+    """Draw elements 1/2 or more from each other, shuffled: for max and sort.
+
+    As long as the dtype can tell them from each other.
+    """
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         size = int(np.prod(shape))
@@ -95,7 +100,7 @@ def distinct() -> Draw:
 
 
 def positive_definite() -> Draw:
-    """Symmetric (Hermitian) matrices in the last two dimensions with well-separated eigenvalues, all at least 1."""
+    """Draw Hermitian matrices with well-separated eigenvalues, all at least 1."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         n = shape[-1]
@@ -108,7 +113,7 @@ def positive_definite() -> Draw:
 
 
 def well_conditioned() -> Draw:
-    """Square matrices in the last two dimensions that are far from singular."""
+    """Draw square matrices that are far from singular."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return (normal(0.3)(rng, shape, dtype) + 2 * np.eye(shape[-2], shape[-1])).astype(dtype)
@@ -117,13 +122,13 @@ def well_conditioned() -> Draw:
 
 
 def constant(values: Any) -> Draw:
-    """The given values, whatever the seed."""
+    """Give the same values, whatever the seed."""
     return lambda rng, shape, dtype: np.broadcast_to(np.asarray(values).astype(dtype), shape)
 
 
 @dataclass(frozen=True)
 class Arg:
-    """An argument of a sample: its shape, how to draw it, and its dtype (None: the dtype that is swept)."""
+    """An argument of a sample: shape, how to draw it, and dtype (None: the one swept)."""
 
     shape: tuple[int, ...] = ()
     draw: Draw = field(default_factory=normal)
@@ -142,7 +147,7 @@ class Sample:
     #: The same in NumPy. It gets floats as float64 and complex numbers as complex128 (unless `exact`), integers and bools in their own
     #: dtype; its result is compared after conversion to the result's dtype.
     reference: Callable[..., Any] | None = None
-    #: Instead of (or beside) a reference: ``check(inputs, outputs)``, lists of NumPy arrays, asserts what must hold (U S V = A, …).
+    #: Instead of (or with) a reference: ``check(inputs, outputs)``, lists of NumPy arrays, asserts what must hold (U S V = A, …).
     check: Callable[[list[np.ndarray], list[np.ndarray]], None] | None = None
     #: The dtypes to sweep. Derivatives are checked where float64 (and complex128) is among them.
     dtypes: Sequence[str] = ("float32", "float64")
@@ -166,7 +171,7 @@ class Sample:
     #: Relative tolerance of derivatives against finite differences, where the general one does not do.
     derivative_tolerance: float | None = None
     why: str = ""
-    #: A name to tell samples of one primitive apart in test ids.
+    #: A name that distinguishes samples of one primitive in test ids.
     label: str = ""
 
     @property
@@ -176,12 +181,12 @@ class Sample:
 
     @property
     def swept(self) -> tuple[int, ...]:
-        """Positions of the arguments whose dtype is swept."""
+        """The positions of the arguments whose dtype is swept."""
         return tuple(i for i, arg in enumerate(self.args) if arg.dtype is None)
 
     @property
     def wrt(self) -> tuple[int, ...]:
-        """Positions of the arguments to differentiate by."""
+        """The positions of the arguments to differentiate by."""
         return self.swept if self.differentiable is None else self.differentiable
 
     def __str__(self) -> str:

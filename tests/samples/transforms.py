@@ -1,4 +1,4 @@
-"""Samples of the primitives that transforms are made of or speak to: identities with a meaning, callbacks, collectives, custom rules.
+"""Samples of the primitives of transforms: callbacks, collectives, custom rules.
 
 Collectives are sampled inside a `vmap` that binds their axis, the function of whose stacked arguments has a NumPy oracle. Custom rules
 are the true derivatives here, since the laws compare them with finite differences.
@@ -46,7 +46,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 def _transposed_tangents(x: Any, cotangents: Any) -> Any:
-    """The linear map that the rule of `_product` gives, mapped over stacked tangents and run backwards."""
+    """Map the rule of `_product` over stacked tangents, and transpose it."""
     _, push = vf.linearize(lambda value: _product(value, value)[0], x)
     return vf.linear_transpose(vf.vmap(push), cotangents)(cotangents)[0]
 
@@ -61,7 +61,7 @@ def _collective(function: Any, in_axes: Any = 0, out_axes: Any = 0) -> Any:
 
 
 def _rows(reduction: Any) -> Any:
-    """What a reduction over the examples gives each of them."""
+    """Return what a reduction over the examples gives each of them."""
     return lambda x: np.broadcast_to(reduction(x, 0), x.shape)
 
 

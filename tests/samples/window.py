@@ -1,4 +1,4 @@
-"""Samples of window reductions and of what moves tangents to and from their winners."""
+"""Samples of window reductions, and of moving tangents to and from their winners."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def _move(name: str, geometry: dict[str, Any], label: str, shape: tuple[int, ...
 
     def reference(moved: np.ndarray, operand: np.ndarray) -> np.ndarray:
         out = np.zeros(counts if gathers else shape, moved.dtype)
-        for place, at in winners(operand, extremum, **geometry).items():
+        for window, at in winners(operand, extremum, **geometry).items():
             if gathers:
-                out[place] = moved[at]
+                out[window] = moved[at]
             else:
-                out[at] += moved[place]
+                out[at] += moved[window]
         return out
 
     return Sample(
