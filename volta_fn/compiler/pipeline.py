@@ -15,13 +15,12 @@ from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.nodes import FusedProgram, Node
 from volta_fn.compiler.ir.views import is_lowered, is_product
 from volta_fn.compiler.lowering.nodes import as_kernel, drop_aliases, split_concatenations
-from volta_fn.compiler.passes.cond_simplify import choose_branches
 from volta_fn.compiler.passes.dce import drop_dead
 from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.compiler.passes.licm import hoist_invariants
 from volta_fn.compiler.passes.loop_fission.move_products import products_out
 from volta_fn.compiler.passes.loop_variance import simplify_loops
-from volta_fn.compiler.passes.nested import simplify_bodies
+from volta_fn.compiler.passes.nested import choose_branches, simplify_bodies
 from volta_fn.compiler.passes.onehot_indexing import write_out_one_of_each
 from volta_fn.compiler.passes.random_bits import write_out_random_bits
 from volta_fn.compiler.passes.simplify import simplify_equations

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from volta_fn.compiler.ir.analysis import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall
-from volta_fn.compiler.ir.overwrite import overwritable
 from volta_fn.compiler.ir.views import is_elementwise, reduces
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation

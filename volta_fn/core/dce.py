@@ -29,4 +29,4 @@ def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[Close
     used.update(v for v in jaxpr.outvars if type(v) is not Literal)
     stays = [not c or v in used for v, c in zip(jaxpr.invars, candidates, strict=True)]
     invars = [v for v, s in zip(jaxpr.invars, stays, strict=True) if s]
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, jaxpr.outvars, jaxpr.eqns), closed.consts), stays
+    return closed.replace(invars=invars), stays

@@ -118,6 +118,14 @@ class ClosedJaxpr:
         #: Kernels of single equations that hold this program, evaluated eagerly; they must not outlive it.
         self.eager_kernels: dict[Any, Callable[..., Any]] = {}
 
+    def replace(
+        self, *, invars: Sequence[Var] | None = None, outvars: Sequence[Atom] | None = None, eqns: list[Equation] | None = None
+    ) -> ClosedJaxpr:
+        """Return the program with other inputs, outputs or equations."""
+        old = self.jaxpr
+        invars, outvars = (old.invars if invars is None else [*invars]), (old.outvars if outvars is None else [*outvars])
+        return ClosedJaxpr(Jaxpr(old.constvars, invars, outvars, old.eqns if eqns is None else eqns), self.consts)
+
     @property
     def in_avals(self) -> list[ShapedArray]:
         """The types of the inputs."""

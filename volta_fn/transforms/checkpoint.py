@@ -15,7 +15,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.flatten import check_callable, positional_index
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, program_cache
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
@@ -134,7 +134,7 @@ def _keeps(policy: Policy | None, eqn: Equation) -> bool:
 
 
 def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> ClosedJaxpr:
-    return dce_jaxpr(ClosedJaxpr(Jaxpr(closed.jaxpr.constvars, invars, outvars, eqns), closed.consts))
+    return dce_jaxpr(closed.replace(invars=invars, outvars=outvars, eqns=eqns))
 
 
 def _chained(first: ClosedJaxpr, second: ClosedJaxpr) -> ClosedJaxpr:

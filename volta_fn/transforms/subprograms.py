@@ -16,7 +16,7 @@ def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]
     """Return the program of some outputs, with its inputs reordered."""
     jaxpr = closed.jaxpr
     invars, outvars = [jaxpr.invars[i] for i in inputs], [jaxpr.outvars[i] for i in outputs]
-    program = ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, outvars, jaxpr.eqns), closed.consts)
+    program = closed.replace(invars=invars, outvars=outvars)
     return program if len(outvars) == len(jaxpr.outvars) else dce_jaxpr(program)
 
 
@@ -25,7 +25,7 @@ def with_unused(closed: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxp
     """Return the program with more inputs at the end, which it ignores."""
     jaxpr = closed.jaxpr
     invars = [*jaxpr.invars, *map(Var, extra)]
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, jaxpr.outvars, jaxpr.eqns), closed.consts)
+    return closed.replace(invars=invars)
 
 
 @program_cache

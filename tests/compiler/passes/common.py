@@ -9,13 +9,23 @@ import numpy as np
 
 import volta_fn as vf
 from volta_fn.compiler.passes.dce import drop_dead
-from volta_fn.compiler.passes.simplify import simplify_algebra
+from volta_fn.compiler.passes.rewriting import Rules, RuleSource, rewrite
+from volta_fn.compiler.passes.simplify import IDENTITIES
 from volta_fn.core.array import as_value
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr
 
 #: Floats that tell apart what is nearly the same.
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.75, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, 1.0000001, 65504.0]
+
+
+def rewriting(*sources: RuleSource) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
+    """A pass that applies these rules alone."""
+    rules = Rules(*sources)
+    return lambda closed: rewrite(closed, rules)
+
+
+identities = rewriting(*IDENTITIES)
 
 
 def special(dtype: Any) -> np.ndarray:
@@ -65,7 +75,7 @@ def passed(pass_: Callable[[ClosedJaxpr], ClosedJaxpr], function: Callable[..., 
 
 def algebra(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The rules of single operations, and what they leave dead taken away."""
-    return drop_dead(simplify_algebra(closed))
+    return drop_dead(identities(closed))
 
 
 def left(function: Callable[..., Any], *args: Any) -> list[str]:

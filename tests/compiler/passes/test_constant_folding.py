@@ -8,9 +8,11 @@ import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.compiler.passes.common import names, passed, same_bits, untouched
+from tests.compiler.passes.common import names, passed, rewriting, same_bits, untouched
 from volta_fn import lax
-from volta_fn.compiler.passes.simplify import fold_constants
+from volta_fn.compiler.passes.simplify import FOLDING
+
+fold_constants = rewriting(*FOLDING)
 
 X = np.arange(4, dtype=np.float32)
 TABLE = np.float32([1.0, -0.0, np.inf, np.nan])

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from tests.compiler.passes.common import names, passed, special, untouched
+from tests.compiler.passes.common import names, passed, rewriting, special, untouched
 from volta_fn import lax
-from volta_fn.compiler.passes.simplify import merge_equal
+from volta_fn.compiler.passes.simplify import MERGING
+
+merge_equal = rewriting(*MERGING)
 
 X, Y = special(np.float32), special(np.float32)[::-1].copy()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, Node
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.jaxpr import Atom, Var
 
 
 def duplicate_outputs(found: FusedProgram, most: int) -> FusedProgram:
@@ -29,6 +29,4 @@ def duplicate_outputs(found: FusedProgram, most: int) -> FusedProgram:
         elif root is not None:
             seen.add(root)
         outputs.append(out)
-    jaxpr = found.closed.jaxpr
-    closed = ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, outputs, jaxpr.eqns), found.closed.consts)
-    return found._replace(closed=closed, nodes=tuple(nodes))
+    return found._replace(closed=found.closed.replace(outvars=outputs), nodes=tuple(nodes))

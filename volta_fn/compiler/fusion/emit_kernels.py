@@ -12,8 +12,7 @@ from volta_fn.compiler.fusion.group import Group
 from volta_fn.compiler.ir.index import NotAffine
 from volta_fn.compiler.ir.nodes import KernelCall, Node, reads
 from volta_fn.compiler.ir.views import loads
-from volta_fn.compiler.lowering.equations import Loop, Step
-from volta_fn.compiler.lowering.signature import Kernels
+from volta_fn.compiler.lowering.equations import Kernels, Loop, Step
 from volta_fn.core.jaxpr import Atom, Equation, Var
 
 

@@ -1,5 +1,4 @@
 """Lower equations to kernels.
 
-In the order in which to read: `equations` (the kernel of a loop over equations), `signature` (equal loops are lowered once), and `nodes`
-(what all targets need after fusion).
+`equations` makes the kernel of a loop over equations; `nodes` has what all targets need after fusion.
 """

@@ -67,8 +67,7 @@ def _reads(closed: ClosedJaxpr) -> Marks:
 def _with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
     if all(marks):
         return closed
-    jaxpr = closed.jaxpr
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, kept(jaxpr.invars, marks), jaxpr.outvars, jaxpr.eqns), closed.consts)
+    return closed.replace(invars=kept(closed.jaxpr.invars, marks))
 
 
 def _narrow_cond(params: dict[str, Any], used: Marks) -> Narrow:

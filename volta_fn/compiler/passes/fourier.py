@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.device import find_device
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.primitives.arithmetic import mul
 from volta_fn.primitives.call import call_params, jit_p
@@ -31,9 +31,8 @@ def write_out_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand a program's Fourier transforms to products."""
     if all(eqn.primitive.name != "fft" for eqn in closed.eqns):
         return closed
-    jaxpr = closed.jaxpr
     eqns = [_as_call(eqn) if eqn.primitive.name == "fft" else eqn for eqn in closed.eqns]
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+    return closed.replace(eqns=eqns)
 
 
 def _as_call(eqn: Equation) -> Equation:

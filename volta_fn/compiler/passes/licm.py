@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn.compiler.passes.effects import is_movable, terminates
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
@@ -32,8 +32,7 @@ def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
             eqns.append(eqn)
     if len(eqns) == len(closed.eqns):
         return closed
-    jaxpr = closed.jaxpr
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+    return closed.replace(eqns=eqns)
 
 
 def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equation]:
@@ -77,9 +76,8 @@ def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, C
     read = {v for e in rest for v in e.invars}.union(jaxpr.outvars)
     passed = [v for e in jaxpr.eqns if e in moved for v in e.outvars if v in read]
     given = jaxpr.invars[:consts]
-    before = ClosedJaxpr(Jaxpr(jaxpr.constvars, given, list(passed), [e for e in jaxpr.eqns if e in moved]), body.consts)
-    after = Jaxpr(jaxpr.constvars, [*given, *passed, *jaxpr.invars[consts:]], jaxpr.outvars, rest)
-    return before, ClosedJaxpr(after, body.consts)
+    before = body.replace(invars=given, outvars=passed, eqns=[e for e in jaxpr.eqns if e in moved])
+    return before, body.replace(invars=[*given, *passed, *jaxpr.invars[consts:]], eqns=rest)
 
 
 def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volta_fn.compiler.passes.dce import kept
-from volta_fn.compiler.passes.param_keys import literal_key
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
+from volta_fn.compiler.passes.rewriting import literal_key
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.movement import broadcast_in_dim_p
@@ -35,8 +35,7 @@ def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
         eqns += new
     if not changed:
         return closed
-    jaxpr = closed.jaxpr
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, [renamed.get(v, v) for v in jaxpr.outvars], eqns), closed.consts)
+    return closed.replace(outvars=[renamed.get(v, v) for v in closed.jaxpr.outvars], eqns=eqns)
 
 
 def _invariant(closed: ClosedJaxpr, consts: int, start: Sequence[Atom]) -> list[bool]:
@@ -68,7 +67,7 @@ def _specialised(closed: ClosedJaxpr, groups: Sequence[tuple[Sequence[Var], Sequ
     if renamed:
         eqns = [e.replace([renamed.get(v, v) for v in e.invars]) if any(v in renamed for v in e.invars) else e for e in eqns]
         outvars = [renamed.get(v, v) for v in outvars]
-    return ClosedJaxpr(Jaxpr(closed.jaxpr.constvars, invars, outvars, eqns), closed.consts)
+    return closed.replace(invars=invars, outvars=outvars, eqns=eqns)
 
 
 def _distinct(operands: Sequence[Atom]) -> list[Atom]:

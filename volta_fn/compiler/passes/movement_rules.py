@@ -138,10 +138,10 @@ def concatenate(eqn: Equation, program: Rewriter) -> Atom | None:
     return eqn.invars[0] if len(eqn.invars) == 1 else None
 
 
-@rule(RULES, "slice")
+@rule(RULES, "slice", "dynamic_slice")
 def full_slice(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Drop a slice of all elements."""
-    (x,) = eqn.invars
+    """Drop a slice of all elements; the start of a dynamic one is clamped to 0."""
+    x = eqn.invars[0]
     return x if x.aval.shape == eqn.outvars[0].aval.shape else None
 
 
@@ -149,13 +149,6 @@ def full_slice(eqn: Equation, program: Rewriter) -> Atom | None:
 def empty_pad(eqn: Equation, program: Rewriter) -> Atom | None:
     """Drop a pad that adds nothing."""
     return None if any(map(any, eqn.params["padding_config"])) else eqn.invars[0]
-
-
-@rule(RULES, "dynamic_slice")
-def full_dynamic_slice(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Drop a dynamic slice of all elements: its start is clamped to 0."""
-    x = eqn.invars[0]
-    return x if x.aval.shape == eqn.outvars[0].aval.shape else None
 
 
 @rule(RULES, "dynamic_update_slice")

@@ -11,8 +11,7 @@ from typing import Any
 from volta_fn import dtypes
 from volta_fn.compiler.passes import arithmetic, movement_rules, select_rules
 from volta_fn.compiler.passes.effects import is_movable, is_pinned
-from volta_fn.compiler.passes.param_keys import literal_key, numbers_of, params_key
-from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, listed, rewrite
+from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, listed, literal_key, numbers_of, params_key, rewrite
 from volta_fn.core.array import Array, ConcreteArray, from_host
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
@@ -29,28 +28,6 @@ _COMMUTATIVE = frozenset(["add", "mul", "and", "or", "xor", "eq", "ne"])
 def simplify_equations(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Fold constants, apply algebraic identities and merge equal equations."""
     return rewrite(closed, _ALL)
-
-
-def simplify_algebra(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Apply algebraic identities.
-
-    Operations that do nothing, or undo or repeat others, are dropped, and some are replaced by cheaper ones.
-    """
-    return rewrite(closed, _IDENTITIES)
-
-
-def fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Compute small values that do not depend on the program's inputs."""
-    return rewrite(closed, _FOLDING)
-
-
-def merge_equal(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Compute each value once (common-subexpression elimination).
-
-    Programs are pure but for effects, so equal equations have equal results wherever they are, random bits included. Equations with
-    effects are never merged, nor are barriers, whose purpose is to keep equal values separate.
-    """
-    return rewrite(closed, _MERGING)
 
 
 def _folding_rules(primitive: Primitive) -> Sequence[Rule]:
@@ -122,13 +99,18 @@ def _key(eqn: Equation) -> Any:
     return eqn.primitive, *operands, params_key(eqn.params)
 
 
-_ALGEBRA = [
+#: Operations that do nothing, or undo or repeat others, are dropped, and some are replaced by cheaper ones.
+IDENTITIES = (
     listed(arithmetic.RULES),
     listed(select_rules.RULES),
     listed(movement_rules.RULES),
     movement_rules.reduction_rules,
     movement_rules.broadcasting_rules,
-]
-_IDENTITIES, _FOLDING, _MERGING = Rules(*_ALGEBRA), Rules(_folding_rules), Rules(_merging_rules)
+)
+#: Small values that do not depend on the program's inputs are computed, by the kernels that would compute them later.
+FOLDING = (_folding_rules,)
+#: Each value is computed once (common-subexpression elimination). Programs are pure but for effects, so equal equations have equal results
+#: wherever they are, random bits included. Equations with effects are never merged, nor are barriers, which keep equal values separate.
+MERGING = (_merging_rules,)
 #: Merging is last: it must see equations in their final form.
-_ALL = Rules(_folding_rules, *_ALGEBRA, _merging_rules)
+_ALL = Rules(*FOLDING, *IDENTITIES, *MERGING)

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn.compiler.ir.attention import Axes
 from volta_fn.compiler.ir.nodes import DefUse
-from volta_fn.compiler.passes.param_keys import numbers_of
+from volta_fn.compiler.passes.rewriting import numbers_of
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 
 #: Less than any logit to be expected, so that its weight is negligible.

@@ -10,7 +10,7 @@ from volta_fn.compiler.passes.attention.match import Match, attends, match
 from volta_fn.compiler.passes.attention.patterns import Lookup, Result
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.primitive import PRIMITIVES
 
 #: Tells whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
@@ -50,7 +50,7 @@ class _Replacing:
             return self.old.closed
         jaxpr = self.old.closed.jaxpr
         eqns = [new for position, eqn in enumerate(jaxpr.eqns) for new in self.new.get(position, [eqn])]
-        return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), self.old.closed.consts))
+        return dce_jaxpr(self.old.closed.replace(eqns=eqns))
 
     def add(self, found: Match) -> None:
         """Replace an attention, if its operands are computed early enough."""

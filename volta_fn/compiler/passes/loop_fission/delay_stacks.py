@@ -6,7 +6,7 @@ Where a kernel can store its results several times, nothing is left in such an i
 
 from __future__ import annotations
 
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, program_cache
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.joining import concatenate_p
 from volta_fn.primitives.movement import reshape_p
@@ -18,8 +18,7 @@ def delays_out(closed: ClosedJaxpr) -> ClosedJaxpr:
     eqns = [e for eqn in closed.eqns for e in (_moved_on(eqn) if eqn.primitive is scan_p and eqn.params["length"] else [eqn])]
     if len(eqns) == len(closed.eqns):
         return closed
-    jaxpr = closed.jaxpr
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+    return closed.replace(eqns=eqns)
 
 
 def _moved_on(eqn: Equation) -> list[Equation]:
@@ -54,8 +53,7 @@ def _moved_on(eqn: Equation) -> list[Equation]:
 
 @program_cache
 def _with_outputs(body: ClosedJaxpr, outvars: tuple[Atom, ...]) -> ClosedJaxpr:
-    jaxpr = body.jaxpr
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, [*outvars], jaxpr.eqns), body.consts)
+    return body.replace(outvars=outvars)
 
 
 def _shifted(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equation]:

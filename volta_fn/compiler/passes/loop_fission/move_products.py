@@ -8,7 +8,7 @@ from __future__ import annotations
 from volta_fn.compiler.ir.views import is_elementwise, is_lowered, is_product, is_view
 from volta_fn.compiler.passes.loop_fission.batch_reductions import sums_after
 from volta_fn.compiler.passes.loop_fission.scan_view import ScanView, is_thin_product, size_of, view_of
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.primitives.control_flow.scan import scan_p
 
 
@@ -17,8 +17,7 @@ def products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
     eqns = [e for eqn in closed.eqns for e in (_divided(eqn) if eqn.primitive is scan_p and eqn.params["length"] > 1 else [eqn])]
     if len(eqns) == len(closed.eqns):
         return closed
-    jaxpr = closed.jaxpr
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+    return closed.replace(eqns=eqns)
 
 
 def _divided(eqn: Equation) -> list[Equation]:

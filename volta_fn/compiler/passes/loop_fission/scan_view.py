@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from volta_fn.compiler.ir.views import is_product
 from volta_fn.compiler.passes.effects import is_removable
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.primitive import AxisData
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.transforms.vmap import batch_jaxpr
@@ -99,8 +99,7 @@ class ScanView:
 
         Inputs are constants, rows and outputs of the loop.
         """
-        jaxpr = self.body.jaxpr
-        program = ClosedJaxpr(Jaxpr(jaxpr.constvars, list(inputs), list(outputs), eqns), self.body.consts)
+        program = self.body.replace(invars=inputs, outvars=outputs, eqns=eqns)
         stacked = [v not in self.consts for v in inputs]
         batched, _ = batch_jaxpr(program, AxisData(None, self.length), stacked, [True] * len(outputs))
         operands = [self.consts[v] if v in self.consts else self.stack(v) for v in inputs]
@@ -116,9 +115,8 @@ class ScanView:
 
     def joined(self) -> Equation:
         """Return the scan as it is now."""
-        jaxpr = self.body.jaxpr
         invars = [*self.consts, *[c.var for c in self.carry], *self.rows]
-        body = ClosedJaxpr(Jaxpr(jaxpr.constvars, invars, self.outputs, self.eqns), self.body.consts)
+        body = self.body.replace(invars=invars, outvars=self.outputs, eqns=self.eqns)
         params = {**self.eqn.params, "jaxpr": body, "num_consts": len(self.consts), "num_carry": len(self.carry)}
         operands = [*self.consts.values(), *[c.start for c in self.carry], *self.rows.values()]
         return self.eqn.replace(operands, [*[c.end for c in self.carry], *[stacked for _, stacked in self.ys]], params)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from tests.compiler.passes.common import names, passed, untouched
+from tests.compiler.passes.common import names, passed, rewriting, untouched
 from volta_fn import lax
-from volta_fn.compiler.passes.cond_simplify import choose_branches
-from volta_fn.compiler.passes.simplify import fold_constants
+from volta_fn.compiler.passes.nested import choose_branches
+from volta_fn.compiler.passes.simplify import FOLDING
 from volta_fn.compiler.pipeline import simplify
 
 X = np.arange(3, dtype=np.float32)
@@ -18,7 +18,7 @@ X = np.arange(3, dtype=np.float32)
 
 def test_a_known_branch_is_called() -> None:
     choose = lambda x: lax.cond(True, lax.sin, lax.cos, x)
-    after = passed(lambda c: choose_branches(fold_constants(c)), choose, X)
+    after = passed(lambda c: choose_branches(rewriting(*FOLDING)(c)), choose, X)
     assert names(after) == ["jit"]
     assert names(passed(simplify, choose, X)) == ["sin"]
     third = lambda x: lax.switch(7, [lax.sin, lax.cos, lambda x: lax.switch(-1, [lax.exp, lax.tan], x)], x)
