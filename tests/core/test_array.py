@@ -1,4 +1,4 @@
-"""Arrays: immutable, hashed by identity, copied, pickled, printed and exchanged with NumPy by value; of no use once deleted."""
+"""Arrays: immutable, hashed by identity, copied, pickled, printed, exchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check_jaxpr accepts what tracing makes, and names what is wrong with anything else; programs print in JAX's notation."""
+"""check_jaxpr accepts traced programs and explains others; programs are printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices: found by name, the default by scope, process and environment, and the errors for those that do not exist."""
+"""Devices: found by name; defaults by scope, process and environment; errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`debug.print` and `debug.callback`: what is called, in which order and how often, in every kind of program."""
+"""`debug.print` and `debug.callback`: calls, order and number in all programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cyclic garbage collector is paused while programs are traced and compiled, and restored afterwards."""
+"""The cyclic garbage collector is paused while programs are made."""
 
 from __future__ import annotations
 

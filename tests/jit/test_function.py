@@ -1,4 +1,4 @@
-"""jit: caching, static and donated arguments, structure, nesting with other transforms, what `lower` shows, messages."""
+"""jit: caching, static and donated arguments, nesting, `lower`, messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def counted(function: Any) -> tuple[Any, list[Any]]:
 
 
 def test_each_structure_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matchers are generated once: for structures that they cannot match, or beyond the first four, no call tries again."""
+    """Check that matchers are generated once, for four structures at most."""
     generated: list[Any] = []
     monkeypatch.setattr(matching, "matcher", lambda treedef, args: (generated.append(treedef), generate(treedef, args))[1])
     total = vf.jit(lambda leaves: sum(tree.leaves(leaves)))
@@ -168,7 +168,7 @@ def address(x: Any) -> int:
 
 
 def fresh(shape: Any = (1000,)) -> vf.Array:
-    """An array that nothing else refers to."""
+    """Return an array without other references."""
     return jnp.asarray(np.arange(float(np.prod(shape))).reshape(shape))
 
 
@@ -177,9 +177,9 @@ def test_donation_reuses_the_memory() -> None:
     for options in ({"donate_argnums": 0}, {"donate_argnames": "x"}, {"donate_argnums": (-2,)}):
         f = vf.jit(lambda x, y: x * 2.0 + y, **options)
         x = fresh()
-        place = address(x)
+        before = address(x)
         out = f(x, 1.0)
-        assert address(out) == place
+        assert address(out) == before
         assert x.is_deleted()
         np.testing.assert_array_equal(out, np.arange(1000.0) * 2 + 1)
         with pytest.raises(DonatedBufferError, match="was donated to a jitted function"):
@@ -195,14 +195,14 @@ def test_donation_reuses_the_memory() -> None:
 def test_donated_trees_and_keywords() -> None:
     f = vf.jit(lambda params, grads: vf.tree.map(lambda p, g: p - 0.5 * g, params, grads), donate_argnums=0)
     params, grads = {"w": fresh(), "b": fresh((3,))}, {"w": fresh(), "b": fresh((3,))}
-    places = vf.tree.map(address, params)
+    addresses = vf.tree.map(address, params)
     out = f(params, grads)
-    assert vf.tree.map(address, out) == places
+    assert vf.tree.map(address, out) == addresses
     assert not grads["w"].is_deleted()
     x = fresh()
-    place = address(x)
+    before = address(x)
     named = vf.jit(lambda y, x: x + y, donate_argnames="x")
-    assert address(named(1.0, x=x)) == place
+    assert address(named(1.0, x=x)) == before
 
 
 @pytest.mark.wide
@@ -214,9 +214,9 @@ def test_memory_that_others_see_is_never_overwritten() -> None:
     out = f(x)
     np.testing.assert_array_equal(view, kept)
     assert address(out) != view.__array_interface__["data"][0]
-    whole = fresh((4, 4))
-    transposed = whole.T
-    f(whole)
+    square = fresh((4, 4))
+    transposed = square.T
+    f(square)
     np.testing.assert_array_equal(transposed, np.arange(16.0).reshape(4, 4).T)
     base = fresh((4, 4))
     out = f(base.T)
@@ -238,8 +238,8 @@ def test_memory_that_others_see_is_never_overwritten() -> None:
 def test_donated_memory_is_reused_though_another_array_is_passed_twice() -> None:
     f = vf.jit(lambda x, y, z: x * y + z, donate_argnums=0)
     x, y = fresh(), fresh()
-    place = address(x)
-    assert address(f(x, y, y)) == place
+    before = address(x)
+    assert address(f(x, y, y)) == before
     with pytest.raises(DonatedBufferError):
         f(x, x, y)
 
@@ -413,7 +413,7 @@ def test_leaked_tracers_name_function_creation_and_use() -> None:
         assert f"test_function.py:{use.__code__.co_firstlineno}" in str(caught.value)
 
 
-def test_an_exception_while_tracing_leaves_no_trace_behind() -> None:
+def test_an_exception_while_tracing_leaves_no_trace_current() -> None:
     def failing(x: Any) -> Any:
         raise KeyError("mine")
 

@@ -1,4 +1,4 @@
-"""checkpoint: the same values and derivatives, with values computed again instead of kept, as the policy says."""
+"""checkpoint: the same values and derivatives, recomputed as the policy says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def loss(w: Any, x: Any) -> Any:
 
 
 def equations(program: ClosedJaxpr, name: str) -> int:
-    """How often a primitive occurs in a program and the programs nested in it."""
+    """Count a primitive in a program and the programs nested in it."""
     found, pending = 0, [program]
     while pending:
         for eqn in pending.pop().eqns:
@@ -98,7 +98,7 @@ def test_gradient_in_a_scan_is_jax_s() -> None:
     ],
 )
 def test_what_is_computed_again(policy: Any, sines: int, products: int) -> None:
-    """Of tanh(sin(w x)): how often the whole program of value and gradient computes the sine and the product."""
+    """Count sines and products in the program of value and gradient of tanh(sin(w x))."""
     f = vf.checkpoint(lambda x: jnp.sum(layer(W, x)), policy=policy)
     program = vf.make_jaxpr(vf.value_and_grad(f))(X)
     assert equations(program, "sin") == sines

@@ -1,4 +1,4 @@
-"""closure_convert and custom_gradient: closed-over tracers become arguments, so that custom rules can differentiate by them."""
+"""closure_convert and custom_gradient: closed-over tracers become arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_other_arguments_than_the_examples_are_refused() -> None:
 
 
 def fixed_point(f: Callable[..., Any], start: Any) -> Any:
-    """The x with f(x) = x, differentiated by the implicit function theorem in whatever `f` closes over."""
+    """Solve f(x) = x, differentiated by the implicit function theorem."""
     converted, consts = vf.closure_convert(f, start)
     return _fixed_point(converted, start, *consts)
 
@@ -77,7 +77,7 @@ def solved(a: Any, b: Any) -> Any:
 
 
 def slope(a: Any, b: Any) -> np.ndarray:
-    """d solved / d a by the implicit function theorem."""
+    """Differentiate the solution by a, by the implicit function theorem."""
     x = np.asarray(solved(a, b))
     return -0.5 * x * np.sin(a * x) / (1 + 0.5 * a * np.sin(a * x))
 
@@ -116,12 +116,12 @@ def test_custom_gradient_is_the_rule_that_the_body_returns() -> None:
 
 def test_custom_gradient_with_integer_results() -> None:
     @vf.custom_gradient
-    def parts(x: Any) -> Any:
-        whole = jnp.floor(x)
-        return (x - whole, whole.astype(int)), lambda ct: 10.0 * ct[0] * jnp.ones_like(x)
+    def split(x: Any) -> Any:
+        floor = jnp.floor(x)
+        return (x - floor, floor.astype(int)), lambda ct: 10.0 * ct[0] * jnp.ones_like(x)
 
     for transform in (vf.grad, lambda f: vf.jit(vf.grad(f))):
-        np.testing.assert_array_equal(transform(lambda x: jnp.sum(parts(x)[0]))(jnp.array([1.5, 2.25])), [10.0, 10.0])
+        np.testing.assert_array_equal(transform(lambda x: jnp.sum(split(x)[0]))(jnp.array([1.5, 2.25])), [10.0, 10.0])
 
 
 def test_custom_gradient_of_one_argument_and_of_trees() -> None:

@@ -1,4 +1,4 @@
-"""custom_jvp: the user's rule is the derivative under every transform, and mistakes in it are explained."""
+"""custom_jvp: the user's rule is the derivative under every transform."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = np.array([[0.3, -0.7], [1.1, 0.5], [2.0, -1.5]])
 
 
 def api_of(api: Any, np_: Any) -> Any:
-    """sin(x) * y with a derivative that tells itself apart (by the factor 3), in the library that is given."""
+    """Return sin(x) * y with a derivative that the factor 3 gives away."""
 
     @api.custom_jvp
     def f(x: Any, y: Any) -> Any:
@@ -130,8 +130,8 @@ def test_rules_per_argument() -> None:
 
     scaled = lambda k: lambda t, out, x, y: {"product": k * t * y, "sum": k * t}
     g.defjvps(scaled(10.0), None)
-    _out, rate = vf.jvp(g, (2.0, 3.0), (1.0, 1.0))
-    assert (float(rate["product"]), float(rate["sum"])) == (30.0, 10.0)
+    _out, tangent = vf.jvp(g, (2.0, 3.0), (1.0, 1.0))
+    assert (float(tangent["product"]), float(tangent["sum"])) == (30.0, 10.0)
     g.defjvps(scaled(1.0), scaled(100.0))
     assert float(vf.grad(lambda y: g(2.0, y)["sum"])(3.0)) == 100.0
     g.defjvps(None, None)
@@ -222,7 +222,7 @@ def test_the_printed_call_names_function_and_program() -> None:
 
 @vf.custom_jvp
 def twice(x: Any) -> Any:
-    """A function that a module holds."""
+    """Hold a function."""
     return 2 * x
 
 

@@ -1,4 +1,4 @@
-"""custom_vjp: the user's pair of rules is the reverse derivative under every transform, and mistakes in it are explained."""
+"""custom_vjp: the user's rules are the reverse derivative under every transform."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = np.array([[0.3, -0.7], [1.1, 0.5], [2.0, -1.5]])
 
 
 def api_of(api: Any, np_: Any) -> Any:
-    """sin(x) * y with a derivative that tells itself apart (by the factor 3), in the library that is given."""
+    """Return sin(x) * y with a derivative that the factor 3 gives away."""
 
     @api.custom_vjp
     def f(x: Any, y: Any) -> Any:
@@ -90,8 +90,8 @@ def test_the_rule_s_cotangents_follow_forward_mode() -> None:
     g = vf.custom_vjp(lambda x, y: x * y)
     g.defvjp(lambda x, y: (x * y, (x, y)), lambda saved, ct: (saved[1] ** 2 * ct, saved[0] ** 3 * ct))
     pulled = lambda x, y: vf.vjp(g, x, y)[1](jnp.ones((), x.dtype))
-    _, rates = vf.jvp(pulled, (np.float64(2.0), np.float64(3.0)), (np.float64(1.0), np.float64(10.0)))
-    np.testing.assert_allclose(rates, [60.0, 12.0])
+    _, tangents = vf.jvp(pulled, (np.float64(2.0), np.float64(3.0)), (np.float64(1.0), np.float64(10.0)))
+    np.testing.assert_allclose(tangents, [60.0, 12.0])
 
 
 @pytest.mark.wide
@@ -170,7 +170,7 @@ def test_none_integers_trees_and_defaults() -> None:
     assert by_n.dtype == dtypes.float0
 
 
-def test_none_stands_for_a_part_of_an_argument() -> None:
+def test_none_stands_for_a_subtree_of_an_argument() -> None:
     g = vf.custom_vjp(lambda p: p["x"] * p["y"][0] + p["y"][1])
     args = {"x": 2.0, "y": (3.0, 4.0), "none": None}
     for given, expected in (

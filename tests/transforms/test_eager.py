@@ -69,7 +69,7 @@ def same(one: Any, other: Any) -> None:
 
 
 def branches(w: Any, b: Any) -> Any:
-    """Use values before and after flushes, so that the order of adding cotangents matters."""
+    """Use values before and after flushes: cotangents add up in a certain order."""
     total = jnp.sum(w * b) * 0.7
     for scale in (0.3, 1.7, -0.9):
         y = jnp.sin(w * b * scale) * jnp.exp(b * b) + w / 3.0
@@ -324,8 +324,8 @@ def test_pulling_back_under_another_transform() -> None:
         slope = np.cos(x) * np.asarray(x) + np.sin(x)
         np.testing.assert_allclose(vf.jit(lambda ct, f=pulled: f(ct)[0])(y), slope * np.asarray(y), rtol=1e-6)
         np.testing.assert_allclose(vf.vmap(lambda ct, f=pulled: f(ct * y)[0])(x), slope * np.asarray(x)[:, None] * np.asarray(y), rtol=1e-6)
-        _, rate = vf.jvp(lambda ct, f=pulled: f(ct)[0], (y,), (x,))
-        np.testing.assert_allclose(rate, slope * np.asarray(x), rtol=1e-6)
+        _, tangent = vf.jvp(lambda ct, f=pulled: f(ct)[0], (y,), (x,))
+        np.testing.assert_allclose(tangent, slope * np.asarray(x), rtol=1e-6)
 
 
 def test_results_without_dimensions_are_arrays_for_the_next_kernel() -> None:

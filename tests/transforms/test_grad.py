@@ -1,4 +1,4 @@
-"""grad, value_and_grad, vjp, jvp, linearize: values against finite differences and JAX, compositions, structures, messages."""
+"""grad, value_and_grad, vjp, jvp, linearize: values, compositions, messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ W = np.array([[0.2, -0.5, 1.0], [1.5, 0.1, -0.3]])
 
 
 def model(np_: Any, w: Any, x: Any) -> Any:
-    """A scalar, in the NumPy that is given."""
+    """Return a scalar, by the given NumPy."""
     return np_.sum(np_.tanh(w @ x) ** 2 / (1.0 + np_.exp(-np_.sum(x * x))))
 
 
@@ -27,13 +27,13 @@ def loss(w: Any, x: Any) -> Any:
 
 
 def finite_difference(function: Any, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
-    """The gradient of a scalar function by central differences."""
+    """Return the gradient of a scalar function by central differences."""
     result = np.zeros_like(x)
     for i in np.ndindex(*x.shape):
-        ahead, behind = x.copy(), x.copy()
-        ahead[i] += step
-        behind[i] -= step
-        result[i] = (float(function(ahead)) - float(function(behind))) / (2 * step)
+        above, below = x.copy(), x.copy()
+        above[i] += step
+        below[i] -= step
+        result[i] = (float(function(above)) - float(function(below))) / (2 * step)
     return result
 
 
@@ -178,7 +178,7 @@ def test_gradient_through_the_complex_plane_is_jax_s() -> None:
 
 
 def test_gradient_of_a_real_function_of_complex_numbers_is_jax_s() -> None:
-    """df/dx - i df/dy."""
+    """Return df/dx - i df/dy."""
     jax = pytest.importorskip("jax")
     f = lambda np_: lambda z: np_.sum(np_.abs(z) ** 2 + 3 * np_.real(z) * np_.imag(z))
     z = np.array([1 + 2j, -3 + 0.5j], np.complex64)
@@ -236,9 +236,9 @@ def test_results_that_do_not_depend_on_the_input() -> None:
     by_x, by_y = pull_back((4.0, np.zeros((), dtypes.float0)))
     assert (float(by_x), float(by_y)) == (0.0, 4.0)
     _, push = vf.linearize(lambda x, n: (x * n, n), 2.0, 3)
-    rates = push(1.0, np.zeros((), dtypes.float0))
-    assert float(rates[0]) == 3.0
-    assert rates[1].dtype == dtypes.float0
+    tangents = push(1.0, np.zeros((), dtypes.float0))
+    assert float(tangents[0]) == 3.0
+    assert tangents[1].dtype == dtypes.float0
 
 
 @pytest.mark.wide
@@ -283,7 +283,7 @@ def test_programs_of_transforms_are_well_formed(transform: Any) -> None:
 
 @pytest.mark.wide
 def test_vjp_function_is_a_pytree_of_what_was_saved() -> None:
-    """One jitted function returns it, another takes it, without compiling anew for the next values."""
+    """Return it from one jitted function and pass it to another, compiling once."""
     traced: list[int] = []
 
     def backward(pull_back: Any, cotangent: Any) -> Any:

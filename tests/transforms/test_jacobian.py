@@ -1,4 +1,4 @@
-"""jacfwd, jacrev, hessian, linear_transpose: against finite differences and JAX, for trees of arguments and results."""
+"""jacfwd, jacrev, hessian, linear_transpose: against finite differences and JAX."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def f(x: Any, y: Any) -> Any:
 
 
 def columns(function: Any, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
-    """The Jacobian of an array by an array, by central differences."""
+    """Return the Jacobian of an array by an array, by central differences."""
     result = np.zeros((*np.shape(function(x)), *x.shape))
     for i in np.ndindex(*x.shape):
-        ahead, behind = x.copy(), x.copy()
-        ahead[i] += step
-        behind[i] -= step
-        result[(..., *i)] = (np.asarray(function(ahead)) - np.asarray(function(behind))) / (2 * step)
+        above, below = x.copy(), x.copy()
+        above[i] += step
+        below[i] -= step
+        result[(..., *i)] = (np.asarray(function(above)) - np.asarray(function(below))) / (2 * step)
     return result
 
 

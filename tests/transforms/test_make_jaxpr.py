@@ -1,4 +1,4 @@
-"""make_jaxpr and eval_shape: programs and types of functions, without running them."""
+"""make_jaxpr and eval_shape: programs and types of functions that do not run."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_gradient(batch_size: int | None) -> None:
 
 
 def test_one_batch_at_a_time() -> None:
-    """With batches the scan's body is the mapped function; without, the function itself."""
+    """Check that the scan's body is the mapped function, or the function itself."""
     shapes = []
 
     def watched(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The programs that scan's rules derive: what is stacked, what is computed once, what is carried."""
+"""The programs that scan's rules derive: residuals, invariants, the carry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def stacked_shapes(eqn: Equation) -> list[tuple[int, ...]]:
 
 
 def test_what_is_the_same_in_every_step_is_not_stacked() -> None:
-    """The way back needs sin(w) and cos(w), once, and two vectors of each step. It sums w's cotangent in the carry."""
+    """Check the residuals: sin(w) and cos(w) once, and two vectors per iteration.
+
+    The backward loop sums w's cotangent in the carry.
+    """
     for step in (cell, vf.jit(cell)):
         forward, backward = scans(vf.grad(final(step)), W)
         assert all(shape == (LENGTH, WIDTH) for shape in stacked_shapes(forward))
@@ -48,14 +51,14 @@ def test_what_is_the_same_in_every_step_is_not_stacked() -> None:
 
 
 def test_rows_are_not_copied() -> None:
-    """A residual that is a row of the scanned array is read from that array."""
+    """Check that a residual that is a scanned row is read from the scanned array."""
     forward, backward = scans(vf.grad(lambda w: lax.scan(lambda c, x: (c + lax.reduce_sum(w * x, (0,)), None), np.float32(0), XS)[0]), H)
     assert not stacked_shapes(forward)
     assert any(v.aval.shape == (LENGTH, WIDTH) for v in backward.invars)
 
 
 def test_only_what_changes_with_the_input_is_differentiated() -> None:
-    """The parts of the carry that do not depend on the input get neither tangents nor cotangents."""
+    """Check that carried values independent of the input have no tangents."""
 
     def f(w: Any) -> Any:
         def step(carry: Any, x: Any) -> Any:
@@ -71,13 +74,13 @@ def test_only_what_changes_with_the_input_is_differentiated() -> None:
 
 
 def test_a_linear_scan_is_scanned_back_once() -> None:
-    """A running sum is linear: its gradient needs nothing of the way forth."""
+    """Check that a running sum, which is linear, has no residuals."""
     slope = vf.grad(lambda xs: lax.reduce_sum(lax.scan(lambda c, x: (c + x, c + x), H, xs)[1] * XS, (0, 1)))
     np.testing.assert_allclose(slope(XS), XS[::-1].cumsum(0)[::-1], rtol=1e-5)
     assert sum(e.params["reverse"] for e in scans(slope, XS)) == 1
 
 
-def test_unmapped_parts_stay_unmapped() -> None:
+def test_unmapped_values_stay_unmapped() -> None:
     def f(x: Any) -> Any:
         return lax.scan(lambda c, row: ((c[0] + 1, c[1] * row, c[2] + c[1] * x), c[0]), (0, H, x), XS)
 
@@ -87,7 +90,7 @@ def test_unmapped_parts_stay_unmapped() -> None:
 
 
 def test_derived_programs_are_kept() -> None:
-    """Differentiating and mapping one function again derives nothing anew: the equations hold the same programs."""
+    """Check that differentiating and mapping a function again derives nothing new."""
 
     def step(c: Any, x: Any) -> Any:
         return lax.sin(c) * x, c

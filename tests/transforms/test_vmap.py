@@ -1,4 +1,4 @@
-"""vmap: axes in and out for trees of arguments, nesting with other transforms, names of axes inside programs, messages."""
+"""vmap: axes for trees, nesting with other transforms, named axes, messages."""
 
 from __future__ import annotations
 

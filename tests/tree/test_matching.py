@@ -1,4 +1,4 @@
-"""Code that takes trees of one structure apart gives what `flatten` gives, and nothing for other trees."""
+"""Generated matchers return the leaves of trees of their structure only."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ TREES = [
 
 
 @pytest.mark.parametrize("example", TREES, ids=str)
-def test_trees_of_the_structure_are_taken_apart_and_others_are_not(example: Any) -> None:
+def test_trees_of_the_structure_match_and_others_do_not(example: Any) -> None:
     match = matcher(tree.structure(example), example)
     assert match is not None
     for other in TREES:
         found, leaves = match(other), tree.leaves(other)
         if tree.structure(other) == tree.structure(example):
             assert found == leaves
-        else:  # what is in the place of a leaf is not looked at
-            assert found is None or any(tree.structure(part) != tree.structure(0) for part in found)
+        else:  # leaves are not examined
+            assert found is None or any(tree.structure(leaf) != tree.structure(0) for leaf in found)
 
 
 @pytest.mark.parametrize(

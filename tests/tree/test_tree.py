@@ -1,4 +1,4 @@
-"""Pytrees mean what they mean in JAX: structure, order, None, paths, prefixes, registration."""
+"""Pytrees as in JAX: structure, order, None, paths, prefixes, registration."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_reduce_associative():
 
 
 @pytest.mark.parametrize("t", TREES, ids=str)
-def test_structures_taken_apart(t):
+def test_children_of_structures(t):
     jax = pytest.importorskip("jax")
     ours, theirs = tree.structure(t), jax.tree.structure(t)
     assert tree_util.treedef_is_leaf(ours) == jax.tree_util.treedef_is_leaf(theirs)
@@ -211,7 +211,7 @@ def test_register_node():
         tree.register_node("Plain", lambda p: ((), None), lambda aux, children: None)
 
 
-def test_static_data_is_part_of_the_structure():
+def test_static_data_belongs_to_the_structure():
     assert tree.structure(Plain(1, 2)) != tree.structure(Plain(1))
 
     @tree.register_static

@@ -239,10 +239,7 @@ def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequ
 
 
 def _check_inputs(leaves: Sequence[Any], chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool) -> None:
-    for leaf in leaves:
-        if holomorphic or not isinstance(leaf, Array) or not leaf.aval.is_float:
-            break
-    else:
+    if not holomorphic and all(isinstance(leaf, Array) and leaf.aval.is_float for leaf in leaves):
         return
     for path, leaf in tree.leaves_with_path(list(chosen)):
         dtype = as_value(leaf).dtype
