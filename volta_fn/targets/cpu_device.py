@@ -1,6 +1,6 @@
-"""The CPU as a device: NumPy for single operations, and for whole programs the native lane where llvmlite is installed.
+"""The CPU as a device: NumPy for operations, machine code for programs.
 
-VOLTA_NATIVE=0 switches the native lane off.
+Machine code needs llvmlite; VOLTA_NATIVE=0 switches it off.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class CpuBackend(NumpyBackend):
         return load("volta_fn.targets.cpu.target").TARGET if self.native else None
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
-        """A program as a function (donate, *buffers) -> buffers."""
+        """Return a program as a function (donate, *buffers) -> buffers."""
         return _native_program().of(closed, donated, pipeline).function() if self.native else super().compile(closed, donated, pipeline)
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> int:
-        """The bytes that a program needs at most for values that are neither arguments nor results."""
+        """Return the most bytes of values that are neither arguments nor results."""
         return (
             _native_program().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
         )
@@ -41,10 +41,10 @@ class CpuBackend(NumpyBackend):
 
 @functools.cache
 def _native_program() -> Any:
-    """The native lane's programs, loaded when the first one is compiled."""
+    """Load the class of native programs, when the first one is compiled."""
     return load("volta_fn.targets.cpu.runtime.program").Program
 
 
 def discover() -> list[Device]:
-    """The CPU: one device with all its cores."""
+    """Return the CPU: one device with all its cores."""
     return [Device("cpu", 0, "cpu", CpuBackend())]

@@ -1,4 +1,4 @@
-"""The platforms that there are. Each one's code is loaded when its devices are first asked for."""
+"""The platforms, whose code is loaded when their devices are first asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What saves microseconds by relying on the internals of CPython, NumPy, llvmlite or Linux.
+"""Code that saves microseconds by relying on other software's internals.
 
-Each module says what it saves. Each checks when it is loaded that it finds what it knows, and else takes a way that public interfaces
-offer, with the same results; `tests/runtime/internals` runs both ways.
+These are the internals of CPython, NumPy, llvmlite and Linux. Each module checks when it is loaded that it finds what it relies on; if not,
+it does the same through public interfaces. `tests/runtime/internals` runs both ways.
 
 - `fastcall` relies on CPython's METH_FASTCALL and the layout of NumPy's arrays; it saves 20 µs of every call of a program. Else: `ctypes`.
 - `result_allocator` relies on NumPy's table of C functions and the context variable of its allocator; it saves the page faults of large

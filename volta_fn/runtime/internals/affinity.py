@@ -26,7 +26,7 @@ _WORDS = _THREADS + _MOST_THREADS
 
 
 def write_affinity(module: Module) -> None:
-    """Define ``@enlist()``, which workers call first, and ``@make_way()``, to be called before waking them."""
+    """Define ``@enlist()``, which workers call, and ``@make_way()``, for their wakers."""
     module.declare("affinity", f"@affinity = internal global [{_WORDS} x i64] zeroinitializer, align 64")
     enlist, make_way = Function(module, "enlist", []), Function(module, "make_way", [])
     if _is_supported():

@@ -27,7 +27,7 @@ class _Quiet(NamedTuple):
 
 
 def _find_quiet_state() -> _Quiet | None:
-    """Find NumPy's context variable: the one that `np.seterr` sets in an empty context. None if it sets none, or several."""
+    """Find the one variable that `np.seterr` sets in an empty context, or None."""
     context = Context()
     context.run(np.seterr, all="ignore")
     found = list(context.items())
@@ -70,10 +70,11 @@ def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def silenced_in_context(function: Callable[..., Any], arity: int) -> Callable[..., Any]:
-    """Return `function`, of `arity` arrays, run in a context where warnings are off; it must not read context variables.
+    """Return `function`, of `arity` arrays, run in a context without warnings.
 
-    One thread at a time can be in a context. If another one is, `run` raises RuntimeError at once, and a copy of the context serves.
-    A function that raises RuntimeError by itself is called once more, which does no harm: it has no effects but its result.
+    The function must not read context variables. One thread at a time can be in a context. If another one is, `run` raises RuntimeError at
+    once, and a copy of the context serves. A function that raises RuntimeError by itself is called once more, which does no harm: it has no
+    effects but its result.
     """
     if _QUIET is None:
         return _with_errstate(function)

@@ -1,7 +1,8 @@
-"""Programs as built-in functions of Python: machine code that reads NumPy arrays' addresses and executes the commands.
+"""Programs as built-in functions of Python, in machine code.
 
-A program is a *record* of words (`Record`). A call needs a table of slots and an arena. The last call's table is kept with the record for
-the next call; a call that finds none, because another thread has it, makes another. One arena is kept for all programs of the process.
+A built-in reads NumPy arrays' addresses and executes the program's commands. The program is a *record* of words (`Record`). A call needs a
+table of slots and an arena. The last call's table is kept with the record for the next call; a call that finds none, because another thread
+has it, makes another. One arena is kept for all programs of the process.
 
 The function takes the caller's arrays, inputs and then outputs. It returns 0, or the status of the host function that failed, or
 `NOT_CONTIGUOUS` if an array is not contiguous and aligned. It releases Python's lock if the record says that the program is long.
@@ -57,7 +58,7 @@ _NULL = Value(_P, "null")
 
 
 def write_entry(module: Module) -> None:
-    """Define ``PyObject* @enter(self, args, count)``, where `self` is the record's address as a Python integer."""
+    """Define ``PyObject* @enter(self, args, count)``; `self` is the record's address."""
     for declaration in (
         "declare ptr @PyLong_AsVoidPtr(ptr)",
         "declare ptr @PyLong_FromLongLong(i64)",
@@ -115,7 +116,10 @@ def _write_table(module: Module) -> None:
 
 
 def _write_arena(module: Module) -> None:
-    """Define ``ptr @arena(bytes)``: the kept arena if it is large enough, else a new one. Its header holds its size."""
+    """Define ``ptr @arena(bytes)``: the kept arena if large enough, else a new one.
+
+    Its header holds its size.
+    """
     wanted = Value("i64", "%bytes")
     f = Function(module, "arena", [wanted], _P)
     kept = _exchange(f, Value(_P, "@spare"), _NULL)
@@ -138,7 +142,7 @@ def _write_arena(module: Module) -> None:
 
 
 def _write_relocate(module: Module) -> None:
-    """Define ``@relocate(record, table, arena)``, which points the arena's slots into the arena unless they do already."""
+    """Define ``@relocate(record, table, arena)``: point the arena's slots into it."""
     record, table, arena = Value(_P, "%record"), Value(_P, "%table"), Value(_P, "%arena")
     f = Function(module, "relocate", [record, table, arena])
     owner = f.at(table, "i64", i64(-1))
@@ -164,7 +168,7 @@ def _write_relocate(module: Module) -> None:
 
 
 def _write_fill(module: Module) -> None:
-    """Define ``i64 @fill(table, args, count)``: put the caller's arrays into the first slots; 1 if all are contiguous."""
+    """Define ``i64 @fill(table, args, count)``: put arrays in slots; 1 if contiguous."""
     table, args, count = Value(_P, "%table"), Value(_P, "%args"), Value("i64", "%count")
     f = Function(module, "fill", [table, args, count], "i64")
 
@@ -213,7 +217,7 @@ class Entry(Protocol):
     """Makes Python functions of programs."""
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
-        """Return the function that calls a program; the record must live as long as it does."""
+        """Return the function that calls a program, whose record must live as long."""
 
 
 class _MethodDef(ctypes.Structure):
@@ -235,7 +239,7 @@ class FastcallEntry:
 
 
 class CtypesEntry:
-    """Makes Python functions that fill a table by NumPy's public interface and call ``execute`` by ctypes."""
+    """Makes Python functions that call ``execute`` by ctypes."""
 
     def __init__(self, execute: int) -> None:
         self._execute = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(execute)
@@ -262,7 +266,7 @@ class CtypesEntry:
 
 
 def make_entry(enter: int, execute: int) -> Entry:
-    """Return the entry for these functions' addresses: by METH_FASTCALL where NumPy's arrays are laid out as it expects."""
+    """Return a `FastcallEntry` if arrays are laid out as it expects, else `CtypesEntry`."""
     return FastcallEntry(enter) if _knows_arrays() else CtypesEntry(execute)
 
 

@@ -29,7 +29,7 @@ _FUNCTIONS = (
 
 @functools.cache
 def _library() -> Any:
-    """Load llvmlite's library; return None unless all functions are there, declared by llvmlite with as many arguments as here."""
+    """Load llvmlite's library; None unless it declares all functions as here."""
     ffi = llvm().ffi
     try:
         library = ctypes.CDLL(ffi.lib._name)

@@ -42,7 +42,7 @@ _ENTRY = 3
 
 
 def write_blocks(module: Module) -> None:
-    """Define the functions of a NumPy allocator: ``@block_malloc``, ``@block_calloc``, ``@block_realloc`` and ``@block_free``."""
+    """Define the functions of a NumPy allocator, which `FUNCTIONS` names."""
     module.declare("blocks", f"@blocks = internal global [{_BLOCKS + _ENTRY * _MOST_BLOCKS} x i64] zeroinitializer, align 64")
     for declaration in (
         "declare ptr @mmap(ptr, i64, i32, i32, i32, i64)",
@@ -84,7 +84,10 @@ def _entry(f: Function, number: Value) -> Value:
 
 
 def _locked(f: Function, work: Callable[[], Value]) -> Value:
-    """Return what `work` gives while no other thread has the record; threads spin, and hold Python's lock where there is one."""
+    """Return what `work` gives while no other thread has the record.
+
+    Threads spin for it, and hold Python's lock where there is one, so that none waits for long.
+    """
     head, done = f.fresh("again"), f.fresh("over")
     f.do(f"br label %{head}")
     f.label(head)
@@ -126,7 +129,10 @@ def declare_advice(module: Module) -> None:
 
 
 def ask_for_huge_pages(f: Function, block: Value, size: Value) -> None:
-    """Ask the kernel for huge pages, where it has them: it clears 2 MiB at once instead of 4 KiB in each of 512 faults."""
+    """Ask the kernel for huge pages, where it has them.
+
+    It then clears 2 MiB at once instead of 4 KiB in each of 512 page faults.
+    """
     if hasattr(mmap, "MADV_HUGEPAGE"):
         f.call("madvise", "i32", block, size, Value("i32", str(_ADVISE_HUGE)))
 
@@ -152,7 +158,10 @@ def _write_find(module: Module) -> None:
 
 
 def _write_fresh(module: Module) -> None:
-    """Define ``ptr @fresh(bytes)``: a block from the kernel, or null; free ones go until the total is within bounds."""
+    """Define ``ptr @fresh(bytes)``: a block from the kernel, or null.
+
+    Free ones are returned to the kernel until the total is within bounds.
+    """
     wanted = Value("i64", "%bytes")
     f = Function(module, "fresh", [wanted], _PTR)
 
@@ -288,7 +297,10 @@ Empty = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 def make_empty(addresses: list[int]) -> Empty:
-    """Return `numpy.empty` with the allocator whose `FUNCTIONS` are at these addresses, or as it is where NumPy has no such hook."""
+    """Return `numpy.empty` with the allocator whose `FUNCTIONS` are at `addresses`.
+
+    Where NumPy has no such hook, return `numpy.empty` itself.
+    """
     try:
         empty = _with_handler(addresses)
         if multiarray.get_handler_name(empty((LARGE,), np.dtype(np.uint8))) == _NAME.decode():
@@ -318,7 +330,7 @@ def _with_handler(addresses: list[int]) -> Empty:
 
 
 def _handler_variable(capsule: Any) -> ContextVar[Any]:
-    """Find the context variable in which NumPy has its allocator: the one that setting an allocator sets in an empty context."""
+    """Find the context variable that setting an allocator sets in an empty context."""
     if np.lib.NumpyVersion(np.__version__).major != _KNOWN_MAJOR:
         raise LookupError
     pointer = ctypes.pythonapi.PyCapsule_GetPointer

@@ -1,4 +1,4 @@
-"""The CPU that code is compiled for: its name, its features, and how wide its vectors are."""
+"""The CPU that code is compiled for: its name, features and vector width."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ class Host(NamedTuple):
     vector_registers: int
 
     def lanes(self, itemsize: int) -> int:
-        """How many elements of so many bytes a vector register holds."""
+        """Return how many elements of `itemsize` bytes a vector register holds."""
         return self.vector_bytes // itemsize
 
 
 def may_compile() -> bool:
-    """Whether there may be machine code: llvmlite is there, and VOLTA_NATIVE does not say no."""
+    """Return True if llvmlite is installed and VOLTA_NATIVE is not 0."""
     return os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and is_installed("llvmlite")
 
 
 def llvm() -> Any:
-    """llvmlite's binding, imported when it is first wanted. Raises `ImportError` where it is not installed."""
+    """Import llvmlite's binding on first use.
+
+    Raises:
+        ImportError: llvmlite is not installed.
+    """
     with _lock:  # an option may be set but once
         return _initialized()
 
@@ -54,14 +58,14 @@ _WITHOUT = {16: ",-avx2", 32: ",-avx512f"}
 
 
 def vector_widths() -> list[int]:
-    """Return the widths in bytes of the vectors that this CPU computes with, ascending."""
+    """Return the vector widths that this CPU computes with, in bytes, ascending."""
     found = llvm().get_host_cpu_features()
     return [16] + [32] * bool(found.get("avx2")) + [64] * bool(found.get("avx512f"))
 
 
 @functools.cache
 def host() -> Host:
-    """Return this machine, with vectors of VOLTA_VECTOR_BYTES bytes if that is set, else the widest.
+    """Return this CPU, with vectors of VOLTA_VECTOR_BYTES bytes or else the widest.
 
     Raises:
         ArgumentError: VOLTA_VECTOR_BYTES is no width that this CPU has.

@@ -1,4 +1,7 @@
-"""Arithmetic of 64-bit indices in LLVM text: constants are folded, and so what shapes decide costs nothing when the code runs."""
+"""Arithmetic of 64-bit indices in LLVM IR, with constants folded.
+
+What shapes decide therefore costs nothing when the code runs.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +11,47 @@ from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 
 
 def rounded_down(f: Function, x: Value, unit: int) -> Value:
-    """The greatest multiple of a unit, a power of two, up to x."""
+    """Emit the greatest multiple of `unit`, a power of two, up to x."""
     a = f.known(x)
     return i64(a // unit * unit) if a is not None else x if unit == 1 else f.binary("and", x, i64(-unit))
 
 
 def least(f: Function, x: Value, y: Value) -> Value:
-    """min(x, y)."""
+    """Emit the minimum of x and y."""
     a, b = f.known(x), f.known(y)
     return i64(min(a, b)) if a is not None and b is not None else f.intrinsic("llvm.smin.i64", "i64", x, y)
 
 
 def greatest(f: Function, x: Value, y: Value) -> Value:
-    """max(x, y)."""
+    """Emit the maximum of x and y."""
     a, b = f.known(x), f.known(y)
     return i64(max(a, b)) if a is not None and b is not None else f.intrinsic("llvm.smax.i64", "i64", x, y)
 
 
 def clamped(f: Function, x: Value, limit: int) -> Value:
-    """x, moved into [0, limit]."""
+    """Emit x clamped to [0, limit]."""
     return least(f, greatest(f, x, i64(0)), i64(limit))
 
 
 def widened(f: Function, x: Value, signed: bool) -> Value:
-    """An integer as one of 64 bits; an unsigned one that is too great becomes the greatest."""
+    """Emit an integer as one of 64 bits; too large unsigned ones become the largest."""
     if x.type == "i64":
         return x if signed else f.intrinsic("llvm.umin.i64", "i64", x, i64(2**63 - 1))
     return f.cast("sext" if signed else "zext", x, "i64")
 
 
 def counting(lanes: int, type_: str = "i64") -> Value:
-    """The constant vector 0, 1, 2, …; of one lane, 0."""
+    """Return the constant vector 0, 1, 2, …, or the number 0 for one lane."""
     if lanes == 1:
         return Value(type_, "0")
     return Value(vector_of(type_, lanes), f"<{', '.join(f'{type_} {k}' for k in range(lanes))}>")
 
 
 def nest(f: Function, sizes: Sequence[int], body: Callable[[list[Value]], None], first: tuple[Value, Value] | None = None) -> None:
-    """Nested loops: `body` gets one index per size. `first` is the range of the outermost one, if that is not all of it."""
+    """Emit nested loops, whose `body` gets one index per size.
+
+    `first` is the range of the outermost loop, if it is not all of it.
+    """
 
     def level(depth: int, indices: list[Value]) -> None:
         if depth == len(sizes):

@@ -1,4 +1,4 @@
-"""The compiler: LLVM IR to objects (bytes), and objects to addresses of functions."""
+"""The compiler: LLVM IR to objects (bytes), and objects to functions' addresses."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def _target_machine() -> Any:
 
 
 def compile_object(text: str, suffix: str = "") -> bytes:
-    """The machine code of a module, for this machine, what it defines having names that end with a suffix.
+    """Compile a module for this machine, with a suffix on all names that it defines.
 
-    The text is expected to say with vectors and loops what it wants: the passes only tidy up.
+    The text is expected to have the vectors and loops that it wants: the passes only clean up.
     """
     binding = llvm()
     machine = _target_machine()  # one per compilation: they are not to be shared by threads
@@ -46,7 +46,10 @@ def compile_object(text: str, suffix: str = "") -> bytes:
 
 
 def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> list[int]:
-    """The addresses of functions of some objects, whose names differ; they stay loaded as long as the process lives."""
+    """Load objects, whose names differ, and return the addresses of functions.
+
+    They stay loaded as long as the process lives.
+    """
     binding = llvm()
     with _lock:  # engines are made one at a time
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
@@ -58,5 +61,5 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> list[int]:
 
 
 def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
-    """The addresses of functions of an object, which stays loaded as long as the process lives."""
+    """Load an object and return the addresses of functions; see `load_objects`."""
     return load_objects([code], symbols)

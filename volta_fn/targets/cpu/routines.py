@@ -1,4 +1,4 @@
-"""The routines of kernels, and of single equations by the names of their primitives."""
+"""The routines of kernels, and of equations by the names of their primitives."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
 def kernel_routine(kernel: Kernel) -> Routine | None:
-    """The routine of a kernel: as a product, if it is one, else as loops; None if there is none."""
+    """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
     return matmul.contraction(kernel) or loops.routine(kernel)

@@ -28,7 +28,7 @@ class CpuTarget(Target):
         return supports(op, dtypes, params)
 
     def contracts(self, kernel: Kernel) -> bool:
-        """Return True if a matrix product is worth being a kernel, with epilogues, that reads its operands through these views."""
+        """Return True if a product is worth being a kernel that reads through its views."""
         return matmul.contracts(kernel)
 
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:

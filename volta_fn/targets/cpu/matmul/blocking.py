@@ -1,4 +1,4 @@
-"""Blocking of a product: register tiles, blocks of k and of columns for the caches, tasks for the threads.
+"""Blocking of a product: register tiles, cache blocks, and tasks for the threads.
 
 All of it follows from the shape alone, so that sums are formed in the same order whatever the number of threads.
 """
@@ -22,13 +22,13 @@ _MOST_TASKS = 64  # and so many for threads to be done at the same time though s
 _PANELS = 4  # of rows in each, at least, as it reads a block of B for them
 _FEW = 20  # panels of A, over which tasks pack their columns of B themselves
 _NEAR_BYTES = 300 << 10  # of a block of A, or so, over which tasks go with a few columns of B each: a part of a level-2 cache
-_GROUP = 8  # panels of A that are packed together where their rows are beside each other,
+_GROUP = 8  # panels of A that are packed together where A is contiguous along m,
 _GROUP_BYTES = 32 << 10  # if they are not larger than that
-_SET = 2048  # lines so many bytes apart, or a multiple, fall upon one another in a level-1 cache
+_SET = 2048  # rows a multiple of so many bytes apart share a set of a level-1 cache
 
 
 class Packing(enum.Enum):
-    """Where tiles read an operand: where it lies, or packed by the task that wants it, or packed as a whole beforehand."""
+    """Where tiles read an operand: in place, packed by each task, or packed ahead."""
 
     NONE = 0
     TASK = 1
@@ -49,12 +49,12 @@ class Blocking(NamedTuple):
     #: Columns of a panel of B; the last one may have fewer.
     width: int
     column_panels: int
-    #: k in a block, of which there are `blocks`; a part of the sum (there are `splits`) has `part` blocks.
+    #: k in a block, of which there are `blocks`; each of the `splits` of the sum has `split_blocks` blocks.
     depth: int
     blocks: int
     splits: int
     split_blocks: int
-    #: Tasks above one another, and beside one another.
+    #: Tasks along the rows, and along the columns.
     row_tasks: int
     column_tasks: int
     pack_rows: Packing
@@ -88,7 +88,7 @@ class Blocking(NamedTuple):
         return self.task_columns * self.width * self.depth
 
     def on_stack(self, itemsize: int) -> bool:
-        """Whether a task's packed block of B is small enough for the stack."""
+        """Return True if a task's packed block of B is small enough for the stack."""
         rows = (self.rows + 4) * self.depth * self.row_group if self.pack_rows is Packing.TASK else 0
         return (self.block_elements + rows) * itemsize <= _STACK_BYTES
 
@@ -101,7 +101,7 @@ def choose_blocking(
     *,
     transposed: bool = False,
 ) -> Blocking:
-    """The cuts for ``(batch, m, n, k)``.
+    """Choose the blocking for ``(batch, m, n, k)``.
 
     `lhs` and `rhs` are the strides (of m or n, and of k) of operands that can be read in place. `transposed` says that A is contiguous
     along m, not along k.
@@ -126,13 +126,13 @@ def choose_blocking(
 
 
 def unpacked_blocking(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Blocking:
-    """A schedule for those who cut up the product themselves, but for the parts of its sums."""
+    """Return a blocking for those who only need the split-K of it."""
     none = Packing.NONE
     return Blocking(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, -(-n // width), none, none, 1)
 
 
 def _tile(work: ComputeType, m: int, n: int) -> tuple[int, int]:
-    """The rows and vectors of tiles that go over the whole in the least time."""
+    """Choose the rows and vectors of register tiles that take the least time."""
     vectors = max(1, -(-n // work.lanes))
 
     def cycles(shape: tuple[int, int]) -> float:
@@ -148,7 +148,7 @@ def _tile(work: ComputeType, m: int, n: int) -> tuple[int, int]:
 
 
 def _chunks(total: int, size: int, *, even: bool = False) -> list[int]:
-    """A total in pieces of at most `size`; `even` ones differ by no more than one."""
+    """Cut a total into chunks of at most `size`, all but equal if they are `even`."""
     count = -(-total // size)
     if even:
         return [total // count + (i < total % count) for i in range(count)]
@@ -156,7 +156,7 @@ def _chunks(total: int, size: int, *, even: bool = False) -> list[int]:
 
 
 def _depth(k: int) -> tuple[int, int]:
-    """The k of a block, and how many blocks there are."""
+    """Return the k of a block, and the number of blocks."""
     if k <= _UNBLOCKED_DEPTH:
         return k, 1
     blocks = -(-k // _DEPTH)
@@ -166,10 +166,10 @@ def _depth(k: int) -> tuple[int, int]:
 
 
 def _splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
-    """Into how many parts to cut the sums, where there are few and long ones, and the blocks of a part."""
+    """Return the number of splits of few and long sums, and the blocks of a split."""
     if blocks < 4 or tiles > 4 * blocks:
         return 1, blocks
-    most = _TASKS if tiles <= 2 * blocks else _TASKS // 2  # tiles make tasks, too, and parts have to be added
+    most = _TASKS if tiles <= 2 * blocks else _TASKS // 2  # tiles make tasks, too, and splits have to be added
     splits = max(1, min(blocks, most, tiles * blocks * steps // _SPLIT_STEPS))
     split_blocks = -(-blocks // splits)
     return -(-blocks // split_blocks), split_blocks
@@ -178,7 +178,7 @@ def _splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
 def _tasks(
     work: ComputeType, stack: int, panels: tuple[int, int], shape: tuple[int, int], depth: int, split_blocks: int, *, packed: bool
 ) -> tuple[int, int]:
-    """How many tasks there are above one another, and beside one another."""
+    """Return how many tasks there are along the rows and along the columns."""
     row_panels, column_panels = panels
     rows, vectors = shape
     panel = max(depth, 1) * vectors * work.lanes * work.itemsize
@@ -198,7 +198,7 @@ def _tasks(
 def _pack_rows(
     work: ComputeType, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, group: int, *, transposed: bool
 ) -> Packing:
-    """Whether A is better copied: where its lines fall upon one another in the cache, or are far apart, and are read often."""
+    """Choose whether A is packed: if its rows conflict in the cache, or are far apart."""
     if strides is None:
         return Packing.TASK
     outer, inner = strides[0] * work.itemsize, strides[1] * work.itemsize
@@ -210,7 +210,7 @@ def _pack_rows(
 
 
 def _near(work: ComputeType, strides: tuple[int, int] | None, row_panels: int) -> bool:
-    """Whether B can be read where it lies: columns side by side, and lines either near each other or not read often."""
+    """Return True if B is read in place: contiguous along n, with near or few rows."""
     if strides is None or strides[0] > 1:
         return False
     row_bytes = strides[1] * work.itemsize

@@ -1,4 +1,4 @@
-"""Which routine computes a product: of `dot_general`, or of a kernel that is a contraction."""
+"""Which routine computes a product: an equation, or a kernel that is a contraction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from volta_fn.targets.cpu.routine import Routine
 
 
 def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine for operands of these avals; None for dtypes that are not written here (complex)."""
+    """Generate the routine of `dot_general`; None for complex numbers."""
     lhs, rhs = avals
     dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))
     work = compute_type(dtype)
@@ -46,7 +46,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
 
 
 def contracts(kernel: Kernel) -> bool:
-    """Whether a product is best done here, reading its operands as the kernel does: packing them must go along memory."""
+    """Return True if a product is best done here, reading operands as the kernel does."""
     found = contraction_of(kernel)
     if found is None:
         return False
@@ -63,7 +63,7 @@ def _is_packable(operand: Operand) -> bool:
 
 
 def contraction(kernel: Kernel) -> Routine | None:
-    """The routine of a contraction; None for kernels that are none."""
+    """Generate the routine of a contraction; None for other kernels."""
     found = contraction_of(kernel)
     if found is None or not contracts(kernel):
         return None
@@ -82,14 +82,14 @@ def contraction(kernel: Kernel) -> Routine | None:
 
 
 def _oriented(found: Contraction) -> Contraction:
-    """The contraction with columns along the axis on which the first result's elements lie side by side."""
+    """Make the axis along which the first result is contiguous one of the columns."""
     store = found.kernel.stores[0]
     side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
     return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
 
 
 def _strided_epilogue(work: ComputeType, found: Contraction) -> StoreStrided | None:
-    """The epilogue that puts the sums where they belong, if that is all there is to do, and rows stay rows."""
+    """Return the epilogue that only stores the sums; None if there is more to do."""
     kernel = found.kernel
     value = kernel.nodes[kernel.stores[0].value]
     total = value.operands[0] if isinstance(value, Apply) and value.op == "convert_element_type" else kernel.stores[0].value

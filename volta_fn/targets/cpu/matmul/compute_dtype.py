@@ -1,7 +1,7 @@
-"""What a product computes in: the *working* type of its sums, and how numbers of other dtypes are read into it and written from it.
+"""The dtype in which a product computes, and conversions from and to others.
 
-float32, float64 and the integers of 32 and 64 bits work in themselves; float16 and bfloat16 in float32, rounded once at the end; narrower
-integers in 32 bits, of which the low ones are theirs; bools in "any of (a and b)".
+float32, float64 and the integers of 32 and 64 bits compute in themselves; float16 and bfloat16 in float32, rounded once at the end;
+narrower integers in 32 bits, of which the low ones are theirs; bools in "any of (a and b)".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLOATS = {np.dtype(np.float16): "half", np.dtype(np.float32): "float", np.dtype
 
 
 class ComputeType(NamedTuple):
-    """The type in which sums are kept, the bytes of one, and how many fill a vector register."""
+    """The type of sums, its size in bytes, and how many fill a vector register."""
 
     type: str
     itemsize: int
@@ -30,19 +30,19 @@ class ComputeType(NamedTuple):
 
     @property
     def vector(self) -> str:
-        """The type of a register full."""
+        """The type of a full register."""
         return vector_of(self.type, self.lanes)
 
     def zero(self, lanes: int | None = None) -> Value:
-        """A vector of zeros."""
+        """Return a vector of zeros."""
         return Value(vector_of(self.type, lanes or self.lanes), "zeroinitializer")
 
     def add(self, f: Function, x: Value, y: Value) -> Value:
-        """The sum of two sums."""
+        """Emit the sum of two sums."""
         return f.binary("or" if self.boolean else "fadd" if self.type in ("float", "double") else "add", x, y)
 
     def multiply_add(self, f: Function, x: Value, y: Value, total: Value) -> Value:
-        """``total + x * y``, of floats with one rounding where the machine has an instruction for it."""
+        """Emit ``total + x * y``, rounded once where the machine has an instruction."""
         if self.type in ("float", "double"):
             if host().triple.startswith("x86") and "+fma" not in host().features:
                 return f.binary("fadd", total, f.binary("fmul", x, y))
@@ -51,7 +51,7 @@ class ComputeType(NamedTuple):
 
 
 def compute_type(dtype: np.dtype) -> ComputeType | None:
-    """What products with results of a dtype work in; None where they are not written here (complex)."""
+    """Return what products with results of a dtype compute in; None for complex."""
     if dtype.kind in "iu":
         itemsize = max(4, dtype.itemsize)
         return ComputeType(f"i{itemsize * 8}", itemsize, host().lanes(itemsize))
@@ -63,24 +63,24 @@ def compute_type(dtype: np.dtype) -> ComputeType | None:
 
 
 def readable(dtype: np.dtype) -> bool:
-    """Whether `read` and `write` know a dtype on this machine."""
+    """Return True if `read` and `write` support a dtype on this machine."""
     if dtype == np.float16:
         return "+f16c" in host().features or not host().triple.startswith("x86")
     return dtype == np.bool_ or dtype == _BFLOAT16 or dtype in _FLOATS or dtype.kind in "iu"
 
 
 def stored_as(dtype: np.dtype) -> str:
-    """The LLVM type of a dtype's elements in memory."""
+    """Return the LLVM type of a dtype's elements in memory."""
     return _FLOATS.get(dtype, f"i{dtype.itemsize * 8}")
 
 
 def is_itself(work: ComputeType, dtype: np.dtype) -> bool:
-    """Whether numbers of a dtype are in memory what they are in registers."""
+    """Return True if numbers of a dtype need no conversion to the compute type."""
     return stored_as(dtype) == work.type and dtype != np.bool_
 
 
 def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
-    """`lanes` adjacent numbers in the working type; those that the mask leaves out are zero, and not touched."""
+    """Load `lanes` adjacent numbers in the compute type; zero where masked out."""
     found = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)
     type_ = vector_of(work.type, lanes)
     if found.type == type_:
@@ -95,7 +95,7 @@ def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes:
 
 
 def write(f: Function, work: ComputeType, dtype: np.dtype, value: Value, lanes: int, pointer: Value, mask: Value | None = None) -> None:
-    """Round or cut numbers of the working type to a dtype and store them; those that the mask leaves out are not touched."""
+    """Convert numbers of the compute type to a dtype and store them under a mask."""
     type_ = vector_of(stored_as(dtype), lanes)
     if dtype == _BFLOAT16:
         value = _bfloat16_bits(f, value, lanes)
@@ -108,13 +108,13 @@ def write(f: Function, work: ComputeType, dtype: np.dtype, value: Value, lanes: 
 
 
 def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
-    """A vector from memory, zero where a mask leaves lanes out."""
+    """Load a vector, zero where a mask leaves lanes out."""
     vector = vector_of(type_, lanes)
     return f.load(vector, pointer, itemsize) if mask is None else masked_load(f, vector, pointer, itemsize, mask)
 
 
 def put(f: Function, work: ComputeType, value: Value, pointer: Value, room: int) -> None:
-    """Store a register full of the working type, or of its lanes as many as there is room for."""
+    """Store a register of the compute type, or as many lanes as there is room for."""
     mask = first_lanes(room, work.lanes)
     if mask is None:
         f.store(value, pointer, work.itemsize)
@@ -123,7 +123,7 @@ def put(f: Function, work: ComputeType, value: Value, pointer: Value, room: int)
 
 
 def first_lanes(count: int, lanes: int) -> Value | None:
-    """The mask of the first `count` lanes; None if these are all."""
+    """Return the mask of the first `count` lanes; None if these are all."""
     if count >= lanes:
         return None
     bits = ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(lanes))
@@ -131,7 +131,7 @@ def first_lanes(count: int, lanes: int) -> Value | None:
 
 
 def lanes_below(f: Function, count: Value, lanes: int) -> Value:
-    """The mask of the first `count` (an i64 that may exceed `lanes`) lanes."""
+    """Emit the mask of the first `count` (an i64 that may exceed `lanes`) lanes."""
     numbers = Value(vector_of("i32", lanes), "<" + ", ".join(f"i32 {k}" for k in range(lanes)) + ">")
     capped = f.intrinsic("llvm.smin.i64", "i64", count, i64(lanes))
     return f.compare("icmp slt", numbers, f.splat(f.cast("trunc", capped, "i32"), lanes))
@@ -142,7 +142,7 @@ def _half(dtype: np.dtype) -> bool:
 
 
 def _bfloat16_bits(f: Function, value: Value, lanes: int) -> Value:
-    """The nearest bfloat16 numbers, ties to even, as 16-bit integers; NaN stays one."""
+    """Emit the nearest bfloat16 numbers, ties to even, as integers; NaN stays NaN."""
     words = vector_of("i32", lanes)
 
     def number(n: int) -> Value:

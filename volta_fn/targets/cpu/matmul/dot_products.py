@@ -1,4 +1,4 @@
-"""Products of few rows with many, all of which are contiguous along k: every result is the dot product of two rows.
+"""Products of few rows with many, all contiguous along k, as dot products.
 
 Nothing is packed: vectors along k of a few rows of either operand are multiplied with each other, and lanes are added up at the end.
 """
@@ -20,13 +20,13 @@ from volta_fn.targets.cpu.routine import Launch, Routine
 _FEW = 8  # rows, at most, of the operand that has fewer
 _SHORT = 48  # terms, below which adding up lanes takes too long
 _SUMS = 24  # vectors of sums that fit into the registers
-_LONG = 16_384  # terms, of which sums are cut into parts
+_LONG = 16_384  # terms, from which on sums are split
 _TASK_STEPS = 10_000  # vectors multiplied in a task
 _STEP = 0.3  # nanoseconds for each
 
 
 def suits(problem: Problem) -> bool:
-    """Whether a product is best done so."""
+    """Return True if a product is best done so."""
     lhs, rhs = problem.lhs.inner.stride, problem.rhs.inner.stride
     return lhs == rhs == 1 and min(problem.m, problem.n) <= _FEW and problem.k >= _SHORT and problem.batch * problem.m * problem.n > 0
 
@@ -39,7 +39,7 @@ class _TileSize(NamedTuple):
 
 
 def dots(work: ComputeType, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int] = (0, 1)) -> Routine:
-    """The routine of such a product; `operands` are the numbers of their buffers."""
+    """Generate the routine of such a product; `operands` are the buffers' numbers."""
     return _Dots(work, problem, epilogue, buffers, name, operands).routine()
 
 
@@ -62,7 +62,7 @@ class _Dots:
         self.partial = PartialSums(buffers, 0, self.plan)
 
     def routine(self) -> Routine:
-        """The whole."""
+        """Write the code."""
         plan, problem = self.plan, self.problem
         tasks = problem.batch * plan.splits * -(-self.groups // self.each)
         vectors = problem.batch * problem.m * problem.n * -(-problem.k // self.work.lanes)
@@ -104,7 +104,7 @@ class _Dots:
         f.finish()
 
     def _tile(self, many: int) -> str:
-        """The function that does a tile which has so many rows of the operand with more of them, and all of the other."""
+        """Return the function of a tile with `many` rows of the larger operand."""
         name = f"{self.name}_tile{many}"
         by_columns = self.problem.m <= self.problem.n
         size = _TileSize(self.full.left, many) if by_columns else _TileSize(many, self.full.right)
@@ -131,14 +131,14 @@ class _Dots:
     def _rows(
         self, f: Function, operand: Operand, buffers: Value, number: int, batch: Value, first: Value, count: int, inner: Value
     ) -> list[Value]:
-        """The addresses of `count` rows, from k = `inner` on."""
+        """Emit the addresses of `count` rows, from k = `inner` on."""
         element = f"[{operand.dtype.itemsize} x i8]"
         array = f.load("ptr", f.at(buffers, "ptr", i64(number)), 8)
         start = f.at(f.at(array, element, origin(f, operand, batch)), element, inner)
         return [f.at(start, element, offset_of(f, operand.outer, f.binary("add", first, i64(i)))) for i in range(count)]
 
     def _sums(self, f: Function, left: list[Value], right: list[Value], depth: Value) -> list[Value]:
-        """The dot products of each row of `left` with each of `right`."""
+        """Emit the dot products of each row of `left` with each of `right`."""
         work, lhs, rhs = self.work, self.problem.lhs.dtype, self.problem.rhs.dtype
         tiles = len(left) * len(right)
         copies = max(1, min(4, 8 // tiles))  # so many sums of each, lest the next addition wait for the last one
@@ -175,7 +175,7 @@ class _Dots:
         return [self._across(f, x) for x in totals[:tiles]]
 
     def _across(self, f: Function, x: Value) -> Value:
-        """The sum of the lanes: of the lower half with the upper half, and so on."""
+        """Emit the sum of the lanes: lower half plus upper half, and so on."""
         lanes = self.work.lanes
         while lanes > 1:
             lanes //= 2
@@ -186,7 +186,7 @@ class _Dots:
         return x
 
     def _as_vectors(self, f: Function, numbers: list[Value]) -> list[Value]:
-        """Numbers as lanes of vectors, zeros after the last one."""
+        """Emit numbers as lanes of vectors, with zeros after the last one."""
         lanes, vectors = self.work.lanes, []
         for start in range(0, len(numbers), lanes):
             vector = self.work.zero()

@@ -1,4 +1,4 @@
-"""Epilogues: code that turns the sums of a tile into results, and the partial sums of blocks of k and of split-K."""
+"""Epilogues: from a tile's sums to results, and the partial sums of split-K."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Epilogue(Protocol):
 
 
 class StoreSums:
-    """The sums themselves, rounded to a dtype: an array ``[stack, m, n]``, or ``[stack, n, m]`` if it is `transposed`."""
+    """Stores sums, rounded to a dtype, to ``[stack, m, n]`` or `transposed`."""
 
     def __init__(self, work: ComputeType, dtype: np.dtype, sizes: tuple[int, int], buffer: int, *, transposed: bool = False) -> None:
         self.dtype, self.sizes, self.buffer, self.transposed = dtype, sizes, buffer, transposed
@@ -35,7 +35,7 @@ class StoreSums:
         self.holds_sums = buffer if self.direct else None
 
     def address(self, f: Function, tile: Tile) -> TileAddress:
-        """Where the sums of a tile belong, if they are direct."""
+        """Emit where a tile's sums belong, if they are direct."""
         return TileAddress(self._start(f, tile), i64(self.sizes[1] * self.dtype.itemsize))
 
     def _start(self, f: Function, tile: Tile) -> Value:
@@ -62,22 +62,25 @@ class StoreSums:
 
 
 class StoreStrided:
-    """The sums themselves, rounded to a dtype, in an array in which columns lie side by side, and rows and matrices as walks say."""
+    """Stores sums, rounded to a dtype, to rows that are contiguous along columns.
+
+    The rows and matrices lie where index maps say.
+    """
 
     def __init__(self, work: ComputeType, dtype: np.dtype, stack: Walk, rows: Walk, columns: int, buffer: int) -> None:
         self.dtype, self.stack, self.rows, self.buffer = dtype, stack, rows, buffer
         in_order = rows.stride == columns and stack.stride in (0, columns * rows.size)
         self.holds_sums = buffer if is_itself(work, dtype) and in_order else None
-        #: Whether the sums stay as they are, and rows are equally far apart.
+        #: Whether the sums need no conversion, and rows have one stride.
         self.direct = is_itself(work, dtype) and rows.stride is not None
 
     def address(self, f: Function, tile: Tile) -> TileAddress:
-        """Where the sums of a tile belong, if they are direct."""
+        """Emit where a tile's sums belong, if they are direct."""
         start = f.at(self._columns(f, tile), f"[{self.dtype.itemsize} x i8]", offset_of(f, self.rows, tile.row))
         return TileAddress(start, i64((self.rows.stride or 0) * self.dtype.itemsize))
 
     def _columns(self, f: Function, tile: Tile) -> Value:
-        """Where the tile's columns begin in the first of all rows."""
+        """Emit where the tile's columns begin in the first of all rows."""
         element = f"[{self.dtype.itemsize} x i8]"
         array = f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8)
         return f.at(f.at(array, element, offset_of(f, self.stack, tile.batch)), element, tile.column)
@@ -100,18 +103,18 @@ def _times(f: Function, index: Value, step: int) -> Value:
 
 
 _WORKING_DTYPES = {"float": "float32", "double": "float64", "i32": "int32", "i64": "int64"}
-_ROW_COST = 0.3  # nanoseconds for a vector of a part
+_ROW_COST = 0.3  # nanoseconds for a vector of a split
 
 
 class PartialSums(NamedTuple):
-    """An array ``[part, stack, m, n]`` of the working type, `offset` bytes into a buffer."""
+    """An array ``[split, stack, m, n]`` of the compute type, in a buffer at `offset`."""
 
     buffer: int
     offset: int
     plan: Blocking
 
     def address(self, f: Function, tile: Tile, split: Value) -> TileAddress:
-        """Where a tile's sums belong."""
+        """Emit where a tile's sums belong."""
         return TileAddress(self._start(f, tile, split), i64(self.plan.n * tile.work.itemsize))
 
     def _start(self, f: Function, tile: Tile, split: Value) -> Value:
@@ -123,7 +126,7 @@ class PartialSums(NamedTuple):
         return f.at(f.at(matrix, f"[{plan.n} x {type_}]", tile.row), type_, tile.column)
 
     def add(self, f: Function, tile: Tile, split: Value) -> list[Value]:
-        """The sums of a tile with what the array holds."""
+        """Emit a tile's sums plus what the array holds."""
         work, start = tile.work, self._start(f, tile, split)
         return [
             work.add(f, load(f, work.type, work.itemsize, self._vector(f, tile, start, i, v), work.lanes, tile.mask(v)), sums)
@@ -132,7 +135,7 @@ class PartialSums(NamedTuple):
         ]
 
     def store(self, f: Function, tile: Tile, split: Value) -> None:
-        """Put the sums of a tile into the array."""
+        """Store a tile's sums to the array."""
         work, start = tile.work, self._start(f, tile, split)
         dtype = np.dtype(_WORKING_DTYPES[work.type])
         for i, row in enumerate(tile.sums):
@@ -144,7 +147,7 @@ class PartialSums(NamedTuple):
 
 
 def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partial: PartialSums, epilogue: Epilogue) -> Launch:
-    """The phase that adds the parts of long sums, one after another, a row of the result being a task."""
+    """Write the launch that adds up the splits in order; a row of the result is a task."""
     f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
     buffers, begin, end = f.parameters
     width = plan.width

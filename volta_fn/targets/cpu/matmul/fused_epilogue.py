@@ -40,7 +40,7 @@ class Strip(NamedTuple):
 
 
 class FusedEpilogue:
-    """The epilogue of a contraction, whose buffers are its kernel's inputs and outputs."""
+    """An epilogue that is a kernel, whose buffers are the kernel's inputs and outputs."""
 
     def __init__(self, work: ComputeType, contraction: Contraction) -> None:
         self.work, self.contraction = work, contraction
@@ -48,7 +48,7 @@ class FusedEpilogue:
         self.holds_sums = self._holder()
 
     def _holder(self) -> int | None:
-        """An output that has the sums' type and order."""
+        """Return an output that has the sums' type and order."""
         c, kernel = self.contraction, self.contraction.kernel
         order = (*c.batch, *c.rows, *c.columns)
         wanted = row_major(tuple(map(along, order)), tuple([kernel.sizes[a] for a in order]))
@@ -66,20 +66,20 @@ class FusedEpilogue:
         self.finish(f, strip)
 
     def put(self, f: Function, tile: Tile, sums: Value, width: int) -> None:
-        """Store a tile at the given place of a strip."""
+        """Store a tile to a strip."""
         for i, row in enumerate(tile.sums):
             for v, vector in enumerate(row):
                 column = f.at(sums, f"[{self.dtype.itemsize} x i8]", i64(i * width + v * self.work.lanes))
                 write(f, self.work, self.dtype, vector, self.work.lanes, column)
 
     def finish(self, f: Function, strip: Strip) -> None:
-        """What follows from a strip."""
+        """Call the kernel's loops over a strip."""
         name = f"epilogue{strip.width}"
         f.module.define(name, lambda: self._write(f.module, name, strip.width))
         f.run(name, *strip[:-1])
 
     def _write(self, module: Module, name: str, width: int) -> None:
-        """The function that goes over strips of a width."""
+        """Write the function that goes over strips of a width."""
         kernel, inputs = self.contraction.epilogue(width)
         parameters = [Value("ptr" if p in ("buffers", "sums") else "i64", f"%{p}") for p in Strip._fields[:-1]]
         f = Function(module, name, parameters, "internal void")
@@ -102,14 +102,14 @@ class FusedEpilogue:
         f.finish()
 
     def _base(self, f: Function, strip: Strip) -> Value:
-        """Where the sums of all rows and columns would begin, if they were there."""
+        """Emit the address of sum 0, 0 of the first matrix, as if a strip held all sums."""
         c = self.contraction
         row = f.plus(f.times(strip.batch, c.size(c.rows)), strip.row)
         back = f.plus(f.times(row, strip.width), strip.column)
         return f.let("ptr", f"getelementptr [{self.dtype.itemsize} x i8], {strip.sums}, {f.minus(i64(0), back)}")
 
     def _columns(self, f: Function, scope: VectorScope, kernel: Kernel, strip: Strip) -> None:
-        """All of a row: columns of several axes in runs along the last one."""
+        """Emit the loops over a row, in runs along the last of the columns' axes."""
         *others, axis = self.contraction.columns
         scope.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
         end = f.plus(strip.column, strip.columns)
@@ -129,7 +129,7 @@ class FusedEpilogue:
         each(f, first, last, run)
 
     def _run(self, f: Function, scope: VectorScope, axis: int, start: Value, end: Value) -> None:
-        """Neighbouring columns, by vectors."""
+        """Emit the loops over neighbouring columns, by vectors."""
         facts = scope.nest.facts
         decided = not any(axis in r.value.axes for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n))
         lanes = min(lanes_of(facts), self.work.lanes) if decided else 1

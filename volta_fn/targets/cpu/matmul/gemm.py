@@ -1,9 +1,9 @@
-"""The loops around tiles: a product ``C[m, n] = sum over k of A(m, k) B(k, n)``, stacked, as phases of a routine.
+"""The loops around tiles: ``C[m, n] = sum over k of A(m, k) B(k, n)``, stacked.
 
-As in Goto's and BLIS's products, panels are packed so that the innermost loop reads memory in order. A task does a block of C: for each
-block of k it packs the block of B (unless that is done beforehand, or B lies well as it is), and then for each panel of A, which stays in
-the level-1 cache, goes over the block's panels of B, which stay in the level-2 cache. Sources say how operands are packed, and an epilogue
-what becomes of the sums.
+As in GotoBLAS and BLIS, panels are packed so that the innermost loop reads memory in order. A task computes a block of C: for each
+block of k it packs the block of B (unless that is done ahead, or B is read in place), and then for each panel of A, which stays in
+the level-1 cache, goes over the block's panels of B, which stay in the level-2 cache. Panel sources say how operands are packed, and an
+epilogue what becomes of the sums.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
 
 
 class Task(NamedTuple):
-    """What a task does: a product of the stack, a part of the sum, and ranges of panels."""
+    """The work of a task: a product of the stack, a split of the sum, and panels."""
 
     batch: Value
     split: Value
@@ -41,7 +41,7 @@ class Task(NamedTuple):
 
 
 class Gemm:
-    """Writes the routine of a product. Buffers are the `operands`, the `results`, and the workspace."""
+    """Writes the routine of a product, whose workspace is the last buffer."""
 
     def __init__(
         self, work: ComputeType, plan: Blocking, lhs: PanelSource, rhs: PanelSource, epilogue: Epilogue, buffers: int, name: str
@@ -62,7 +62,7 @@ class Gemm:
         self.tiles = TileWriter(work, plan, self.a_strides, columns[1] if columns else None, epilogue, self.partial)
 
     def routine(self) -> Routine:
-        """The product."""
+        """Write the code."""
         plan = self.plan
         launches = []
         steps = plan.batch * plan.row_panels * plan.column_panels * (plan.rows + 1) * (plan.width // self.work.lanes) * plan.k
@@ -107,7 +107,7 @@ class Gemm:
     # packing B
 
     def _pack_columns(self, count: int) -> str:
-        """The function that packs a panel of `count` columns."""
+        """Return the function that packs a panel of `count` columns."""
         name = f"{self.name}_columns{count}"
 
         def write() -> None:
@@ -123,14 +123,14 @@ class Gemm:
         return count + -count % self.work.lanes
 
     def _packed_panel(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
-        """Where a panel lies that was packed beforehand."""
+        """Emit the address of a panel of B that was packed ahead."""
         plan = self.plan
         number = flat_index(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.column_panels))
         start = self._workspace_at(f, buffers, self.packed)
         return f.at(start, f"[{plan.width * plan.depth * self.work.itemsize} x i8]", number)
 
     def _write_packing(self) -> Launch:
-        """The phase that packs operands as a whole: first tasks for B, then for A."""
+        """Write the launch that packs operands ahead: first tasks for B, then for A."""
         plan = self.plan
         f, buffers, begin, end = entry(self.module, f"{self.name}_pack")
         sides = [self._columns_ahead(f, buffers)] if plan.pack_columns is Packing.AHEAD else []
@@ -146,7 +146,7 @@ class Gemm:
         return Launch(f.name, first, elements * _ELEMENT)
 
     def _columns_ahead(self, f: Function, buffers: Value) -> _PackAhead:
-        """How B is packed as a whole."""
+        """Return the tasks that pack B ahead."""
         plan, address = self.plan, partial(self._packed_panel, f, buffers)
         if self.rhs.in_rows():
             panel_bytes = plan.width * plan.depth * self.work.itemsize
@@ -161,7 +161,7 @@ class Gemm:
         return _PackAhead(columns.tasks, write)
 
     def _rows_ahead(self, f: Function, buffers: Value) -> _PackAhead:
-        """How A is packed as a whole, which lies in lines then."""
+        """Return the tasks that pack A ahead, which is contiguous along m then."""
         row_packing = RowPacking(
             self.work, self.plan, self.lhs, row_sections(self.plan, self.pitch), self._rows_elements * self.work.itemsize
         )
@@ -169,11 +169,11 @@ class Gemm:
         return _PackAhead(row_packing.tasks, lambda number: row_packing.write(f, number, partial(self._span, f, buffers), address))
 
     def _span(self, f: Function, buffers: Value, batch: Value, block: Value) -> Span:
-        """All of an operand, for a block of k."""
+        """Return the span of an operand for a block of k."""
         return Span(buffers, batch, i64(0), *self._block(f, block))
 
     def _pack_row_panels(self, f: Function, span: Span, panels: tuple[Value, Value], address: Callable[[Value], Value]) -> None:
-        """Pack a range of panels of A, each to its place."""
+        """Pack a range of panels of A, each to its address."""
 
         def pack(panel: Value, subspan: Span, k: Value) -> None:
             target = f.at(address(panel), self.work.type, f.binary("mul", k, i64(self.pitch)))
@@ -206,7 +206,7 @@ class Gemm:
         pack_panels(f, span, panels, self.rhs.chunk, pack, prefetch)
 
     def _for_width(self, f: Function, panel: Value, body: Callable[[int], None]) -> None:
-        """`body` for the panel's number of columns."""
+        """Call `body` for the panel's number of columns."""
         plan = self.plan
         if plan.edge == plan.width:
             body(plan.width)
@@ -217,7 +217,7 @@ class Gemm:
             when(f, last, lambda: body(plan.edge), lambda: body(plan.width))
 
     def _for_height(self, f: Function, panel: Value, body: Callable[[Value, int], None]) -> None:
-        """`body` for the first row of a panel of A and its number of rows."""
+        """Call `body` for the first row of a panel of A and its number of rows."""
         plan, row = self.plan, self._first_row(f, panel)
         if not plan.taller:
             body(row, plan.rows)
@@ -226,14 +226,13 @@ class Gemm:
         when(f, tall, lambda: body(row, plan.rows + 1), lambda: body(row, plan.rows))
 
     def _first_row(self, f: Function, panel: Value) -> Value:
-        """The first row of a panel of A."""
         row = f.binary("mul", panel, i64(self.plan.rows))
         if not self.plan.taller:
             return row
         return f.binary("add", row, f.intrinsic("llvm.smin.i64", "i64", panel, i64(self.plan.taller)))
 
     def _block(self, f: Function, block: Value) -> tuple[Value, Value]:
-        """The first k of a block, and how many k it has."""
+        """Emit the first k of a block, and its number of k."""
         plan = self.plan
         if plan.blocks == 1:
             return i64(0), i64(plan.k)
@@ -255,7 +254,7 @@ class Gemm:
         return name
 
     def _packed_rows(self, f: Function, buffers: Value, batch: Value, block: Value, panel: Value) -> Value:
-        """Where a panel of A lies that was packed beforehand."""
+        """Emit the address of a panel of A that was packed ahead."""
         plan = self.plan
         number = flat_index(f, (batch, plan.batch), (block, plan.blocks), (panel, plan.row_panels))
         return f.at(self._workspace_at(f, buffers, self.packed_rows), f"[{self._rows_elements * self.work.itemsize} x i8]", number)
@@ -301,7 +300,7 @@ class Gemm:
         return self.plan.pack_columns is Packing.TASK and self.plan.on_stack(self.work.itemsize)
 
     def _block_of_task(self, f: Function, buffers: Value, task: Task, block: Value, state: Value, scratch: _Scratch) -> None:
-        """All tiles of a task, for one block of k."""
+        """Emit all tiles of a task, for one block of k."""
         plan = self.plan
         first, depth = self._block(f, block)
         span = Span(buffers, task.batch, i64(0), first, depth)
@@ -333,7 +332,7 @@ class Gemm:
         each(f, task.first_row, task.end_row, row_group, plan.row_group)
 
     def _columns_of_task(self, f: Function, task: Task, block: Value, span: Span, scratch: _Scratch) -> Value:
-        """Where the panels of B's columns begin, which are packed now if each task packs its own; anything if none are packed."""
+        """Emit the address of B's panels, after packing them if each task packs its own."""
         plan = self.plan
         if plan.pack_columns is Packing.AHEAD:
             return self._packed_panel(f, span.buffers, task.batch, block, i64(0))
@@ -349,7 +348,7 @@ class Gemm:
         return start
 
     def _across(self, f: Function, task: Task, span: Span, a: Value, columns: Value, count: int, state: Value, sums: Value) -> None:
-        """The tiles of a panel of A's rows, so many of which there are, with all panels of the task's columns."""
+        """Emit the tiles of a panel of `count` rows of A with the task's columns."""
         plan, itemsize, strips = self.plan, self.work.itemsize, self.tiles.strips
         strip_itemsize = itemsize if strips is None else strips.dtype.itemsize
 
@@ -368,7 +367,7 @@ class Gemm:
             self._finish_strip(f, strips, task, span, count, state, sums)
 
     def _finish_strip(self, f: Function, epilogue: FusedEpilogue, task: Task, span: Span, count: int, state: Value, sums: Value) -> None:
-        """The epilogue of a panel of A's rows, after the last block of k."""
+        """Emit the epilogue of a panel of A's rows, after the last block of k."""
         first = f.binary("mul", task.first_column, i64(self.plan.width))
         end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.plan.width)), i64(self.plan.n))
         strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self.tiles.strip_width)
@@ -377,14 +376,14 @@ class Gemm:
 
 
 class _PackAhead(NamedTuple):
-    """Tasks that pack an operand as a whole, and what writes one of them."""
+    """Tasks that pack an operand ahead, and the function that writes one of them."""
 
     tasks: int
     write: Callable[[Value], None]
 
 
 class _Scratch(NamedTuple):
-    """Memory of a task's own: for packed columns and rows, and for sums that wait for the epilogue."""
+    """A task's memory for packed columns and rows, and for a strip of sums."""
 
     columns: Value
     rows: Value

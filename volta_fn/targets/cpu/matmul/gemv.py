@@ -1,4 +1,4 @@
-"""A vector times a matrix whose rows lie in memory one after another: sums of scaled rows.
+"""A vector times a matrix that is contiguous along columns: sums of scaled rows.
 
 The time goes into reading the matrix, so that this is done in long runs: a task keeps sums of many columns, and adds a few rows at a time.
 """
@@ -22,12 +22,12 @@ _STEP = 1.0  # nanoseconds for a vector of the matrix
 
 
 def suits(problem: Problem) -> bool:
-    """Whether a product is of that kind."""
+    """Return True if a product is of that kind."""
     return problem.m == 1 and problem.rhs.outer.stride == 1 and problem.n >= _NARROW and problem.batch * problem.k > 0
 
 
 def gemv(work: ComputeType, problem: Problem, epilogue: Epilogue, operands: tuple[int, int], name: str) -> Routine:
-    """The routine of such a product; `operands` are the numbers of the buffers of the vector and of the matrix."""
+    """Generate the routine; `operands` are the vector's and the matrix's buffers."""
     module = Module()
     writer = _Gemv(module, work, problem, epilogue, operands, name)
     writer.write()
@@ -36,7 +36,7 @@ def gemv(work: ComputeType, problem: Problem, epilogue: Epilogue, operands: tupl
 
 
 class _Gemv:
-    """The function of tasks being written, each of which has one of the pieces of a row, `run` columns long but for the last."""
+    """Writes the function of the tasks, each of which has `run` columns."""
 
     def __init__(
         self, module: Module, work: ComputeType, problem: Problem, epilogue: Epilogue, operands: tuple[int, int], name: str
@@ -51,7 +51,7 @@ class _Gemv:
         self.vector, self.matrix = [f.load("ptr", f.at(self.buffers, "ptr", i64(number)), 8) for number in operands]
 
     def write(self) -> None:
-        """The whole."""
+        """Write the code."""
         each(self.f, self.begin, self.end, self._task)
         self.f.finish()
 
@@ -69,7 +69,7 @@ class _Gemv:
             when(f, full_vectors, lambda: self._chunk(batch, column, run), lambda: self._chunk(batch, column, last))
 
     def _chunk(self, batch: Value, column: Value, count: int) -> None:
-        """So many columns, from one on: sums of all rows, and what follows from them."""
+        """Emit the sums of `count` columns, and their epilogue."""
         f, problem, lanes = self.f, self.problem, self.work.lanes
         x = self._element(self.vector, problem.lhs.dtype, origin(f, problem.lhs, batch))
         start = f.binary("add", origin(f, problem.rhs, batch), column)
@@ -86,7 +86,7 @@ class _Gemv:
             self._finish(batch, column, i64(full_vectors), count - full_vectors)
 
     def _rows(self, x: Value, matrix: Value, k: Value, together: int, count: int) -> None:
-        """Add a few rows, scaled, to the sums of so many columns."""
+        """Emit the addition of a few scaled rows to the sums of `count` columns."""
         f, work, (left, right) = self.f, self.work, self.problem[:2]
         steps = [f.binary("add", k, i64(i)) for i in range(together)]
         scales = [
@@ -99,7 +99,7 @@ class _Gemv:
             self._add(rows, scales, i64(full_vectors), first_lanes(count - full_vectors, work.lanes))
 
     def _add(self, rows: list[Value], scales: list[Value], j: Value, mask: Value | None) -> None:
-        """The same for the columns of one vector."""
+        """Emit the addition of rows for the columns of one vector."""
         f, work, dtype = self.f, self.work, self.problem.rhs.dtype
         total = f.load(work.vector, self._sum(j), work.itemsize)
         for row, scale in zip(rows, scales, strict=True):
@@ -107,7 +107,7 @@ class _Gemv:
         f.store(total, self._sum(j), work.itemsize)
 
     def _finish(self, batch: Value, column: Value, j: Value, valid: int) -> None:
-        """What follows from the sums of one vector of columns, so many of which are valid."""
+        """Emit the epilogue of one vector of columns, `valid` of which exist."""
         f, work = self.f, self.work
         total = f.load(work.vector, self._sum(j), work.itemsize)
         self.epilogue.write(f, Tile(work, self.buffers, batch, i64(0), f.binary("add", column, j), [[total]], valid))

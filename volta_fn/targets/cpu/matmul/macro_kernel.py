@@ -1,4 +1,4 @@
-"""A register tile of a product for one block of k: the micro-kernel, then what follows from the sums."""
+"""A register tile for one block of k: the micro-kernel, then the epilogue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STRIP_BYTES = 64 << 10  # of sums that are kept for the epilogue, at most
 
 
 class TileArguments(NamedTuple):
-    """What a tile is told: where it belongs, where A and B begin, how many k there are, which block this is, its place in the strip."""
+    """A tile's arguments: its position, where A and B begin, k, block and strip."""
 
     buffers: Value
     batch: Value
@@ -30,7 +30,7 @@ class TileArguments(NamedTuple):
     strip: Value
 
     def tile(self, work: ComputeType, columns: int) -> Tile:
-        """The tile, without sums."""
+        """Return the tile, without sums."""
         return Tile(work, self.buffers, self.batch, self.row, self.column, [], columns)
 
 
@@ -40,7 +40,7 @@ class TileWriter:
     def __init__(
         self, work: ComputeType, plan: Blocking, a_strides: tuple[int, int], b_inner: int | None, epilogue: Epilogue, partial: PartialSums
     ) -> None:
-        """For A by (row, k) with strides in elements, and B with a stride along k, or None where it is packed."""
+        """Take A's strides in elements, and B's along k, or None where it is packed."""
         self.work, self.plan, self.a_strides, self.b_inner, self.epilogue, self.partial = work, plan, a_strides, b_inner, epilogue, partial
         self.strip_width = plan.task_columns * plan.width
         short = plan.tallest * self.strip_width * work.itemsize <= _STRIP_BYTES
@@ -49,7 +49,7 @@ class TileWriter:
         self.direct = epilogue if isinstance(epilogue, StoreSums | StoreStrided) and epilogue.direct else None
 
     def write(self, f: Function, rows: int, count: int, arguments: TileArguments) -> None:
-        """Do a tile of `rows` rows and `count` columns for one block of k."""
+        """Emit a tile of `rows` rows and `count` columns for one block of k."""
         tile = arguments.tile(self.work, count)
         if self.plan.splits > 1:
             self._multiply(f, rows, arguments, tile, None)
@@ -61,7 +61,7 @@ class TileWriter:
             f.run(self._tile_and_end(f.module, rows, count), *arguments)
 
     def _tile_and_end(self, module: Module, rows: int, count: int) -> str:
-        """The function that does a tile for one block of k, and what follows from it after the last one."""
+        """Return the function of a tile for one block of k, with the epilogue after the last."""
         name = f"tile{rows}x{count}"
 
         def write() -> None:
@@ -80,7 +80,7 @@ class TileWriter:
         return name
 
     def _multiply(self, f: Function, rows: int, arguments: TileArguments, tile: Tile, result: TileAddress | None) -> None:
-        """Add a block's products to what earlier blocks gave of a tile. After the last block, the sums are in the result."""
+        """Emit the micro-kernel; after the last block, the sums are in the result."""
         outer, inner = self.a_strides
         b_inner = self._width_of(tile.columns) if self.b_inner is None else self.b_inner
         kind = Kind(self.work, rows, tile.columns, None if inner == 1 else outer, inner, b_inner, self.b_inner is None)
@@ -88,7 +88,10 @@ class TileWriter:
         f.run_shared(multiply(kind), arguments.a, i64(outer * self.work.itemsize), arguments.b, arguments.depth, *source, *target)
 
     def _ways(self, f: Function, arguments: TileArguments, tile: Tile, result: TileAddress | None) -> tuple[TileAddress, TileAddress]:
-        """Where a tile's sums come from, and where they go. The state has bit 0 in the first block, bit 1 in the last."""
+        """Emit the addresses that sums are read from and stored to.
+
+        The state has bit 0 in the first block, bit 1 in the last.
+        """
         null = Value("ptr", "null")
         if self.plan.blocks == 1 and result is not None:
             return TileAddress(null, i64(0)), result
@@ -100,7 +103,7 @@ class TileWriter:
         return source, TileAddress(*[f.select(last, x, y) for x, y in zip(result, partial, strict=True)])
 
     def _end(self, f: Function, tile: Tile, sums: Value, rows: int, strip: Value) -> None:
-        """What follows from complete sums: the epilogue, or they are put into the strip, whose turn comes later."""
+        """Emit the epilogue of complete sums, or store them to the strip for it."""
         work, width = self.work, self._width_of(tile.columns)
         if isinstance(self.epilogue, FusedEpilogue) and self.strips is None and is_itself(work, self.epilogue.dtype):
             self.epilogue.finish(f, Strip(tile.buffers, tile.batch, tile.row, i64(rows), tile.column, i64(tile.columns), sums, width))

@@ -16,7 +16,7 @@ from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, sha
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, load, put
 from volta_fn.targets.cpu.matmul.task_loops import when
 
-_UNROLLED = 56  # multiplications written out in a turn of the loop, at most
+_UNROLLED = 56  # multiplications unrolled in an iteration of the loop, at most
 _AHEAD = 24  # how many k ahead packed panels are fetched
 CACHE_LINE = 64  # bytes of a line of memory in the caches, as a rule
 _SHARE = 3  # rows that share a pointer
@@ -24,9 +24,9 @@ _NEAR = 128  # bytes between the k of A, up to which that is done for A
 
 
 class MatrixView(NamedTuple):
-    """Numbers of the working type in memory: A by (row, k) or B by (k, column), whose columns are adjacent. Strides in elements.
+    """Numbers in memory: A by (row, k) or B by (k, column); strides in elements.
 
-    How far A's rows are apart may be known only when the code runs: a value, in bytes.
+    The stride of A's rows may be a value, in bytes, that is known only when the code runs.
     """
 
     pointer: Value
@@ -35,14 +35,17 @@ class MatrixView(NamedTuple):
 
 
 class TileAddress(NamedTuple):
-    """Where the rows of a tile lie: the address of the first one, and how many bytes they are apart."""
+    """The address of a tile's first row, and the stride of rows in bytes."""
 
     pointer: Value
     stride: Value
 
 
 class Tile(NamedTuple):
-    """A tile of the result, for an epilogue: its sums by row and vector, and where they belong. Only the first `columns` columns exist."""
+    """A tile of the result: its sums by row and vector, and where they belong.
+
+    Only the first `columns` columns exist.
+    """
 
     work: ComputeType
     buffers: Value
@@ -53,12 +56,15 @@ class Tile(NamedTuple):
     columns: int
 
     def mask(self, vector: int) -> Value | None:
-        """The lanes of the vector number `vector` that exist; None if all do."""
+        """Return the mask of the lanes of a vector that exist; None if all do."""
         return first_lanes(self.columns - vector * self.work.lanes, self.work.lanes)
 
 
 def tile_shapes() -> dict[int, int]:
-    """The most rows for each number of vectors such that sums, a row of B and a number of A fit into the registers."""
+    """Return the most rows that fit the registers for each number of vectors.
+
+    A tile needs registers for its sums, a row of B and a number of A.
+    """
     if host().vector_registers >= 32:
         return {1: 24, 2: 14, 3: 8, 4: 6, 5: 5, 6: 4, 8: 2, 16: 1}
     return {1: 12, 2: 6, 3: 4, 4: 2, 8: 1}
@@ -67,10 +73,10 @@ def tile_shapes() -> dict[int, int]:
 def accumulate(
     f: Function, work: ComputeType, rows: int, count: int, a: MatrixView, b: MatrixView, depth: Value, *, padded: bool
 ) -> list[list[Value]]:
-    """The sums of ``A(i, k) B(k, j)`` over `depth` values of k, for `rows` rows and `count` columns, by row and vector.
+    """Emit the sums of ``A(i, k) B(k, j)`` over `depth` k, by row and vector.
 
-    `padded` says that B is packed: it may be read beyond the last column, to a whole number of vectors, and is fetched ahead. Lines of B
-    where it lies may be so far apart that what is fetched drives out the rest.
+    `padded` says that B is packed: it may be read beyond the last column, up to a full vector, and is prefetched. Rows of B
+    in place may be so far apart that prefetching evicts others.
     """
     vectors = -(-count // work.lanes)
     masks = [None if padded else first_lanes(count - v * work.lanes, work.lanes) for v in range(vectors)]
@@ -118,7 +124,10 @@ def accumulate(
 
 
 class RowPointers:
-    """The addresses of rows. Where their distance is told when the code runs, three rows share a pointer: the machine adds the rest."""
+    """The addresses of rows.
+
+    Where their stride is known only when the code runs, three rows share a pointer, to which addressing modes add the stride.
+    """
 
     def __init__(self, f: Function, stride: int | Value, rows: int) -> None:
         self.stride = stride
@@ -128,14 +137,14 @@ class RowPointers:
             self._steps = [stride, f.binary("shl", stride, i64(1)), f.binary("mul", stride, i64(_SHARE))]
 
     def starts(self, f: Function, first: Value) -> list[Value]:
-        """The pointers, by the address of the first row."""
+        """Emit the pointers, from the address of the first row."""
         starts = [first]
         while len(starts) < self.pointers:
             starts.append(f.at(starts[-1], "i8", self._steps[-1]))
         return starts
 
     def row(self, f: Function, pointers: Sequence[Value], row: int) -> Value:
-        """The address of a row, by the pointers, all of which may have gone further along their rows."""
+        """Emit the address of a row from pointers that may have advanced along the rows."""
         if isinstance(self.stride, int):
             return _beyond(f, pointers[0], row * self.stride)
         pointer, rest = pointers[row // _SHARE], row % _SHARE
@@ -147,7 +156,7 @@ def _beyond(f: Function, pointer: Value, bytes_: int) -> Value:
 
 
 def prefetch(f: Function, pointer: Value, *, to_write: bool = False, soon: bool = True) -> None:
-    """Have a line of memory brought near, by the time it is wanted: into the level-1 cache if that is soon, else the level-2 one."""
+    """Emit a prefetch: into the level-1 cache if it is needed `soon`, else level 2."""
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 {3 if soon else 2}, i32 1)")
 
@@ -157,12 +166,12 @@ _WORTH_FETCHING = 32  # k: it takes so long until the tile is wanted
 
 
 class Kind(NamedTuple):
-    """What a function that multiplies depends on: tiles of `rows` by `columns`, and how A and B lie."""
+    """What a micro-kernel depends on: the tile's size, and the strides of A and B."""
 
     work: ComputeType
     rows: int
     columns: int
-    #: How far A's rows are apart, in elements; None if it is told how many bytes.
+    #: The stride of A's rows in elements; None if it is an argument, in bytes.
     a_outer: int | None
     a_inner: int
     b_inner: int
@@ -172,9 +181,9 @@ class Kind(NamedTuple):
 
 @functools.cache
 def multiply(kind: Kind) -> SharedFunction:
-    """The function that adds products to a tile.
+    """Return the micro-kernel, a function that adds products to a tile.
 
-    Its arguments are A's address and the bytes between its rows, B's address, how many k there are, and two tiles, each by its address
+    Its arguments are A's address and the bytes between its rows, B's address, the number of k, and two tiles, each by its address
     and the bytes between its rows: the sums so far (null if there are none), and where the sums belong.
     """
     work, rows, columns = kind[:3]
@@ -199,7 +208,7 @@ def multiply(kind: Kind) -> SharedFunction:
 
 
 def _vectors(f: Function, kind: Kind, first: Value, stride: Value) -> list[tuple[int, Value]]:
-    """The number and the address of each vector of a tile, row by row."""
+    """Emit the number and the address of each vector of a tile, row by row."""
     across = -(-kind.columns // kind.work.lanes)
     row_pointers = RowPointers(f, stride, kind.rows)
     starts = row_pointers.starts(f, first)
@@ -208,13 +217,12 @@ def _vectors(f: Function, kind: Kind, first: Value, stride: Value) -> list[tuple
 
 
 def _prefetch_tile(f: Function, kind: Kind, first: Value, stride: Value) -> None:
-    """Have a tile brought near."""
     for _, address in _vectors(f, kind, first, stride):
         prefetch(f, address, to_write=True)
 
 
 def _added(f: Function, kind: Kind, sums: list[Value], first: Value, stride: Value) -> list[Value]:
-    """Sums, and what a tile has, together."""
+    """Emit sums plus what a tile in memory has."""
     work = kind.work
     masks = [first_lanes(kind.columns - start, work.lanes) for start in range(0, kind.columns, work.lanes)]
     return [

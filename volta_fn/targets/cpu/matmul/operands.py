@@ -1,4 +1,4 @@
-"""Operands of products: code that packs a panel of A or of B, or says where the operand can be read in place.
+"""Operands of products: code that packs their panels, or finds them in place.
 
 A panel has, for each of `depth` k, the numbers of a few rows of A, or of a few vectors of columns of B, next to each other. Whatever can
 write such panels (a strided array, patches of an image, a function of other arrays) can be multiplied.
@@ -19,7 +19,7 @@ _CHUNK = 16
 
 
 class Span(NamedTuple):
-    """The part of an operand that a panel holds: which product of the stack, first row or column, first k, and how many k."""
+    """A range of an operand: a product of the stack, first row or column, and k."""
 
     buffers: Value
     batch: Value
@@ -29,7 +29,7 @@ class Span(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """Panels that are packed together: how many, and how many bytes apart."""
+    """The number of panels that are packed together, and their stride in bytes."""
 
     number: int
     stride: int
@@ -38,26 +38,26 @@ class Panels(NamedTuple):
 class PanelSource(Protocol):
     """An operand of a product."""
 
-    #: So many k of a panel are packed before the next panel's, where those lie beside each other in memory; None: all of them.
+    #: How many k of a panel are packed before the next panel's, where panels are adjacent in memory; None: all of them.
     chunk: int | None
 
     def in_place(self) -> tuple[int, int] | None:
-        """The strides (of m or n, of k) in elements of the working type, where it lies in memory just so; else None."""
+        """Return the strides (of m or n, of k) in elements if it can be read in place."""
 
     def address(self, f: Function, span: Span) -> Value:
-        """Where the span begins. Asked only of sources that are in place."""
+        """Emit where the span begins, of sources that are read in place."""
 
     def prefetch(self, f: Function, span: Span, count: Value) -> None:
-        """Have lines of `count` neighbours brought near, before they are packed. Asked only of sources with a chunk."""
+        """Prefetch `count` neighbours for each k, of sources with a chunk."""
 
     def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
-        """Write a panel: for each k, `count` rows of A or columns of B beside each other, and zeros up to `width`."""
+        """Write a panel: for each k, `count` neighbours, and zeros up to `width`."""
 
     def in_rows(self) -> bool:
-        """Whether neighbours lie beside each other, in lines, one for each k, all of them as far apart."""
+        """Return True if neighbours along m or n are adjacent, and k has one stride."""
 
     def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
-        """Write several panels side by side, as `pack` does one: each line to all of them. Asked only of sources that are in lines."""
+        """Write several panels at once, each row to all of them, of sources `in_rows`."""
 
 
 class StridedOperand:
@@ -121,7 +121,7 @@ class StridedOperand:
         each(f, i64(0), span.depth, row)
 
     def _copy_rows(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
-        """For each k, `count` adjacent elements, and zeros up to `width`."""
+        """Emit for each k `count` adjacent elements, and zeros up to `width`."""
 
         def row(k: Value) -> None:
             source = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
@@ -130,7 +130,7 @@ class StridedOperand:
         each(f, i64(0), span.depth, row)
 
     def _gather_rows(self, f: Function, span: Span, rows: list[Value], width: int, target: Value) -> None:
-        """For each k, the element of every row, one by one, and zeros up to `width`."""
+        """Emit for each k the element of every row, and zeros up to `width`."""
         zero = Value(self.work.type, "zeroinitializer")
 
         def row(k: Value) -> None:

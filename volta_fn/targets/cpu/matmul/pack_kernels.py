@@ -1,6 +1,7 @@
-"""Functions that pack panels, compiled once for all products: rows copied, spread over panels, or transposed in registers.
+"""Functions that pack panels, compiled once for all products.
 
-Their arguments are an address, the bytes between rows in memory, how many k there are, and the panel's address.
+They copy rows, spread them over panels, or transpose them in registers. Their arguments are an address, the bytes between rows in memory,
+the number of k, and the panel's address.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RUN = 8
 
 @functools.cache
 def copy_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
-    """The function that packs lines, one for each k, of `count` numbers side by side, with zeros up to `width`."""
+    """Return the function that copies `count` adjacent numbers per k, padded to `width`."""
 
     def write(f: Function) -> None:
         source, stride, depth, target = f.parameters
@@ -34,7 +35,7 @@ def copy_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> Sha
 
 
 def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, source: Value, target: Value, k: Value) -> None:
-    """Write the line number `k` of a panel: `count` numbers side by side, and zeros up to `width`."""
+    """Emit row `k` of a panel: `count` adjacent numbers, and zeros up to `width`."""
     address = f.at(target, work.type, f.binary("mul", k, i64(width)))
     for start in range(0, width, work.lanes):
         value = work.zero()
@@ -46,9 +47,9 @@ def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width:
 
 @functools.cache
 def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
-    """The function that packs lines, one for each k, of `count` numbers for each of several panels side by side.
+    """Return the function that copies rows of `count` numbers to several panels.
 
-    Two more arguments are the number of panels, and how many bytes they are apart.
+    Two more arguments are the number of panels, and their stride in bytes.
     """
 
     def write(f: Function) -> None:
@@ -81,7 +82,7 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
 
 
 def _numbers(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], count: int, width: int) -> list[tuple[Value, int]]:
-    """The first `count` numbers of each row, and zeros up to `width`, each by a vector and the lane of it."""
+    """Emit each row's `count` numbers, and zeros up to `width`, as vectors and lanes."""
     numbers = []
     for row in rows:
         for start in range(0, width, work.lanes):
@@ -95,7 +96,7 @@ def _numbers(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Val
 
 @functools.cache
 def transpose_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
-    """The function that packs `count` lines along k, and zeros up to `width`."""
+    """Return the function that packs `count` rows along k, and zeros up to `width`."""
 
     def write(f: Function) -> None:
         source, stride, depth, target = f.parameters
@@ -117,7 +118,10 @@ def _packing_parameters() -> list[Value]:
 def transposed_rows(
     f: Function, work: ComputeType, dtype: np.dtype, rows_at: Callable[[Value], Sequence[Value]], width: int, depth: Value, target: Value
 ) -> None:
-    """Write `depth` lines of `width` numbers, of which the line k holds what is at ``rows_at(k)``, element k of every row, and zeros."""
+    """Write the transpose of rows: for each of `depth` k, element k of every row.
+
+    ``rows_at(k)`` gives the rows' addresses from k on; each of the panel's rows has zeros up to `width`.
+    """
     square = 16 // work.itemsize  # what a quarter of the widest register holds: shuffles within quarters are cheap
 
     def squares(k: Value) -> None:
@@ -153,12 +157,12 @@ def transposed_rows(
 
 
 def _row(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], number: int, square: int) -> Value:
-    """`square` numbers of a row; zeros beyond the last row."""
+    """Emit `square` numbers of a row; zeros beyond the last row."""
     return read(f, work, dtype, rows[number], square) if number < len(rows) else work.zero(square)
 
 
 def _gathered(groups: Sequence[Value], f: Function) -> Value:
-    """Vectors one after another in one vector."""
+    """Emit the concatenation of vectors."""
     groups = list(groups)
     while len(groups) > 1:
         groups = [_joined(f, x, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
@@ -171,7 +175,10 @@ def _joined(f: Function, x: Value, y: Value) -> Value:
 
 
 def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
-    """As many vectors as they have lanes, transposed: squares within quarters first, then the quarters."""
+    """Emit the transpose of as many vectors as they have lanes.
+
+    Squares within quarters of the vectors are transposed first, then the quarters.
+    """
     lanes = len(rows)
     groups = [
         _squares_transposed(f, rows[g : g + square], square) for g in range(0, lanes, square)
@@ -184,11 +191,10 @@ def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
 
 
 def _quarters_transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
-    """Vectors of as many runs of `square` lanes as there are vectors, the runs transposed."""
+    """Emit the transpose of vectors' runs of `square` lanes."""
     count, element = len(rows), rows[0].type[1:-1].split(" x ")[1]
 
     def runs(x: Value, y: Value, odd: int) -> Value:
-        """The even, or the odd, runs of both."""
         return shuffled(f, x, y, [run * square + lane for run in range(odd, 2 * count, 2) for lane in range(square)], element)
 
     if count == 1:
@@ -200,7 +206,7 @@ def _quarters_transposed(f: Function, rows: Sequence[Value], square: int) -> lis
 
 
 def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
-    """`square` vectors, every run of `square` lanes of which is a row of a matrix, transposed: vector c holds the columns c."""
+    """Emit vectors with each run of `square` lanes transposed over `square` vectors."""
     lanes, element = int(block[0].type[1:-1].split(" x ")[0]), block[0].type[1:-1].split(" x ")[1]
     starts = range(0, lanes, square)
     if square == 2:
@@ -217,7 +223,7 @@ def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> lis
 
 
 def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
-    """A vector of lanes of others with as many lanes: each by its vector and its number."""
+    """Emit a vector of lanes of others, each by its vector and its number."""
     first, *others = dict.fromkeys([vector for vector, _ in picks])
     lanes, element = len(picks), first.type[1:-1].split(" x ")[1]
     made, order = first, [lane if vector == first else 0 for vector, lane in picks]
@@ -228,6 +234,6 @@ def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
 
 
 def shuffled(f: Function, x: Value, y: Value, picks: Sequence[int], element: str) -> Value:
-    """The lanes numbered `picks` of two vectors one after another."""
+    """Emit the lanes numbered `picks` of the concatenation of two vectors."""
     indices = ", ".join(f"i32 {p}" for p in picks)
     return f.let(vector_of(element, len(picks)), f"shufflevector {x}, {y}, <{len(picks)} x i32> <{indices}>")

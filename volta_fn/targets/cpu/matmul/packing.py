@@ -26,10 +26,10 @@ def pack_panels(
     pack: Callable[[Value, Span, Value], None],
     prefetch: Callable[[Span], None],
 ) -> None:
-    """Pack a range of panels for the k of `span`: ``pack(panel, span, k)`` packs one for the k of a span which begins `k` after ours.
+    """Pack a range of panels; ``pack(panel, span, k)`` packs one, from our k on.
 
-    With a `chunk`, so many k are packed of every panel, then the next ones: lines of memory that belong to several panels are read once.
-    Before that, `fetch(span)` has the next ones' lines brought near, as they are too far apart for the machine to see what will come.
+    With a `chunk`, that many k are packed of every panel, then the next ones: cache lines that belong to several panels are read once.
+    Before that, `prefetch(span)` prefetches the next chunk, whose rows are too far apart for the hardware to predict.
     """
     if chunk is None:
         each(f, *panels, lambda panel: pack(panel, span, i64(0)))
@@ -48,7 +48,7 @@ _TASK_BYTES = 64 << 10  # that a task packs, about
 
 
 class PackTasks(NamedTuple):
-    """The tasks that pack an operand of so many panels, a group of them for a block of k in each."""
+    """Tasks that pack groups of panels of an operand, for a block of k each."""
 
     plan: Blocking
     panels: int
@@ -65,13 +65,13 @@ class PackTasks(NamedTuple):
         return self.plan.batch * self.plan.blocks * self.groups
 
     def decode(self, f: Function, number: Value) -> tuple[Value, Value, tuple[Value, Value]]:
-        """The product of the stack, the block of k and the range of panels of a task."""
+        """Emit a task's product of the stack, block of k and range of panels."""
         batch, block, group = indices_of(f, number, self.plan.batch, self.plan.blocks, self.groups)
         return batch, block, range_of(f, group, self.groups, self.panels)
 
 
 class Section(NamedTuple):
-    """Panels of one size: the first one, how many there are, their first row (or column), and how many each has, in lines of a width."""
+    """Panels of one size: the first, how many, their first row, and rows in each."""
 
     panel: int
     panels: int
@@ -81,7 +81,10 @@ class Section(NamedTuple):
 
 
 class RowPacking(NamedTuple):
-    """How an operand is packed so. Panels are `panel_bytes` apart."""
+    """How an operand that is contiguous along m or n is packed, row by row.
+
+    Panels are `panel_bytes` apart.
+    """
 
     work: ComputeType
     plan: Blocking
@@ -108,7 +111,10 @@ class RowPacking(NamedTuple):
     def write(
         self, f: Function, number: Value, span: Callable[[Value, Value], Span], address: Callable[[Value, Value, Value], Value]
     ) -> None:
-        """Do a task. ``span(batch, block)`` is all of a block, and ``place(batch, block, panel)`` where a packed panel of it begins."""
+        """Emit a task; ``address(batch, block, panel)`` is where a packed panel begins.
+
+        ``span(batch, block)`` is the span of a block.
+        """
         batch, block, chunk_index = indices_of(f, number, self.plan.batch, self.plan.blocks, self.chunks)
         block_span, k = span(batch, block), f.binary("mul", chunk_index, i64(self.run))
         rest = f.intrinsic("llvm.smax.i64", "i64", f.binary("sub", block_span.depth, k), i64(0))
@@ -122,7 +128,7 @@ class RowPacking(NamedTuple):
 
 
 def column_sections(plan: Blocking, edge_width: int) -> tuple[Section, ...]:
-    """The sections of B: whole panels, and the last one if it has fewer columns."""
+    """Return the sections of B: full panels, and the last one if it is narrower."""
     block_span = plan.column_panels - (plan.edge < plan.width)
     sections = (
         Section(0, block_span, 0, plan.width, plan.width),
@@ -132,7 +138,7 @@ def column_sections(plan: Blocking, edge_width: int) -> tuple[Section, ...]:
 
 
 def row_sections(plan: Blocking, pitch: int) -> tuple[Section, ...]:
-    """The sections of A: panels with a row more, and the others."""
+    """Return the sections of A: panels with one more row, and the others."""
     tall = Section(0, plan.taller, 0, plan.rows + 1, pitch)
     others = Section(plan.taller, plan.row_panels - plan.taller, plan.taller * (plan.rows + 1), plan.rows, pitch)
     return tuple(section for section in (tall, others) if section.panels)

@@ -10,7 +10,7 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 
 def each(f: Function, start: Value, end: Value, body: Callable[[Value], None], step: int = 1) -> None:
-    """``for index in range(start, end, step): body(index)``."""
+    """Emit ``for index in range(start, end, step): body(index)``."""
 
     def iteration(index: Value, _: list[Value]) -> list[Value]:
         body(index)
@@ -20,7 +20,7 @@ def each(f: Function, start: Value, end: Value, body: Callable[[Value], None], s
 
 
 def when(f: Function, condition: Value, yes: Callable[[], None], no: Callable[[], None] | None = None) -> None:
-    """``if condition: yes() else: no()``."""
+    """Emit ``if condition: yes() else: no()``."""
 
     def first() -> list[Value]:
         yes()
@@ -35,7 +35,7 @@ def when(f: Function, condition: Value, yes: Callable[[], None], no: Callable[[]
 
 
 def origin(f: Function, operand: Operand, number: Value) -> Value:
-    """Where a matrix of a stack begins, in elements."""
+    """Emit the offset of a matrix of a stack, in elements."""
     offset = offset_of(f, operand.stack, number)
     if not operand.start:
         return offset
@@ -43,7 +43,7 @@ def origin(f: Function, operand: Operand, number: Value) -> Value:
 
 
 def offset_of(f: Function, walk: Walk, index: Value) -> Value:
-    """How far from the start an index is, in elements."""
+    """Emit the offset of an index, in elements."""
     total = i64(0)
     for axis in range(len(walk.sizes) - 1, -1, -1):
         size, stride = walk.sizes[axis], walk.strides[axis]
@@ -60,19 +60,19 @@ _POINTERS = frozenset({"buffers", "target", "a", "b", "strip"})
 
 
 def parameters_of(*names: str) -> list[Value]:
-    """Parameters of functions, by name."""
+    """Return parameters of functions, by name."""
     return [Value("ptr" if name in _POINTERS else "i64", f"%{name}") for name in names]
 
 
 def entry(module: Module, name: str) -> tuple[Function, Value, Value, Value]:
-    """The function of a phase, and its parameters."""
+    """Begin the function of a launch; return it and its parameters."""
     f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
     buffers, begin, end = f.parameters
     return f, buffers, begin, end
 
 
 def range_of(f: Function, number: Value, count: int, total: int) -> tuple[Value, Value]:
-    """The part number `number` of ``range(total)`` cut into so many near-equal parts."""
+    """Emit the range number `number` of ``range(total)`` in near-equal ranges."""
     if count == 1:
         return i64(0), i64(total)
     if total % count == 0:
@@ -83,7 +83,7 @@ def range_of(f: Function, number: Value, count: int, total: int) -> tuple[Value,
 
 
 def indices_of(f: Function, number: Value, *sizes: int) -> list[Value]:
-    """A number taken apart: the place in an array of these sizes. The first digit is not reduced."""
+    """Emit the indices of an element of an array; the first index is not reduced."""
     digits = []
     for axis in range(len(sizes) - 1, -1, -1):
         if prod(sizes[:axis]) == 1:
@@ -99,7 +99,7 @@ def indices_of(f: Function, number: Value, *sizes: int) -> list[Value]:
 
 
 def flat_index(f: Function, *digits: tuple[Value, int]) -> Value:
-    """The inverse of `digits_of`."""
+    """Emit the inverse of `indices_of`."""
     total, *_ = digits[0]
     for digit, size in digits[1:]:
         if size > 1:
