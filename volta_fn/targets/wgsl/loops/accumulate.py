@@ -72,7 +72,7 @@ class Accumulator(BaseAccumulator[State]):
 
     def merged(self, states: Sequence[State]) -> State:
         """Several states as one, by a tree."""
-        if len(states) > 2 and self.dtype == np.float32 and self.node.reduction.step in _EXTREMA:
+        if len(states) > 2 and self.dtype == np.float32 and not self.node.is_index and self.node.reduction.step in _EXTREMA:
             return (self._extremum([x.text for (x,) in states]),)
         return super().merged(states)
 
