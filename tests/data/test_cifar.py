@@ -1,4 +1,4 @@
-"""CIFAR-10's binary files, real and made up, whole and damaged."""
+"""CIFAR-10's binary files: real, synthetic and damaged."""
 
 from __future__ import annotations
 

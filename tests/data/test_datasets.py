@@ -1,4 +1,4 @@
-"""Datasets give the rows that they should, one at a time and by the batch, and refuse what does not fit."""
+"""Datasets return the right rows, singly and in batches, and refuse misfits."""
 
 from __future__ import annotations
 
@@ -186,18 +186,18 @@ def test_subset_checks_when_made():
 def test_concatenation_is_numpys(lengths, draw):
     ends = np.cumsum(lengths)
     values = np.arange(ends[-1], dtype=np.int64)
-    parts = [data.ArrayDataset({"v": part}) for part in np.split(values, ends[:-1])]
-    joined = data.ConcatDataset(*parts)
+    subsets = [data.ArrayDataset({"v": subset}) for subset in np.split(values, ends[:-1])]
+    joined = data.ConcatDataset(*subsets)
     assert len(joined) == len(values)
     assert [int(example["v"]) for example in joined] == values.tolist()
     rows = draw.draw(st.lists(st.integers(-len(values), len(values) - 1))) if len(values) else []
     assert_same(joined.gather(rows), {"v": values[np.array(rows, int)]})
 
 
-def test_concatenation_gathers_once_from_each_part():
-    parts = [OneByOne(list(range(5))), OneByOne(list(range(5, 8)))]
-    assert data.ConcatDataset(*parts).gather([7, 0, 6, 1]).tolist() == [7, 0, 6, 1]
-    assert [part.calls for part in parts] == [2, 2]
+def test_concatenation_gathers_once_from_each_dataset():
+    subsets = [OneByOne(list(range(5))), OneByOne(list(range(5, 8)))]
+    assert data.ConcatDataset(*subsets).gather([7, 0, 6, 1]).tolist() == [7, 0, 6, 1]
+    assert [subset.calls for subset in subsets] == [2, 2]
 
 
 def test_concatenation_of_what_is_not_alike():
@@ -213,17 +213,17 @@ def test_concatenation_of_what_is_not_alike():
 @given(st.integers(0, 50), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 2**31 - 1))
 def test_random_split_divides(total, weights, seed):
     fractions = [weight / sum(weights) for weight in weights]
-    parts = data.random_split(seed, range(total), fractions)
-    assert sorted(i for part in parts for i in part) == list(range(total))
-    for part, fraction in zip(parts, fractions, strict=True):
-        assert abs(len(part) - total * fraction) <= 1
-    again = data.random_split(vf.random.key(seed), range(total), [len(part) for part in parts])
-    assert [list(part) for part in again] == [list(part) for part in parts]
+    subsets = data.random_split(seed, range(total), fractions)
+    assert sorted(i for subset in subsets for i in subset) == list(range(total))
+    for subset, fraction in zip(subsets, fractions, strict=True):
+        assert abs(len(subset) - total * fraction) <= 1
+    again = data.random_split(vf.random.key(seed), range(total), [len(subset) for subset in subsets])
+    assert [list(subset) for subset in again] == [list(subset) for subset in subsets]
 
 
 def test_random_split_depends_on_the_key():
     assert list(data.random_split(0, range(100), [50, 50])[0]) != list(data.random_split(1, range(100), [50, 50])[0])
-    assert [len(part) for part in data.random_split(0, range(100), [0.29, 0.71])] == [29, 71]
+    assert [len(subset) for subset in data.random_split(0, range(100), [0.29, 0.71])] == [29, 71]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ CODES = {"uint8": 0x08, "int8": 0x09, "int16": 0x0B, "int32": 0x0C, "float32": 0
 
 
 def idx_bytes(values: np.ndarray) -> bytes:
-    """The array as the format's description has it."""
+    """Return the array, by the format's description."""
     header = bytes([0, 0, CODES[values.dtype.name], values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
     return header + values.astype(values.dtype.newbyteorder(">")).tobytes()
 

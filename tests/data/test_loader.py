@@ -1,4 +1,4 @@
-"""What a loader's batches hold: the right examples in the right order, on the right device, again and again the same."""
+"""The loader's batches: the right examples, order and device, reproducibly."""
 
 from __future__ import annotations
 

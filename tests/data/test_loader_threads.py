@@ -1,4 +1,4 @@
-"""A loader's threads: they work at once, only so far ahead, pass on what goes wrong, and are gone when the loop is left."""
+"""The loader's threads: prefetching, its limit, errors, and their end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def no_thread_is_left():
 
 
 class Watched:
-    """Numbers; it counts how many batches of one example were begun, and `reached(n)` waits for the nth."""
+    """Numbers that count how many batches were begun; `reached(n)` waits for the nth."""
 
     def __init__(self, count: int, fail_at: int | None = None) -> None:
         self.count, self.fail_at, self.begun = count, fail_at, 0
@@ -169,7 +169,7 @@ def test_an_exception_in_the_loop_stops_the_workers():
 
 
 def test_a_worker_may_end_the_iteration():
-    """As happens when it is the one that collects a forgotten iterator."""
+    """Close the iterator in its own thread, as the garbage collector may."""
     asked, closed = threading.Event(), threading.Event()
 
     def close() -> None:

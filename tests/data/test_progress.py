@@ -1,4 +1,4 @@
-"""Progress bars pass everything through, show how far it is, and say what is missing without Rich."""
+"""Progress bars pass items through, show progress, and need Rich."""
 
 from __future__ import annotations
 

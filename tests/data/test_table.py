@@ -1,4 +1,4 @@
-"""CSV files: columns of the right numbers, missing values as told, and errors that name line and column."""
+"""CSV files: dtypes of columns, missing values, errors with line and column."""
 
 from __future__ import annotations
 

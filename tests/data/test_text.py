@@ -1,4 +1,4 @@
-"""Characters to numbers and back, windows with their next characters, and files of text."""
+"""Characters to numbers and back, windows of text, and text files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms against NumPy, random ones against all that they might have done; pure, keyed, the same when jitted."""
+"""Transforms against NumPy; random ones are keyed, and the same when jitted."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_another_key_gives_others(transform):
     assert (np.asarray(transform(7, IMAGES)) != np.asarray(transform(8, IMAGES))).any()
 
 
-def test_flips_mirror_whole_images():
+def test_flips_mirror_images():
     x = unique_images(200, 3, 4, 5)
     found = np.asarray(data.random_horizontal_flip()(0, x))
     same, mirrored = ((found == y).all(axis=(1, 2, 3)) for y in (x, x[..., ::-1]))
@@ -122,7 +122,7 @@ def test_crops_are_windows_of_the_padded_image(padding, size):
     windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
     matches = (windows == found[:, :, None, None]).all(axis=(1, 4, 5))
     assert (matches.sum(axis=(1, 2)) == 1).all()
-    assert matches.any(axis=0).all()  # every place is taken by some image
+    assert matches.any(axis=0).all()  # some image has each position
 
 
 def test_crops_refuse():

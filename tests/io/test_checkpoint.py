@@ -1,4 +1,4 @@
-"""Checkpoints: states come back bit by bit and of their types, the newest are kept, damage is noticed."""
+"""Checkpoints: states are restored bit by bit, old ones removed, damage noticed."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def training_state() -> TrainingState:
     return TrainingState(model, norms, optim.adam(1e-2).init(model), KEY, 0)
 
 
-def test_whole_training_states_into_templates_without_numbers(checkpoints):
+def test_training_states_into_templates_without_numbers(checkpoints):
     state = training_state()
     checkpoints.save(7, state)
     restored = checkpoints.restore(vf.eval_shape(training_state))
@@ -149,7 +149,7 @@ def test_the_newest_are_kept(checkpoints):
 
 
 def test_a_step_back_in_time_is_not_removed_at_once(checkpoints):
-    """After training was taken up again from an old step, the new checkpoints have lower numbers than some that are there."""
+    """Keep the newest step's checkpoint although older ones have higher numbers."""
     for step in (10, 20, 30):
         checkpoints.save(step, {"x": step})
     checkpoints.save(11, {"x": 11})
@@ -246,7 +246,7 @@ def test_templates_that_do_not_fit(fault, checkpoints):
 
 
 def test_numbers_may_have_become_arrays(checkpoints):
-    """A step that began as Python's 0 is an array once a jitted function has returned it; the fresh template still says 0."""
+    """Restore a step that was an array when saved, though the template says 0."""
     restored = round_trip(checkpoints, {"step": vf.numpy.array(5), "rate": 0.5}, {"step": 0, "rate": vf.numpy.array(1.0)})
     assert (restored["step"].dtype.name, restored["rate"]) == ("int32", 0.5)
 
@@ -260,11 +260,11 @@ def path_of(checkpoints: io.Checkpointer) -> os.PathLike[str]:
 
 
 def test_every_damaged_byte_is_noticed(checkpoints):
-    """Any byte that is not as it was written gives an error, in a number, a name or a space."""
+    """Refuse a file with any byte changed, in a number, a name or a space."""
     path = path_of(checkpoints)
     content = path.read_bytes()
-    for place in range(len(content)):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    for position in range(len(content)):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
         with pytest.raises((CorruptFileError, CheckpointError, DTypeError)):
             checkpoints.restore(SAVED)
 

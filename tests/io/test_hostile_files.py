@@ -1,4 +1,7 @@
-"""Damaged and malicious safetensors files: a typed error each time, and never more is accepted than the reference library accepts."""
+"""Damaged and malicious safetensors files raise typed errors.
+
+Nothing is accepted that the reference library refuses.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +105,8 @@ def test_unknown_dtypes_are_refused_and_not_taken_for_others(name, tmp_path):
         io.load_safetensors(path)
 
 
-def test_what_is_allowed(tmp_path):
-    """Odd, but in order: no tensors, no padding, spaces at the end, empty tensors between others, in any sequence."""
+def test_odd_but_valid_files(tmp_path):
+    """Accept odd but valid files: no tensors, no padding, empty tensors, any order."""
     path = tmp_path / "x.safetensors"
     empty = entry(shape=[0, 5], offsets=[8, 8])
     for content in [file_of("{}", b""), file_of("{} \n\t ", b""), file_of(GOOD), file_of(header_of(e=empty, a=entry()))]:
@@ -123,7 +126,7 @@ SAMPLE = save(
 
 
 def outcome(path: object) -> dict[str, np.ndarray] | None:
-    """The arrays in a file, None if it is refused; anything but a typed error goes through."""
+    """Return the arrays in a file, or None if it is refused with a typed error."""
     try:
         return {name: np.asarray(value) for name, value in io.load_safetensors(path).items()}
     except (CorruptFileError, DTypeError) as error:
@@ -163,12 +166,12 @@ def test_every_truncation_is_refused(tmp_path):
 @given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(0, 255)), min_size=1, max_size=3))
 def test_changed_bytes(tmp_path_factory, changes):
     content = bytearray(SAMPLE)
-    for place, byte in changes:
-        content[place] = byte
+    for position, byte in changes:
+        content[position] = byte
     check(tmp_path_factory.getbasetemp() / "changed.safetensors", bytes(content))
 
 
-PIECES = [
+SNIPPETS = [
     '"',
     "{",
     "}",
@@ -193,13 +196,13 @@ PIECES = [
 
 @settings(max_examples=300)
 @given(st.data())
-def test_headers_with_pieces_exchanged(tmp_path_factory, data):
+def test_headers_with_snippets_exchanged(tmp_path_factory, data):
     length = int.from_bytes(SAMPLE[:8], "little")
     text = SAMPLE[8 : 8 + length].decode()
     for _ in range(data.draw(st.integers(1, 2))):
         start = data.draw(st.integers(0, len(text)))
         stop = min(len(text), start + data.draw(st.integers(0, 4)))
-        text = text[:start] + data.draw(st.sampled_from(PIECES)) + text[stop:]
+        text = text[:start] + data.draw(st.sampled_from(SNIPPETS)) + text[stop:]
     check(tmp_path_factory.getbasetemp() / "pieces.safetensors", file_of(text, SAMPLE[8 + length :]))
 
 

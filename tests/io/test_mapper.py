@@ -179,9 +179,9 @@ def test_mappers_are_values():
 def test_composition_is_associative(order, cut):
     rules = {"strip": M.strip_prefix("model", optional=True), "rename": M.rename_regex("enc", "e"), "exclude": M.exclude_keys("head.*")}
     chain = [rules[name] for name in order]
-    whole = io.StateDictMapper.compose(*chain)
-    parts = io.StateDictMapper.compose(*chain[:cut]) | io.StateDictMapper.compose(*chain[cut:])
-    assert whole(STATE) == parts(STATE)
+    joined = io.StateDictMapper.compose(*chain)
+    groups = io.StateDictMapper.compose(*chain[:cut]) | io.StateDictMapper.compose(*chain[cut:])
+    assert joined(STATE) == groups(STATE)
 
 
 @pytest.mark.wide

@@ -1,4 +1,4 @@
-"""A run that is killed while it saves and is resumed ends with the same bits as one that was left alone.
+"""A killed and resumed run ends with the same bits as an uninterrupted one.
 
 What else is killed and resumed, such as loaders, and runs killed between two steps are in tests/test_reproducible.py.
 """
@@ -68,7 +68,7 @@ def train(folder: Path, fatal_step: int = -1, moment: str = "never") -> int:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> dict[str, np.ndarray]:
-    """The last checkpoint of a run that nobody killed."""
+    """Return the last checkpoint of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert train(folder) == 0
     return contents(folder)

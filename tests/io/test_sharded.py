@@ -1,4 +1,4 @@
-"""Sharded checkpoints: Hugging Face's layout, and indices that lie, lead elsewhere or have lost their shards."""
+"""Sharded checkpoints: Hugging Face's layout, and wrong indices and shards."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ OUTSIDE = [
 
 @pytest.mark.wide
 @pytest.mark.parametrize("shard", OUTSIDE)
-def test_shards_in_other_places_are_refused(shard, tmp_path):
+def test_shards_in_other_folders_are_refused(shard, tmp_path):
     inner = tmp_path / "inner"
     inner.mkdir()
     io.save_safetensors(tmp_path / "secret.safetensors", {"w": np.ones(2)})
@@ -155,12 +155,12 @@ def test_absent_and_truncated_shards(folder):
 
 def test_index_and_shards_must_agree(folder):
     index = json.loads((folder / INDEX).read_text())
-    places = index["weight_map"]
-    first = places["layer.0.weight"]
-    (folder / INDEX).write_text(json.dumps({"weight_map": {**places, "more": first}}))
+    shard_of = index["weight_map"]
+    first = shard_of["layer.0.weight"]
+    (folder / INDEX).write_text(json.dumps({"weight_map": {**shard_of, "more": first}}))
     with pytest.raises(CorruptFileError, match=r"\['more'\].*are not"):
         io.load_safetensors(folder)
-    del places["layer.0.weight"]
-    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+    del shard_of["layer.0.weight"]
+    (folder / INDEX).write_text(json.dumps({"weight_map": shard_of}))
     with pytest.raises(CorruptFileError, match=r"\['layer.0.weight'\].*does not know"):
         io.load_safetensors(folder)

@@ -1,4 +1,4 @@
-"""State dicts: names, loading by name and by position, the report of what does not fit."""
+"""State dicts: names, loading by name and by position, the report."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_templates_need_no_numbers():
         io.load_state_dict(shapes, {"weight": linear.weight}, strict=False)
 
 
-def test_the_report_is_whole():
+def test_the_report_is_complete():
     state = io.state_dict(model())
     del state["encoder.weight"], state["layers.1.weight"]
     state |= {"extra": np.ones(1), "encoder.bias": np.ones(5, np.float32), "layers.0.bias": np.ones(4, np.int32)}
@@ -155,7 +155,7 @@ def autoencoder(**names: str) -> nn.Sequential:
 
 
 def test_numbers_stand_for_the_names_of_a_sequential():
-    """The activation between the layers has no parameters, but counts."""
+    """Count the activation between the layers, though it has no parameters."""
     numbered = {name: value + 1 for name, value in io.state_dict(autoencoder()).items()}
     assert list(numbered) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     named = io.load_state_dict(autoencoder(named="yes"), numbered)
@@ -170,8 +170,8 @@ def test_names_go_before_positions():
     template = {"a": np.float32([0]), "0": np.float32([0])}  # "a" comes second in order, "0" is its sibling's name
     with pytest.raises(StateDictError, match=r"1 missing:\n  a"):
         io.load_state_dict(template, {"0": np.float32([1])})
-    parts = io.state_dict(autoencoder())
-    both = {name.replace("0.", "encoder."): value for name, value in parts.items()}
+    groups = io.state_dict(autoencoder())
+    both = {name.replace("0.", "encoder."): value for name, value in groups.items()}
     mixed = io.load_state_dict(autoencoder(named="yes"), both)
     np.testing.assert_array_equal(mixed.decoder.bias, autoencoder()[2].bias)
 

@@ -1,4 +1,4 @@
-"""Safetensors files: every dtype and shape comes back, the library's files are read and ours by the library, arrays view the file."""
+"""Safetensors files: exchanged with the library, for every dtype and shape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOAT8 = [dtype for dtype in STORABLE if dtype.name.startswith("float8")]
 
 
 def bits_of(shape: tuple[int, ...], dtype: np.dtype, seed: int = 0) -> np.ndarray:
-    """An array of random bits, so of NaNs, infinities and negative zeros, too."""
+    """Return an array of random bits: NaNs, infinities and negative zeros, too."""
     rng = np.random.default_rng(seed)
     if dtype == np.bool_:
         return np.asarray(rng.random(shape) < 0.5)
@@ -114,7 +114,7 @@ def test_viewing_arrays_survive_donation_and_a_new_file_of_that_name(tmp_path):
 
 
 def test_only_asked_for_tensors_are_touched(tmp_path):
-    """A tensor of truth values is checked when it is made, so one that is wrong does no harm to the others."""
+    """Check a bool tensor on access, so that an invalid one does not affect others."""
     path = tmp_path / "x.safetensors"
     save_file({"flags": np.ones(8, bool), "a": np.ones(2, np.float32)}, path)
     raw = bytearray(path.read_bytes())
@@ -129,7 +129,7 @@ def test_only_asked_for_tensors_are_touched(tmp_path):
     assert "absent" not in file and file.info("a").shape == (2,)
 
 
-def test_tensors_at_odd_places_are_aligned(tmp_path):
+def test_tensors_at_odd_offsets_are_aligned(tmp_path):
     path = tmp_path / "x.safetensors"
     header = b'{"flag":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\7" + np.float32([1, 2]).tobytes())
@@ -177,7 +177,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.wide
-def test_places_that_do_not_exist(tmp_path):
+def test_folders_that_do_not_exist(tmp_path):
     with pytest.raises(SerializationError, match="cannot be written"):
         io.save_safetensors(tmp_path / "none" / "x.safetensors", {"a": np.ones(2)})
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Models of PyTorch, saved and loaded here by `from_torch` alone, compute what they computed there."""
+"""Models from PyTorch, loaded by `from_torch` alone, compute the same here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = vf.random.key(0)
 
 
 def moved(module: Any, template: Any, folder: Path) -> Any:
-    """The template with the parameters of PyTorch's module, by way of a file."""
+    """Return the template with the parameters of PyTorch's module, through a file."""
     from safetensors.torch import save_file
 
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_bilinear(tmp_path):
 
 @pytest.mark.wide
 def test_embeddings_are_not_transposed(tmp_path):
-    """Not even square ones, nor those beside linear layers whose weights have the same shape."""
+    """Keep embeddings, even square ones next to linear layers of the same shape."""
     module = torch.nn.Sequential(torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4))
     model = moved(module, nn.Sequential(nn.Embedding.init(KEY, 4, 4), nn.Linear.init(KEY, 4, 4)), tmp_path)
     assert_agrees(module, model, np.array([[0, 3], [1, 2]]))
@@ -242,8 +242,8 @@ def test_what_does_not_belong_is_reported_and_not_lost():
     assert io.diff_state_dict(model, io.from_torch(model)({})).missing == ("0.weight", "0.bias")
 
 
-def test_parts_of_checkpoints():
-    """A prefix, as Hugging Face's models have it, is taken off first."""
+def test_prefixes_of_checkpoints():
+    """Remove a prefix first, as Hugging Face's models have it."""
     linear = nn.Linear.init(KEY, 3, 4)
     mapper = io.StateDictMapper().select_prefix("base.fc") | io.from_torch(linear)
     loaded = io.load_state_dict(linear, mapper({"base.fc.weight": random(4, 3), "base.fc.bias": random(4), "head.weight": random(2)}))
