@@ -1,7 +1,7 @@
-"""Index arithmetic with constant folding, written once: what shapes decide costs nothing when the generated code runs.
+"""Index arithmetic with constant folding, written once for all targets.
 
-`IndexArithmetic` is the printer that code shared by targets emits indices with. A target says how it prints a constant and an operation of
-two indices; what folds to a constant or to an operand is decided here.
+What shapes decide costs nothing when the generated code runs. `IndexArithmetic` is the printer with which shared code emits indices: a
+target says how it prints a constant and an operation on two indices; what folds to a constant or to an operand is decided here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class IndexArithmetic(ABC, Generic[V]):
-    """Emits arithmetic of integers that are not negative: values `V` of a target with Python integers."""
+    """Arithmetic of non-negative integers: a target's values `V` with Python integers."""
 
     @abstractmethod
     def index(self, number: int) -> V:

@@ -1,3 +1,3 @@
-"""Where elements are: what the lanes' libraries know of `strides`, of windows at index vectors (`window_offsets`), of sliding `windows`,
-and of lines that are accumulated along (`cumulative`).
-"""
+"""Say where elements are, for all code generators.
+
+It has `strides`, windows at index vectors (`window_offsets`), sliding `windows`, and rows of `cumulative` operations."""

@@ -1,4 +1,4 @@
-"""Cumulative operations: what is accumulated along which lines."""
+"""Cumulative operations: how elements are combined, and along which axis."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from volta_fn.core.primitive import Reduction, reduction_of
 
 
 class CumulativeOp(NamedTuple):
-    """What is accumulated.
+    """A cumulative operation on an array.
 
     Attributes:
-        name: the primitive's.
+        name: the name of the primitive.
         reduction: how it combines elements.
         stored: the dtype in memory.
         dtype: the dtype that is accumulated in.
-        rows, size, columns: the axes before, of, and behind the accumulation.
-        reverse: whether it goes from the end.
+        rows, size, columns: the sizes of the axes before, of, and after the accumulation.
+        reverse: whether it begins at the end.
     """
 
     name: str
@@ -34,6 +34,6 @@ class CumulativeOp(NamedTuple):
 
 
 def cumulative_op(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> CumulativeOp:
-    """That of a primitive along an axis, in a dtype."""
+    """Return the operation of a primitive along an axis, accumulated in a dtype."""
     before, after = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
     return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, before, operand.shape[axis], after, reverse)

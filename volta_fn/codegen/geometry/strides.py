@@ -11,12 +11,12 @@ Dims = tuple[int, ...]
 
 
 def row_major(shape: Sequence[int]) -> Dims:
-    """The strides, in elements, of a contiguous array."""
+    """Return the strides, in elements, of a contiguous array."""
     return tuple([math.prod(shape[d + 1 :]) for d in range(len(shape))])
 
 
 def merged(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Dims, ...]:
-    """The same loops as few: without those of one turn, and with those made one that go on where the next inner one ends."""
+    """Return the same loops without size 1, with contiguous neighbours merged."""
     kept: list[tuple[int, ...]] = []
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:
@@ -30,7 +30,10 @@ def merged(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Dims, ...]:
 
 
 def row_offset(f: IndexArithmetic[V], row: V, i: V, size: int, columns: int) -> V:
-    """Emit the offset of element `i` of a row along an axis of so many elements, after which the axes have so many `columns`."""
+    """Emit the offset of element `i` of a row along an axis.
+
+    The axis has `size` elements; the axes after it have `columns` together.
+    """
 
     def terms() -> Iterator[V]:
         yield f.times(f.quotient(row, columns), size * columns)

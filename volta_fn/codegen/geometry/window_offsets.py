@@ -1,4 +1,4 @@
-"""The windows of a gather or scatter: how index vectors tell where in the operand each begins, and where their elements lie."""
+"""The windows of a gather or scatter: starts and memory layout."""
 
 from __future__ import annotations
 
@@ -42,17 +42,19 @@ class Starts(NamedTuple):
 
     @property
     def dimensions(self) -> Dims:
-        """The operand's dimensions along which windows have places of their own."""
+        """The operand's dimensions along which windows begin at positions of their own."""
         return tuple([entry[0] for entry in self.addressed + self.batching])
 
 
 class Layout(NamedTuple):
-    """Where windows lie in an array that holds them one per batch coordinate (a gather's result, a scatter's updates).
+    """The memory layout of an array with one window per batch coordinate.
+
+    It is a gather's result or a scatter's updates.
 
     Attributes:
         batch: sizes and strides of the batch, `merged`.
         lead: sizes, strides here and strides in the operand of the window's dimensions before the batch, `merged`.
-        rest: the same of the others.
+        rest: the same of the other dimensions.
     """
 
     batch: tuple[Dims, ...]
@@ -61,7 +63,7 @@ class Layout(NamedTuple):
 
 
 class IndexedWindows(NamedTuple):
-    """The windows of a gather or scatter, their sizes, and where they lie in its result or updates."""
+    """The windows of a gather or scatter: starts, sizes, and memory layout."""
 
     starts: Starts
     sizes: Dims
@@ -69,7 +71,7 @@ class IndexedWindows(NamedTuple):
 
 
 def gather_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> IndexedWindows:
-    """The windows of a gather."""
+    """Return the windows of a gather."""
     operand, indices = avals
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     batching = list(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
@@ -81,7 +83,7 @@ def gather_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Indexed
 
 
 def scatter_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> IndexedWindows:
-    """The windows of a scatter."""
+    """Return the windows of a scatter."""
     operand, indices, updates = avals
     numbers = params["dimension_numbers"]
     absent = numbers.operand_batching_dims + numbers.inserted_window_dims
@@ -137,13 +139,16 @@ def window_start(
 
 
 def window_offset(f: IndexArithmetic[V], layout: Layout, number: V) -> V:
-    """Emit the offset at which the window of a number begins in the result or the updates."""
+    """Emit the offset of the window of a number in the result or the updates."""
     sizes, strides = layout.batch
     return f.dotted(f.coordinates(number, sizes), strides)
 
 
 def default_fill(dtype: np.dtype) -> Any:
-    """What a gather fills invalid windows with unless it is told: the least signed integer, the greatest unsigned one, True, or NaN."""
+    """Return the default fill value of a gather's invalid windows.
+
+    It is the least signed integer, the greatest unsigned one, True, or NaN.
+    """
     if dtype.kind in "iu":
         return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
     return True if dtype.kind == "b" else np.nan

@@ -1,7 +1,7 @@
-"""Sliding windows over rows of contiguous elements: how the windows of a primitive lie on its operand.
+"""Sliding windows over rows of contiguous elements.
 
-The axes of an operand are put together into an *outer* one that no window slides over, *vertical* ones, and the one *across*, which is
-contiguous: the last one, or all those behind the last that windows slide over.
+The axes of an operand are merged into an *outer* one that no window slides over, *vertical* ones, and the one *across*, which is
+contiguous: the last one, or all those after the last that windows slide over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from volta_fn.primitives.geometry import counts_of_windows
 
 
 class Axis(NamedTuple):
-    """An axis: at position p, tap k meets the element (p * stride + k * dilation - low) / base, if there is one."""
+    """An axis on which windows slide.
+
+    At position p, tap k meets the element (p * stride + k * dilation - low) / base, if there is one.
+    """
 
     size: int
     taps: int
@@ -26,18 +29,18 @@ class Axis(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether every element is a window of its own."""
+        """True if every element is a window of its own."""
         return self.taps == self.stride == self.base == 1 and self.low == 0 and self.positions == self.size
 
     @property
     def inside(self) -> bool:
-        """Whether every tap of every window meets an element."""
+        """True if every tap of every window meets an element."""
         reach = (self.positions - 1) * self.stride + (self.taps - 1) * self.dilation - self.low
         return self.low <= 0 and self.base == 1 and reach < self.size
 
 
 class Windows(NamedTuple):
-    """How windows lie on an operand."""
+    """The windows on an operand."""
 
     outer: int
     vertical: tuple[Axis, ...]
@@ -45,26 +48,26 @@ class Windows(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of the operand for each place of the outer axis."""
+        """Rows of the operand for each index of the outer axis."""
         return math.prod(axis.size for axis in self.vertical)
 
     @property
     def results(self) -> int:
-        """Rows of windows for each place of the outer axis."""
+        """Rows of windows for each index of the outer axis."""
         return math.prod(axis.positions for axis in self.vertical)
 
     @property
     def taps(self) -> int:
-        """How many taps a window has."""
+        """The number of taps of a window."""
         return self.across.taps * math.prod(axis.taps for axis in self.vertical)
 
     def upright(self) -> Windows:
-        """The same windows, with all axes that they slide over vertical, and rows of one element."""
+        """Return the same windows with all their axes vertical, and rows of one element."""
         return self if self.across.plain else Windows(self.outer, (*self.vertical, self.across), Axis(1, 1, 1, 0, 1, 1, 1))
 
 
 def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
-    """The windows of a window primitive's parameters."""
+    """Return the windows of a window primitive's parameters."""
     names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
     taps, strides, padding, bases, dilations = (params[name] for name in names)
     counts = counts_of_windows(tuple(shape), params)

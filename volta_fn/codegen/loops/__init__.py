@@ -1,3 +1,5 @@
-"""What loops over kernels share on all targets: `passes` over a row, `scope` (values emitted once, as far out as they can be),
-`accumulate` (reductions under way), `transpose` (loads that cross the stores), `subkernels` (kernels built from nodes of others).
+"""Emit loops over kernels: what all targets share.
+
+In the order in which to read: `passes` over a row, `scope` (values emitted once, as far out as they can be), `accumulate` (reductions under
+way), `transpose` (loads that cross the stores), `subkernels` (kernels built from nodes of others).
 """

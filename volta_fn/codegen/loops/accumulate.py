@@ -1,6 +1,6 @@
-"""Reductions under way: what is carried from iteration to iteration, and how two such states become one.
+"""Reductions under way: what loops carry, and how two states become one.
 
-What is carried for ``argmax`` and ``argmin`` is the best value so far and its index in the row.
+The state of ``argmax`` and ``argmin`` is the best value so far and its index in the row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The passes over a row: what each has to reduce and to store, and what it keeps for later ones."""
+"""The passes over a row: what each reduces, stores, and keeps for later passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from volta_fn.compiler.ir.analysis import KernelAnalysis
 
 @dataclass
 class Pass:
-    """One pass over a row: the stores per row before it, then what it reduces, stores and keeps per element (all by number)."""
+    """One pass over a row, by numbers of nodes and stores.
+
+    First it does its stores per row; then, per element, it reduces, stores and keeps.
+    """
 
     row_stores: list[int]
     reduces: list[int]

@@ -39,7 +39,7 @@ class Scope(ABC, Generic[I, N]):
 
     @abstractmethod
     def prepare_operands(self, number: int) -> None:
-        """Emit those operands of a node's value that do not depend on inner loops, although the value does."""
+        """Emit operands of a node that are known here, although its value is not."""
 
     def inherited(self, table: str, key: Any) -> Any:
         """Return an entry of one of the tables here or of a parent; None if there is none."""
@@ -55,7 +55,7 @@ class Scope(ABC, Generic[I, N]):
         return self.inherited("numbers", number)
 
     def needed(self, targets: Iterable[int]) -> list[int]:
-        """Return the nodes, in their order, that are still to be emitted for the sake of some nodes."""
+        """Return the nodes, in order, that are to be emitted for some nodes."""
         nodes, found = self.facts.kernel.nodes, set[int]()
         waiting = list(targets)
         while waiting:
@@ -68,7 +68,7 @@ class Scope(ABC, Generic[I, N]):
         return sorted(found)
 
     def hoist(self, targets: Iterable[int]) -> None:
-        """Emit what inner loops need for some nodes, as far as it does not depend on these loops."""
+        """Emit what inner loops need for some nodes, if it is known here."""
         bound = self.axes.keys()
         for number in self.needed(targets):
             if isinstance(self.facts.kernel.nodes[number], Constant | Reduce):

@@ -1,4 +1,4 @@
-"""Kernels made of parts of kernels."""
+"""Kernels made of nodes of other kernels."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Node, Reduce, o
 
 
 class Nodes:
-    """The nodes of a kernel in the making, most of them those of another kernel."""
+    """The nodes of a kernel under construction, mostly another kernel's."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.nodes: list[Node] = []
-        #: What nodes of the other kernel are here.
+        #: The numbers here of nodes of the other kernel.
         self.new: dict[int, int] = {}
 
     def add(self, node: Node) -> int:
-        """A node more. Returns its number."""
+        """Add a node, and return its number."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
     def copy(self, targets: Iterable[int]) -> None:
-        """Copy nodes, and what they read, unless that is here already, as itself or as something else."""
+        """Copy nodes and their operands, except those that have a counterpart here."""
         for n in closure(self.kernel, targets, self.new):
             node = self.kernel.nodes[n]
             if isinstance(node, Apply):
@@ -34,7 +34,7 @@ class Nodes:
 
 
 def closure(kernel: Kernel, targets: Iterable[int], known: Iterable[int] = ()) -> list[int]:
-    """The nodes that are read on the way to some nodes, in order, down to what is known."""
+    """Return the nodes that some nodes depend on, in order, without the known ones."""
     known = set(known)
     needed = set(targets) - known
     for n in range(len(kernel.nodes) - 1, -1, -1):
@@ -44,7 +44,7 @@ def closure(kernel: Kernel, targets: Iterable[int], known: Iterable[int] = ()) -
 
 
 def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
-    """The kernel with some of its stores, and the nodes that they need. The inputs are the same."""
+    """Return the kernel with some stores and what they need; inputs stay."""
     kept = [kernel.stores[s] for s in stores]
     if [*stores] == [*range(len(kernel.stores))] and len(closure(kernel, [store.value for store in kept])) == len(kernel.nodes):
         return kernel
@@ -54,7 +54,7 @@ def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
 
 
 def of_nothing(kernel: Kernel) -> Kernel:
-    """A kernel with axes without turns as one without them: what is reduced over no elements is what changes nothing."""
+    """Return a kernel without axes of size 0; reductions over them are identities."""
     empty = 0 in kernel.sizes[kernel.parallel :]
 
     def known(node: Node) -> Node:

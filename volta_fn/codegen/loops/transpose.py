@@ -1,4 +1,4 @@
-"""Transposes: kernels some of whose loads are contiguous along another axis than their stores."""
+"""Transposes: kernels whose loads and stores are contiguous along different axes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 
 
 def crossing_loads(facts: KernelAnalysis, axis: int, least: int, *, backward: bool) -> tuple[int, list[int]] | None:
-    """Return the axis along which loads that cross `axis` are contiguous (or, `backward`, reversed), and those loads.
+    """Return the crossing loads, and the axis along which they are contiguous.
 
-    That axis has at least `least` iterations; None if there is no such axis.
+    That axis has at least `least` iterations; if `backward`, reversed loads count, too. None if there is no such axis.
     """
     sizes, steps = facts.kernel.sizes, (1, -1) if backward else (1,)
     across = {n: p for n, p in facts.load_offsets.items() if coefficient(p, axis) not in (0, 1, -1)}

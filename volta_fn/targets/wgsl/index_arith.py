@@ -1,4 +1,7 @@
-"""Index arithmetic in shaders: texts of type u32. It needs no function, so that it can be written wherever texts are."""
+"""Index arithmetic in shaders, as texts of type u32.
+
+It needs no function, so that it can be written wherever texts are.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class IndexText(IndexArithmetic[str]):
         return f"{number}u"
 
     def known(self, x: str) -> int | None:
-        """Return 0 for its literal; all other literals are left to the compilers of shaders."""
+        """Return 0 for its literal; all others are left to the compilers of shaders."""
         return 0 if x == "0u" else None
 
     def print_index(self, operator: str, x: str, y: str) -> str:

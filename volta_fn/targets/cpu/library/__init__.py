@@ -1,7 +1,7 @@
-"""Routines of equations that are no loops over elements: gathers, scatters, scans, sorts, windows.
+"""Routines of equations that loops over kernels cannot express.
 
-They share `entry_points` (a routine's launches), `copy_ops` and `strided` (elements in memory) and `numbers`. In the order in which to
-read:
+These are gathers, scatters, scans, sorts and windows. They share `entry_points` (a routine's launches), `copy_ops` and `strided`
+(elements in memory) and `numbers`. In the order in which to read:
 
 - `gather`, `scatter` and `dynamic_slices`;
 - `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `sort`, `top_k`;

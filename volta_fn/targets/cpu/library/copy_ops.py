@@ -12,12 +12,12 @@ from volta_fn.runtime.llvm.text import Function, Value, i64
 
 
 def unit(itemsize: int) -> str:
-    """The type that moves elements of so many bytes."""
+    """Return the type that moves elements of so many bytes."""
     return f"i{8 * itemsize}" if itemsize <= 8 else "<2 x i64>"
 
 
 def bits(value: object, dtype: np.dtype) -> Value:
-    """A number of a dtype as a constant of its `unit`."""
+    """Return a number of a dtype as a constant of its `unit`."""
     data = np.asarray(value).astype(dtype).tobytes()
     if dtype.itemsize <= 8:
         return Value(unit(dtype.itemsize), str(int.from_bytes(data, "little")))
@@ -26,12 +26,12 @@ def bits(value: object, dtype: np.dtype) -> Value:
 
 
 def size_of(type_: str) -> int:
-    """The bytes of a `unit`."""
+    """Return the bytes of a `unit`."""
     return 16 if type_.startswith("<") else int(type_[1:]) // 8
 
 
 def alignment(type_: str) -> int:
-    """How elements of a `unit` are aligned at least."""
+    """Return the least alignment of elements of a `unit`."""
     return min(8, size_of(type_))
 
 
@@ -49,7 +49,10 @@ def copy_block(
     loops: Sequence[Dims],
     first: tuple[Value, Value] | None = None,
 ) -> None:
-    """Copy a block, of `merged` loops: sizes, strides of the target and of the source. `first` is what to copy of the outermost loop."""
+    """Copy a block of `merged` loops: sizes, strides of the target and of the source.
+
+    `first` is the range of the outermost loop to copy.
+    """
     sizes, target_strides, source_strides = loops
     runs = bool(sizes) and target_strides[-1] == source_strides[-1] == 1
     depth = len(sizes) - runs

@@ -1,8 +1,8 @@
-"""Cumulative sums, products, extremes and log-sum-exps.
+"""Cumulative sums, products, extrema and log-sum-exps.
 
 Along the last axis a vector's lanes are combined with those before them in a few steps, each reaching twice as far, and then with all that
-came before the vector; long rows are cut into parts, whose totals a first phase finds. Along other axes vectors run across the columns.
-Products of floats are taken one by one, as their parts might overflow where the whole does not.
+came before the vector; long rows are split into chunks, whose totals a first launch finds. Along other axes vectors run across the columns.
+Products of floats are computed one by one, since products of chunks might overflow where the result does not.
 
 float16 and bfloat16 accumulate in float32.
 """
@@ -25,7 +25,7 @@ from volta_fn.targets.cpu.library.scanning import Scan, scanned, taken
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, load, splat, store, supports
 
-#: Elements of a part of a row that is cut, and how many elements a task has at least.
+#: Elements of a chunk of a long row, and the fewest elements of a task.
 _CHUNK = 1 << 16
 _TASK = 1 << 14
 
@@ -35,7 +35,7 @@ _CHAINS = 4
 
 
 def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -> Routine | None:
-    """The routine of the primitive of that name."""
+    """Return the routine of the primitive of that name."""
     (operand,) = avals
     if not operand.size:
         return nothing()
@@ -55,7 +55,7 @@ def _cost(scan: Scan) -> float:
 
 
 def _turned(f: Function, scan: Scan, i: Value, width: int = 1) -> Value:
-    """The place of a row's element (or of `width` of them) that comes as number `i`."""
+    """Emit the position of element number `i` (or of `width` of them) in scan order."""
     return f.minus(i64(scan.size - width), i) if scan.reverse else i
 
 
@@ -79,7 +79,7 @@ def _across(scan: Scan) -> Routine:
 
 
 def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Value, vectors: int, lanes: int) -> None:
-    """Some vectors of neighbouring columns; there may be fewer columns."""
+    """Emit the scans of vectors of neighbouring columns, of which some may not exist."""
     base = f.plus(f.times(row, scan.size * scan.columns), first)
 
     def run(counts: list[Value | None]) -> list[Value]:
@@ -143,7 +143,7 @@ def _along(scan: Scan) -> Routine:
 
 
 def _earlier(f: Function, scan: Scan, totals: Value, first: Value, position: Value) -> Number:
-    """The totals of all parts of a row before one of them."""
+    """Emit the combined totals of the chunks of a row before one of them."""
 
     def add(k: Value, carried: list[Value]) -> list[Value]:
         at = f.at(totals, f"[{scan.dtype.itemsize} x i8]", f.plus(first, k))
@@ -153,7 +153,10 @@ def _earlier(f: Function, scan: Scan, totals: Value, first: Value, position: Val
 
 
 def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes: int, count: Value | None) -> tuple[Value, Number]:
-    """A row's elements from number `i` on, and their place; where there are fewer than `lanes`, neutral ones come after them."""
+    """Emit a row's elements from number `i` on, and their position.
+
+    Lanes beyond `count` hold the identity.
+    """
     if count is None:
         position = f.plus(row, _turned(f, scan, i, lanes))
         return position, scan.read(f, source, position, lanes)
@@ -166,7 +169,7 @@ def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes:
 def _fold(
     f: Function, scan: Scan, bounds: tuple[Value, Value], lanes: int, first: Number, step: Callable[[Value, Value | None, Number], Number]
 ) -> Number:
-    """``carried = step(i, count, carried)`` for every vector of a part of a row."""
+    """Emit ``carried = step(i, count, carried)`` for every vector of a chunk of a row."""
     begin, end = bounds
     rest = f.remainder(f.minus(end, begin), lanes)
     last = f.minus(end, rest)
@@ -178,7 +181,7 @@ def _fold(
 
 
 def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Value, Value], lanes: int) -> Number:
-    """A part of a row combined: lane by lane, and then the lanes in their order."""
+    """Emit a chunk of a row combined: lane by lane, and then the lanes in their order."""
 
     def step(i: Value, count: Value | None, carried: Number) -> Number:
         return scan.combine(f, carried, _vector(f, scan, source, row, i, lanes, count)[1])
@@ -191,7 +194,7 @@ def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Val
 
 
 def _run(f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tuple[Value, Value], before: Number, lanes: int) -> None:
-    """Accumulate a part of a row, given what came before it."""
+    """Emit the accumulation of a chunk of a row, given what came before it."""
 
     def step(i: Value, count: Value | None, carried: Number) -> Number:
         position, x = _vector(f, scan, pointers[0], row, i, lanes, count)

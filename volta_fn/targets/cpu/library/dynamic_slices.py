@@ -1,4 +1,4 @@
-"""Blocks read or replaced at a place that the program finds out."""
+"""Blocks read or replaced at positions that are known when the program runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from volta_fn.targets.cpu.library.copy_ops import copy_block, copy_bytes, unit
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.routine import Routine
 
-#: How the symbol ends of a phase that copies an operand, and does nothing where that is the result.
+#: The end of the symbol of a launch that copies an operand, and does nothing where that is the result.
 COPY = "_copy"
 
 
 def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     operand, *starts = avals
     sizes: tuple[int, ...] = params["slice_sizes"]
     if not math.prod(sizes):
@@ -38,7 +38,10 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
 
 
 def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of the primitive. Its first phase copies the operand, unless that is the result."""
+    """Return the routine of the primitive.
+
+    Its first launch copies the operand, unless that is the result.
+    """
     operand, update, *starts = avals
     if not operand.size:
         return nothing()
@@ -58,7 +61,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any])
 
 
 def copy_operand(writer: RoutineWriter, operand: ShapedArray, result: int = -1) -> None:
-    """Add a phase that copies the first operand to a buffer, unless it is that buffer."""
+    """Add a launch that copies the first operand to a buffer, if that is another."""
     size = operand.size * operand.dtype.itemsize
     tasks = chunk_count(size, TASK_BYTES)
 
@@ -78,7 +81,7 @@ def copy_operand(writer: RoutineWriter, operand: ShapedArray, result: int = -1) 
 
 
 def _tasks(sizes: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """The number of tasks, and the size of the outermost loop, which they share."""
+    """Return the number of tasks, and the size of the outermost loop that they divide."""
     outermost = sizes[0] if sizes else 1
     return min(outermost, chunk_count(math.prod(sizes) * itemsize, TASK_BYTES)), outermost
 
@@ -86,7 +89,7 @@ def _tasks(sizes: Sequence[int], itemsize: int) -> tuple[int, int]:
 def _corner(
     f: Function, base: Value, starts: Sequence[Value], operand: ShapedArray, avals: Sequence[ShapedArray], sizes: Sequence[int]
 ) -> Value:
-    """The address of a block's first element."""
+    """Emit the address of a block's first element."""
     positions = []
     for pointer, aval, full, size in zip(starts, avals, operand.shape, sizes, strict=True):
         index = f.load(f"i{8 * aval.dtype.itemsize}", pointer, aval.dtype.itemsize)

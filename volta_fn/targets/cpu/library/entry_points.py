@@ -1,4 +1,4 @@
-"""Writing a routine: entry points whose bodies do one task."""
+"""Routines under construction: entry points whose bodies do one task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Body = Callable[[Function, list[Value], Value], None]
 
 
 class RoutineWriter:
-    """A routine in the making: phases are added in the order in which they run."""
+    """A routine under construction; launches are added in the order in which they run."""
 
     def __init__(self, name: str, buffers: int) -> None:
         self.module = Module()
@@ -41,22 +41,25 @@ class RoutineWriter:
         self._phases.append(Launch(symbol, tasks, cost))
 
     def routine(self, workspace: int = 0) -> Routine:
-        """The routine. `buffers` includes the workspace, if it has some."""
+        """Return the routine. `buffers` includes the workspace, if there is one."""
         return Routine(str(self.module), tuple(self._phases), workspace)
 
 
 def nothing() -> Routine:
-    """The routine of results without elements."""
+    """Return the routine of results without elements."""
     return Routine("", ())
 
 
 def chunk_count(size: int, smallest: int, most: int = 64) -> int:
-    """Into how many pieces to cut `size` things, for pieces of at least so many."""
+    """Return the number of chunks of at least `smallest` elements, and at most `most`."""
     return max(1, min(most, size // max(1, smallest)))
 
 
 def task_range(f: Function, task: Value, size: int, count: int, grain: int = 1) -> tuple[Value, Value]:
-    """Which of `size` things are those of a task, of `count`; but for the last they are a multiple of `grain`."""
+    """Emit the range, out of `size` elements, of one of `count` tasks.
+
+    All ranges but the last are multiples of `grain`.
+    """
     step = -(-size // (count * grain)) * grain
     begin = least(f, f.times(task, step), i64(size))
     return begin, least(f, f.plus(begin, i64(step)), i64(size))

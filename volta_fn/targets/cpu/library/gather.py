@@ -1,6 +1,6 @@
-"""Gather: windows of the operand, one after another into the result.
+"""Gather: windows of the operand copied into the result.
 
-A task finds the places of a block of windows and then copies them. Dimensions of the windows that stand before the batch in the result
+A task finds the offsets of a block of windows and then copies them. Dimensions of the windows that come before the batch in the result
 are loops around that copying, so that the result is written in order.
 """
 
@@ -18,12 +18,12 @@ from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_block, f
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.routine import Routine
 
-#: Windows whose places are found at once, at most.
+#: The most windows whose offsets are found at once.
 _BLOCK = 1024
 
 
 def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     operand = avals[0]
     result = gather_p.result_avals(avals, params)
     if not result.size:
@@ -53,7 +53,7 @@ def _write(gathering: _Gather, size: int) -> Routine:
 
 
 class _Gather:
-    """What is to be gathered, in units."""
+    """A gather, in units."""
 
     def __init__(self, starts: Starts, layout: Layout, type_: str, fill: Value) -> None:
         self.starts, self.layout, self.type, self.fill = starts, layout, type_, fill
@@ -65,7 +65,10 @@ class _Gather:
         return sizes[0] if sizes else 1
 
     def block(self, f: Function, pointers: list[Value], begin: Value, end: Value, most: int, first: tuple[Value, Value] | None) -> None:
-        """Read the windows from `begin` up to `end`; of each the part `first` along its outermost dimension."""
+        """Emit the copies of the windows from `begin` up to `end`.
+
+        `first` is the range of a window's outermost dimension.
+        """
         operand, indices, result = pointers
         offsets = f.alloca("i64", most)
 

@@ -1,8 +1,8 @@
-"""Keys: unsigned integers that order as numbers do, so that sorting knows nothing of dtypes.
+"""Sort keys: unsigned integers in the order of numbers of any dtype.
 
-Negative floats have all bits turned around, the others their sign; every NaN is the greatest key. Zeros of either sign are equals, but a
-key that is to be turned back into its number must tell them apart: such *faithful* keys of -0.0 and 0.0 are neighbours, and `level` makes
-one of them the other.
+Negative floats have all bits flipped, the others their sign; every NaN is the greatest key. Zeros of either sign are equal, but a key that
+is to be turned back into its number must distinguish them: such *faithful* keys of -0.0 and 0.0 are neighbours, and `level` maps one to
+the other.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "floa
 
 
 def key_bits(dtype: np.dtype) -> int:
-    """How many bits of its key tell numbers of a dtype apart."""
+    """Return how many bits of the key distinguish numbers of a dtype."""
     return 8 * dtype.itemsize
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether numbers of the dtype have signed zeros and NaN."""
+    """Return True if numbers of the dtype have signed zeros and NaN."""
     return dtype.name in _INFINITY
 
 
@@ -37,7 +37,7 @@ def _width(x: Value) -> int:
 
 
 def key(f: Function, dtype: np.dtype, x: Value, faithful: bool = False) -> Value:
-    """The key of the bits of a number (or of a vector of them), in as many bits."""
+    """Emit the key of the bits of a number (or of a vector of them), in as many bits."""
     bits = _width(x)
     sign = 1 << (bits - 1)
     if dtype.name not in _INFINITY:
@@ -51,7 +51,7 @@ def key(f: Function, dtype: np.dtype, x: Value, faithful: bool = False) -> Value
 
 
 def number_of(f: Function, dtype: np.dtype, faithful: Value) -> Value:
-    """The bits of the number of a faithful key (of a NaN, of some NaN)."""
+    """Emit the bits of the number of a faithful key (of a NaN, of some NaN)."""
     bits = _width(faithful)
     sign = 1 << (bits - 1)
     if dtype.name not in _INFINITY:
@@ -62,7 +62,7 @@ def number_of(f: Function, dtype: np.dtype, faithful: Value) -> Value:
 
 
 def level(f: Function, dtype: np.dtype, faithful: Value) -> Value:
-    """The key, from a faithful one."""
+    """Emit the key, from a faithful one."""
     if not is_float(dtype):
         return faithful
     below = _number(f, faithful, (1 << (_width(faithful) - 1)) - 1)
@@ -71,5 +71,5 @@ def level(f: Function, dtype: np.dtype, faithful: Value) -> Value:
 
 
 def widen(f: Function, x: Value, bits: int) -> Value:
-    """A key in more bits."""
+    """Emit a key in more bits."""
     return f.cast("zext", x, vector_of(f"i{bits}", lanes_of(x.type)))

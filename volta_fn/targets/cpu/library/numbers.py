@@ -1,4 +1,4 @@
-"""Numbers in routines: how many a register holds, in what they are computed, and loops over runs of them."""
+"""Numbers in routines: lanes, conversions, and loops over runs of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _HALF = (np.dtype(np.float16), np.dtype(dtypes.bfloat16))
 
 
 def lanes_for(dtype: np.dtype) -> int:
-    """How many numbers are worked on at once: as many as one register holds of them, but at most 16."""
+    """Return how many numbers a vector has: a register's worth, but at most 16."""
     return min(16, host().lanes(accumulator(dtype).itemsize))
 
 
 def converted(f: Function, x: Number, dtype: np.dtype) -> Number:
-    """Numbers in another dtype. Those of float16 and bfloat16 are float32 already, as they are held."""
+    """Emit numbers in another dtype; float16 and bfloat16 are held as float32 already."""
     if x.dtype == dtype:
         return x
     if x.dtype in _HALF and dtype == np.float32:
@@ -30,7 +30,10 @@ def converted(f: Function, x: Number, dtype: np.dtype) -> Number:
 
 
 def map_run(f: Function, begin: Value, end: Value, lanes: int, write: Callable[[Value, int, Value | None], None]) -> None:
-    """``write(i, lanes, count)`` for vectors from `begin` up to `end`; of the last one perhaps only `count` lanes exist."""
+    """Call ``write(i, lanes, count)`` for vectors from `begin` up to `end`.
+
+    Of the last one perhaps only `count` lanes exist.
+    """
 
     def full(i: Value, _: list[Value]) -> list[Value]:
         write(i, lanes, None)

@@ -1,4 +1,4 @@
-"""Windows reduced: first the rows that a row of windows meets, element by element, into a padded row, then along that."""
+"""Reductions of windows: first down the rows, into a padded row, then along it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TASK = 1 << 14
 
 
 class _Pool(NamedTuple):
-    """What is to be reduced, and how many positions across are one tile."""
+    """A reduction of windows, and how many positions across are one tile."""
 
     windows: Windows
     stored: np.dtype
@@ -42,7 +42,7 @@ class _Pool(NamedTuple):
         return (self.tile - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
-        """One step."""
+        """Emit one step."""
         return combine(f, self.reduction, x, y)
 
 
@@ -71,7 +71,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
 
 
 def _tile(axis: Axis, lanes: int) -> int:
-    """How many positions to reduce together."""
+    """Return how many positions to reduce together."""
     if (axis.positions - 1) * axis.stride + (axis.taps - 1) * axis.dilation < _TILE:
         return axis.positions
     return min(axis.positions, max(lanes, (_TILE - axis.taps * axis.dilation) // axis.stride // lanes * lanes))
@@ -118,7 +118,7 @@ def _clear(f: Function, pool: _Pool, padded: Value, lanes: int) -> None:
 
 
 def _fill(f: Function, pool: _Pool, operand: Value, row: Value, first: Value, padded: Value, lanes: int) -> None:
-    """The rows that a row of windows meets, reduced, to their places in the padded row of a tile."""
+    """Emit the reduction of rows into the padded row of a tile."""
     axis = pool.windows.across
     start = f.minus(f.times(first, axis.stride), i64(axis.low))  # the element that the padded row begins with
     begin = least(f, i64(axis.size), steps(f, start, axis.base))
@@ -140,7 +140,10 @@ def _down(
     lanes: int,
     step: int = 1,
 ) -> None:
-    """Reduce the elements from `begin` up to `end` of the rows that a row of windows meets; number i to place ``i * step + shift``."""
+    """Emit the reduction of elements `begin` to `end` of the rows that windows meet.
+
+    Element i goes to the offset ``i * step + shift``.
+    """
     windows = pool.windows
     position = position_of(f, windows, row)
     base = f.times(f.quotient(row, windows.results), windows.rows * windows.across.size)
@@ -198,7 +201,7 @@ def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, f
 
 
 def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: int) -> Number:
-    """Numbers `stride` apart, from memory of which all in between may be read."""
+    """Emit a load of numbers at a stride; all memory between them may be read."""
     if not 1 < stride <= 4:
         return load(f, dtype, pointer, lanes, stride=stride)
     close = load(f, dtype, pointer, lanes * stride)

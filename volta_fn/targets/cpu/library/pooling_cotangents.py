@@ -1,7 +1,7 @@
-"""Pooling's cotangents: to each element the sum of what the windows have that it wins.
+"""Pooling's cotangents: each element gets those of the windows that it wins.
 
-A task takes planes, the places of the outer axis, one by one: it finds the winner of each window, and then either goes through windows
-and adds what they have to their winners, or, where windows are one element apart, goes through elements and asks all windows around them.
+A task takes planes, one for each index of the outer axis: it finds the winner of each window, and then either goes through windows and adds
+their cotangents to their winners, or, where windows are one element from each other, goes through elements and looks at all windows around.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TASK = 1 << 13
 
 
 def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     source, operand = avals
     selection = selection_of(source, operand, params)
     if selection is None:
@@ -81,12 +81,12 @@ def _round(f: Function, sums: Value, dtype: np.dtype, target: Value, stored: np.
     map_run(f, i64(0), i64(size), lanes_for(dtype), some)
 
 
-#: ``use(row, i, winners, count)``: a row of windows begins at number `row` of its plane; from the i-th on, these are the winners' places.
+#: ``use(row, i, winners, count)``: the winners' offsets of windows from the i-th on, in the row of windows that begins at number `row`.
 Use = Callable[[Value, Value, Value, "Value | None"], None]
 
 
 def _each_window(f: Function, selection: WindowSelection, pointers: list[Value], outer: Value, use: Use) -> None:
-    """Find the winners of all windows of a plane: their places in it, or -1."""
+    """Emit the winners of all windows of a plane: their offsets in it, or -1."""
     windows, lanes = selection.windows, selection.lanes
     counts = [axis.positions for axis in windows.vertical]
 
@@ -118,7 +118,7 @@ def _note(f: Function, room: Value, offset: Value, winner: Value, count: Value |
 
 
 def _turned(axis: Axis) -> Axis:
-    """How elements lie on windows: which windows' taps meet them."""
+    """Return the axis with elements and windows swapped."""
     return Axis(axis.positions, axis.taps, axis.base, (axis.taps - 1) * axis.dilation - axis.low, axis.stride, axis.dilation, axis.size)
 
 
@@ -173,7 +173,10 @@ def _give(
 
 
 def _add(f: Function, sums: Value, offsets: Value, given: Value) -> None:
-    """Add numbers to elements, one after another: several windows may have one winner. Those of places below 0 are left out."""
+    """Add numbers to elements one by one: several windows may have one winner.
+
+    Negative offsets are left out.
+    """
     lanes, element = lanes_of(offsets.type), element_of(given.type)
     exist = f.compare("icmp sge", offsets, f.splat(Value("i32", "0"), lanes))
     given = f.select(exist, given, Value(given.type, "zeroinitializer"))

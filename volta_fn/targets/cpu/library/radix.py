@@ -1,7 +1,7 @@
-"""Sorting by digits, the lowest first: every pass deals elements into buckets by one digit and keeps their order within a bucket.
+"""Radix sort: passes move elements into buckets by digits, the lowest first.
 
-Elements are integers whose upper bits are a key. Work is done in two steps per pass, both over parts of the row that are the same for any
-number of threads: `count` the digits of a part; `deal` the elements of a part to where its buckets begin, which all counts tell.
+Elements are integers whose upper bits are a key. A pass has two steps, both over chunks of the row that are the same for any number of
+threads: `count` the digits of a chunk; `deal` the elements of a chunk to where its buckets begin, which all counts tell.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Digit(NamedTuple):
 
     @property
     def buckets(self) -> int:
-        """How many values it has."""
+        """The number of values."""
         return 1 << self.bits
 
     def of(self, f: Function, key: Value) -> Value:
-        """The digit of a key, as a 64-bit integer."""
+        """Emit the digit of a key, as a 64-bit integer."""
         moved = f.binary("lshr", key, Value(key.type, str(self.shift))) if self.shift else key
         width = int(key.type[1:])
         if width < 64:
@@ -37,7 +37,7 @@ class Digit(NamedTuple):
 
 
 def digits(bits: int, wide: bool) -> list[Digit]:
-    """A key's digits, of 11 bits for many elements (`wide`), else of 8."""
+    """Return a key's digits, of 11 bits for many elements (`wide`), else of 8."""
     passes = -(-bits // (11 if wide else 8))
     each = -(-bits // passes)
     return [Digit(shift, min(each, bits - shift)) for shift in range(0, bits, each)]
@@ -67,7 +67,7 @@ def clear(f: Function, counts: Value, buckets: int) -> None:
 
 
 def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) -> None:
-    """Where each bucket begins, if there is one part."""
+    """Emit where each bucket begins, if there is one chunk."""
 
     def one(i: Value, carried: list[Value]) -> list[Value]:
         f.store(carried[0], f.at(positions, "i32", i), 4)
@@ -77,7 +77,10 @@ def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) ->
 
 
 def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int, chunks: int, chunk: Value, positions: Value) -> None:
-    """Where the elements of one of several parts begin in each bucket; `counts` holds those of all parts, so far `apart`."""
+    """Emit where the elements of one of several chunks begin in each bucket.
+
+    `counts` holds those of all chunks, at a stride.
+    """
     lanes = min(host().lanes(4), buckets)
     type_ = f"<{lanes} x i32>"
     totals = f.alloca("i32", buckets)
@@ -105,7 +108,10 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
 
 
 def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, positions: Value, emit: Callable[[Value, Value], None]) -> None:
-    """Give each element to ``emit(place, element)``, in the order of the row; `places` go on."""
+    """Emit ``emit(position, element)`` for each element in the order of the row.
+
+    The next position of a bucket is in `positions`, which advance.
+    """
 
     def one(i: Value, _: list[Value]) -> list[Value]:
         element, key = fetch(i)

@@ -1,4 +1,4 @@
-"""Sorting short rows by counting: an element's place is how many elements come before it, which vectors of comparisons tell."""
+"""Sorting short rows: an element's rank is the number of those before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHORT = 128
 
 
 def padded(size: int, lanes: int) -> int:
-    """The size of an array of keys: whole vectors."""
+    """Return the size of an array of keys, rounded up to full vectors."""
     return -(-size // lanes) * lanes
 
 
@@ -24,7 +24,10 @@ def fill_padding(f: Function, keys: Value, bits: int, size: int, lanes: int) -> 
 
 
 def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int, i: Value) -> Value:
-    """How many of `size` elements come before number `i`; its keys, in arrays of `bits` that are `padded`, are compared in turn."""
+    """Emit how many of `size` elements come before number `i`.
+
+    Keys are compared in the order of their arrays, of `bits` each and `padded`.
+    """
     type_ = f"i{bits}"
     own = [f.splat(f.load(type_, f.at(array, type_, i), bits // 8), lanes) for array in keys]
     block = f.times(f.quotient(i, lanes), lanes)
@@ -34,7 +37,10 @@ def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int
         return [f.load(vector_of(type_, lanes), f.at(array, type_, begin), bits // 8) for array in keys]
 
     def before(begin: Value, equals: Value | None) -> Value:
-        """Which of a vector of elements come before; `equals` tells which do among those with the same keys (None: none)."""
+        """Emit which of a vector of elements come before.
+
+        `equals` tells which do of those with the same keys (None: none).
+        """
         result = equals
         for mine, theirs in reversed(list(zip(own, others(begin), strict=True))):
             less = f.compare("icmp ult", theirs, mine)

@@ -1,4 +1,4 @@
-"""Scans of vectors: every lane combined with all lanes before it, and with what came before the vector."""
+"""Scans of vectors: every lane combined with all that comes before it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horiz
 
 
 class Scan(CumulativeOp):
-    """An accumulation, and the code of its steps."""
+    """A cumulative operation, and the code of its steps."""
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         """`x`, which came before, with `y`."""
         return combine(f, self.reduction, x, y)
 
     def neutral(self, f: Function, lanes: int) -> Number:
-        """What changes nothing."""
+        """Emit the identity."""
         return constant(f, self.reduction.start(self.dtype), lanes)
 
     def read(self, f: Function, base: Value, offset: Value, lanes: int, count: Value | None = None) -> Number:
-        """Numbers from a place on."""
+        """Emit the load of numbers from an offset on."""
         at = f.at(base, f"[{self.stored.itemsize} x i8]", offset)
         return converted(f, load(f, self.stored, at, lanes, count=count), self.dtype)
 
     def write(self, f: Function, x: Number, base: Value, offset: Value, count: Value | None = None) -> None:
-        """Numbers to a place on."""
+        """Emit the store of numbers from an offset on."""
         store(f, converted(f, x, self.stored), f.at(base, f"[{self.stored.itemsize} x i8]", offset), count=count)
 
 
 def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
-    """The scan of a vector, and its last number in all lanes; `before` has in all lanes what came before the vector."""
+    """Emit the scan of a vector, and its last number in all lanes.
+
+    `before` has in all lanes what came before the vector.
+    """
     if scan.reduction.step != "logaddexp":
         return _combined(f, scan, before, x)
     greatest = splat(f, horizontal(f, reduction_of("reduce_max"), _op(f, "max", before, x)), x.lanes)
@@ -58,7 +61,7 @@ def _combined(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Numbe
 
 
 def _summed(f: Function, scan: Scan, before: Number, x: Number, greatest: Number) -> tuple[Number, Number]:
-    """The log-sum-exps from the sums of exponentials, relative to the greatest number.
+    """Emit log-sum-exps as sums of exponentials relative to the greatest number.
 
     That is as accurate where the first result is not much less than the greatest number.
     """
@@ -88,7 +91,7 @@ def taken(f: Function, x: Number, order: Sequence[int], other: Number | None = N
 
 
 def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:
-    """Every lane has what stood `reach` before it; neutral numbers come in."""
+    """Emit a vector shifted by `reach` lanes, with identities at its beginning."""
     lanes = x.lanes
     order = [k + reach if scan.reverse else k - reach for k in range(lanes)]
     return taken(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.neutral(f, lanes))

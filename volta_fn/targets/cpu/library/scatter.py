@@ -1,7 +1,7 @@
-"""Scatters: windows of updates combined into the operand, in the order of the indices whatever the number of threads.
+"""Scatters: updates combined into the operand in the order of the indices.
 
-The operand's places are dealt out to tasks by their coordinate along one dimension; every task walks all index vectors in order and does
-those windows that are its own. float16 and bfloat16 are summed and multiplied in float32, in a copy, and rounded once.
+The operand's elements are divided between tasks by their coordinate along one dimension; every task goes through all index vectors in order
+and does its own windows. float16 and bfloat16 are summed and multiplied in float32, in a copy, and rounded once.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import apply, load, store, supports
 
 _MOST_TASKS = 8
-#: Windows that are runs of so many bytes are fetched into the cache ahead of their turn: they lie anywhere, so the processor cannot guess.
+#: Windows of so many contiguous bytes are prefetched: the processor cannot predict where they are.
 _FETCHED = range(65, 2049)
 
 
 class _Scatter(NamedTuple):
-    """What is to be scattered.
+    """A scatter.
 
     Attributes:
-        shared: the operand's dimension by which tasks share windows out, and by how much coordinates are shifted for that: places
-            next to each other, in one cache line, belong to one task.
-        dtype: that of the numbers as they are combined.
+        shared: the dimension of the operand along which tasks divide windows, and by how much coordinates are shifted for that, so that
+            elements in one cache line belong to one task.
+        dtype: the dtype in which numbers are combined.
     """
 
     starts: Starts
@@ -95,14 +95,14 @@ def _described(
 
 
 def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:
-    """All windows in order, of which those are done that belong to the task."""
+    """Emit all windows in order; those of the task are combined."""
     shared = problem.shared if problem.tasks > 1 else None
     sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
     row = sizes[-1] * problem.dtype.itemsize if len(sizes) == 1 and here == there == (1,) else 0
     fetched = row if row in _FETCHED else 0
 
     def begin(number: Value) -> tuple[WindowStart[Value], Value | None]:
-        """Where a window begins, and whether it is there and this task's."""
+        """Emit where a window begins, and whether it is valid and this task's."""
         start = start_of(f, problem.starts, indices, number)
         mine = start.valid
         if shared:
@@ -112,7 +112,7 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
         return start, mine
 
     def fetch_later(number: Value) -> None:
-        """Fetch a window that will be this task's about next."""
+        """Emit the fetch of a window that will be this task's soon."""
         later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(problem.tasks)), i64(problem.starts.number - 1))
         start, mine = begin(later)
 
@@ -142,7 +142,7 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
 
 
 def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> None:
-    """One window of updates."""
+    """Emit one window of updates."""
     sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
     old, dtype = problem.operand.dtype, problem.dtype
     combines = problem.combines
@@ -173,7 +173,7 @@ def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> Non
 
 
 def _convert(writer: RoutineWriter, operand: ShapedArray, old: np.dtype, new: np.dtype, source: int, target: int) -> None:
-    """A phase that converts one buffer to another."""
+    """Add a launch that converts one buffer to another."""
     tasks = chunk_count(operand.size * 4, TASK_BYTES)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:

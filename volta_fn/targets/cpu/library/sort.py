@@ -2,7 +2,7 @@
 
 Short rows are sorted by `ranking`, long ones by `radix`. An element then holds, above its key, either nothing, or the bits of the one
 other operand, or its number, by which the operands are put in order at the end; of several keys the last is sorted by first. A few long
-rows are cut into parts for the passes; of many rows each is sorted by one task.
+rows are split into chunks for the passes; of many rows each is sorted by one task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from volta_fn.targets.cpu.library.radix import Digit, Fetch, bucket_starts, buck
 from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, rank_of
 from volta_fn.targets.cpu.routine import Routine
 
-#: Up to so many rows of at least so many elements are cut into parts.
+#: Up to so many rows of at least so many elements are split into chunks.
 _FEW = 8
 _LONG = 1 << 16
 _CHUNK = 1 << 15
@@ -37,7 +37,7 @@ _TASK = 1 << 12
 
 
 class SortKey(NamedTuple):
-    """What is sorted by: an operand, or one part of complex numbers."""
+    """A key to sort by: an operand, or one component of complex numbers."""
 
     operand: int
     dtype: np.dtype
@@ -45,14 +45,14 @@ class SortKey(NamedTuple):
     component: int = 0
 
 
-class Rows(NamedTuple):
-    """What is to be sorted.
+class SortProblem(NamedTuple):
+    """SortProblem to be sorted.
 
     Attributes:
-        avals: of the operands.
-        number, size, columns: how many rows there are, of how many elements, and the number of columns behind the sorted axis.
-        keys: what is sorted by, the most important first.
-        stable: whether equals keep their order.
+        avals: the operands.
+        number, size, columns: the number of rows, their elements, and the number of columns after the sorted axis.
+        keys: the keys, the most significant first.
+        stable: whether equal elements keep their order.
         falling: whether the greatest come first.
     """
 
@@ -65,22 +65,22 @@ class Rows(NamedTuple):
     falling: bool = False
 
     def offset(self, f: Function, row: Value, i: Value) -> Value:
-        """The place in memory of a row's element."""
+        """Emit the offset in memory of a row's element."""
         return row_offset(f, row, i, self.size, self.columns)
 
     def read_key(self, f: Function, pointers: list[Value], which: SortKey, position: Value, faithful: bool = False) -> Value:
-        """The key of the element at a place."""
+        """Emit the key of the element at an offset."""
         type_ = unit(which.dtype.itemsize)
         at = f.at(pointers[which.operand], type_, f.plus(f.times(position, which.components), i64(which.component)))
         return self.key(f, which, f.load(type_, at, which.dtype.itemsize), faithful)
 
     def key(self, f: Function, which: SortKey, bits: Value, faithful: bool = False) -> Value:
-        """The key of the bits of a number."""
+        """Emit the key of the bits of a number."""
         found = key(f, which.dtype, bits, faithful)
         return f.binary("xor", found, Value(bits.type, "-1")) if self.falling else found
 
     def move(self, f: Function, pointers: list[Value], source: Value, target: Value) -> None:
-        """Copy an element of every operand to its place in the results."""
+        """Copy an element of every operand to its offset in the results."""
         for k, aval in enumerate(self.avals):
             type_ = unit(aval.dtype.itemsize)
             read = f.load(type_, f.at(pointers[k], type_, source), alignment(type_))
@@ -88,13 +88,13 @@ class Rows(NamedTuple):
 
 
 def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     shape, axis = avals[0].shape, params["dimension"]
     if not avals[0].size or shape[axis] >= 1 << 31:
         return None if avals[0].size else nothing()
     keys = tuple([key for k in range(params["num_keys"]) for key in _keys(k, avals[k].dtype)])
     columns = math.prod(shape[axis + 1 :])
-    rows = Rows(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)
+    rows = SortProblem(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)
     return _ranked(rows) if rows.size <= SHORT else Radix(rows).routine()
 
 
@@ -105,7 +105,7 @@ def _keys(operand: int, dtype: np.dtype) -> list[SortKey]:
     return [SortKey(operand, real, 2, component) for component in (0, 1)]
 
 
-def _ranked(rows: Rows) -> Routine:
+def _ranked(rows: SortProblem) -> Routine:
     bits = 64 if any(k.dtype.itemsize == 8 for k in rows.keys) else 32
     lanes = host().lanes(bits // 8)
     tasks = chunk_count(rows.number, max(1, _TASK // rows.size))
@@ -136,7 +136,7 @@ def _ranked(rows: Rows) -> Routine:
 
 
 class _Pass(NamedTuple):
-    """One pass: from where to where (buffers 0 and 1, or None for operands and results), by which digit of which key.
+    """A pass by a digit of a key, between buffers 0 and 1; None: operands and results.
 
     `fresh` says that elements so far have another key: this one is read anew.
     """
@@ -149,17 +149,17 @@ class _Pass(NamedTuple):
 
 
 class Radix:
-    """The routine for long rows: `name` is its name, `results` how many buffers it has."""
+    """The routine for long rows, with its `name` and its number of `results`."""
 
     name = "sort"
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: SortProblem) -> None:
         self.rows = rows
         self.results = len(rows.avals)
         self.wanted = rows.size
         narrow = len(rows.keys) == 1 and rows.keys[0].components == 1 and rows.keys[0].dtype.itemsize <= 4
         alone = len(rows.avals) == 1 and rows.keys[0].components == 1 and not rows.falling
-        #: Whether an element is enough to tell what becomes of it: it has no number.
+        #: Whether elements hold all there is to store, and not a number.
         self.self_contained = alone or (narrow and len(rows.avals) == 2 and rows.avals[1].dtype.itemsize <= 4)
         wide = any(k.dtype.itemsize == 8 for k in rows.keys)
         self.shift = 0 if alone else 64 if wide else 32
@@ -178,7 +178,7 @@ class Radix:
         return found
 
     def routine(self) -> Routine:
-        """The routine."""
+        """Return the routine."""
         rows = self.rows
         cost = rows.number * rows.size * (2.0 * len(self.passes) + 2)
         writer = RoutineWriter(self.name, len(rows.avals) + self.results + 1)
@@ -246,7 +246,7 @@ class Radix:
         return f.at(pointers[-1], self.type, f.times(f.plus(f.times(slot, 2), i64(which)), self.rows.size))
 
     def _fetch(self, f: Function, pointers: list[Value], step: _Pass, row: Value, slot: Value) -> Fetch:
-        """How a pass gets its elements."""
+        """Return the function that emits the elements of a pass."""
         buffer = None if step.source is None else self._buffer(f, pointers, step.source, slot)
         levels = self.self_contained and self.rows.stable and is_float(step.which.dtype)
 
@@ -262,7 +262,7 @@ class Radix:
         return fetch
 
     def _packed(self, f: Function, pointers: list[Value], which: SortKey, position: Value, number: Value) -> tuple[Value, Value]:
-        """An element, and its key."""
+        """Emit an element, and its key."""
         found = self.rows.read_key(f, pointers, which, position, self.self_contained)
         element = widen(f, found, int(self.type[1:]))
         if not self.shift:
@@ -283,7 +283,7 @@ class Radix:
         return f.cast("zext", f.cast("trunc", element, "i32"), "i64")
 
     def _emit(self, f: Function, pointers: list[Value], step: _Pass, row: Value, slot: Value) -> Callable[[Value, Value], None]:
-        """Where a pass puts its elements."""
+        """Return the function that emits the stores of a pass."""
         if step.target is not None:
             buffer = self._buffer(f, pointers, step.target, slot)
             return lambda position, element: f.store(element, f.at(buffer, self.type, position), self.bytes)
@@ -313,5 +313,5 @@ class Radix:
         f.loop(begin, end, 1, [], one)
 
     def put(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
-        """Element `number` of a row comes to `place`."""
+        """Emit the move of element `number` of a row to a position."""
         self.rows.move(f, pointers, self.rows.offset(f, row, number), self.rows.offset(f, row, position))

@@ -1,4 +1,4 @@
-"""Vectors of elements that lie a stride apart in memory, some of which may not exist: only those that are asked for are touched."""
+"""Vectors of strided elements, of which only the existing ones are touched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEAR = 4
 
 
 class StridedLanes(NamedTuple):
-    """Where elements are: the address of the first, how many elements they are apart, and which of them are to be touched."""
+    """The first element's address, the stride, and a mask of elements to touch."""
 
     pointer: Value
     stride: int
@@ -24,7 +24,7 @@ class StridedLanes(NamedTuple):
 
 
 def flags(f: Function, lanes: int, start: Value, stride: int, size: int, count: Value | None) -> Value:
-    """Which of ``start, start + stride, …``, of 32 bits, lie in [0, size), of the first `count`."""
+    """Emit which of the first `count` of ``start, start + stride, …`` are in range."""
     there = f.compare(
         "icmp ult", f.binary("add", f.splat(narrow(f, start), lanes), steps(lanes, stride)), f.splat(Value("i32", str(size)), lanes)
     )
@@ -32,24 +32,24 @@ def flags(f: Function, lanes: int, start: Value, stride: int, size: int, count: 
 
 
 def first_lanes(f: Function, lanes: int, count: Value | None) -> Value:
-    """The first `count` lanes; all if there is no count."""
+    """Emit a mask of the first `count` lanes; of all if there is no count."""
     if count is None:
         return Value(vector_of("i1", lanes), "splat (i1 true)")
     return f.compare("icmp slt", steps(lanes, 1), f.splat(narrow(f, count), lanes))
 
 
 def steps(lanes: int, stride: int) -> Value:
-    """0, stride, 2 stride, … in 32 bits."""
+    """Return 0, stride, 2 stride, … in 32 bits."""
     return Value(vector_of("i32", lanes), f"<{', '.join(f'i32 {k * stride}' for k in range(lanes))}>")
 
 
 def narrow(f: Function, x: Value) -> Value:
-    """An integer that needs no more than 32 bits, in these."""
+    """Emit an index in 32 bits."""
     return f.cast("trunc", x, "i32") if f.known(x) is None else Value("i32", x.name)
 
 
 def read(f: Function, dtype: np.dtype, where: StridedLanes) -> Number:
-    """The elements; those that are not touched are 0."""
+    """Emit the load of the elements; those that are not touched are 0."""
     raw = _read(f, unit(dtype.itemsize), where, dtype.itemsize)
     return apply(f, "bitcast_convert_type", (Number(np.dtype(f"u{dtype.itemsize}"), (raw,)),), dtype, {"new_dtype": dtype})
 
@@ -69,7 +69,7 @@ def _read(f: Function, element: str, where: StridedLanes, align: int) -> Value:
 
 
 def _spread(f: Function, x: Value, stride: int) -> Value:
-    """Lanes a stride apart, with zeros between them."""
+    """Emit lanes a stride from each other, with zeros between them."""
     if stride == 1:
         return x
     lanes = lanes_of(x.type)

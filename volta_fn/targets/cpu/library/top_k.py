@@ -1,4 +1,4 @@
-"""The greatest of rows, with where they were.
+"""The greatest elements of rows, and their indices.
 
 A few of many are chosen in one walk: a vector of elements is compared with the least of the best so far, and only what is greater is
 inserted. Short rows are ranked, and for many of many the row is sorted.
@@ -18,7 +18,7 @@ from volta_fn.targets.cpu.library.copy_ops import alignment, unit
 from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.keys import widen
 from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, rank_of
-from volta_fn.targets.cpu.library.sort import Radix, Rows, SortKey
+from volta_fn.targets.cpu.library.sort import Radix, SortKey, SortProblem
 from volta_fn.targets.cpu.routine import Routine
 
 #: How many are inserted one by one at most, and how many elements there are for each of them at least.
@@ -27,14 +27,14 @@ _OF_MANY = 8
 
 _TASK = 1 << 14
 
-#: Up to so many rows of at least so many elements are cut into parts.
+#: Up to so many rows of at least so many elements are split into chunks.
 _ROWS = 8
 _LONG = 1 << 17
 _CHUNK = 1 << 16
 
 
 def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     (operand,) = avals
     k, axis = params["k"], params["dimension"]
     size = operand.shape[axis]
@@ -43,14 +43,14 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | N
     if size >= 1 << 31:
         return None
     columns = math.prod(operand.shape[axis + 1 :])
-    rows = Rows(avals, operand.size // size, size, columns, (SortKey(0, operand.dtype),), True, True)
+    rows = SortProblem(avals, operand.size // size, size, columns, (SortKey(0, operand.dtype),), True, True)
     if k <= _FEW and k * _OF_MANY <= size:
         return _Chosen(rows, k).routine()
     return _ranked(rows, k) if size <= SHORT else _Sorted(rows, k).routine()
 
 
-def _put(f: Function, rows: Rows, k: int, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
-    """An element and its number to their place in the results."""
+def _put(f: Function, rows: SortProblem, k: int, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
+    """Emit the stores of an element and its number at a position of the results."""
     type_ = unit(rows.avals[0].dtype.itemsize)
     read = f.load(type_, f.at(pointers[0], type_, rows.offset(f, row, number)), alignment(type_))
     at = row_offset(f, row, position, k, rows.columns)
@@ -58,7 +58,7 @@ def _put(f: Function, rows: Rows, k: int, pointers: list[Value], row: Value, pos
     f.store(f.cast("trunc", number, "i32"), f.at(pointers[2], "i32", at), 4)
 
 
-def _ranked(rows: Rows, k: int) -> Routine:
+def _ranked(rows: SortProblem, k: int) -> Routine:
     bits = 64 if rows.keys[0].dtype.itemsize == 8 else 32
     lanes = host().lanes(bits // 8)
     tasks = chunk_count(rows.number, max(1, _TASK // rows.size**2))
@@ -92,17 +92,17 @@ def _ranked(rows: Rows, k: int) -> Routine:
 
 
 class _Sorted(Radix):
-    """The routine that sorts whole rows."""
+    """The routine that sorts rows in full."""
 
     name = "top_k"
 
-    def __init__(self, rows: Rows, k: int) -> None:
+    def __init__(self, rows: SortProblem, k: int) -> None:
         super().__init__(rows)
         self.results = 2
         self.wanted = k
 
     def put(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
-        """Element `number` of a row comes to `place`."""
+        """Emit the move of element `number` of a row to a position."""
         _put(f, self.rows, self.wanted, pointers, row, position, number)
 
 
@@ -113,7 +113,7 @@ class _Chosen:
     the greatest number there is.
     """
 
-    def __init__(self, rows: Rows, k: int) -> None:
+    def __init__(self, rows: SortProblem, k: int) -> None:
         self.rows = rows._replace(falling=False)
         self.k = k
         self.key_bits = 64 if rows.keys[0].dtype.itemsize == 8 else 32
@@ -125,7 +125,7 @@ class _Chosen:
         self.room = padded(k, self.lanes)
 
     def routine(self) -> Routine:
-        """The routine."""
+        """Return the routine."""
         rows = self.rows
         chunks = chunk_count(rows.size, _CHUNK) if rows.number <= _ROWS and rows.size >= _LONG else 1
         groups = rows.number if chunks > 1 else chunk_count(rows.number, max(1, _TASK // rows.size), 1 << 10)
@@ -214,7 +214,7 @@ class _Chosen:
             suffix = f"v{self.lanes}{self.type}" if self.lanes > 1 else self.type
             many = f.splat(new, self.lanes)
             for position in range(self.room - self.lanes, -1, -self.lanes):
-                # Each place keeps its number, or gets the new one, or that of the place before.
+                # Each position keeps its number, or gets the new one, or that of the position before.
                 before = f.load(type_, f.at(best, self.type, i64(position)), self.bits // 8)
                 here = f.load(type_, f.at(best, self.type, i64(position + 1)), self.bits // 8)
                 lesser = f.intrinsic(f"llvm.umin.{suffix}", type_, before, many)

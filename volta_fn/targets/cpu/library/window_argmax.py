@@ -1,4 +1,4 @@
-"""Windows and their winners, for pooling's tangents and cotangents.
+"""The extrema of windows and their positions; pooling's tangents.
 
 A window's winner is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers. A vector
 of neighbouring windows visits its taps in order and remembers the best so far.
@@ -28,7 +28,10 @@ _TASK = 1 << 13
 
 
 class WindowSelection(NamedTuple):
-    """What is to be moved: the windows, the dtypes of what is moved and of what decides, "ge" for maxima or "le" for minima."""
+    """A selection by windows, with the dtypes of what is moved and of what decides.
+
+    `select` is "ge" for maxima or "le" for minima.
+    """
 
     windows: Windows
     moved: np.dtype
@@ -37,12 +40,12 @@ class WindowSelection(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """How many windows are looked at together."""
+        """The number of windows that are processed together."""
         return min(lanes_for(self.moved), lanes_for(self.deciding))
 
 
 class WindowVector(NamedTuple):
-    """Some neighbouring windows: their place along the outer axis and the vertical ones, the first's across, how many (None: all)."""
+    """Neighbouring windows: the first's position, and their number (None: all)."""
 
     outer: Value
     position: Sequence[Value]
@@ -51,7 +54,7 @@ class WindowVector(NamedTuple):
 
 
 def selection_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any]) -> WindowSelection | None:
-    """What is to be moved, if there are routines for it."""
+    """Return the selection, if it is supported."""
     windows = windows_of(operand.shape, params)
     fits = all(supports("max", (d, d), {}) for d in (operand.dtype, moved.dtype))
     if math.prod(operand.shape) >= 1 << 31 or moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
@@ -60,25 +63,25 @@ def selection_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any
 
 
 def _start(f: Function, selection: WindowSelection, some: WindowVector, tap: int) -> Value:
-    """The element across that a tap of the first window meets."""
+    """Emit the element across that a tap of the first window meets."""
     axis = selection.windows.across
     return f.plus(f.times(some.first, axis.stride), i64(tap * axis.dilation - axis.low))
 
 
 def strided_lanes(f: Function, selection: WindowSelection, base: Value, dtype: np.dtype, at: Value, mask: Value) -> StridedLanes:
-    """Elements of an array as far apart as windows are, the first at `at`."""
+    """Return the elements of an array at the distance of windows, the first at `at`."""
     return StridedLanes(f.let("ptr", f"getelementptr [{dtype.itemsize} x i8], {base}, {at}"), selection.windows.across.stride, mask)
 
 
-#: ``bring(place, at, mask)``: what goes along with the elements that a tap meets: where the first is in its plane, and in the array, and
-#: which of them exist.
+#: ``bring(offset, at, mask)`` emits what goes along with the elements that a tap meets: given the offsets of the first in its plane and in
+#: the array, and which of them exist.
 Bring = Callable[[Value, Value, Value], list[Value]]
 
 
 def winners(
     f: Function, selection: WindowSelection, operand: Value, some: WindowVector, along: Sequence[Value], bring: Bring
 ) -> list[Value]:
-    """What goes along with the winners of some windows; `along` where there is none."""
+    """Emit what `bring` gives for the windows' winners; `along` where there is none."""
     windows, axis, lanes = selection.windows, selection.windows.across, selection.lanes
     base = f.times(some.outer, windows.rows * axis.size)
 
@@ -105,7 +108,7 @@ def winners(
 
 
 def _ahead(f: Function, selection: WindowSelection, x: Value, y: Value) -> Value:
-    """Whether x wins over y, which came before it."""
+    """Emit whether x wins over y, which came before it."""
     beats = "gt" if selection.select == "ge" else "lt"
     if selection.deciding in dtypes.FLOATS:
         return f.binary("and", f.compare(f"fcmp u{beats}", x, y), f.compare("fcmp ord", y, y))
@@ -113,7 +116,7 @@ def _ahead(f: Function, selection: WindowSelection, x: Value, y: Value) -> Value
 
 
 def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     selection = selection_of(avals[0], avals[1], params)
     if selection is None:
         return None

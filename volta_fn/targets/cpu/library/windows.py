@@ -1,4 +1,4 @@
-"""Sliding windows over rows of contiguous elements: which rows and which of their elements a window meets."""
+"""Sliding windows: the rows and elements that a window meets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNROLLED = 9
 
 
 def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
-    """The position, along each vertical axis, of a row of windows."""
+    """Emit the position, along each vertical axis, of a row of windows."""
     found: list[Value] = []
     for axis in reversed(windows.vertical):
         found.append(f.remainder(row, axis.positions))
@@ -26,7 +26,7 @@ Body = Callable[[Value, Value, list[Value]], list[Value]]
 
 
 def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carried: list[Value], body: Body) -> list[Value]:
-    """Do the body for every tap of a row of windows that meets a row of the operand."""
+    """Emit the body for every tap of a row of windows that meets a row of the operand."""
 
     def level(depth: int, row: Value, tap: Value, carried: list[Value]) -> list[Value]:
         if depth == len(axes):
@@ -59,12 +59,15 @@ def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carr
 
 
 def steps(f: Function, distance: Value, step: int) -> Value:
-    """How many steps it takes to cover a distance; none if that is negative."""
+    """Emit how many steps cover a distance; none if that is negative."""
     return f.quotient(f.plus(greatest(f, distance, i64(0)), i64(step - 1)), step)
 
 
 def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: Callable[[Value, list[Value | None]], None]) -> None:
-    """``write(i, counts)`` for groups of up to `most` vectors from `begin` up to `end`; a vector's count is None if it is full."""
+    """Call ``write(i, counts)`` for groups of up to `most` vectors in a range.
+
+    The count of a full vector is None.
+    """
 
     def full(count: int) -> Callable[[Value, list[Value]], list[Value]]:
         def iteration(i: Value, _: list[Value]) -> list[Value]:

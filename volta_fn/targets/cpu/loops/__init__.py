@@ -1,4 +1,6 @@
-"""Generate vectorised machine code for kernels: `routine`. `codegen.loops` has what it shares with other targets.
+"""Generate vectorised machine code for kernels: `routine`.
+
+`codegen.loops` has what it shares with other targets.
 
 In the order in which to read: `passes` (what each pass over a row keeps), `emit_values` (code for the values of nodes), `accumulate`
 (reductions), `rows` (passes as loops), `tiles` (transposes), `schedule` (how a kernel is divided), `emit` (a schedule as one launch),

@@ -1,7 +1,4 @@
-"""Reductions while they go: what is carried from turn to turn, how a turn changes it, and what is made of it in the end.
-
-What is carried for ``argmax`` and ``argmin`` is the best value so far and its number in the row.
-"""
+"""Reductions under way, in vectors: see `codegen.loops.accumulate`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Accumulator(BaseAccumulator[State]):
     f: Function
 
     def start(self, lanes: int) -> State:
-        """Nothing accumulated yet."""
+        """Return the state before the first element."""
         first = constant(self.f, self.node.reduction.start(self.dtype), lanes).components
         if not self.node.is_index:
             return first
@@ -30,7 +27,7 @@ class Accumulator(BaseAccumulator[State]):
         return (*first, self.f.splat(zero, lanes))
 
     def step(self, state: State, x: Number, index: Number | None, count: Value | None) -> State:
-        """With another vector, of which the first `count` lanes are there."""
+        """Emit the state after another vector, of which the first `count` lanes exist."""
         if self.node.is_index:
             assert index is not None
             new = self._better(state, (*x.components, *index.components), in_order=True)
@@ -43,13 +40,13 @@ class Accumulator(BaseAccumulator[State]):
         return tuple([self.f.select(there, y, old) for y, old in zip(new, state, strict=True)])
 
     def merge(self, x: State, y: State) -> State:
-        """Two states as one."""
+        """Return two states as one."""
         if self.node.is_index:
             return self._better(x, y, in_order=False)
         return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).components
 
     def across(self, state: State) -> State:
-        """The lanes of a state as one, by a tree."""
+        """Return the lanes of a state as one, by a tree."""
         if not self.node.is_index:
             return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).components
         lanes = lanes_of(state[0].type)
@@ -61,11 +58,14 @@ class Accumulator(BaseAccumulator[State]):
         return state
 
     def result(self, state: State) -> Number:
-        """The reduction's value."""
+        """Return the reduction's value."""
         return Number(self.node.dtype, state[-1:] if self.node.is_index else state)
 
     def _better(self, x: State, y: State, in_order: bool) -> State:
-        """The better of two values; the earlier of equal ones, which is `x` if they come `in_order`. NaN is better than any number."""
+        """Emit the better of two values, and of equal ones the one with the lower index.
+
+        That is `x` if they come `in_order`. NaN is better than any number.
+        """
         f, lanes = self.f, lanes_of(x[0].type)
         (value, index), (other, there) = x, y
         higher = self.node.reduction.step == "max"
@@ -85,7 +85,7 @@ class Accumulator(BaseAccumulator[State]):
 
 
 def mask_of(f: Function, count: Value, lanes: int) -> Value:
-    """The first `count` lanes, as a vector of i1."""
+    """Emit the first `count` lanes, as a vector of i1."""
     numbers = Value(f"<{lanes} x i64>", f"<{', '.join(f'i64 {k}' for k in range(lanes))}>")
     return f.compare("icmp ult", numbers, f.splat(Value("i64", count.name), lanes))
 

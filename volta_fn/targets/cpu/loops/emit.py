@@ -18,12 +18,12 @@ from volta_fn.targets.cpu.routine import Launch
 BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
 
 
-#: What an entry point does for one row: takes its number, and from where to where the other axis is to be done.
+#: Emits one row, given its number and the range of the other axis.
 Body = Callable[[Value, Value, Value], None]
 
 
 def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
-    """The phase of a kernel whose rows are independent tasks."""
+    """Return the launch of a kernel whose rows are independent tasks."""
     facts = schedule.facts
     nest = nest._replace(facts=facts, streams=facts.streams(schedule.axis))
     root = VectorScope(nest, (), {}, None)
@@ -39,24 +39,27 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
 
 
 def entry(module: Module, symbol: str) -> Function:
-    """An entry point."""
+    """Return an entry point."""
     return Function(module, symbol, [Value("ptr", "%buffers"), BEGIN, END])
 
 
 def nest_of(f: Function, facts: KernelAnalysis) -> LoopNest:
-    """A kernel in an entry point: its inputs are the first buffers, and its outputs the next ones."""
+    """Return the loop nest of a kernel in an entry point.
+
+    The kernel's inputs are the first buffers, its outputs the next ones.
+    """
     count = len(facts.kernel.inputs)
     pointers = [buffer(f, n) for n in range(count + len(facts.kernel.stores))]
     return LoopNest(f, facts, pointers[:count], pointers[count:], {}, set())
 
 
 def buffer(f: Function, number: int) -> Value:
-    """The address of a buffer."""
+    """Emit the address of a buffer."""
     return f.load("ptr", f.at(Value("ptr", "%buffers"), "ptr", i64(number)), 8)
 
 
 def rows_in(scope: VectorScope, axes: tuple[int, ...], number: Value) -> VectorScope:
-    """The place of a row by its row-major number among the turns of some axes."""
+    """Return the scope of a row, by its row-major number along some axes."""
     sizes, bound = scope.nest.facts.kernel.sizes, {}
     for axis in reversed(axes[1:]):
         number, bound[axis] = scope.nest.f.divided(number, sizes[axis])
@@ -66,7 +69,7 @@ def rows_in(scope: VectorScope, axes: tuple[int, ...], number: Value) -> VectorS
 
 
 def over_tasks(f: Function, cut: Grid, body: Body) -> None:
-    """The loops over an entry point's tasks and their rows."""
+    """Emit the loops over an entry point's tasks and their rows."""
 
     def one(number: Value, _: list[Value]) -> list[Value]:
         block, chunk = f.divided(number, cut.chunks) if cut.rows > 1 else (i64(0), number)
@@ -153,7 +156,7 @@ def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: C
 
 
 def _first_targets(schedule: LoopSchedule) -> list[int]:
-    """The nodes that the first pass needs."""
+    """Return the nodes that the first pass needs."""
     first, kernel = schedule.passes[0], schedule.facts.kernel
     return [*first.targets(schedule.facts), *[kernel.stores[s].value for s in first.row_stores]]
 

@@ -1,8 +1,7 @@
-"""Writing the values of nodes, each once, as far out of the loops as it can be.
+"""The values of nodes as machine code, each emitted once.
 
-A `Scope` is a place in the nest of loops: some axes are *bound* to the numbers of their turns. One axis may be bound as a vector: to as
-many neighbouring turns as there are lanes. Nodes that depend on that axis are vectors there, all others are single numbers. Before a loop
-is opened, `prepare` writes what the loop's nodes need and already can have: that hoists it.
+One axis of a `VectorScope` may be bound as a vector: to as many neighbouring indices as there are lanes. Nodes that depend on that axis are
+vectors there, all others are scalars.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _AHEAD = 2048
 
 
 class VectorAxis(NamedTuple):
-    """The axis that is a vector: how many lanes, and how many of them count (all, without `valid`)."""
+    """The axis bound as a vector, and its lanes, of which `valid` exist (None: all)."""
 
     axis: int
     lanes: int
@@ -35,7 +34,7 @@ class VectorAxis(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Memory of the code's own where a node's values are kept for the next pass, each at the place of its turn."""
+    """Memory in which a node's values are kept for the next pass."""
 
     memory: Value
     offset: Affine
@@ -43,7 +42,7 @@ class Slot(NamedTuple):
 
 
 class LoopNest(NamedTuple):
-    """What all scopes of a nest of loops share."""
+    """What all scopes of a loop nest share."""
 
     f: Function
     facts: KernelAnalysis
@@ -65,9 +64,9 @@ class VectorScope(Scope[Value, Number]):
         self.kept = nest.kept
         lanes = [parent.lane for parent in parents if parent.lane is not None]
         self.lane: VectorAxis | None = lane or (lanes[0] if lanes else None)
-        #: Conditions of which it is known here whether they hold.
+        #: Conditions whose values are known here.
         self.decided: dict[Range, bool] = {}
-        #: A place that is the same but for so many turns along the vectors' axis.
+        #: The scope of which this is an unrolled copy, and its distance from there along the vectors' axis.
         self.unrolled_from: tuple[VectorScope, int] | None = None
         self.spreads: dict[int, Number] = {}
         self.pointers: dict[Key, Value] = {}
@@ -76,13 +75,16 @@ class VectorScope(Scope[Value, Number]):
             self.decided.update(parent.decided)
 
     def child(self, axes: Mapping[int, Value], lane: VectorAxis | None = None, shared: Sequence[VectorScope] = ()) -> VectorScope:
-        """A place further in."""
+        """Return a scope further in."""
         return VectorScope(self.nest, (self, *shared), axes, lane)
 
     def vectors(
         self, lane: VectorAxis, offset: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[VectorScope | None] = ()
     ) -> list[VectorScope]:
-        """So many vectors, one after another along an axis, from a place on; each may share what another place has."""
+        """Return the scopes of `count` consecutive vectors from a position on.
+
+        Each may share the values of another scope.
+        """
         result: list[VectorScope] = []
         for k, other in enumerate(shared or [None] * count):
             at = self.nest.f.plus(offset, i64(k * lane.lanes))
@@ -99,24 +101,24 @@ class VectorScope(Scope[Value, Number]):
 
     @property
     def count(self) -> Value | None:
-        """How many lanes count, if not all do."""
+        """The number of lanes that exist, if that is not all of them."""
         return self.lane.valid if self.lane else None
 
     def is_vector(self, axes: frozenset[int]) -> bool:
-        """Whether what depends on these axes is a vector."""
+        """Return True if what depends on these axes is a vector."""
         return self.lane is not None and self.lane.lanes > 1 and self.lane.axis in axes
 
     # numbers
 
     def number(self, number: int) -> Number:
-        """A node's value."""
+        """Return a node's value."""
         found = self.find(number)
         if found is None:
             found = self.numbers[number] = self._made(number, self.nest.facts.kernel.nodes[number])
         return found
 
     def spread(self, number: int) -> Number:
-        """A node's value in every lane."""
+        """Return a node's value in every lane."""
         node = self.nest.facts.kernel.nodes[number]
         if isinstance(node, Constant):
             return constant(self.nest.f, node.value, self.lanes)
@@ -178,14 +180,17 @@ class VectorScope(Scope[Value, Number]):
     # indices and conditions
 
     def affine(self, affine: Affine) -> Value:
-        """An affine number; of a vector, the first lane's."""
+        """Return an affine number; of a vector, the first lane's."""
         total = i64(affine.offset)
         for axis, c in affine.terms:
             total = self.nest.f.plus(total, self.nest.f.times(self.axes[axis], c))
         return total
 
     def holds(self, ranges: Sequence[Range]) -> Value | None:
-        """Whether all conditions hold: an i1, of which `true` and `false` are known; None without conditions."""
+        """Emit whether all conditions hold, as an i1; None without conditions.
+
+        The constants `true` and `false` are known results.
+        """
         f, result = self.nest.f, None
         for condition in ranges:
             known = self.decided.get(condition)
@@ -197,7 +202,7 @@ class VectorScope(Scope[Value, Number]):
         return result if result is not None or not ranges else Value("i1", "true")
 
     def condition(self, condition: Range) -> Value:
-        """Whether a condition holds."""
+        """Return True if a condition holds."""
         found = self.inherited("conditions", condition)
         if found is None:
             assert not self.is_vector(condition.value.axes), "what holds in some lanes only is decided before"
@@ -209,7 +214,7 @@ class VectorScope(Scope[Value, Number]):
     # memory
 
     def pointer(self, key: Key) -> Value:
-        """The address of a load's or store's or slot's element; of a vector, the first lane's."""
+        """Emit the address of a load's, store's or slot's element (the first lane's)."""
         if key not in self.pointers:
             self.pointers[key] = self._pointer(key) if self.unrolled_from is None else self._pointer_from(key, *self.unrolled_from)
         return self.pointers[key]
@@ -226,14 +231,14 @@ class VectorScope(Scope[Value, Number]):
         return base if index.name == "0" else f.let("ptr", f"getelementptr [{size} x i8], {base}, {index}")
 
     def _pointer_from(self, key: Key, first: VectorScope, distance: int) -> Value:
-        """The address at a known distance from another one, which costs nothing."""
+        """Return the address at a known distance from another one, which costs nothing."""
         assert self.lane is not None
         _, offset, size = self._memory(*key)
         step, base = coefficient(offset, self.lane.axis) * distance, first.pointer(key)
         return self.nest.f.let("ptr", f"getelementptr [{size} x i8], {base}, i64 {step}") if step else base
 
     def _known_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
-        """The address as the nearest place further out has it, and the axes that are bound there."""
+        """Return the address in the nearest enclosing scope, and the axes bound there."""
         if key in self.pointers:
             return self.pointers[key], self.axes
         return self.parents[0]._known_pointer(key) if self.parents else None
@@ -267,7 +272,7 @@ class VectorScope(Scope[Value, Number]):
     # hoisting
 
     def prepare(self, targets: Iterable[int], stores: Iterable[int] = (), keeps: Iterable[int] = ()) -> None:
-        """Emit here what inner loops need for these nodes, stores and slots, as far as it does not depend on these loops."""
+        """Emit what inner loops need for nodes, stores and slots, if it is known here."""
         kernel = self.facts.kernel
         self.hoist([*targets, *[kernel.stores[s].value for s in stores], *keeps])
         for number in stores:
@@ -276,7 +281,7 @@ class VectorScope(Scope[Value, Number]):
             self.pointer(("slot", number))
 
     def prepare_operands(self, number: int) -> None:
-        """Emit a node's address, and those of its conditions that do not depend on inner loops."""
+        """Emit a node's address, and its conditions that do not depend on inner loops."""
         if number in self.kept:
             self.pointer(("slot", number))
             return
@@ -288,7 +293,7 @@ class VectorScope(Scope[Value, Number]):
 
 
 def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
-    """Write a node's value in several scopes, which are the same but for the turns along the vectors' axis."""
+    """Emit a node's value in scopes that differ only along the vectors' axis."""
     nest = scopes[0].nest
     node = nest.facts.kernel.nodes[number]
     chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.kept
@@ -304,7 +309,7 @@ def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
 
 
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:
-    """The lanes of several numbers (two, four, …), one after another."""
+    """Emit the lanes of several numbers (two, four, …), one after another."""
     while len(numbers) > 1:
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         numbers = [Number(x.dtype, tuple([_pair(f, a, b) for a, b in zip(x.components, y.components, strict=True)])) for x, y in pairs]
@@ -327,5 +332,5 @@ def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
 
 
 def reversed_lanes(f: Function, x: Number) -> Number:
-    """The lanes from last to first."""
+    """Emit the lanes from last to first."""
     return _taken(f, x, range(x.lanes)[::-1])

@@ -1,4 +1,4 @@
-"""What each pass over a row has to do, and what it keeps for later passes."""
+"""Which values a pass over a row keeps for later passes, by their costs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _closure(facts: KernelAnalysis, here: Pass, computed: dict[int, int], passes
 
 
 def cost_of(facts: KernelAnalysis, targets: Iterable[int]) -> float:
-    """About how many nanoseconds it takes per element to compute nodes, what they read included, loads from memory apart."""
+    """Estimate the nanoseconds per element to compute nodes, without loads."""
     found: set[int] = set()
     waiting = list(targets)
     total = 0.0

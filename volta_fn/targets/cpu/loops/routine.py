@@ -1,4 +1,4 @@
-"""Kernels as routines."""
+"""Routines of kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from volta_fn.targets.cpu.scalars import supports
 
 
 def routine(kernel: Kernel) -> Routine | None:
-    """The kernel as machine code to be; None if it has operations or numbers of which there is none."""
+    """Return the routine of a kernel; None if it has unsupported operations or dtypes."""
     if 0 in kernel.sizes or not kernel.stores:
         return None
     kernel = simplified(kernel)

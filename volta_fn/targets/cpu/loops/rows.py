@@ -19,7 +19,7 @@ from volta_fn.targets.cpu.loops.accumulate import Accumulator, State
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorAxis, VectorScope, emit_unrolled
 from volta_fn.targets.cpu.scalars import Number, position
 
-#: Turns after which a sum begins anew, so that long sums are sums of short ones.
+#: Iterations after which a sum begins anew, so that long sums are sums of short ones.
 _BLOCK = 64
 
 #: Rows of up to so many vectors stay in registers from pass to pass.
@@ -38,7 +38,7 @@ class Segment(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """How an axis is walked: by `unroll` vectors of `lanes` at a time, then by single ones."""
+    """A walk along an axis: by `unroll` vectors of `lanes`, then by single ones."""
 
     axis: int
     lanes: int
@@ -54,7 +54,10 @@ class Vectors(NamedTuple):
         body: Callable[[Segment, Value, Value | None, int, States], States],
         loop: Callable[..., States],
     ) -> States:
-        """Go along the axis. `body` takes a segment, a place, how many lanes count, and how many vectors are to be done from there on."""
+        """Emit a walk along the axis.
+
+        `body` takes a segment, a position, how many lanes exist, and how many vectors to do from there on.
+        """
         for segment in self.segments:
             low, high = begin, end
             if len(self.segments) > 1:
@@ -106,13 +109,13 @@ class RowCode:
         self.resident = self.inside and not self.loops and len(vectors.segments) == 1 and count <= _RESIDENT
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
-        """The reductions of a pass."""
+        """Return the reductions of a pass."""
         return [Accumulator(node, dtype, self.f) for node, dtype in reductions(self.facts, here.reduces)]
 
     # a row whose elements are the lanes
 
     def row(self, scope: VectorScope) -> None:
-        """All passes over one row."""
+        """Emit all passes over one row."""
         scopes = self._residents(scope) if self.resident else []
         for here in self.passes:
             for number in here.row_stores:
@@ -133,7 +136,7 @@ class RowCode:
         self.nest.kept.clear()
 
     def _residents(self, scope: VectorScope) -> list[VectorScope]:
-        """The vectors of a short row."""
+        """Return the vectors of a short row."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
         size = self.facts.kernel.sizes[axis]
         scopes = []
@@ -145,7 +148,7 @@ class RowCode:
         return scopes
 
     def _at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> list[State]:
-        """A pass over a row that is in registers."""
+        """Return a pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
         partials = [self._step(here, accumulators, inner, first) for inner in scopes]
         self._stored(here, scopes)
@@ -154,13 +157,13 @@ class RowCode:
     # columns
 
     def columns(self, scope: VectorScope, segment: Segment, position: Value, count: Value | None, unroll: int) -> list[VectorScope]:
-        """All passes over some vectors of rows, which it returns."""
+        """Return all passes over some vectors of rows, which it returns."""
         columns = scope.vectors(VectorAxis(self.vectors.axis, self.vectors.lanes, count), position, unroll, segment.decided)
         self.side_by_side(scope, columns)
         return columns
 
     def side_by_side(self, scope: VectorScope, columns: list[VectorScope]) -> None:
-        """All passes over rows in the lanes of vectors."""
+        """Emit all passes over rows that are the lanes of vectors."""
         for here in self.passes:
             self._do_stores(here.row_stores, columns)
             if not here.has_iterations:
@@ -188,7 +191,7 @@ class RowCode:
         axes: Sequence[int],
         states: States,
     ) -> States:
-        """The loops over the inner axes, in which the vectors' axis is the last."""
+        """Return the loops over the inner axes, in which the vectors' axis is the last."""
         if not axes:
             if columns or not self.inside:
                 return self._iteration(here, accumulators, columns, states)
@@ -213,7 +216,7 @@ class RowCode:
         return self.bounds.get(axis, (i64(0), i64(self.facts.kernel.sizes[axis])))
 
     def _along(self, here: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
-        """The loop over the elements of a row by vectors."""
+        """Return the loop over the elements of a row by vectors."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
         def body(segment: Segment, position: Value, count: Value | None, unroll: int, carried: States) -> States:
@@ -226,8 +229,8 @@ class RowCode:
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
 
     def _iteration(self, here: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
-        """What is done in one turn, by every vector."""
-        for number in iterations[0].needed(here.targets(self.facts)):  # node by node, so that vectors take turns
+        """Emit one iteration of every vector, and return the new states."""
+        for number in iterations[0].needed(here.targets(self.facts)):  # node by node, so that vectors alternate
             emit_unrolled(iterations, number)
         new = [self._step(here, accumulators, iteration, state) for iteration, state in zip(iterations, states, strict=True)]
         self._stored(here, iterations)
@@ -237,7 +240,7 @@ class RowCode:
         return new
 
     def _step(self, here: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State]) -> list[State]:
-        """The reductions with what one vector adds to them."""
+        """Return the reductions with what one vector adds to them."""
         new = []
         for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
             x = iteration.spread(self.facts.reduces[number].operand)
@@ -271,7 +274,7 @@ class RowCode:
         states: States,
         body: Callable[[Value, States], States],
     ) -> States:
-        """A loop; if it is long and something rounds, in blocks whose sums are added up."""
+        """Emit a loop; one that is long and rounds goes in blocks whose sums are added up."""
         size = self.f.known(self.f.minus(high, low))
         long = size is None or size > 2 * _BLOCK * step
         if not (long and any(a.rounds for a in accumulators)):
@@ -288,7 +291,7 @@ class RowCode:
     def _loop(
         self, low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States], once: bool = False
     ) -> States:
-        """A loop that carries states."""
+        """Return a loop that carries states."""
         size = self.f.known(self.f.minus(high, low))
         shape = [[len(state) for state in vector] for vector in states]
 

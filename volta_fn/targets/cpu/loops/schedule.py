@@ -1,4 +1,4 @@
-"""How a kernel is to run: which axis its vectors lie along, how many lanes they have, and what a task is."""
+"""Schedules of kernels: the axis and lanes of vectors, passes, and tasks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _STACK = 1 << 16
 #: Nanoseconds per element beyond which two vectors at a time have the processor busy enough.
 _DEAR = 0.4
 
-#: More parts of an axis than this, and it is not cut into them.
+#: The most segments of an axis.
 _MOST_SEGMENTS = 8
 
 
 class Grid(NamedTuple):
-    """Tasks: rows (turns of some axes) in blocks, or single rows with another axis cut into chunks."""
+    """Tasks: blocks of rows, or single rows with another axis in chunks."""
 
     rows: int
     rows_per_task: int
@@ -48,17 +48,17 @@ class Grid(NamedTuple):
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are."""
+        """The number of tasks."""
         return -(-self.rows // self.rows_per_task) * self.chunks
 
 
 class LoopSchedule(NamedTuple):
-    """What has been decided for a kernel."""
+    """The schedule of a kernel."""
 
     facts: KernelAnalysis
     vectors: Vectors
     passes: list[Pass]
-    #: Nanoseconds for one turn of all axes.
+    #: Nanoseconds for one iteration of all axes.
     iteration_cost: float
     #: The axis along which some loads lie side by side, where that is another one, and those loads.
     crossing: tuple[int, list[int]] | None
@@ -72,7 +72,7 @@ class LoopSchedule(NamedTuple):
 
 
 def schedule_of(facts: KernelAnalysis) -> LoopSchedule:
-    """The schedule of a kernel that has axes."""
+    """Return the schedule of a kernel that has axes."""
     axis = _vector_axis(facts)
     if axis in facts.parallel_axes and any(axis not in facts.depends[n] for n in facts.reduces):
         facts = KernelAnalysis(facts.kernel, each=frozenset({axis}))  # rows are lanes, each of which reduces, although all reduce the same
@@ -90,7 +90,7 @@ def schedule_of(facts: KernelAnalysis) -> LoopSchedule:
 
 
 def _cut(facts: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, iteration_cost: float) -> Grid:
-    """The tasks: rows, columns, or strips of tiles."""
+    """Return the tasks: rows, columns, or strips of tiles."""
     sizes, axis = facts.kernel.sizes, vectors.axis
     if axis in facts.reduction_axes:
         return grid(facts.size(facts.parallel_axes), 1, 1, iteration_cost * facts.size(facts.reduction_axes))
@@ -105,13 +105,13 @@ def _cut(facts: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] |
 
 
 def lanes_of(facts: KernelAnalysis) -> int:
-    """How many lanes a vector has: as many as of the widest number fit into a register."""
+    """Return the lanes of a vector: as many as a register holds of the widest dtype."""
     widest = max([4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in facts.dtypes()])
     return host().lanes(widest)
 
 
 def _vector_axis(facts: KernelAnalysis) -> int:
-    """The axis along which most elements lie side by side in memory, stores counting more."""
+    """Return the axis along which most elements are contiguous."""
     sizes = facts.kernel.sizes
     offsets = [(1.0, p) for p in facts.load_offsets.values()] + [(1.5, p) for p in facts.store_offsets]
     lanes = lanes_of(facts)
@@ -131,7 +131,10 @@ def _ease(offset: Affine, axis: int) -> float:
 
 
 def segments_of(facts: KernelAnalysis, axis: int) -> tuple[Segment, ...] | None:
-    """The parts of an axis in each of which it is known which conditions on that axis hold; None if they depend on other axes too."""
+    """Return the segments of an axis in which it is known which conditions hold.
+
+    None if conditions on that axis depend on other axes, too.
+    """
     size = facts.kernel.sizes[axis]
     ranges = {r for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n) if axis in r.value.axes}
     if any(len(r.value.terms) > 1 for r in ranges):
@@ -147,7 +150,7 @@ def segments_of(facts: KernelAnalysis, axis: int) -> tuple[Segment, ...] | None:
 
 
 def _bounds(condition: Range, size: int) -> tuple[int, int]:
-    """From where to where along its only axis a condition holds."""
+    """Return the range, along its only axis, in which a condition holds."""
     ((_, c),) = condition.value.terms
     inside = [condition.low - condition.value.offset, condition.high - condition.value.offset]
     low, high = (-(-n // c) for n in inside) if c > 0 else (n // c + 1 for n in reversed(inside))
@@ -168,7 +171,7 @@ def _unroll(facts: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) ->
 
 
 def iteration_cost_of(facts: KernelAnalysis) -> float:
-    """About how many nanoseconds one turn of all axes takes."""
+    """Estimate the nanoseconds of one iteration of all axes."""
     total = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()])
     iterations = facts.size(range(len(facts.kernel.sizes)))
     moved = sum(facts.size(p.axes) * facts.kernel.nodes[n].dtype.itemsize for n, p in facts.load_offsets.items())
@@ -177,7 +180,10 @@ def iteration_cost_of(facts: KernelAnalysis) -> float:
 
 
 def grid(count: int, size: int, unit: int, iteration_cost: float) -> Grid:
-    """Tasks over `count` rows of `size` turns of so many nanoseconds each; chunks are multiples of `unit`."""
+    """Return tasks over `count` rows of `size` iterations, given the cost of one.
+
+    Chunks are multiples of `unit`.
+    """
     wanted = max(1.0, GRAIN / iteration_cost)
     if size <= 1.5 * wanted or size <= unit:
         return Grid(count, max(1, min(count, int(wanted / size))), size, size)

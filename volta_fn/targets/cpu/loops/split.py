@@ -1,6 +1,6 @@
-"""Few long rows: each is cut into chunks, whose reductions are put into the workspace by a first phase and combined by a second.
+"""Split reductions of long rows: one launch reduces chunks, another combines.
 
-The second phase is a kernel itself: it reduces over the chunks, and does what is per row.
+The second launch is a kernel itself: it reduces over the chunks, and does what is per row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOGETHER = 4
 
 
 def is_split(schedule: LoopSchedule) -> bool:
-    """Whether rows are to be cut: there is much to do in few tasks, and all of it in one pass."""
+    """Return True if rows are to be split: much to do in few tasks and one pass."""
     facts = schedule.facts
     once = facts.passes == 2 and not schedule.passes[1].has_iterations
     found = any(reduce.is_index for reduce in facts.reduces.values())
@@ -43,7 +43,7 @@ def is_split(schedule: LoopSchedule) -> bool:
 
 
 def is_wide(schedule: LoopSchedule) -> bool:
-    """Whether the columns of one long matrix are so many that its rows should be read as wholes."""
+    """Return True if a matrix is so wide that its rows are best read in full."""
     facts, axis = schedule.facts, schedule.axis
     sizes = facts.kernel.sizes
     return (
@@ -74,7 +74,7 @@ class Split:
         else:
             self.cut = grid(1, kernel.sizes[self.axis], unit, schedule.iteration_cost * rest * self.rows)
         self.row_number: Affine = row_major(tuple(map(along, self.order)), tuple([kernel.sizes[a] for a in self.order]))
-        #: Where in the workspace the parts of every reduction are.
+        #: The offset in the workspace of every reduction's partial results.
         self.offsets: dict[int, int] = {}
         self.workspace = 0
         for n, node in self.facts.reduces.items():
@@ -82,13 +82,13 @@ class Split:
             self.workspace += -(-node.dtype.itemsize * self.rows * self.cut.chunks // 64) * 64
 
     def routine(self) -> Routine:
-        """Both phases."""
+        """Return the routine of both launches."""
         module = Module()
         launches = (self.first(module), self.second(module))
         return Routine(str(module), launches, self.workspace)
 
     def memory(self, f: Function) -> Value:
-        """The workspace."""
+        """Emit the workspace."""
         return buffer(f, len(self.facts.kernel.inputs) + len(self.facts.kernel.stores))
 
     # chunks
@@ -128,7 +128,7 @@ class Split:
         return Launch(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
 
     def columns(self, code: RowCode, root: VectorScope) -> None:
-        """A chunk of all rows, which are the lanes."""
+        """Emit a chunk of all rows, which are the lanes."""
         vectors, others = self.schedule.vectors, self.order[:-1]
         here = code.passes[0]
 
@@ -147,7 +147,10 @@ class Split:
         root.nest.f.loop(i64(0), i64(self.facts.size(others)), 1, [], row, once=True)
 
     def streamed(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
-        """A chunk of all columns: memory is read in its order, some rows at a time; sums wait in the workspace, which is in the cache."""
+        """Emit a chunk of all columns, reading memory in its order, some rows at a time.
+
+        Sums are in the workspace, which stays in the cache.
+        """
         f = root.nest.f
         self.cleared(code, root)
         middle = f.plus(start, rounded_down(f, f.minus(stop, start), _TOGETHER))
@@ -210,7 +213,10 @@ class Split:
         return write(LoopNest(f, facts, inputs, [buffer(f, count + s) for s in numbers], {}, set()), schedule_of(facts))
 
     def combining(self) -> tuple[Kernel, list[int]]:
-        """The kernel of the second phase: its inputs are the old ones and the parts of every reduction. Also the stores that it does."""
+        """Return the kernel of the second launch, and the numbers of its stores.
+
+        Its inputs are the old ones and the partial results of every reduction.
+        """
         old = self.facts.kernel
         numbers = [s for s in range(len(old.stores)) if s not in self.schedule.passes[0].stores]
         targets, nodes = [old.stores[s].value for s in numbers], Nodes(old)
@@ -225,6 +231,6 @@ class Split:
         return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes.nodes), stores), numbers
 
     def chunk_result(self, dtype: np.dtype, number: int) -> Load:
-        """What a chunk gave."""
+        """Return the load of a partial result."""
         index = (along(self.facts.kernel.parallel), self.row_number)
         return Load(dtype, number, (self.cut.chunks, self.rows), index, (), Constant.of(0, dtype))

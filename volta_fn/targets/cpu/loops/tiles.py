@@ -1,7 +1,7 @@
-"""Transposes: kernels whose loads and stores lie side by side in memory along different axes.
+"""Transposes: kernels whose loads and stores are contiguous along different axes.
 
-Square tiles, as many lanes wide and high, are loaded along the loads' axis, transposed in registers, put on the stack, and worked on
-along the stores' axis, so that memory is read and written by whole cache lines. Tiles are visited in blocks that few pages of memory hold.
+Square tiles, as many lanes wide and high, are loaded along the loads' axis, transposed in registers, put on the stack, and used along the
+stores' axis, so that memory is read and written by full cache lines. Tiles are visited in blocks that few pages of memory hold.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from volta_fn.targets.cpu.scalars import Number
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
 
-#: Turns along either axis after which a block of tiles ends.
+#: Iterations along either axis after which a block of tiles ends.
 BLOCK = 64
 
 
 def crossing(facts: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[int]] | None:
-    """The axis along which some loads lie side by side, if it is not the vectors' own, and those loads; None if tiles are no help."""
+    """Return the loads that cross the vectors' axis, and their contiguous axis.
+
+    None if tiles do not help.
+    """
     if facts.reduction_axes or lanes < 4 or facts.kernel.sizes[axis] < lanes:
         return None
     found = crossing_loads(facts, axis, lanes, backward=False)
@@ -49,7 +52,7 @@ class TransposeTiles:
         self.tiles: dict[int, list[Value]] = {}
 
     def strip(self, scope: VectorScope, start: Value, stop: Value) -> None:
-        """All of the vectors' axis, for a strip along the other one."""
+        """Emit the full extent of the vectors' axis, for a strip along the other one."""
         f, size = self.f, self.facts.kernel.sizes[self.axis]
 
         def block(first: Value, _: list[Value]) -> list[Value]:
@@ -68,7 +71,7 @@ class TransposeTiles:
 
     @property
     def is_full(self) -> bool:
-        """Whether all tiles are full."""
+        """True if all tiles are full."""
         sizes = self.facts.kernel.sizes
         return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
 
@@ -83,7 +86,7 @@ class TransposeTiles:
         return []
 
     def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> list[Value]:
-        """Work on what lies along the vectors' axis in a block of tiles, at one turn of the other axis."""
+        """Emit the work on a row of a block of tiles, along the vectors' axis."""
         f = self.f
         outside = scope.child({self.other: f.plus(u, i)})
         outside.prepare([store.value for store in self.facts.kernel.stores], range(len(self.facts.kernel.stores)))
@@ -102,7 +105,7 @@ class TransposeTiles:
         return []
 
     def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> list[Value]:
-        """Load and transpose what the tile needs, and put it on the stack as a column of tiles."""
+        """Emit the loads and the transpose of a tile, and put it on the stack."""
         for number in self.loads:
             rows = []
             for k in range(self.lanes):
@@ -127,7 +130,7 @@ class TransposeTiles:
             self.f.store(vector, self.f.at(tiles[component], type_, slot), _align(type_))
 
     def taken(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
-        """A row of a tile on the stack."""
+        """Return a row of a tile on the stack."""
         dtype = self.facts.kernel.nodes[number].dtype
         components = []
         for tile in tiles:
@@ -138,7 +141,7 @@ class TransposeTiles:
 
 
 def _tile_element(dtype: np.dtype) -> str:
-    """The type of a number's part in a tile."""
+    """Return the type of a number's component in a tile."""
     return "i8" if dtype.kind == "b" else element(dtype)
 
 
@@ -147,7 +150,7 @@ def _align(type_: str) -> int:
 
 
 def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """The columns of a square of vectors: off-diagonal blocks change places, in sizes from 1 to half."""
+    """Emit the transpose of a square of vectors, by swaps of growing blocks."""
     result, lanes = list(rows), len(rows)
     step = 1
     while step < lanes:

@@ -1,6 +1,7 @@
-"""Routines of equations that are no loops over elements: gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts.
+"""Routines of equations that loops over kernels cannot express.
 
-They share `copy_units` (moving elements without looking at them). In the order in which to read:
+These are gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts. They share `copy_units` (moving elements
+without looking at them). In the order in which to read:
 
 - `gather_offsets` (where windows begin), `gather`, `dynamic_slices`, and `padding`;
 - `keys` (numbers as integers in their order) and `sorting` (what is to be sorted by them). How rows are sorted depends on their length:

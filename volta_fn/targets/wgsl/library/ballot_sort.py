@@ -1,11 +1,11 @@
-"""Sorting a tile of elements by ballots of subgroups.
+"""A workgroup's tile of elements sorted by ballots of subgroups.
 
-Invocations of a subgroup hold neighbours. One ballot for each bit of their digits tells everyone who has the same digit: how many of these
-come before it, and the first of them counts all. Sums of the counts, in the order of digits, and of subgroups for each digit, tell where
-every element goes, equals in their order. Counts of two subgroups share a word.
+Invocations of a subgroup hold neighbours. One ballot for each bit of their digits tells which invocations have the same digit: how many of
+these come before one, and the first of them counts all. Sums of the counts, in the order of digits, and of subgroups for each digit, tell
+where every element goes, stably. Counts of two subgroups share a word.
 
-Subgroups must have one known size, of 32 at most. (Of ballots, unlike sums over subgroups, everyone has been seen to take part, behind
-branches, too: see `loops.subgroups`.)
+Subgroups must have one known size, of 32 at most. (Unlike sums over subgroups, ballots have always included all invocations, even after
+branches: see `loops.subgroups`.)
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ _BITS, _DIGITS_OF_LANE = 8, 8
 
 
 def lanes_of(facts: TargetCapabilities) -> int:
-    """How many invocations each subgroup has, or 0 where elements are not to be sorted by ballots."""
+    """Return the invocations of a subgroup, or 0 where ballots are not to be used."""
     known = facts.subgroups and facts.subgroup_least == facts.subgroup_most <= 32
     return facts.subgroup_most if known else 0
 
 
 def digit_bits(facts: TargetCapabilities) -> int:
-    """Of how many bits digits are, at most, where elements are sorted by ballots."""
+    """Return the most bits of a digit, where elements are sorted by ballots."""
     return min(_BITS, (_DIGITS_OF_LANE * lanes_of(facts)).bit_length() - 1)
 
 
 def numbers_in_tile(shader: Shader, tile: Tile) -> list[str]:
-    """The numbers of an invocation's elements: every subgroup has a part of the tile, in which neighbours hold neighbours."""
+    """Emit the numbers of an invocation's elements.
+
+    Every subgroup has a chunk of the tile, in which neighbours hold neighbours.
+    """
     lanes = lanes_of(shader.module.facts)
     shader.number_by_subgroups()
     lane = shader.builtin("subgroup_invocation_id")
@@ -40,7 +43,10 @@ def numbers_in_tile(shader: Shader, tile: Tile) -> list[str]:
 
 
 def sort_by_ballots(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, bits: str) -> None:
-    """Sort stably by the lowest bits of the ranks. `keys` and `values` are variables, those of `numbers_in_tile` before and after."""
+    """Sort stably by the lowest bits of the ranks.
+
+    `keys` and `values` are variables, those of `numbers_in_tile` before and after.
+    """
     numbers = numbers_in_tile(shader, tile)
     step = digit_bits(shader.module.facts)
     with shader.loop(bits, 0, step) as shift:
@@ -51,7 +57,7 @@ def sort_by_ballots(shader: Shader, tile: Tile, keys: list[str], values: list[st
 
 
 def exchange(shader: Shader, tile: Tile, positions: list[str], numbers: list[str], variables: list[str]) -> None:
-    """Every element to its place; then everyone takes the elements of these numbers."""
+    """Move every element to its position, and load the elements of these numbers."""
     shader.workgroup("scratch", "u32", tile.size)
     for position, variable in zip(positions, variables, strict=True):
         shader.line(f"scratch[{position}] = {variable};")
@@ -62,7 +68,10 @@ def exchange(shader: Shader, tile: Tile, positions: list[str], numbers: list[str
 
 
 def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, bases: str = "") -> list[str]:
-    """Where the elements go in the tile. From the array `bases`, if there is one, is taken off where each digit begins there."""
+    """Emit where the elements go in the tile.
+
+    Where each digit begins there is subtracted from the array `bases`, if there is one.
+    """
     lanes, buckets = lanes_of(shader.module.facts), 1 << bits
     pairs = -(-tile.invocations // (2 * lanes))
     size = max(pairs * buckets, tile.invocations)
@@ -81,18 +90,21 @@ def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int,
 
 
 def _rank(shader: Shader, digit: str, bits: int, cell: str, shift: str, unused: int) -> str:
-    """How many elements of the same digit come before one in its subgroup's part of the tile."""
+    """Emit how many of a subgroup's elements of the same digit come before one."""
     lane = shader.builtin("subgroup_invocation_id")
     same = shader.let("u32", f"{_same_digit(shader, bits)}({digit})")
     before = shader.let("u32", f"countOneBits({same} & ((1u << {lane}) - 1u))")
-    # Who is not the first adds to a word that nobody reads, so that there is no branch.
+    # Invocations that are not the first add to a word that is never read, so that there is no branch.
     at = shader.let("u32", f"select({unused}u + {lane}, {cell}, {before} == 0u)")
     earlier = shader.let("u32", f"(atomicAdd(&counts[{at}], countOneBits({same}) << {shift}) >> {shift}) & 0xffffu")
     return shader.let("u32", f"subgroupShuffle({earlier}, firstTrailingBit({same})) + {before}")
 
 
 def _same_digit(shader: Shader, bits: int) -> str:
-    """The function that gives, as bits, the invocations of the subgroup that have the same digit."""
+    """Return the function that gives a subgroup's invocations with the same digit.
+
+    They are bits of the result.
+    """
     everyone = (1 << lanes_of(shader.module.facts)) - 1
     statements = [f"fn same_digit(digit: u32) -> u32 {{\n  var same = {everyone}u;"]
     for k in range(bits):
@@ -102,7 +114,10 @@ def _same_digit(shader: Shader, bits: int) -> str:
 
 
 def _sum_counts(shader: Shader, tile: Tile, pairs: int, buckets: int, bases: str) -> None:
-    """Make of each count the sum of those before it. Every invocation has neighbouring digits, or one, or none."""
+    """Turn each count into the sum of those before it.
+
+    Every invocation has neighbouring digits, or one, or none.
+    """
     each = max(1, buckets // tile.invocations)
     there = f"{shader.local} < {buckets}u"
     digits = [shader.let("u32", f"min({shader.local} * {each}u + {j}u, {buckets - 1}u)") for j in range(each)]

@@ -1,8 +1,8 @@
-"""Sorting the keys that a workgroup holds by a network of comparisons, without memory for the most part.
+"""A workgroup's keys sorted by a network of comparisons, mostly without memory.
 
 Every invocation holds some neighbouring keys. Sorted runs are merged to ones twice as long: each key meets its mirror image in both runs,
 then those at ever smaller distances, the lesser one of two going first (bitonic merges). Where both are in one invocation nothing is
-moved; neighbours in a subgroup exchange keys by shuffles, others in the workgroup's memory. Equals do not stay in their order.
+moved; neighbours in a subgroup exchange keys by shuffles, others in the workgroup's memory. The sort is not stable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from volta_fn.targets.wgsl.scalars import Shader
 
 
 def sort_keys(shader: Shader, tile: Tile, keys: list[str]) -> None:
-    """Sort variables, neighbours in each invocation; numbers of both are powers of two."""
+    """Sort variables, neighbours in each invocation.
+
+    Their number and that of invocations are powers of two.
+    """
     shader.workgroup("scratch", "u32", tile.room)
     facts = shader.module.facts
     shuffled = facts.subgroups and facts.subgroup_least == facts.subgroup_most and tile.invocations % facts.subgroup_most == 0
@@ -32,7 +35,7 @@ def sort_keys(shader: Shader, tile: Tile, keys: list[str]) -> None:
 
 
 def _halves(count: int) -> Iterator[int]:
-    """1, 2, 4, …, below a power of two."""
+    """Yield 1, 2, 4, …, below a power of two."""
     size = 1
     while size < count:
         yield size
@@ -54,7 +57,7 @@ def _order(shader: Shader, keys: Sequence[str], pairs: list[tuple[int, int]]) ->
 
 
 def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str, near: int, mirrored: bool) -> None:
-    """Everyone's keys with those of the invocation whose number differs by a mask."""
+    """Order keys and those of the invocation whose number differs by a mask."""
     lower = shader.let("bool", f"({shader.local} & ({half})) == 0u")
     others = [shader.var("u32", "0u") for _ in keys]
     partners = list(keys[::-1] if mirrored else keys)

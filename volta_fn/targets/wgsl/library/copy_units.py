@@ -1,4 +1,4 @@
-"""Moving elements without looking at them, in units of 16, 4, 2 or 1 bytes.
+"""Elements moved without looking at them, in units of 16, 4, 2 or 1 bytes.
 
 Neighbouring bytes that move together are one unit, the larger the better: rows of 64 bytes move in fours of words, whatever their dtype.
 A unit's value is a list: its four words, or one number.
@@ -28,10 +28,10 @@ _DTYPES: dict[int, np.dtype] = {16: np.dtype(np.uint32), 4: np.dtype(np.uint32),
 
 
 def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -> tuple[int, tuple[Dims, ...]]:
-    """The bytes of a unit, and `merged` loops (sizes, strides of arrays, …) over elements as loops over units.
+    """Return the bytes of a unit, and loops over elements as loops over units.
 
-    The first two strides are those of arrays of bytes; any more are of something else, in which a unit is no step. `others` are further
-    distances, in elements, that are to be whole numbers of units.
+    Loops are sizes and strides of several arrays. The first two strides are those of arrays of bytes; any more are of something else, in
+    which a unit is no step. `others` are further distances, in elements, that must be multiples of units.
     """
     sizes, *strides = loops
     in_bytes = [tuple([s * itemsize for s in steps]) for steps in strides[:2]]
@@ -46,7 +46,7 @@ def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -
 
 
 def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool = False) -> Array:
-    """The buffer of a number, of so many bytes, in units."""
+    """Return the buffer of a number, of so many bytes, in units."""
     dtype = _DTYPES[unit]
     return shader.buffer(number, dtype, written, size // dtype.itemsize if unit != 4 else 0)
 
@@ -57,12 +57,12 @@ def result_array(shader: Shader, number: int, dtype: np.dtype, size: int) -> Arr
 
 
 def load_unit(array: Array, unit: int, index: str) -> Unit:
-    """The unit of a number."""
+    """Emit the load of a unit."""
     return array.load4(index) if unit == 16 else [array.load(index)]
 
 
 def store_unit(array: Array, unit: int, index: str, value: Unit) -> None:
-    """Write one unit, while others may write its neighbours."""
+    """Emit the store of a unit, while other invocations may store its neighbours."""
     if unit == 16:
         array.store4(index, value)
     else:
@@ -70,7 +70,7 @@ def store_unit(array: Array, unit: int, index: str, value: Unit) -> None:
 
 
 def units_of(value: object, dtype: np.dtype, unit: int, index: str) -> Unit:
-    """A number of a dtype, repeated throughout an array: the array's unit of a number."""
+    """Return the unit of an array in which a number of a dtype is repeated."""
     data = np.asarray(value).astype(dtype).tobytes()
     words = np.frombuffer(data * math.ceil(16 / len(data)), _DTYPES[unit])
     number = _DTYPES[unit]
@@ -84,17 +84,17 @@ def units_of(value: object, dtype: np.dtype, unit: int, index: str) -> Unit:
 
 
 def chosen(shader: Shader, condition: str, yes: Unit, no: Unit) -> Unit:
-    """One of two units."""
+    """Emit one of two units."""
     return [Number(y.dtype, shader.let(y.type, f"select({n.text}, {y.text}, {condition})")) for y, n in zip(yes, no, strict=True)]
 
 
 def invocation(shader: Shader) -> str:
-    """The number of the invocation in the whole grid."""
+    """Emit the number of the invocation in the grid."""
     return shader.let("u32", f"{shader.group} * {shader.invocations}u + {shader.local}")
 
 
 def for_each(shader: Shader, count: int, body: Callable[[str], None]) -> Dispatch:
-    """The shader that does the body for the numbers below `count`."""
+    """Return the dispatch that does the body for the numbers below `count`."""
     number = invocation(shader)
     with shader.block(f"if ({number} < {count}u)"):
         body(number)
@@ -102,7 +102,10 @@ def for_each(shader: Shader, count: int, body: Callable[[str], None]) -> Dispatc
 
 
 def fill(shader: Shader, target: Array, count: int, element: Callable[[str], Number]) -> Dispatch:
-    """The shader that writes what ``element(index)`` is to every element of an array; of packed dtypes four in an invocation."""
+    """Return the dispatch that writes ``element(index)`` to every element of an array.
+
+    Of packed dtypes an invocation has four.
+    """
     if target.dtype.itemsize >= 4:
         return for_each(shader, count, lambda i: target.store(i, element(i)))
 
@@ -114,13 +117,13 @@ def fill(shader: Shader, target: Array, count: int, element: Callable[[str], Num
 
 
 def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Callable[[str], Unit]) -> Dispatch:
-    """The shader that writes what ``element(index)`` is to every unit of an array."""
+    """Return the dispatch that writes ``element(index)`` to every unit of an array."""
     if unit < 4:
         return fill(shader, target, count, lambda i: element(i)[0])
     each = TOGETHER if count >= MANY else 1
     first = shader.let("u32", f"{shader.group} * {shader.invocations * each}u + {shader.local}")
     positions = [shader.let("u32", plus(first, f"{k * shader.invocations}u" if k else "0u")) for k in range(each)]
-    # All are on their way together: what is loaded does not wait for what is stored.
+    # All are in flight together: what is loaded does not wait for what is stored.
     values = [element(shader.let("u32", f"min({position}, {count - 1}u)")) for position in positions]
     for position, value in zip(positions, values, strict=True):
         with shader.block(f"if ({position} < {count}u)"):
@@ -129,7 +132,7 @@ def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Ca
 
 
 def copy(shader: Shader, source: int, target: int, size: int) -> Dispatch:
-    """The shader that copies an array of so many bytes from one buffer to another."""
+    """Return the dispatch that copies so many bytes from one buffer to another."""
     words = -(-size // 4)
     unit = 4 if words % 4 else 16
     read, write = unit_array(shader, source, unit, words * 4), unit_array(shader, target, unit, words * 4, written=True)

@@ -1,9 +1,9 @@
-"""Cumulative sums, products, extremes and log-sum-exps.
+"""Cumulative sums, products, extrema and log-sum-exps.
 
-Long contiguous rows are cut into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they are not
-few), and then the tiles, given what came before each. Else every invocation goes along a line, or a part of one, given the totals of the
-parts before. Products of floats are taken one by one, as their parts might overflow where the whole does not; long lines in stretches,
-since drivers take a GPU for hung, and some in software end a loop, that goes on for too long.
+Long contiguous rows are split into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they are not
+few), and then the tiles, given what came before each. Else every invocation goes along a row, or a chunk of one, given the totals of the
+chunks before. Products of floats are computed one by one, since products of chunks might overflow where the result does not; long rows in
+stretches, since drivers take a GPU for hung, and some in software end a loop, that goes on for too long.
 
 float16 and bfloat16 accumulate in float32.
 """
@@ -37,7 +37,7 @@ _EACH_OF_MANY = 16
 #: Tiles of a row whose totals everyone sums.
 _FEW_TILES = 1024
 
-#: Lines are cut until there is work for so many invocations; a part has at least so many elements.
+#: Rows are split until there is work for so many invocations; a chunk has at least so many elements.
 _ENOUGH = 1 << 14
 _CHUNK = 32
 _MOST_CHUNKS = 256
@@ -47,7 +47,7 @@ _STRETCH = 1 << 15
 
 
 def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, name: str) -> Routine | None:
-    """The routine of the primitive of that name."""
+    """Return the routine of the primitive of that name."""
     (operand,) = avals
     if not operand.size:
         return Routine(())
@@ -67,30 +67,33 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Ta
 
 
 def _chunk_count(scan: Scan) -> int:
-    """Into how many parts lines are cut."""
+    """Return into how many chunks rows are split."""
     return max(1, min(_ENOUGH // scan.row_count, scan.size // _CHUNK, _MOST_CHUNKS), -(-scan.size // _STRETCH))
 
 
 def _scan_rows(scan: Scan, chunks: int, facts: TargetCapabilities) -> Routine:
-    """The routine that goes along lines, each in so many parts."""
+    """Return the routine that goes along rows, each in so many chunks."""
     length = -(-scan.size // chunks)
     return _RowScan(scan, length, -(-scan.size // length), facts).routine()
 
 
 class _RowScan:
-    """Lines in parts of a length, with an invocation for each: the sums of all parts but the last, and then the results."""
+    """Rows in chunks of a length, with an invocation for each.
+
+    It has the totals of all chunks but the last, and then the results.
+    """
 
     def __init__(self, scan: Scan, length: int, chunks: int, facts: TargetCapabilities) -> None:
         self.scan, self.length, self.chunks, self.facts = scan, length, chunks, facts
 
     def routine(self) -> Routine:
-        """Both dispatches; one if lines are whole."""
+        """Return the routine of both dispatches; of one if rows are not split."""
         if self.chunks == 1:
             return Routine((self.results(),))
         return Routine((self.sums(), self.results()), (self.scan.row_count * (self.chunks - 1) * self.scan.dtype.itemsize,))
 
     def sums(self) -> Dispatch:
-        """What the parts have in total, `[part, line]`."""
+        """Return the dispatch of the chunks' totals, `[chunk, row]`."""
         scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
         source, totals = shader.buffer(_OPERAND, scan.stored), shader.buffer(_TOTALS, scan.dtype, written=True)
 
@@ -102,7 +105,7 @@ class _RowScan:
         return for_each(shader, scan.row_count * (self.chunks - 1), reduce)
 
     def results(self) -> Dispatch:
-        """Each part from the totals of those before it on."""
+        """Return the dispatch of the chunks' results, given the totals of those before."""
         scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
         source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
         totals = shader.buffer(_TOTALS, scan.dtype) if self.chunks > 1 else None
@@ -123,7 +126,7 @@ class _RowScan:
         return for_each(shader, scan.row_count * self.chunks, write)
 
     def _along(self, shader: Shader, index: str, body: Callable[[str], None]) -> None:
-        """Do the body for the places of a part of a line."""
+        """Emit the body for the offsets of a chunk of a row."""
         scan = self.scan
         row, chunk = shader.let("u32", remainder(index, scan.row_count)), shader.let("u32", quotient(index, scan.row_count))
         first = shader.let("u32", times(chunk, self.length))
@@ -135,7 +138,10 @@ class _RowScan:
 
 
 def _stretches(scan: Scan, facts: TargetCapabilities) -> Routine:
-    """Each dispatch goes along all lines for a stretch, from where the one before it ended, with its totals."""
+    """Return the routine whose dispatches go along all rows for a stretch each.
+
+    Each begins where the one before it ended, with its totals.
+    """
 
     def stretch(*, first: bool) -> Dispatch:
         shader = Shader(facts, INVOCATIONS)
@@ -171,7 +177,7 @@ class _Tiles:
         self.tiles = -(-scan.size // self.tile)
         #: Whether a tile's workgroup sums what came before it itself.
         self.few = self.tiles <= _FEW_TILES and scan.dtype.itemsize <= 4
-        #: Whether all rows begin with a four, so that an invocation's elements are fours, of whole words.
+        #: Whether all rows begin with a four, so that an invocation's elements are fours.
         self.in_fours = scan.size % 4 == 0
         self.elements = scan.rows * scan.size if self.in_fours else 0
 
@@ -182,9 +188,10 @@ class _Tiles:
         return Routine((self._sum(), *totals, self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
 
     def _begin(self, number: str) -> tuple[Shader, Array, str, list[str]]:
-        """A shader with a workgroup for every tile, by number: the operand, the row, and where fours of an invocation's elements begin.
+        """Return a shader with a workgroup for every tile, and what the tile is.
 
-        Neighbouring invocations have neighbouring fours, and further ones behind those of all others.
+        That is the operand, the row, and where fours of an invocation's elements begin. Neighbouring invocations have neighbouring fours,
+        and further ones after those of all others.
         """
         shader = Shader(self.facts, self.invocations)
         source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
@@ -194,7 +201,7 @@ class _Tiles:
         return shader, source, row, [shader.let("u32", f"{start} + {4 * k * self.invocations}u") for k in range(self.each // 4)]
 
     def _read(self, shader: Shader, source: Array, row: str, positions: list[str]) -> list[list[Number]]:
-        """An invocation's fours of elements, as they come; behind the row's end what changes nothing."""
+        """Emit the loads of an invocation's fours; beyond the row's end are identities."""
         found: list[list[Number]] = []
         neutral = self.scan.neutral()
         for i in positions:
@@ -219,7 +226,7 @@ class _Tiles:
         return f"({plus(times(row, self.scan.size), turned)}) / 4u"
 
     def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
-        """A four of elements."""
+        """Emit the store of a four of elements."""
         four = [convert(shader, x, self.scan.stored) for x in numbers]
         if self.in_fours:
             with shader.block(f"if ({i} < {self.scan.size}u)"):
@@ -230,14 +237,14 @@ class _Tiles:
                     target.store(shader.let("u32", self.scan.offset(row, f"({i} + {n}u)")), x)
 
     def _sums(self, shader: Shader, numbers: list[Number]) -> list[Number]:
-        """The numbers scanned."""
+        """Emit the scan of numbers."""
         found = numbers[:1]
         for x in numbers[1:]:
             found.append(self.scan.combine(shader, found[-1], x))
         return found
 
     def _sum(self) -> Dispatch:
-        """The total of every tile."""
+        """Return the dispatch of every tile's total."""
         shader, source, row, positions = self._begin(Shader.group)
         totals = shader.buffer(_TOTALS, self.scan.dtype, written=True)
         fours = self._read(shader, source, row, positions)
@@ -247,7 +254,7 @@ class _Tiles:
         return shader.dispatch(self.scan.rows * self.tiles)
 
     def _scan_totals(self) -> Dispatch:
-        """Make of a row's totals what came before each tile."""
+        """Return the dispatch that makes of a row's totals what came before each tile."""
         scan = self.scan
         shader = Shader(self.facts, self.invocations)
         totals = shader.buffer(_TOTALS, scan.dtype, written=True)
@@ -271,7 +278,10 @@ class _Tiles:
         return shader.dispatch(scan.rows)
 
     def _scan(self) -> Dispatch:
-        """Every tile, given what came before. The last one comes first: of what was read before, its elements are likely still at hand."""
+        """Return the dispatch of every tile's results, given what came before.
+
+        The last tile comes first: its elements, read before, are likely still in the cache.
+        """
         scan, count = self.scan, self.scan.rows * self.tiles
         number = f"({count - 1}u - {Shader.group})"
         shader, source, row, positions = self._begin(number)
@@ -290,7 +300,7 @@ class _Tiles:
         return shader.dispatch(count)
 
     def _earlier(self, shader: Shader, number: str) -> Number:
-        """An invocation's share of the totals of the tiles before one."""
+        """Emit an invocation's share of the totals of the tiles before one."""
         totals, found = shader.buffer(_TOTALS, self.scan.dtype), variable(shader, self.scan.neutral())
         tile = shader.let("u32", remainder(number, self.tiles))
         for k in range(0, self.tiles, self.invocations):

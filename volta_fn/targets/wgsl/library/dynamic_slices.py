@@ -1,4 +1,4 @@
-"""Blocks read or replaced at a place that the program finds out."""
+"""Blocks read or replaced at positions that are known when the program runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UINT32 = np.dtype(np.uint32)
 
 
 def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     operand, *starts = avals
     sizes: tuple[int, ...] = params["slice_sizes"]
     count = math.prod(sizes)
@@ -54,7 +54,10 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
 
 
 def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive. Its first dispatch copies the operand, of which the others know nothing."""
+    """Return the routine of the primitive.
+
+    Its first dispatch copies the operand, which the others do not read.
+    """
     operand, update, *starts = avals
     if not operand.size:
         return Routine(())
@@ -79,7 +82,10 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
 
 
 class _Corner:
-    """Where a block begins. Of starts that are more than a shader can bind, shaders of their own find out what some contribute."""
+    """Where a block begins.
+
+    If a shader cannot bind all starts, other shaders add up some of them first.
+    """
 
     def __init__(
         self,
@@ -115,7 +121,7 @@ class _Corner:
 
     @property
     def workspaces(self) -> tuple[int, ...]:
-        """What the dispatches write."""
+        """The bytes of the workspaces of the dispatches."""
         return (4 * self._partial_sums,) if self._partial_sums else ()
 
     def _partial_sum(self, starts: Sequence[tuple[int, np.dtype, int, int]], number: int) -> Dispatch:
@@ -130,7 +136,7 @@ class _Corner:
         return plus(*terms)
 
     def offset(self, shader: Shader, itemsize: int, unit: int) -> str:
-        """The number of the block's first unit."""
+        """Emit the number of the block's first unit."""
         if self._partial_sums:
             found = shader.buffer(self._workspace, _UINT32)
             total = plus(*[f"{found.name}[{k}]" for k in range(self._partial_sums)])

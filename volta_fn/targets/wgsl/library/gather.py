@@ -17,7 +17,7 @@ from volta_fn.targets.wgsl.scalars import Shader
 
 
 def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     operand, indices = avals
     result = gather_p.result_avals(avals, params)
     if not result.size:
@@ -47,7 +47,10 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Target
 
 
 def window_loops(layout: Layout) -> tuple[Dims, ...]:
-    """Loops over an array that holds windows: sizes, strides in it, strides in the operand, steps of the window's number."""
+    """Return loops over an array of windows, in the order of its memory.
+
+    They are sizes, strides in the array, strides in the operand, and steps of the window's number.
+    """
     sizes, strides = layout.batch
     batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, row_major(sizes), strict=True)]
     inside = [(n, here, there, 0) for dims in (layout.lead, layout.rest) for n, here, there in zip(*dims, strict=True)]

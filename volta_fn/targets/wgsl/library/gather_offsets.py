@@ -1,4 +1,4 @@
-"""Index vectors as offsets: where in the operand each window of a gather or scatter begins, and whether it lies inside."""
+"""Index vectors in buffers: where each window of a gather or scatter begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UINT32 = np.dtype(np.uint32)
 
 
 class Integers:
-    """A buffer of integers that say where something is; they are clamped into ranges. Those of 64 bits are pairs of words."""
+    """A buffer of positions, clamped into ranges; 64-bit ones are pairs of words."""
 
     def __init__(self, shader: Shader, number: int, dtype: np.dtype) -> None:
         self.shader = shader
@@ -28,7 +28,7 @@ class Integers:
         return self.shader.buffer(self._number, self._dtype)
 
     def within(self, index: str, limit: int) -> tuple[str, str]:
-        """An integer moved into [0, limit], and whether it is there already."""
+        """Emit an integer clamped to [0, limit], and whether it was there already."""
         f = self.shader
         if self.wide:
             low, high = (self.array.load(plus(times(index, 2), f"{k}u")).text for k in (0, 1))

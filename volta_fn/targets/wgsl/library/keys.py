@@ -1,8 +1,8 @@
-"""Keys: unsigned integers that order as numbers do, so that sorting knows nothing of dtypes.
+"""Sort keys: unsigned integers in the order of numbers of any dtype.
 
-Negative floats have all bits turned around, the others their sign; every NaN is the greatest key. Zeros of either sign are equals, but a
-key that is to be turned back into its number must tell them apart: such *faithful* keys of -0.0 and 0.0 are neighbours. Keys of more than
-32 bits are several words, the most important first.
+Negative floats have all bits flipped, the others their sign; every NaN is the greatest key. Zeros of either sign are equal, but a key that
+is to be turned back into its number must distinguish them: such *faithful* keys of -0.0 and 0.0 are neighbours. Keys of more than 32 bits
+are several words, the most significant first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class KeyWord(NamedTuple):
     """A word of the keys of a dtype.
 
     Attributes:
-        dtype: that of the number, or of one part of complex numbers.
+        dtype: the dtype of the number, or of one component of complex numbers.
         words: how many words of memory are an element (1, too, if several elements are in one).
         first: the word of memory with which the number begins.
         lower: whether this is the lower word of two.
@@ -36,29 +36,32 @@ class KeyWord(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """How many bits tell numbers apart."""
+        """How many bits distinguish numbers."""
         return 1 if self.dtype.kind == "b" else min(32, 8 * self.dtype.itemsize)
 
 
 def key_words(dtype: np.dtype) -> list[KeyWord]:
-    """All words of the keys of a dtype."""
+    """Return all words of the keys of a dtype."""
     component = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     step, words = max(1, component.itemsize // 4), max(1, dtype.itemsize // 4)
     return [KeyWord(component, words, first, lower) for first in range(0, words, step) for lower in (False, True)[:step]]
 
 
 def storage(dtype: np.dtype) -> np.dtype:
-    """The dtype as which numbers are loaded to get their bits."""
+    """Return the dtype as which numbers are loaded to get their bits."""
     return np.dtype(f"u{min(4, dtype.itemsize)}")
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether numbers of the dtype have signed zeros and NaN."""
+    """Return True if numbers of the dtype have signed zeros and NaN."""
     return dtype in dtypes.FLOATS
 
 
 def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful: bool = False, falling: bool = False) -> str:
-    """The text of a word of the key of an element, in an array of `storage`; of falling keys the greatest number has the least."""
+    """Emit a word of the key of an element, in an array of `storage`.
+
+    Of `falling` keys the greatest number has the least.
+    """
     if which.dtype.itemsize == 8:
         low, high = (array.load(f"{index} * {which.words}u + {which.first + k}u").text for k in (0, 1))
         found = _word_of_two(shader, which, low, high)
@@ -69,7 +72,7 @@ def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful:
 
 
 def key_of(shader: Shader, dtype: np.dtype, bits: str, faithful: bool) -> str:
-    """The key of a number of at most 32 bits."""
+    """Emit the key of a number of at most 32 bits."""
     width = 8 * dtype.itemsize
     sign, mask = 1 << (width - 1), (1 << width) - 1
     if not is_float(dtype):
@@ -94,7 +97,10 @@ def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
 
 
 def number_of(dtype: np.dtype, faithful: str) -> Number:
-    """The bits, in its `storage`, of the number of a faithful key of at most 32 bits (of a NaN, of some NaN)."""
+    """Return the bits, in its `storage`, of the number of a faithful key.
+
+    The key has at most 32 bits.
+    """
     width = 8 * dtype.itemsize
     sign, mask = 1 << (width - 1), (1 << width) - 1
     if is_float(dtype):
@@ -103,5 +109,5 @@ def number_of(dtype: np.dtype, faithful: str) -> Number:
 
 
 def lesser_zero(dtype: np.dtype) -> int | None:
-    """The faithful key of -0.0, which is an equal of 0.0's, the next; None where there is no -0.0."""
+    """Return the faithful key of -0.0, next to that of 0.0; None if there is no -0.0."""
     return (1 << (8 * dtype.itemsize - 1)) - 1 if is_float(dtype) else None

@@ -1,4 +1,4 @@
-"""Padding between elements, and bits as those of numbers of another size: what kernels cannot say."""
+"""Paddings between elements and bitcasts, which kernels cannot express."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volta_fn.targets.wgsl.scalars import Number, Shader, is_supported
 
 
 def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     operand, _ = avals
     result = pad_p.result_avals(avals, params)
     if not is_supported(operand.dtype, facts):
@@ -44,6 +44,6 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCap
 
 
 def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine:
-    """The routine of the primitive: the bytes stay what they are."""
+    """Return the routine of the primitive, which copies the bytes."""
     (operand,) = avals
     return Routine((copy(Shader(facts, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())

@@ -1,6 +1,6 @@
-"""Windows reduced, and the tangents and cotangents of their maxima and minima, which have *winners*.
+"""Reductions of windows, and the tangents and cotangents of their extrema.
 
-A window's winner is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers. What a
+A window's *winner* is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers. What a
 winner gets is summed by the winner, window after window, so that sums are the same in every run.
 """
 
@@ -62,7 +62,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
 
 
 def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], facts: TargetCapabilities) -> Windows | None:
-    """The windows, if winners can be found and what they get can be moved."""
+    """Return the windows, if their winners can be found and values can be moved."""
     fits = all(supports("max", (d, d), {}, facts) for d in (operand.dtype, moved.dtype))
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
@@ -71,7 +71,7 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], f
 
 
 def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
-    """The number of the element that wins a window."""
+    """Emit the number of the element that wins a window."""
     at = Number(_UINT32, shader.var("u32", f"{_NONE}u"))
     zero = constant(operand.dtype, 0)
     best = Number(operand.dtype, shader.var(zero.type, zero.text))
@@ -89,7 +89,7 @@ def _winner(shader: Shader, windows: Windows, operand: Array, select: str, numbe
 
 
 def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive: to each window what its winner has."""
+    """Return the routine of the primitive: each window gets the tangent of its winner."""
     tangents, operand = avals
     windows = _windows(tangents, operand, params, facts)
     if windows is None:
@@ -112,7 +112,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
 
 
 def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive: to each element what the windows have that it wins.
+    """Return the routine: elements get the values of the windows that they win.
 
     First all windows' winners are found, unless every element meets so few that it may as well look for them itself.
     """
@@ -156,5 +156,5 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
 
 
 def _searches(windows: Windows) -> int:
-    """How many elements are looked at if each element looks for the winners of the windows that it meets."""
+    """Return how many elements are read if each looks for its windows' winners."""
     return windows.taps * math.prod(-(-axis.taps // axis.stride) for axis in (*windows.vertical, windows.across))

@@ -1,9 +1,9 @@
-"""Sorting rows by keys of 32 bits, stably.
+"""Rows sorted stably by keys of 32 bits.
 
-Rows that are not `short` are sorted by one digit of eight bits after another (LSD radix sort): a pass counts the digits of every tile of a
-row, sums the counts, digit by digit, over the tiles, and then moves elements. There a tile is sorted by the digit in the memory of its
-workgroup, by ballots where subgroups can hold them, so that runs of elements go to neighbouring places. Of rows of few tiles everyone who
-moves elements counts the digits of all.
+Rows that are not `SHORT` are sorted by one digit of eight bits after another (LSD radix sort): a pass counts the digits of every tile of a
+row, sums the counts, digit by digit, over the tiles, and then moves elements. For that a tile is sorted by the digit in the memory of its
+workgroup, by ballots where subgroups can hold them, so that runs of elements go to neighbouring positions. Of rows of few tiles every
+workgroup that moves elements counts the digits of all tiles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UINT32 = np.dtype(np.uint32)
 
 _DIGIT = 8
 
-#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait for their turn. By ballots this
+#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait. By ballots this
 #: takes more memory than every device has.
 _TILE, _LARGE_TILE, _MUCH = Tile(256, 8), Tile(256, 12), 1 << 22
 _LARGE_ROOM = 20 << 10
@@ -34,19 +34,19 @@ _LARGE_ROOM = 20 << 10
 #: Counts that an invocation sums up together, at most.
 _SUMMED = 12
 
-#: Tiles of a row whose digits everyone counts. (Beside a large tile there is no room for that.)
+#: Tiles of a row whose digits every workgroup counts. (With a large tile there is no room for that.)
 _FEW_TILES = 16
 
 
 def sort_rows(sorting: Sorting, facts: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
-    """The shaders that sort."""
+    """Return the dispatches that sort."""
     if sorting.size <= SHORT:
         return [sort_short(sorting, facts)]
     return _Long(sorting, facts, workspaces).dispatches()
 
 
 class _Pass(NamedTuple):
-    """A pass: by which bits of a word, from which buffers (None: the operands) to which, of keys and of values."""
+    """A pass by some bits of a word, between buffers; None: the operands."""
 
     word: SortWord
     first: int
@@ -57,12 +57,12 @@ class _Pass(NamedTuple):
 
     @property
     def buckets(self) -> int:
-        """How many digits there are."""
+        """The number of digits."""
         return 1 << self.bits
 
 
 class _Long:
-    """The shaders for long rows."""
+    """The dispatches for long rows."""
 
     def __init__(self, sorting: Sorting, facts: TargetCapabilities, workspaces: Workspaces) -> None:
         self.sorting, self.facts = sorting, facts
@@ -93,20 +93,20 @@ class _Long:
         return found
 
     def dispatches(self) -> list[Dispatch]:
-        """All shaders."""
+        """Return all dispatches."""
         if self.counted is None:
             return [self._deal(step, None) for step in self.passes]
         made = [(self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)) for step in self.passes]
         return [shader for shaders in made for shader in shaders]
 
     def _shader(self) -> tuple[Shader, str, str]:
-        """A shader with a workgroup for every tile, the number of the row, and that of its first element in the row."""
+        """Return a shader with a workgroup for every tile: row and first element, too."""
         shader = Shader(self.facts, self.tile.invocations)
         row = shader.let("u32", quotient(shader.group, self.tiles))
         return shader, row, shader.let("u32", times(remainder(shader.group, self.tiles), self.tile.size))
 
     def _reader(self, shader: Shader, step: _Pass, values_too: bool) -> Callable[[str, str], tuple[str, str]]:
-        """``read(row, i)``: the key of an element and, if asked for, its value."""
+        """Return ``read(row, i)``: the key of an element and, if asked for, its value."""
         size, valued = self.sorting.size, self.sorting.valued
         held = step.source is not None
         keys = shader.buffer(self.keys[step.source], _UINT32) if step.source is not None and not step.fresh else None
@@ -127,14 +127,17 @@ class _Long:
         return element
 
     def _within(self, shader: Shader, i: str) -> str:
-        """The number of an element, or the last there is: what is read under no condition is on its way together."""
+        """Emit the number of an element, or of the last one.
+
+        Unconditional loads are in flight together.
+        """
         return shader.let("u32", f"min({i}, {self.sorting.size - 1}u)")
 
     def _digit(self, step: _Pass, key: str) -> str:
         return f"({step.word.rank(key)} >> {step.first}u) & {step.buckets - 1}u"
 
     def _count(self, step: _Pass, number: int) -> Dispatch:
-        """How often each digit is in each tile."""
+        """Return the dispatch that counts each digit in each tile."""
         shader, row, first = self._shader()
         read = self._reader(shader, step, values_too=False)
         counts = shader.buffer(number, _UINT32, written=True)
@@ -154,12 +157,15 @@ class _Long:
         return shader.dispatch(self.sorting.rows * self.tiles)
 
     def _count_offset(self, shader: Shader, step: _Pass, row: str, digit: str) -> str:
-        """Where this tile's count of a digit is."""
+        """Emit the offset of this tile's count of a digit."""
         lists = plus(times(row, step.buckets), digit)
         return plus(times(lists, self.tiles), remainder(shader.group, self.tiles))
 
     def _sum(self, step: _Pass, counted: tuple[int, int]) -> Dispatch:
-        """Make of the counts of each digit the sums of those in the tiles before; and their totals."""
+        """Return the dispatch that makes of each digit's counts the sums of earlier tiles.
+
+        It stores the totals, too.
+        """
         counts_tile = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
         shader = Shader(self.facts, counts_tile.invocations)
         counts, totals = (shader.buffer(number, _UINT32, written=True) for number in counted)
@@ -184,7 +190,10 @@ class _Long:
         return shader.dispatch(self.sorting.rows * step.buckets)
 
     def _deal(self, step: _Pass, counted: tuple[int, int] | None) -> Dispatch:
-        """Every element to its place. If nothing is counted yet, everything is counted here."""
+        """Return the dispatch that moves every element.
+
+        If nothing is counted yet, it counts everything itself.
+        """
         shader, row, first = self._shader()
         size, valued = self.sorting.size, self.sorting.valued
         read = self._reader(shader, step, values_too=valued)
@@ -209,14 +218,14 @@ class _Long:
         return shader.dispatch(self.sorting.rows * self.tiles)
 
     def _sort_by_ballots(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
-        """Sort the tile, and make of `bases` where its elements go: the first of each digit takes its place in the tile off."""
+        """Sort the tile, and subtract each digit's first position in it from `bases`."""
         digits = [shader.let("u32", self._digit(step, key)) for key in keys]
         positions = positions_by_digit(shader, self.tile, digits, step.bits, "bases")
         for some in (keys, values) if values else (keys,):
             exchange(shader, self.tile, positions, numbers, some)
 
     def _sort_by_counts(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
-        """The same without ballots."""
+        """Sort the tile and make `bases`, as `_sort_by_ballots` does, without ballots."""
         collect(shader, self.tile, keys)
         collect(shader, self.tile, values)
         sort_tile(shader, self.tile, keys, values, step.word.rank, f"{step.first}u", f"{step.first + step.bits}u")
@@ -230,7 +239,7 @@ class _Long:
         shader.line("workgroupBarrier();")
 
     def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
-        """Where in the row the tile's elements of each digit go: `bases`."""
+        """Emit `bases`: where in the row the tile's elements of each digit go."""
         shader.workgroup("bases", "u32", step.buckets)
         digit = shader.let("u32", f"min({shader.local}, {step.buckets - 1}u)")
         total = totals.load(plus(times(row, step.buckets), digit)).text
@@ -240,7 +249,7 @@ class _Long:
             shader.line(f"bases[{shader.local}] = {sums}.x + {earlier};")
 
     def _count_all(self, shader: Shader, step: _Pass, row: str, first: str, read: Callable[[str, str], tuple[str, str]]) -> None:
-        """The same, from the keys of the whole row."""
+        """Emit `bases` from the keys of the full row."""
         mine = f"{shader.local} < {step.buckets}u"
         for name in ("all", "earlier"):
             shader.workgroup(name, "atomic<u32>", step.buckets)

@@ -1,4 +1,4 @@
-"""What is accumulated, and scans of what the invocations of a workgroup hold."""
+"""Scans over the invocations of a workgroup."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from volta_fn.targets.wgsl.text import Function
 
 
 class Scan(CumulativeOp):
-    """An accumulation, and the code of its steps."""
+    """A cumulative operation, and the code of its steps."""
 
     @property
     def row_count(self) -> int:
-        """How many accumulations there are."""
+        """The number of accumulations."""
         return self.rows * self.columns
 
     def supported(self, facts: TargetCapabilities) -> bool:
-        """Whether the device can compute it."""
+        """Return True if the device can compute it."""
         return supports(self.reduction.step, (self.dtype, self.dtype), {}, facts)
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
@@ -27,17 +27,17 @@ class Scan(CumulativeOp):
         return combine(f, self.reduction, x, y)
 
     def neutral(self) -> Number:
-        """What changes nothing."""
+        """Return the identity."""
         return constant(self.dtype, self.reduction.start(self.dtype))
 
     def offset(self, row: str, i: str) -> str:
-        """Where the element of a line is that comes as number `i`."""
+        """Return the offset of the element of a row that comes as number `i`."""
         turned = f"({self.size - 1}u - {i})" if self.reverse else i
         return row_offset(TEXT, row, turned, self.size, self.columns)
 
 
 def variable(f: Function, value: Number) -> Number:
-    """A variable that holds a number at first."""
+    """Declare a variable that holds a number at first."""
     return Number(value.dtype, f.var(value.type, value.text))
 
 
@@ -47,7 +47,10 @@ def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
 
 
 def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[Number], list[Number]]:
-    """For each of some values what the invocations before this one hold, combined, and what all hold. All invocations must come by here."""
+    """Emit the values of all earlier invocations combined, and those of all.
+
+    All invocations must execute this.
+    """
     count = shader.invocations
     held = [shader.workgroup(f"held{k}", value.type, 2 * count) for k, value in enumerate(values)]
     totals, here = [variable(shader, value) for value in values], shader.var("u32", "0u")

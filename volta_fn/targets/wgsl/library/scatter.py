@@ -1,10 +1,10 @@
-"""Scatters: updates combined into the operand in the order of the indices, with the same bits in every run.
+"""Scatters: updates combined into the operand in the order of the indices.
 
-The first dispatch copies the operand; the others know nothing of it. Rows of updates that go to one slot must not meet: of replacements
-only the last row of each slot is written. Integers that are added or compared may come in any order, atomically; many that go to few
-places meet in the memory of workgroups first. Else one invocation does all rows of a slot: a few rows are looked through by all of them,
-more are sorted by their slots. Of sorted rows, those of a slot that are many are combined in pieces. float16 and bfloat16 are combined in
-float32, and rounded once.
+Results have the same bits in every run. The first dispatch copies the operand; the others do not read it. Rows of updates that go to one
+slot must not conflict: of replacements only the last row of each slot is written. Integers that are added or compared may come in any
+order, atomically; many that go to few elements are combined in the memory of workgroups first. Else one invocation does all rows of a
+slot: a few rows are searched by all of them, more are sorted by their slots. Of sorted rows, those of a slot that are many are combined
+in chunks. float16 and bfloat16 are combined in float32, and rounded once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
 #: Up to so many rows are looked through.
 _FEW = 32
 
-#: Places that workgroups have in their own memory, to which they bring so many rows each.
+#: Elements that workgroups have in their own memory, to which they bring so many rows each.
 _FEW_ELEMENTS, _ROWS_OF_GROUP = 2048, 4096
 
 
@@ -66,7 +66,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Targe
 
 
 def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
-    """Whether a later row has the same place."""
+    """Emit whether a later row goes to the same slot."""
     found = shader.var("bool", "false")
     with shader.loop(rows.number, f"{number} + 1u") as other:
         row = rows.row(shader, indices, other)
@@ -78,7 +78,7 @@ def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices:
 def _replace(
     avals: tuple[ShapedArray, ...], rows: ScatterRows, alone: bool, facts: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
-    """The last row of each slot is written."""
+    """Return the dispatches that write each slot's last row, and their workspaces."""
     operand, _, updates = avals
     itemsize = operand.dtype.itemsize
     unit, block = in_units(itemsize, rows.block, rows.distances)
@@ -112,7 +112,7 @@ def _replace(
 
 
 def _find_last(rows: ScatterRows, facts: TargetCapabilities) -> Dispatch:
-    """The number, plus one, of the last row of every slot."""
+    """Return the dispatch that finds each slot's last row, by its number plus one."""
     shader = Shader(facts, INVOCATIONS)
     last, indices = shader.atomics(SPACES, _UINT32), rows.indices(shader, INDICES)
 
@@ -125,7 +125,7 @@ def _find_last(rows: ScatterRows, facts: TargetCapabilities) -> Dispatch:
 
 
 def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
-    """Integers, in any order."""
+    """Return the dispatch that combines integers, in any order."""
     shader = Shader(facts, INVOCATIONS)
     dtype = avals[OPERAND].dtype
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
@@ -141,7 +141,7 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
 
 
 def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
-    """The same for many rows of one element and few places: workgroups combine theirs, and then all of these."""
+    """Return the same for many rows and few elements, combined by workgroups first."""
     shader = Shader(facts, _GROUP)
     dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
@@ -163,7 +163,7 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combine
 
 
 def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, facts: TargetCapabilities) -> Dispatch:
-    """The first row of each slot goes on with the later ones."""
+    """Return the dispatch in which the first row of each slot combines the later ones."""
     shader = Shader(facts, INVOCATIONS)
     stored = avals[OPERAND].dtype
     dtype = wide_dtype(stored)
@@ -177,7 +177,7 @@ def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction,
             earlier = shader.var("bool", "false")
             with shader.loop(number) as other:
                 before = rows.row(shader, indices, other)
-                # One that is not valid was moved inside, but counts for nothing.
+                # One that is not valid was moved inside, but does not count.
                 valid = f" && {before.valid}" if before.valid else ""
                 shader.line(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
             conditions.append(f"!{earlier}")

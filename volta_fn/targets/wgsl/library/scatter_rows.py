@@ -1,6 +1,6 @@
-"""What a scatter writes where: rows of updates and the places of the operand that they go to.
+"""What a scatter writes where: rows of updates, and their slots in the operand.
 
-Windows that may overlap partly, being larger than one element along a dimension in which they may begin anywhere, are taken apart along it.
+Windows that may overlap partially, being larger than one element along a dimension in which they may begin anywhere, are split along it.
 So every *row* of updates (one or several per window, numbered in the order of the windows) has a *slot*: rows of the same slot go to the
 same elements, rows of different slots to different ones. A row is a block of elements.
 """
@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.scalars import Shader
 
 
 class ScatterRow(NamedTuple):
-    """A row: where its elements begin in the updates and in the operand, and whether there is such a place (None: for certain)."""
+    """A row: its offsets in updates and operand, and if it is valid (None: it is)."""
 
     source: str
     target: str
@@ -29,15 +29,15 @@ class ScatterRow(NamedTuple):
 
 
 class ScatterRows(NamedTuple):
-    """The rows of a scatter, in elements (or, `scaled`, in units of several, or of a part of one).
+    """The rows of a scatter, in elements (or, `scaled`, in other units).
 
     Attributes:
         starts: where windows begin.
         batch: sizes and strides in the updates of the dimensions that number windows.
-        parts: sizes, strides in the updates and strides in the operand of the dimensions along which windows are taken apart.
-        block: the same of what is left of them.
+        splits: sizes, strides in the updates and strides in the operand of the dimensions along which windows are split.
+        block: the same of the other dimensions.
         index_dtype: the dtype of index vectors.
-        size: that of the operand.
+        size: the size of the operand.
     """
 
     starts: Starts
@@ -49,33 +49,33 @@ class ScatterRows(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.starts.number * math.prod(self.splits[0])
 
     @property
     def elements(self) -> int:
-        """How many elements a row has."""
+        """The number of elements of a row."""
         return math.prod(self.block[0])
 
     @property
     def distances(self) -> list[int]:
-        """All that decides where a row begins, in the updates and in the operand."""
+        """All strides that decide where a row begins, in the updates and in the operand."""
         inside = [stride for _, stride, _ in self.starts.addressed + self.starts.batching]
         return [*inside, *self.batch[1], *self.splits[1], *self.splits[2]]
 
     @property
     def spacing(self) -> int:
-        """Slots are so far apart in the operand."""
+        """The distance of slots in the operand."""
         inside = [stride for _, stride, _ in self.starts.addressed + self.starts.batching]
         return math.gcd(*inside, *self.splits[2]) or self.size
 
     @property
     def slots(self) -> int:
-        """Slots have numbers below this one."""
+        """The number of slots."""
         return -(-self.size // self.spacing)
 
     def scaled(self, itemsize: int, unit: int, block: tuple[Dims, ...]) -> ScatterRows:
-        """The same rows in units of so many bytes, with the block's loops in these."""
+        """Return the same rows in units of so many bytes, with the block's loops in these."""
 
         def scale(strides: Dims) -> Dims:
             return tuple([s * itemsize // unit for s in strides])
@@ -89,11 +89,11 @@ class ScatterRows(NamedTuple):
         return self._replace(starts=starts, batch=batch, splits=splits, block=block, size=self.size * itemsize // unit)
 
     def indices(self, shader: Shader, number: int) -> Integers:
-        """The buffer of index vectors."""
+        """Return the buffer of index vectors."""
         return Integers(shader, number, self.index_dtype)
 
     def row(self, shader: Shader, indices: Integers, number: str) -> ScatterRow:
-        """Where a row is."""
+        """Emit the offsets and validity of a row."""
         each = math.prod(self.splits[0])
         window = shader.named("u32", quotient(number, each))
         split = shader.coordinates(remainder(number, each), self.splits[0])
@@ -102,20 +102,20 @@ class ScatterRows(NamedTuple):
         return ScatterRow(source, shader.let("u32", plus(start.offset, dotted(split, self.splits[2]))), start.valid)
 
     def source(self, shader: Shader, number: str) -> str:
-        """Where a row begins in the updates."""
+        """Emit the offset of a row in the updates."""
         each = math.prod(self.splits[0])
         window = shader.coordinates(quotient(number, each), self.batch[0])
         split = shader.coordinates(remainder(number, each), self.splits[0])
         return shader.let("u32", plus(dotted(window, self.batch[1]), dotted(split, self.splits[1])))
 
     def within(self, shader: Shader, index: str) -> tuple[str, str]:
-        """Where an element of a row is, in the updates and in the operand, from the row's first on."""
+        """Emit the offsets of a row's element from its first, in updates and operand."""
         index_ = shader.coordinates(index, self.block[0])
         return shader.let("u32", dotted(index_, self.block[1])), shader.let("u32", dotted(index_, self.block[2]))
 
 
 def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> ScatterRows:
-    """The rows of a scatter whose operands are not empty."""
+    """Return the rows of a scatter whose operands are not empty."""
     operand, indices, updates = avals
     starts, sizes, layout = scatter_of(avals, params)
     numbers = params["dimension_numbers"]

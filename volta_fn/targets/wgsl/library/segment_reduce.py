@@ -1,9 +1,9 @@
-"""Rows sorted by their slots, and the rows of each slot combined: a segmented reduction.
+"""Segmented reduction: rows sorted by slots, and each slot's rows combined.
 
-Sorted rows are cut into pieces. The part of a slot's rows in a piece is combined by one invocation (for each element of a row), in the
-order of the rows; if rows are long, all parts in a piece are, one after the other. A part that is not all of a slot's rows is kept: in the
-piece's *tail* if more rows follow in the next piece, else, or if all of the piece is in between, in its *head*. Then tails are combined
-with the heads that follow them.
+Sorted rows are split into chunks. A slot's rows in a chunk are combined by one invocation (for each element of a row), in the order of the
+rows; if rows are long, it combines all slots of a chunk, one after the other. A result that is not of all of a slot's rows is kept: in the
+chunk's *tail* if more rows follow in the next chunk, else, or if the slot covers the chunk, in its *head*. Then tails are combined with the
+heads that follow them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Load = Callable[[str], list[Number]]
 def combine_sorted(
     avals: tuple[ShapedArray, ...], rows: ScatterRows, op: Reduction, facts: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
-    """The shaders that combine all rows into the result, and the workspaces that they take."""
+    """Return the dispatches that combine all rows, and their workspaces."""
     workspaces = Workspaces(_SPACES)
     unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
     in_fours = unit == 16 and avals[0].dtype.itemsize == 4
@@ -59,7 +59,7 @@ def combine_sorted(
 
 
 class _Segments:
-    """The rows' elements are single ones, or fours of `lanes`."""
+    """The segments of a scatter, whose elements are single ones or fours of `lanes`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class _Segments:
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
         self.dtype = wide_dtype(self.stored)
         self.slots, self.order = workspaces.words(rows.number), workspaces.words(rows.number)
-        # Some more pieces than rows in a piece. Products are not cut: parts might overflow where the whole does not.
+        # Some more chunks than rows in a chunk. Products are not split: partial ones might overflow where the result does not.
         length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
         if rows.elements >= _LONG:
             length = min(max(rows.number * rows.elements // _BUSY, _WALKED[0]), _WALKED[1])
@@ -87,7 +87,7 @@ class _Segments:
         self.sizes[self.partials] = count
 
     def key(self, shader: Shader) -> Any:
-        """Slots; rows that go nowhere come last."""
+        """Return the slots as keys; rows that go nowhere come last."""
         indices = self.rows.indices(shader, _INDICES)
 
         def read(_: str, number: str) -> str:
@@ -98,7 +98,7 @@ class _Segments:
         return read
 
     def emit(self, shader: Shader) -> Any:
-        """Sorted slots and the rows' numbers."""
+        """Return the stores of sorted slots and the rows' numbers."""
         slots, order = (shader.buffer(n, _UINT32, written=True) for n in (self.slots, self.order))
 
         def write(_: str, position: str, slot: str, number: str) -> None:
@@ -111,7 +111,7 @@ class _Segments:
         return shader.buffer(number, dtype, written, self.sizes[number] if self.lanes == 4 else 0)
 
     def _load(self, shader: Shader, array: Array, at: str) -> list[Number]:
-        """An element, or a four, as what is combined."""
+        """Emit the load of an element, or a four, as what is combined."""
         read = array.load4(at) if self.lanes == 4 else [array.load(at)]
         return [convert(shader, x, self.dtype) for x in read]
 
@@ -126,12 +126,12 @@ class _Segments:
         return [Number(self.dtype, shader.var(x.type, x.text)) for x in values]
 
     def _combine(self, shader: Shader, totals: list[Number], first: list[Number], then: list[Number]) -> None:
-        """Make of the variables one thing combined with the other."""
+        """Set variables to one thing combined with the other."""
         for total, x, y in zip(totals, first, then, strict=True):
             shader.line(f"{total.text} = {combine(shader, self.op, x, y).text};")
 
     def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
-        """Combine with the variables what the variable `next_` numbers and what follows, up to the end or what belongs to another slot."""
+        """Combine with variables the rows from `next_` on, up to the end or another slot."""
         with shader.block(f"while ({next_} < {end})"):
             following = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
             # All are looked at together: none waits for the answer about another.
@@ -149,7 +149,7 @@ class _Segments:
                     shader.line(f"{next_} += 1u;")
 
     def combine_chunks(self) -> Dispatch:
-        """The rows of each slot in each piece."""
+        """Return the dispatch that combines the rows of each slot in each chunk."""
         shader, rows = Shader(self.facts, INVOCATIONS), self.rows
         slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
         source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
@@ -189,12 +189,12 @@ class _Segments:
         return for_each(shader, rows.number * rows.elements, reduce)
 
     def walk_chunks(self) -> Dispatch:
-        """The same, if rows are long: each invocation goes through all rows of a piece, with one element of each."""
+        """Return the same for long rows: an invocation walks along all rows of a chunk."""
         shader = Shader(self.facts, INVOCATIONS)
         return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
-        """What began in each piece and went on in others."""
+        """Return the dispatch that combines what began in a chunk and went on in others."""
         shader, rows = Shader(self.facts, INVOCATIONS), self.rows
         slots, partials = shader.buffer(self.slots, _UINT32), self._array(shader, self.partials, self.dtype)
         target = self._array(shader, _RESULT, self.stored, written=True)
@@ -225,7 +225,7 @@ class _Segments:
 
 
 class _Walk:
-    """An invocation of `_Segments.walk_pieces`, by its index: it combines one element of the rows of a piece, `_AT_ONCE` rows at a time."""
+    """An invocation of `walk_chunks`, which combines one element of a chunk's rows."""
 
     def __init__(self, segments: _Segments, shader: Shader, index: str) -> None:
         self.segments, self.shader, self.rows = segments, shader, segments.rows
@@ -239,20 +239,23 @@ class _Walk:
         self.here, self.there = rows.within(shader, self.element)
         self.first = shader.let("u32", f"{self.chunk} * {s.length}u")
         self.end = shader.let("u32", f"min({self.first} + {s.length}u, {rows.number}u)")
-        #: The slot of the rows that are being combined, whether the first of them is in this piece, and what they give so far.
+        #: The slot of the rows that are being combined, whether the first of them is in this chunk, and what they give so far.
         self.slot = shader.var("u32", self.slots.load(f"max({self.first}, 1u) - 1u").text)
         self.began = shader.var("bool", "false")
         self.totals = s._variables(shader, [constant(s.dtype, 0)] * s.lanes)
 
     def write(self) -> None:
-        """Write the whole walk."""
+        """Emit the walk."""
         with self.shader.loop(self.end, self.first, _AT_ONCE) as at:
             self._combine_rows(at)
         following = f"{self.slots.name}[min({self.end}, {self.rows.number - 1}u)] == {self.slot}"
         self._store(self.shader.let("bool", f"{self.end} < {self.rows.number}u && {following}"))
 
     def _combine_rows(self, at: str) -> None:
-        """Combine the rows from `at` on, which are all loaded before the first is combined, so that none waits for another."""
+        """Emit the combination of the rows from `at` on.
+
+        All are loaded before the first is combined.
+        """
         s, shader, rows = self.segments, self.shader, self.rows
         numbers = [shader.let("u32", f"min({at} + {k}u, {self.end} - 1u)") for k in range(_AT_ONCE)]
         slots = [shader.let("u32", self.slots.load(i).text) for i in numbers]
@@ -272,24 +275,27 @@ class _Walk:
                     self._continue_previous_chunk(at, value if k == 0 else [])
 
     def _continue_previous_chunk(self, at: str, value: list[Number]) -> None:
-        """Take a row alone if it is the first of the piece: what it goes on with is combined in the piece before."""
+        """Take a chunk's first row alone: earlier ones are combined in the chunk before."""
         if value:
             only = [f"{total.text} = {x.text};" for total, x in zip(self.totals, value, strict=True)]
             self.shader.line(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
 
     def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
-        """Store what was combined so far (before the first row of a piece, nothing that anybody reads), and begin another slot."""
+        """Store what was combined so far, and begin another slot.
+
+        Before the first row of a chunk, what is stored is never read.
+        """
         self._store("false")
         self.segments._combine(self.shader, self.totals, start, value)
         self.shader.line(f"{self.slot} = {slot};")
         self.shader.line(f"{self.began} = true;")
 
     def _target_offset(self, slot: str) -> str:
-        """Where the element is in a slot of the result."""
+        """Emit the offset of the element in a slot of the result."""
         return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))
 
     def _store(self, goes_on: str) -> None:
-        """Store what was combined: to the result if that is all rows of the slot, else as a part."""
+        """Store what was combined: all of a slot to the result, else as a partial result."""
         s, shader = self.segments, self.shader
         with shader.block(f"if ({self.slot} < {self.rows.slots}u)"):
             with shader.block(f"if ({self.began} && !{goes_on})"):

@@ -1,4 +1,4 @@
-"""Sorting rows that an invocation, or a workgroup, can look at whole.
+"""Rows sorted by an invocation for each element, or by a workgroup each.
 
 Of very short rows every element counts those that come before it. Longer ones are held by a workgroup each: keys alone are sorted by
 comparisons, keys with values by digits, for which subgroups vote where they can.
@@ -24,7 +24,7 @@ SHORT = 2048
 #: Elements of rows up to this size are compared with all others.
 _VERY_SHORT = 32
 
-#: Keys that an invocation holds, at most: so that a thousand take one subgroup, for the most part.
+#: Keys that an invocation holds, at most: so that a thousand mostly take one subgroup.
 _KEYS = 32
 
 #: Elements that an invocation sorts by digits, at most.
@@ -32,14 +32,14 @@ _ELEMENTS = 8
 
 
 def sort_short(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
-    """The shader that sorts."""
+    """Return the dispatch that sorts."""
     if sorting.size <= _VERY_SHORT:
         return _count_before(sorting, facts)
     return _by_digits(sorting, facts) if sorting.valued else _by_comparisons(sorting, facts)
 
 
 def _count_before(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
-    """Each element by an invocation, which counts those that come before it."""
+    """Return the dispatch in which each element counts those that come before it."""
     shader = Shader(facts, INVOCATIONS)
     readers = [word.key(shader) for word in sorting.words]
     value, write = sorting.value(shader) if sorting.value else None, sorting.emit(shader)
@@ -62,12 +62,12 @@ def _count_before(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
 
 
 def _power(count: int) -> int:
-    """The least power of two that is not less."""
+    """Return the least power of two that is not less."""
     return 1 << (count - 1).bit_length()
 
 
 def _by_digits(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
-    """Each row by a workgroup, with values."""
+    """Return the dispatch that sorts each row by a workgroup, with values."""
     lanes, size = lanes_of(facts), sorting.size
     invocations = max(lanes or 64, _power(-(-size // _ELEMENTS)))
     tile = Tile(invocations, -(-size // invocations))
@@ -75,7 +75,7 @@ def _by_digits(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     keys, values = variables(shader, tile.each), variables(shader, tile.each)
     numbers = numbers_in_tile(shader, tile) if lanes else _neighbours(shader, tile)
     value = sorting.value(shader) if sorting.value else None
-    # What is read under no condition is on its way together, and lets everyone go the same way.
+    # Unconditional loads are in flight together, and do not diverge.
     inside = [shader.let("u32", f"min({number}, {size - 1}u)") for number in numbers]
     for number, variable in zip(inside, values, strict=True):
         shader.line(f"{variable} = {value(shader.group, number) if value else number};")
@@ -101,13 +101,16 @@ def _by_digits(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
 
 
 def _neighbours(shader: Shader, tile: Tile) -> list[str]:
-    """The numbers of an invocation's elements, if it holds neighbours."""
+    """Emit the numbers of an invocation's elements, if it holds neighbours."""
     first = shader.let("u32", times(shader.local, tile.each))
     return [shader.let("u32", f"{first} + {k}u") for k in range(tile.each)]
 
 
 def _by_comparisons(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
-    """Each row by a workgroup, without values. Keys that are equals though they differ go by themselves."""
+    """Return the dispatch that sorts each row by a workgroup, without values.
+
+    Keys that are equal though they differ are moved separately.
+    """
     (word,) = sorting.words
     lanes = max(facts.subgroup_least, 32)
     each = max(2, min(_KEYS, _power(-(-sorting.size // lanes))))
@@ -131,7 +134,7 @@ def _by_comparisons(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
 
 
 def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord) -> Callable[[Write], None]:
-    """Of keys that are equals though they differ, those of each invocation, and where they go. Returns what writes them."""
+    """Emit where keys go that differ though equal, and return what stores them."""
     least = word.equals
     if least is None:
         return lambda write: None

@@ -26,28 +26,28 @@ _UINT32 = np.dtype(np.uint32)
 
 
 class SortRows(NamedTuple):
-    """Rows along an axis of an array: how many there are, of how many elements, and the number of columns behind the axis."""
+    """Rows along an axis: their number and size, and the columns after the axis."""
 
     number: int
     size: int
     columns: int
 
     def offset(self, row: str, i: str, size: int | None = None) -> str:
-        """The place in memory of a row's element, or in an array whose rows have another size."""
+        """Return the offset of a row's element; rows may have another size."""
         return row_offset(TEXT, row, i, self.size if size is None else size, self.columns)
 
     def row_of(self, at: str, size: int) -> str:
-        """The row of an element of an array whose rows have this size."""
+        """Return the row of an element of an array whose rows have this size."""
         return plus(times(quotient(at, size * self.columns), self.columns), remainder(at, self.columns))
 
 
 def rows_of(aval: ShapedArray, axis: int) -> SortRows:
-    """The rows along an axis of an array that is not empty."""
+    """Return the rows along an axis of an array that is not empty."""
     return SortRows(aval.size // aval.shape[axis], aval.shape[axis], math.prod(aval.shape[axis + 1 :]))
 
 
 def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     if not avals[0].size:
         return Routine(())
     rows = rows_of(avals[0], params["dimension"])
@@ -64,7 +64,10 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCa
 
 
 def _self_contained(avals: tuple[ShapedArray, ...], rows: SortRows) -> Sorting:
-    """Keys that are turned back into the operand, and values that are the second one, if there is one."""
+    """Return the sorting of keys that are turned back into the operand.
+
+    Values are the second operand, if there is one.
+    """
     dtype = avals[0].dtype
     (which,) = key_words(dtype)
 
@@ -100,7 +103,10 @@ def by_keys(
     falling: bool = False,
     wanted: int | None = None,
 ) -> Sorting:
-    """What finds the order of the rows' elements: of each row the first `wanted` (or all) go to buffer `order`, laid out as rows are."""
+    """Return the sorting that finds the order of the rows' elements.
+
+    Of each row the first `wanted` (or all) go to buffer `order`, laid out as rows are.
+    """
     bound: dict[tuple[Shader, int], Array] = {}
     count = rows.size if wanted is None else wanted
 
@@ -131,7 +137,7 @@ def by_keys(
 
 
 def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, facts: TargetCapabilities) -> Dispatch:
-    """An operand with `wanted` elements of each row, in the order found."""
+    """Return the dispatch that stores an operand's `wanted` elements in order."""
     shader = Shader(facts, INVOCATIONS)
     words = max(1, aval.dtype.itemsize // 4)
     count = rows.number * wanted

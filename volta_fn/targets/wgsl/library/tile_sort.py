@@ -1,8 +1,8 @@
-"""Sorting a tile of elements in the memory of a workgroup.
+"""A tile of elements sorted in the memory of a workgroup.
 
 Every invocation holds some neighbouring elements, a key and perhaps a value each. By one digit of four bits at a time, everyone counts its
-digits; sums of the counts in the order of digits, and of invocations for each digit, tell where every element goes, equals in their order.
-Counts of eight digits share a word, and sums of two.
+digits; sums of the counts in the order of digits, and of invocations for each digit, tell where every element goes, stably. Counts of eight
+digits share a word, and sums of two.
 """
 
 from __future__ import annotations
@@ -15,35 +15,41 @@ from volta_fn.targets.wgsl.scalars import Shader
 #: Digits are of so many bits.
 BITS = 4
 
-#: ``rank(key)`` is what elements are sorted by, as a text: for keys that tell apart what are equals.
+#: ``rank(key)`` is the text of what elements are sorted by, for keys that may differ though they are equal.
 Rank = Callable[[str], str]
 
 
 class Tile(NamedTuple):
-    """How many invocations a workgroup has, and how many elements each holds, fifteen at most."""
+    """The invocations of a workgroup, and the elements of each, fifteen at most."""
 
     invocations: int
     each: int
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return self.invocations * self.each
 
     @property
     def room(self) -> int:
-        """Words of workgroup memory that sorting takes."""
+        """The words of workgroup memory that sorting takes."""
         words = max(self.size, 8 * self.invocations)
         return words + words // 32
 
 
 def cell(i: str) -> str:
-    """Where in `scratch` a word is by its number. One in 33 is left out, so that words at equal distances lie in different banks."""
+    """Return the cell of a word in `scratch`.
+
+    One in 33 is left out, so that words at equal distances are in different banks.
+    """
     return f"{i} + ({i} >> 5u)"
 
 
 def exclusive(shader: Shader, value: str) -> str:
-    """The sum of what the invocations before this one have, and the sum of all: the name of a ``vec2<u32>``. All must come by here."""
+    """Emit the sum of earlier invocations' values and that of all.
+
+    The result is the name of a ``vec2<u32>``. All invocations must execute this.
+    """
     facts = shader.module.facts
     if facts.subgroups and shader.invocations % facts.subgroup_most == 0:
         return _over_subgroups(shader, value)
@@ -71,7 +77,10 @@ def exclusive(shader: Shader, value: str) -> str:
 
 
 def _over_subgroups(shader: Shader, value: str) -> str:
-    """The same by scans of subgroups. (Of sums over subgroups one cannot be sure, see `loops.subgroups`.)"""
+    """Emit the same by scans of subgroups.
+
+    Sums over subgroups are unreliable: see `loops.subgroups`.
+    """
     shader.number_by_subgroups()
     shader.workgroup("sums", "u32", shader.invocations // shader.module.facts.subgroup_least)
     name = shader.helper(
@@ -94,7 +103,10 @@ def _over_subgroups(shader: Shader, value: str) -> str:
 
 
 def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, first: str, end: str) -> None:
-    """Sort stably by the bits of the ranks from `first` up to `end`. `keys` and `values` are variables, neighbours in each invocation."""
+    """Sort stably by the bits of the ranks from `first` up to `end`.
+
+    `keys` and `values` are variables, neighbours in each invocation.
+    """
     shader.workgroup("scratch", "u32", tile.room)
     with shader.loop(end, first, BITS) as shift:
         positions = _positions(shader, tile, [f"({rank(key)} >> {shift}) & 15u" for key in keys])
@@ -103,7 +115,7 @@ def sort_tile(shader: Shader, tile: Tile, keys: list[str], values: list[str], ra
 
 
 def _exchange(shader: Shader, tile: Tile, positions: list[str], variables: list[str]) -> None:
-    """Every element to its place; then everyone takes the elements that are its own now."""
+    """Move every element to its position, and load the elements of this invocation."""
     if not variables:
         return
     for position, variable in zip(positions, variables, strict=True):
@@ -115,13 +127,13 @@ def _exchange(shader: Shader, tile: Tile, positions: list[str], variables: list[
 
 
 def _own(shader: Shader, each: int) -> list[str]:
-    """Where an invocation's own words are, if everyone has so many."""
+    """Emit the cells of an invocation's words, if everyone has so many."""
     numbers = [shader.let("u32", f"{shader.local} * {each}u + {k}u") for k in range(each)]
     return [shader.let("u32", cell(i)) for i in numbers]
 
 
 def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
-    """Deal elements out anew, so that each invocation holds neighbours, where neighbours held neighbours before."""
+    """Redistribute elements so that each invocation holds neighbours."""
     if not variables:
         return
     shader.workgroup("scratch", "u32", tile.room)
@@ -135,7 +147,10 @@ def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
 
 
 def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
-    """Deal elements out anew, so that invocations that are neighbours hold neighbours. Returns names of what stands before them."""
+    """Redistribute elements so that neighbours hold neighbours.
+
+    Return what comes before each.
+    """
     if not variables:
         return []
     shader.workgroup("scratch", "u32", tile.room)
@@ -153,7 +168,7 @@ def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
 
 
 def _positions(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
-    """The cell to which each element goes."""
+    """Emit the cell to which each element goes."""
     packed = [shader.var("u32", "0u") for _ in range(2)]
     counters, halves, ranks = [], [], []
     for text in digits:
@@ -180,7 +195,10 @@ def _positions(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
 
 
 def _sum_counts(shader: Shader) -> None:
-    """Make of each count the sum of those before it. All counts of digits in the lower halves come before those in the upper."""
+    """Turn each count into the sum of those before it.
+
+    All counts of digits in the lower halves come before those in the upper.
+    """
     cells = _own(shader, 8)
     counts = [shader.let("u32", f"scratch[{cell_}]") for cell_ in cells]
     sums = exclusive(shader, " + ".join(counts))

@@ -1,7 +1,7 @@
-"""The greatest of rows, with where they were.
+"""The greatest elements of rows, and their indices.
 
-Rows are sorted, the greatest first. Where only a few of long rows are wanted, these are sought in pieces of the rows first, and among what
-was found in these then, until one piece is left.
+Rows are sorted, the greatest first. Where only a few of long rows are wanted, these are sought in chunks of the rows first, and then in
+what was found in these, until one chunk is left.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from volta_fn.targets.wgsl.scalars import Shader
 _OPERAND, _VALUES, _INDICES, _SPACES = range(4)
 _UINT32 = np.dtype(np.uint32)
 
-#: Pieces have at least so many elements if there are less than so many of them.
+#: Chunks have at least so many elements if there are less than so many of them.
 _LEAST, _MANY = 4096, 1024
 
 
 def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     (operand,) = avals
     k = params["k"]
     if not k * operand.size:
@@ -46,7 +46,7 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetC
 
 
 class _Candidates(NamedTuple):
-    """Some of the elements of each row, in order: where their keys and numbers are (None: they are the row)."""
+    """Some elements of each row: where keys and numbers are (None: the row)."""
 
     number: int
     keys: int | None = None
@@ -66,13 +66,16 @@ def _choose(rows: SortRows, which: KeyWord, k: int, facts: TargetCapabilities, w
 
 
 def _length(rows: int, size: int) -> int:
-    """Elements of a piece, so that there are many pieces to work on, but each is worth while."""
+    """Return the size of a chunk: there are many chunks, but each is worth while."""
     chunks = min(-(-size // _LEAST), -(-_MANY // rows))
     return -(-size // (4 * chunks)) * 4
 
 
 class _Round(NamedTuple):
-    """The greatest of every piece of `length` candidates are sought, and `kept` as candidates, or they are the results."""
+    """A round that finds the greatest of every chunk of `length` candidates.
+
+    They are `kept` as candidates, or they are the results.
+    """
 
     rows: SortRows
     which: KeyWord
@@ -82,32 +85,35 @@ class _Round(NamedTuple):
     kept: _Candidates | None
 
     def dispatch(self, facts: TargetCapabilities) -> Dispatch:
-        """All pieces of all rows. Behind a row's last candidate stands what comes last."""
+        """Return the dispatch for all chunks of all rows.
+
+        Beyond a row's last candidate is what comes last.
+        """
         return sieve(Sieving(self.rows.number * self.chunks, self.size, self.k, self.keys, self.numbers, self.emit), facts)
 
     @property
     def chunks(self) -> int:
-        """Those of a row."""
+        """The number of chunks of a row."""
         return -(-self.given.number // self.length)
 
     def size(self, chunk: str) -> str:
-        """How many candidates a piece has."""
+        """Return the number of candidates of a chunk."""
         return f"min({self.length}u, {self.given.number}u - {self.number(chunk, '0u')})"
 
     def row(self, chunk: str) -> str:
-        """The row of a piece."""
+        """Return the row of a chunk."""
         return quotient(chunk, self.chunks)
 
     def number(self, chunk: str, i: str) -> str:
-        """Which of its row's candidates a piece's i-th is."""
+        """Return the number in its row of a chunk's i-th candidate."""
         return plus(times(remainder(chunk, self.chunks), self.length), i)
 
     def offset(self, chunk: str, i: str) -> str:
-        """Where the i-th candidate of a piece's row is."""
+        """Return the offset of the i-th candidate of a chunk's row."""
         return self.rows.offset(self.row(chunk), i) if self.given.keys is None else plus(times(self.row(chunk), self.given.number), i)
 
     def keys(self, shader: Shader) -> Callable[[str, str], list[str]]:
-        """What reads the keys of four candidates from the i-th of a piece on."""
+        """Return the function that loads the keys of a chunk's four candidates from i on."""
         count, known = self.given.number, self.given.keys is not None
         fours = count % 4 == 0 and (known or self.rows.columns == 1)
         stored = _UINT32 if known else storage(self.which.dtype)
@@ -128,18 +134,18 @@ class _Round(NamedTuple):
         return read
 
     def falling(self, shader: Shader, bits: str) -> str:
-        """The key of an element, the less the greater that is."""
+        """Emit the key of an element, which is the less the greater that is."""
         return f"({key_of(shader, self.which.dtype, bits, faithful=False)} ^ {(1 << self.which.bits) - 1}u)"
 
     def numbers(self, shader: Shader) -> Callable[[str, str], str]:
-        """What reads where in the row a piece's i-th candidate is."""
+        """Return the function that loads the index in the row of a chunk's i-th candidate."""
         if self.given.numbers is None:
             return self.number
         array = shader.buffer(self.given.numbers, _UINT32)
         return lambda chunk, i: array.load(self.offset(chunk, self.number(chunk, i))).text
 
     def emit(self, shader: Shader) -> Callable[[str, str, str, str], None]:
-        """What writes a piece's i-th greatest: its key, and where in the row it is."""
+        """Return the function that stores a chunk's i-th greatest: key and index."""
         if self.kept is None:
             return _results(shader, self.rows, self.which, self.k)
         targets = [shader.buffer(n, _UINT32, written=True) for n in (self.kept.keys, self.kept.numbers) if n is not None]
@@ -153,7 +159,7 @@ class _Round(NamedTuple):
 
 
 def _results(shader: Shader, rows: SortRows, which: KeyWord, k: int) -> Callable[[str, str, str, str], None]:
-    """Writes where the greatest are, and the greatest."""
+    """Return the function that stores the greatest and their indices."""
     stored = storage(which.dtype)
     source, values = shader.buffer(_OPERAND, stored), shader.buffer(_VALUES, stored, written=True)
     indices = shader.buffer(_INDICES, _UINT32, written=True)

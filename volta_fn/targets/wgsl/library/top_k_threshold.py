@@ -1,8 +1,9 @@
 """The first few of long rows, by one look at each element.
 
-A workgroup goes through a piece of a row and keeps, in its own memory, what comes before a bar: the last of the wanted that it has seen so
-far. When there is no room for more, what is kept is sorted, and all but the wanted is forgotten. As it is kept in the order of the piece,
-equals stay in their order. The first bar comes from a look through the beginning, so that little is kept of numbers in random order.
+A workgroup goes through a chunk of a row and keeps, in its own memory, what comes before a threshold: the last of the wanted that it has
+seen so far. When there is no room for more, what is kept is sorted, and all but the wanted is dropped. As elements are kept in the order of
+the chunk, equal ones stay in their order. The first threshold comes from a look through the beginning, so that little is kept of numbers in
+random order.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ _FOURS = 2
 #: Elements that a workgroup looks at together.
 CHUNK = 4 * _FOURS * _TILE.invocations
 
-#: The first bar is found in one of so many parts of a piece: nine times what is wanted is kept, or so.
+#: The first threshold is found in the first of so many chunks' shares: about nine times what is wanted is kept.
 _SAMPLED_SHARE = 8
 
 #: The most that can be wanted.
 MOST = _TILE.size // 4
 
-#: ``fours(shader)`` binds buffers and gives ``read(piece, number)``: four neighbours' keys, some key where there is none.
+#: ``fours(shader)`` binds buffers and gives ``read(chunk, number)``: four neighbours' keys, some key where there is none.
 Fours = Callable[[Shader], Callable[[str, str], list[str]]]
 
-#: ``numbers(shader)`` binds buffers and gives ``number(piece, place)``, what goes with the key of an element.
+#: ``numbers(shader)`` binds buffers and gives ``number(chunk, position)``, what goes with the key of an element.
 Numbers = Callable[[Shader], Callable[[str, str], str]]
 
 
 class Sieving(NamedTuple):
-    """What is to be found.
+    """A search for the first elements of chunks.
 
     Attributes:
-        pieces: how many there are.
+        chunks: the number of chunks.
         size: the text of the number of elements of one.
         wanted: how many are to be found in each; what is missing has the last key.
-        keys, numbers: what pieces have.
+        keys, numbers: the chunks' elements.
         emit: where the found ones go, in order.
     """
 
@@ -58,24 +59,27 @@ class Sieving(NamedTuple):
 
 
 def sieve(sieving: Sieving, facts: TargetCapabilities) -> Dispatch:
-    """The shader that finds the first elements of each piece."""
+    """Return the dispatch that finds the first elements of each chunk."""
     return _Sieve(sieving, facts).dispatch()
 
 
 class _Sieve:
-    """A tile's size of words in `scratch` are the keys that are kept, as many behind them their numbers; sorting uses it, too."""
+    """The shader of a search; `scratch` has the keys kept, then their numbers.
+
+    Sorting uses `scratch`, too.
+    """
 
     def __init__(self, sieving: Sieving, facts: TargetCapabilities) -> None:
         self.sieving, self.shader = sieving, Shader(facts, _TILE.invocations)
         shader = self.shader
         self.size = shader.let("u32", sieving.size(shader.group))
         self.read, self.number = sieving.keys(shader), sieving.numbers(shader)
-        #: How many are kept; and what an element must come before, or may equal as long as not enough are kept.
+        #: How many are kept; and the threshold that an element must come before, or may equal as long as not enough are kept.
         self.kept, self.bar, self.few = shader.var("u32", "0u"), shader.var("u32", LAST), shader.var("bool", "true")
         shader.workgroup("scratch", "u32", _TILE.room)
 
     def dispatch(self) -> Dispatch:
-        """The whole."""
+        """Return the dispatch."""
         shader, wanted = self.shader, self.sieving.wanted
         self._first_bar()
         with shader.loop(self.size, 0, CHUNK) as start:
@@ -95,14 +99,17 @@ class _Sieve:
         return shader.dispatch(self.sieving.chunks)
 
     def _chunk(self, start: str) -> tuple[list[str], list[str]]:
-        """An invocation's keys of a chunk, and their numbers in the piece."""
+        """Emit an invocation's keys of a stretch, and their numbers in the chunk."""
         shader = self.shader
         firsts = [shader.let("u32", f"{start} + {shader.local} * 4u + {k * 4 * _TILE.invocations}u") for k in range(_FOURS)]
         keys = [key for first in firsts for key in self.read(shader.group, first)]
         return keys, [f"({first} + {c}u)" for first in firsts for c in range(4)]
 
     def _first_bar(self) -> None:
-        """Groups of invocations seek the first keys in their shares of the piece's beginning; of these, as many as are wanted pass."""
+        """Emit the first threshold, which as many as are wanted pass.
+
+        Groups of invocations find the first keys in their shares of the chunk's beginning.
+        """
         shader, wanted = self.shader, self.sieving.wanted
         groups = max(64, 1 << (2 * wanted - 1).bit_length())
         if groups > _TILE.invocations:
@@ -129,7 +136,10 @@ class _Sieve:
         shader.line(f"{self.bar} = workgroupUniformLoad(&agreed);")
 
     def _keep(self, keys: list[str], positions: list[str], rest: str) -> str:
-        """Put elements where there is room, and leave the others in `rest`. Returns the text of how many there would be."""
+        """Keep elements while there is room, and leave the others in `rest`.
+
+        Return how many there would be.
+        """
         shader = self.shader
         passing = " | ".join(
             f"select(0u, {1 << k}u, {key} < {self.bar} || ({self.few} && {key} == {self.bar}))" for k, key in enumerate(keys)

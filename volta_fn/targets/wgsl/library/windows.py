@@ -1,4 +1,4 @@
-"""Sliding windows: which elements a window meets, and which windows meet an element."""
+"""Sliding windows: the elements of a window, and the windows of an element."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Body = Callable[[str], None]
 
 
 def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
-    """Do the body for every element, in row-major order, that the window of a number meets."""
+    """Emit the body for every element, in row-major order, that a window meets."""
     axes = (*windows.vertical, windows.across)
     outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in axes]])
 
@@ -37,14 +37,14 @@ def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
 
 
 def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None:
-    """Do the body for every window that meets the element of a number."""
+    """Emit the body for every window that meets an element."""
     axes = (*windows.vertical, windows.across)
     outer, *element = f.coordinates(number, [windows.outer, *[axis.size for axis in axes]])
 
     def meet(axis: Axis, at: str, go_on: Body) -> None:
         if axis.plain:
             return go_on(at)
-        # The element lies `reach` behind the first window's first tap.
+        # The element is `reach` after the first window's first tap.
         sign = "+" if axis.low >= 0 else "-"
         reach = f.let("u32", f"{times(at, axis.base)} {sign} {abs(axis.low)}u")
         with f.loop(axis.taps) as k:
@@ -64,7 +64,7 @@ def _nested(
     meet: Callable[[Axis, str, Body], None],
     body: Body,
 ) -> None:
-    """Loops along all axes, which put the number together from what is met along each."""
+    """Emit loops along all axes, which build the number from what is met along each."""
 
     def level(depth: int, number: str) -> None:
         if depth == len(axes):
@@ -75,7 +75,7 @@ def _nested(
 
 
 def iterations_of(windows: Windows) -> int:
-    """Turns that the loops along a window's axes take together, with those in which they end."""
+    """Return the iterations of the loops along a window's axes, with their last ones."""
     found = 0
     for axis in (windows.across, *reversed(windows.vertical)):
         found = found if axis.plain else axis.taps * (1 + found) + 1
@@ -83,10 +83,10 @@ def iterations_of(windows: Windows) -> int:
 
 
 def window_count(windows: Windows) -> int:
-    """How many windows there are."""
+    """Return the number of windows."""
     return windows.outer * windows.results * windows.across.positions
 
 
 def element_count(windows: Windows) -> int:
-    """How many elements the operand has."""
+    """Return the number of elements of the operand."""
     return windows.outer * windows.rows * windows.across.size

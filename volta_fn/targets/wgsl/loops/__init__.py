@@ -1,4 +1,6 @@
-"""Generate shaders for kernels: `routine`. `codegen.loops` has what it shares with other targets.
+"""Generate shaders for kernels: `routine`.
+
+`codegen.loops` has what it shares with other targets.
 
 In the order in which to read: `widening` (narrow reductions made wide), `kernel_step` (one dispatch of a kernel), `linear_index` (several
 axes walked as one), `emit_values` (code for the values of nodes), `accumulate` (reductions), `subgroups` and `workgroup_reduce`

@@ -1,7 +1,4 @@
-"""Reductions while they go: what is carried, and how two of that become one.
-
-What is carried for ``argmax`` and ``argmin`` is the best value so far and its number in the row.
-"""
+"""Reductions under way, in shaders: see `codegen.loops.accumulate`."""
 
 from __future__ import annotations
 
@@ -37,12 +34,15 @@ class Accumulator(BaseAccumulator[State]):
 
     @property
     def start(self) -> State:
-        """Nothing accumulated yet. (If the least number of all is the greatest in a row, it is at the row's beginning.)"""
+        """The state before the first element.
+
+        If the least number of all is the greatest in a row, it is at the row's beginning.
+        """
         first = constant(self.dtype, self.node.reduction.start(self.dtype))
         return (first, constant(INT32, 0)) if self.node.is_index else (first,)
 
     def merge(self, x: State, y: State) -> State:
-        """Two states as one."""
+        """Return two states as one."""
         if self.node.reduction.step in _OPERATORS:
             return (combine(self.shader, self.node.reduction, x[0], y[0]),)
         name = self.shader.module.define(f"{self.node.op}_{self.dtype.name}", self._merging)
@@ -53,7 +53,7 @@ class Accumulator(BaseAccumulator[State]):
         return Number(self.dtype, f"{found}.value"), Number(INT32, f"{found}.place")
 
     def _merging(self) -> str:
-        """A function that merges two states."""
+        """Return a function that merges two states."""
         f, name, type_ = Function(self.shader.module), f"{self.node.op}_{self.dtype.name}", wgsl_type(self.dtype)
         x, y = Number(self.dtype, "x"), Number(self.dtype, "y")
         if not self.node.is_index:
@@ -71,13 +71,16 @@ class Accumulator(BaseAccumulator[State]):
         )
 
     def merged(self, states: Sequence[State]) -> State:
-        """Several states as one, by a tree."""
+        """Emit the combination of several states, by a tree."""
         if len(states) > 2 and self.dtype == np.float32 and not self.node.is_index and self.node.reduction.step in _EXTREMA:
             return (self._extremum([x.text for (x,) in states]),)
         return super().merged(states)
 
     def _extremum(self, texts: Sequence[str]) -> Number:
-        """The extremum of numbers, by operations that may pass over NaN; that there is one is seen by the sum of their magnitudes."""
+        """Emit the extremum of numbers by operations that may ignore NaN.
+
+        A NaN is found by the sum of the numbers' magnitudes.
+        """
         shader = self.shader
         best = _by_tree(texts, lambda x, y: shader.let("f32", f"{self.node.reduction.step}({x}, {y})"))
         total = _by_tree([f"abs({x})" for x in texts], lambda x, y: shader.let("f32", f"{x} + {y}"))
@@ -85,18 +88,18 @@ class Accumulator(BaseAccumulator[State]):
         return Number(self.dtype, shader.let("f32", f"select({best}, {total}, {is_nan})"))
 
     def where(self, condition: str | None, state: State) -> State:
-        """The state if the condition holds, else nothing accumulated."""
+        """Emit the state if the condition holds, else the identity."""
         if condition is None:
             return state
         chosen = [f"select({none.text}, {x.text}, {condition})" for x, none in zip(state, self.start, strict=True)]
         return tuple([Number(x.dtype, self.shader.let(x.type, text)) for x, text in zip(state, chosen, strict=True)])
 
     def variables(self) -> list[str]:
-        """Variables that hold nothing accumulated yet."""
+        """Declare variables that hold the identity."""
         return [self.shader.var(wgsl_type(x.dtype), x.text) for x in self.start]
 
     def read(self, variables: Sequence[str]) -> State:
-        """What variables hold."""
+        """Emit the state that variables hold."""
         return tuple([Number(d, self.shader.let(wgsl_type(d), name)) for d, name in zip(self.dtypes, variables, strict=True)])
 
     def add(self, variables: Sequence[str], state: State) -> None:
@@ -106,12 +109,12 @@ class Accumulator(BaseAccumulator[State]):
             self.shader.line(f"{name} = {x.text};")
 
     def result(self, state: State) -> Number:
-        """The reduction's value."""
+        """Return the reduction's value."""
         return state[-1]
 
 
 def _by_tree(texts: Sequence[str], both: Callable[[str, str], str]) -> str:
-    """Many numbers as one, by a function of two."""
+    """Return many numbers as one, by a function of two."""
     if len(texts) == 1:
         return texts[0]
     half = (len(texts) + 1) // 2

@@ -1,8 +1,6 @@
-"""Writing the values of nodes, each once, as far out of the loops as it can be.
+"""The values of nodes in shaders, each emitted once.
 
-A `LaneScope` is a place in the nest of loops: some axes are *bound* to the numbers of their turns. A span may be bound by groups of lanes;
-nodes that depend on what differs between lanes have a number for each lane there, all others have one. Before a loop is opened,
-`prepare` writes what the loop's nodes need and already can have: that hoists it.
+A span of axes may be bound by groups of lanes: nodes that differ between lanes have one value for each lane there, all others have one.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _WORD = 1 << 32
 
 
 class LoopNest(NamedTuple):
-    """What all places of a nest of loops share."""
+    """What all scopes of a loop nest share."""
 
     shader: Shader
     facts: KernelAnalysis
@@ -36,7 +34,7 @@ class LoopNest(NamedTuple):
 
 
 class LaneScope(Scope[Texts, Numbers]):
-    """A scope of a shader; `span` is what is walked by groups of lanes, if something is."""
+    """A scope of a shader; `span` is walked by groups of lanes, if there is one."""
 
     def __init__(self, nest: LoopNest, parent: LaneScope | None, axes: Mapping[int, Texts], span: AxisSpan | None = None) -> None:
         super().__init__(nest.facts, [parent] if parent else [], axes)
@@ -48,17 +46,17 @@ class LaneScope(Scope[Texts, Numbers]):
 
     @property
     def lanes(self) -> int:
-        """How many lanes there are."""
+        """The number of lanes."""
         return self.span.lanes if self.span else 1
 
     def child(self, axes: Mapping[int, Texts], span: AxisSpan | None = None) -> LaneScope:
-        """A place further in."""
+        """Return a scope further in."""
         return LaneScope(self.nest, self, axes, span)
 
     # numbers
 
     def number(self, number: int) -> Numbers:
-        """A node's values: one, or one for each lane."""
+        """Return a node's values: one, or one for each lane."""
         found = self.find(number)
         if found is None:
             for n in self.needed([number]):
@@ -67,12 +65,12 @@ class LaneScope(Scope[Texts, Numbers]):
         return found
 
     def spread(self, number: int) -> Numbers:
-        """A node's value in every lane."""
+        """Return a node's value in every lane."""
         found = self.number(number)
         return found * self.lanes if len(found) == 1 else found
 
     def prepare_operands(self, number: int) -> None:
-        """Emit that summand of a load's index that does not depend on inner loops."""
+        """Emit the summand of a load's index that does not depend on inner loops."""
         if number in self.facts.loads:
             self._prepare_sum(self.facts.load_offsets[number])
 
@@ -132,7 +130,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([array.load(_within(index, size)) for index in self.affine(offset)])
 
     def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
-        """Where one condition is for all lanes, memory is read only if it holds."""
+        """Emit a load under a condition of all lanes, which reads memory only if it holds."""
         shader, offset = self.nest.shader, self.nest.facts.load_offsets[number]
         self._prepare_sum(offset)
         count = self.lanes if self.varies(offset) else 1
@@ -144,7 +142,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
 
     def _read_where(self, holds: Texts, number: int, array: Array, fill: Number) -> Numbers:
-        """Where every lane has its condition, memory is read at 0 if it fails."""
+        """Emit a load under each lane's condition, of element 0 where it fails."""
         shader, index = self.nest.shader, self.affine(self.nest.facts.load_offsets[number])
         result = []
         for k, condition in enumerate(holds):
@@ -154,7 +152,10 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple(result)
 
     def store(self, number: int) -> None:
-        """Write a store. Where the axes that it does not depend on are not 0, it has been written already."""
+        """Emit a store.
+
+        It is done only where the axes that it does not depend on are 0.
+        """
         nest, array = self.nest, self.nest.outputs[number]
         offset, values = nest.facts.store_offsets[number], self.number(nest.facts.kernel.stores[number].value)
         if is_store_in_fours(nest.facts, self.span, number):
@@ -175,9 +176,10 @@ class LaneScope(Scope[Texts, Numbers]):
                     array.store(at, value)
 
     def _within_span(self) -> list[Texts]:
-        """Which lanes are within the span. Those behind its end are at its last turn, but may have another value than that:
+        """Emit which lanes are within the span.
 
-        of a word of narrow numbers they have loaded what is behind the last one.
+        Lanes beyond its end have the last index, but may have another value: of a word of narrow numbers they load what follows the last
+        one.
         """
         span, nest = self.span, self.nest
         if span is None or span.is_aligned or span.total % span.lanes == 0:
@@ -192,23 +194,23 @@ class LaneScope(Scope[Texts, Numbers]):
     # indices and conditions
 
     def varies(self, affine: Affine) -> bool:
-        """Whether a number differs between lanes."""
+        """Return True if a number differs between lanes."""
         return any(len(self.axes[a]) > 1 for a in affine.axes)
 
     def vector(self, offset: Affine) -> str | None:
-        """The number of the vector in which the lanes' elements are, if they are one."""
+        """Emit the number of the vector that holds the lanes' elements, if one does."""
         found = self.span.vector(offset) if self.span else None
         return None if found is None else self.affine(found)[0]
 
     def affine(self, affine: Affine) -> Texts:
-        """An affine number, of which those that are negative are taken modulo 2³²."""
+        """Emit an affine number; negative ones are taken modulo 2³²."""
         if not affine.terms:
             return (f"{affine.offset % _WORD}u",)
         texts = self._sum(affine.terms)
         return texts if not affine.offset else tuple([f"({text} + {affine.offset % _WORD}u)" for text in texts])
 
     def _sum(self, terms: Terms) -> Texts:
-        """A sum of multiples of axes."""
+        """Emit a sum of multiples of axes."""
         if len(terms) == 1 and terms[0][1] == 1:
             return self.axes[terms[0][0]]
         if (emitted := self.inherited("_sums", terms)) is not None:
@@ -232,7 +234,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return self._sums[terms]
 
     def holds(self, ranges: Sequence[Range]) -> Texts | None:
-        """Whether all conditions hold; None without conditions."""
+        """Emit whether all conditions hold; None without conditions."""
         if not ranges:
             return None
         if (emitted := self.inherited("_conditions", tuple(ranges))) is not None:
@@ -243,7 +245,7 @@ class LaneScope(Scope[Texts, Numbers]):
 
     @staticmethod
     def _all(conditions: Sequence[Texts]) -> Texts:
-        """The conjunction, lane by lane; nothing of nothing."""
+        """Return the conjunction of conditions, lane by lane."""
         if ("false",) in conditions:
             return ("false",)
         wanted = list(dict.fromkeys([c for c in conditions if c != ("true",)]))
@@ -265,14 +267,14 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([f"{text} < {high - low}u" for text in texts])
 
     def _is_together(self, value: Affine, from_zero: bool, end: int | None) -> bool:
-        """Whether ``0 <= value < end`` is the same in all lanes."""
+        """Return True if ``0 <= value < end`` is the same in all lanes."""
         vector = self.span.vector(Affine(value.terms, 0)) if self.span else None
         aligned = vector is not None and self.span is not None and self.span.is_aligned
         return aligned and (not from_zero or value.offset % self.lanes == 0) and (end is None or (value.offset - end) % self.lanes == 0)
 
 
 def is_store_in_fours(facts: KernelAnalysis, span: AxisSpan | None, number: int) -> bool:
-    """Whether a store writes whole vectors."""
+    """Return True if a store writes full vectors."""
     if span is None or span.vector(facts.store_offsets[number]) is None:
         return False
     walked = facts.parallel_axes | (facts.reduction_axes if facts.store_axes(number) & facts.reduction_axes else frozenset())
@@ -280,9 +282,9 @@ def is_store_in_fours(facts: KernelAnalysis, span: AxisSpan | None, number: int)
 
 
 def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
-    """A nest with the kernel's arrays, which know whether they are accessed in fours. Inputs that nothing reads are left out.
+    """Return a loop nest with the kernel's arrays, which know of accesses in fours.
 
-    So are those that are `absent`: what is loaded from them is known.
+    Inputs that nothing reads are left out, and so are those that are `absent`, whose values are known.
     """
     kernel = facts.kernel
     lanes = max([span.lanes for span in spans if span.lanes > 1], default=LANES)
@@ -302,5 +304,8 @@ def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[AxisSpan], buf
 
 
 def _within(index: str, size: int) -> str:
-    """An index that is a literal kept inside of an array: a load that never happens may have one outside, which translators refuse."""
+    """Return an index clamped to the array if it is a literal.
+
+    A load that never happens may have a literal index outside, which translators refuse.
+    """
     return index if any(c.isalpha() and c != "u" for c in index) else f"min({index}, {size - 1}u)"

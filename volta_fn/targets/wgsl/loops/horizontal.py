@@ -1,6 +1,7 @@
-"""Several small kernels as one dispatch, in which each has some of the workgroups.
+"""Horizontal fusion: several small kernels as one dispatch.
 
-A small dispatch takes as long as the GPU needs to start the next one, and an optimizer's step has one for every parameter.
+Each has some of the workgroups. A small dispatch takes as long as the GPU needs to start the next one, and an optimizer's step has one
+for every parameter.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Planned(NamedTuple):
     memory: int
 
     def bound(self, buffers: Buffers) -> _Planned:
-        """The same with other numbers of buffers."""
+        """Return the same with other numbers of buffers."""
         numbers = (*buffers.inputs, *buffers.outputs)
         inputs, outputs = [tuple([numbers[n] for n in some]) for some in self.step.buffers]
         return self._replace(step=self.step._replace(buffers=Buffers(inputs, outputs)))
@@ -56,7 +57,10 @@ class _Planned(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
-    """Whether a kernel may be put together with others: it has few elements, is one dispatch by itself, and is no product."""
+    """Return True if a kernel is worth fusing with independent ones.
+
+    It has few elements, is a single dispatch, and is no matrix product.
+    """
     most = _ELEMENTS if kernel.parallel == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or facts_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
         return False
@@ -65,7 +69,7 @@ def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
 
 
 class FusedKernels:
-    """A dispatch under construction, of small kernels of which none writes what another one reads or writes."""
+    """A dispatch of small, independent kernels under construction."""
 
     def __init__(self, device: TargetCapabilities) -> None:
         self._device = device
@@ -78,7 +82,10 @@ class FusedKernels:
         self._shader, self._size, self._groups = Shader(self._device, size), size, 0
 
     def add(self, member: Member) -> Dispatch | None:
-        """The dispatch with one kernel more; None if that cannot be one with the others, after which this object must not be used."""
+        """Return the dispatch with one kernel more; None if it does not fit.
+
+        After None, this object must not be used again.
+        """
         found = _planned(member.kernel, self._device)
         assert found is not None, "who asks has asked whether the kernel is small"
         self._planned.append(found.bound(member.buffers))

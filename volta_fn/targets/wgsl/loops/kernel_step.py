@@ -1,4 +1,4 @@
-"""Steps: kernels that are one dispatch each, of which a kernel may become several."""
+"""Steps: kernels that are one dispatch each; a kernel may become several."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class KernelStep(NamedTuple):
 
     kernel: Kernel
     buffers: Buffers
-    #: Turns in which this does not hold are none.
+    #: Iterations for which this does not hold are skipped.
     bound: Range | None = None
-    #: The number of an element in its row, where that is not the row-major one.
+    #: The index of an element in its row, where that is not the row-major one.
     number: Affine | None = None
 
     @property
     def bindings(self) -> int:
-        """How many buffers it binds."""
+        """The number of buffers that it binds."""
         read = {self.buffers.inputs[node.input] for node in self.kernel.nodes if isinstance(node, Load)}
         return len(read.union(self.buffers.outputs))

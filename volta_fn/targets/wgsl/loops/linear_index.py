@@ -1,4 +1,4 @@
-"""Walking several axes of a kernel as one, by single steps or by groups of four neighbours (*lanes*)."""
+"""Several axes of a kernel walked as one, by elements or groups of *lanes*."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP = -1
 
 
 class Namer(Protocol):
-    """What is asked of a shader here."""
+    """The part of a shader that is used here."""
 
     def let(self, type_: str, expression: str) -> str:
         """Names a value."""
@@ -34,26 +34,29 @@ class AxisSpan(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many turns there are."""
+        """The number of elements."""
         return math.prod(self.sizes)
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups of lanes."""
         return -(-self.total // self.lanes)
 
     @property
     def is_aligned(self) -> bool:
-        """Whether a group's lanes differ in the last axis only."""
+        """True if the lanes of a group differ in the last axis only."""
         return self.lanes > 1 and bool(self.sizes) and self.sizes[-1] % self.lanes == 0
 
     @property
     def terms(self) -> dict[int, int]:
-        """The number of a turn as a sum over the axes."""
+        """The number of an element as a sum over the axes: the factor of each."""
         return {a: math.prod(self.sizes[k + 1 :]) for k, a in enumerate(self.axes)}
 
     def bind(self, shader: Namer, group: str) -> dict[int, Texts]:
-        """The axes in a group of lanes. In the last group the last turn may be there more than once."""
+        """Emit the axes' indices in a group of lanes.
+
+        In the last group the last element may be there more than once.
+        """
         if self.is_aligned:
             axes = _divided(shader, group, (*self.sizes[:-1], self.sizes[-1] // self.lanes))
             last = shader.let("u32", f"{axes[-1]} * {self.lanes}u")
@@ -69,7 +72,7 @@ class AxisSpan(NamedTuple):
         return {**{a: tuple([element[n] for element in elements]) for n, a in enumerate(self.axes)}, GROUP: (group,)}
 
     def vector(self, index: Affine) -> Affine | None:
-        """The number of the first lane's element by that of lanes, if that is whole, and the lanes' elements are neighbours."""
+        """Return the number of the lanes' vector by the axes' indices, if they form one."""
         rest = dict(index.terms)
         wanted = {self.axes[-1]: 1} if self.is_aligned else self.terms
         if (
@@ -84,7 +87,7 @@ class AxisSpan(NamedTuple):
 
 
 def _divided(shader: Namer, number: str, sizes: tuple[int, ...]) -> list[str]:
-    """The turn along each axis, by the number of a turn along all."""
+    """Emit the index along each axis, by the number of an element."""
     result: list[str] = []
     for size in reversed(sizes[1:]):
         quotient = shader.let("u32", f"{number} / {size}u")

@@ -1,4 +1,4 @@
-"""Which steps a kernel becomes."""
+"""The steps that a kernel becomes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from volta_fn.targets.wgsl.routine import Workspaces
 
 @lru_cache(maxsize=1024)
 def facts_of(kernel: Kernel) -> KernelAnalysis:
-    """What follows from a kernel, which has an axis at least."""
+    """Return the analysis of a kernel, which gets an axis if it has none."""
     return KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
 
 
 def steps_of(step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool) -> list[KernelStep]:
-    """The steps of a kernel; stores may be made by different ones if they are `apart`, with nothing that a step reads among them."""
+    """Return the steps of a kernel.
+
+    Stores may be done by `separate` steps if none of them writes what another reads.
+    """
     kernel = simplified(step.kernel)
     facts = facts_of(kernel)
     if not facts.reduces:
@@ -44,7 +47,10 @@ def _simple(step: KernelStep) -> KernelStep:
 
 
 def elementwise_steps(step: KernelStep, separate: bool) -> list[KernelStep]:
-    """A step without inner axes as one for each set of axes along which something is stored, and each order of packed arrays in memory."""
+    """Return a step without reduction axes as one for each set of axes of its stores.
+
+    Packed arrays in different orders in memory are also separate.
+    """
     facts = facts_of(step.kernel)
     stores = range(len(step.kernel.stores))
     if not separate or len(stores) == 1 or facts.size(facts.parallel_axes) < BUSY:
@@ -60,7 +66,7 @@ def elementwise_steps(step: KernelStep, separate: bool) -> list[KernelStep]:
 
 
 def _of_stores(step: KernelStep, facts: KernelAnalysis, stores: list[int]) -> KernelStep:
-    """The step with some of its stores, and only the axes along which they go."""
+    """Return the step with some of its stores, and only the axes along which they go."""
     kernel = restricted(step.kernel, stores)
     axes = facts.store_offsets[stores[0]].axes
     kernel = replace(kernel, sizes=tuple([n if a in axes else 1 for a, n in enumerate(kernel.sizes)]))

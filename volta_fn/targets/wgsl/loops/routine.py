@@ -1,4 +1,4 @@
-"""Kernels as routines."""
+"""Routines of kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from volta_fn.targets.wgsl.scalars import Shader
 
 
 def routine(kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}) -> Routine:  # never changed
-    """The kernel as shaders. `shared` maps outputs to the inputs whose memory they are: their buffers' numbers are those of the outputs."""
+    """Return the routine of a kernel.
+
+    `shared` maps outputs to the inputs whose memory they overwrite; these inputs get the numbers of the outputs' buffers.
+    """
     count = len(kernel.inputs)
     overwritten = {i: count + s for s, i in shared.items()}
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
@@ -36,7 +39,7 @@ def routine(kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int]
 
 
 def dispatch(step: KernelStep, device: TargetCapabilities) -> Dispatch:
-    """A step as a shader."""
+    """Return the dispatch of a step."""
     facts = facts_of(step.kernel)
     if facts.reduction_axes:
         plan = schedule.spread(schedule.rows_or_columns(facts, device, step.bound is not None))

@@ -1,8 +1,9 @@
-"""Kernels with reductions, and those without (whose rows have one element), as one dispatch in which a workgroup computes some rows.
+"""Kernels as one dispatch in which each workgroup computes some rows.
 
-The elements of a row are divided among the parts of a team (`together`), and so are those of groups of neighbouring rows, if the rows
-are columns in memory. A short row is *resident*: the code for an invocation's elements is unrolled, and what a pass has computed stays in
-registers for the next one. Passes over a long row are loops, which read its elements anew.
+Without reductions, rows have one element. The elements of a row are divided between the invocations of a team (`workgroup_reduce`), and
+so are those of groups of neighbouring rows, if the rows are columns in memory. A short row is *resident*: the code for an invocation's
+elements is unrolled, and what a pass has computed stays in registers for the next one. Passes over a long row are loops, which read its
+elements anew.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ _BLOCK = 32
 
 
 class LoopSchedule(NamedTuple):
-    """How a kernel is to run in one dispatch."""
+    """The schedule of a kernel as one dispatch."""
 
     #: The rows and the elements of a row; one of them may be walked by lanes.
     rows: AxisSpan
     row: AxisSpan
-    #: How many invocations compute a row (or a group of lanes of rows), and how many such rows are in a workgroup.
+    #: Invocations per row (or group of lanes of rows), and such rows per workgroup.
     per_row: int
     rows_per_group: int
-    #: Whether neighbouring invocations are in neighbouring rows, not parts of one row.
+    #: Whether neighbouring invocations are in neighbouring rows, and not in one row.
     columns: bool
     #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
     unroll: int
@@ -48,13 +49,13 @@ class LoopSchedule(NamedTuple):
 
 
 def write(facts: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> Dispatch:
-    """A step as a dispatch."""
+    """Return the dispatch of a step."""
     write_rows(facts, schedule, shader, step)
     return shader.dispatch(-(-schedule.rows.groups // schedule.rows_per_group))
 
 
 def write_rows(facts: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> None:
-    """Write the code of a step, for workgroups of a shader under construction."""
+    """Emit the code of a step, for workgroups of a shader under construction."""
     _RowEmitter(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
 
 
@@ -72,7 +73,7 @@ class _RowEmitter:
         self.live: str | None = None
 
     def write(self) -> None:
-        """All passes over a row."""
+        """Emit all passes over a row."""
         passes = passes_of(self.facts)
         root = LaneScope(self.nest, None, {})
         scope = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
@@ -89,7 +90,7 @@ class _RowEmitter:
                 scope.numbers[number] = tuple([accumulator.result(state) for state in known])
 
     def row_number(self) -> str:
-        """The number of this invocation's row. Beyond the last row it is the last."""
+        """Emit the number of this invocation's row; beyond the last row it is the last."""
         count, rows_per_group = self.schedule.rows.groups, self.schedule.rows_per_group
         if rows_per_group == 1:
             return self.shader.group
@@ -100,20 +101,20 @@ class _RowEmitter:
         return self.shader.let("u32", f"min({number}, {count - 1}u)")
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
-        """The reductions of a pass."""
+        """Return the reductions of a pass."""
         return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.facts, here.reduces)]
 
     # stores
 
     def store_rows(self, here: Pass, scope: LaneScope) -> None:
-        """Stores per row, by its first invocation."""
+        """Emit the stores per row, by its first invocation."""
         for s in here.row_stores:
             scope.number(self.facts.kernel.stores[s].value)
         conditions = [self.live, f"{self.team.rank} == 0u" if self.schedule.per_row > 1 else None]
         self.store(here.row_stores, [scope], conditions)
 
     def store(self, stores: Sequence[int], scopes: Sequence[LaneScope], conditions: Sequence[str | None]) -> None:
-        """Stores at places, where all conditions hold."""
+        """Emit stores in some scopes, if all conditions hold."""
         if not stores:
             return
         wanted = [c for c in conditions if c is not None]
@@ -130,7 +131,7 @@ class _RowEmitter:
     # resident rows
 
     def residents(self, scope: LaneScope) -> list[LaneScope]:
-        """The elements of a row that an invocation has. Beyond the row's end it is the last one."""
+        """Emit the scopes of an invocation's elements, the row's last one beyond its end."""
         row, per_row, shader = self.schedule.row, self.schedule.per_row, self.shader
         scopes = []
         for k in range(self.schedule.unroll):
@@ -141,18 +142,18 @@ class _RowEmitter:
         return scopes
 
     def element_number(self, k: int) -> str:
-        """The number of the k-th element, or group of lanes, of an invocation."""
+        """Return the number of the k-th element, or group of lanes, of an invocation."""
         if self.schedule.per_row == 1:
             return f"{k}u"
         return f"{self.team.rank} + {k * self.schedule.per_row}u" if k else self.team.rank
 
     def exists(self, k: int) -> str | None:
-        """Whether an invocation has a k-th element, where that is not certain."""
+        """Return the condition that an invocation has a k-th element; None if it has."""
         groups, per_row = self.schedule.row.groups, self.schedule.per_row
         return None if (k + 1) * per_row <= groups else f"{self.element_number(k)} < {groups}u"
 
     def at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
-        """A pass over a row that is resident."""
+        """Emit a pass over a resident row."""
         write_together(scopes, here.targets(self.facts))
         exist = [self.exists(k) for k in range(len(scopes))]
         result = []
@@ -170,7 +171,7 @@ class _RowEmitter:
         return result
 
     def contributions(self, number: int, accumulator: Accumulator, scope: LaneScope) -> list[State]:
-        """What one place has to be accumulated: a state for each lane."""
+        """Emit the states to accumulate in a scope, one for each lane."""
         values = scope.spread(self.facts.reduces[number].operand)
         if not accumulator.node.is_index:
             return [(x,) for x in values]
@@ -178,7 +179,7 @@ class _RowEmitter:
         return [(x, where[k % len(where)]) for k, x in enumerate(values)]
 
     def merged(self, accumulator: Accumulator, states: Sequence[Sequence[State]]) -> list[State]:
-        """What places have, each in its lanes, as one, or, if lanes are rows, as one for each of them."""
+        """Emit the states of some scopes merged; if lanes are rows, one for each."""
         if self.schedule.row.lanes > 1:
             return [accumulator.merged([state for lanes in states for state in lanes])]
         return [accumulator.merged(rows) for rows in zip(*states, strict=True)]
@@ -186,7 +187,7 @@ class _RowEmitter:
     # long rows
 
     def by_loops(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope) -> list[list[State]]:
-        """A pass over a row by loops."""
+        """Emit a pass over a row by loops."""
         row, per_row, unroll = self.schedule.row, self.schedule.per_row, self.schedule.unroll
         full = row.groups // (per_row * unroll)
         totals = self.variables(accumulators)
@@ -200,7 +201,7 @@ class _RowEmitter:
         return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
 
     def _by_blocks(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope, full: int, totals: list[list[list[str]]]) -> None:
-        """A loop over blocks of a row whose sums are added to the totals, so that rounding errors of long sums do not pile up."""
+        """Emit a loop over blocks of a row, which keeps rounding errors of sums small."""
         per_row, unroll = self.schedule.per_row, self.schedule.unroll
         with self.shader.loop(full * unroll * per_row, 0, _BLOCK * unroll * per_row) as start:
             sums = self.variables(accumulators)
@@ -212,13 +213,13 @@ class _RowEmitter:
                     accumulator.add(old, accumulator.read(new))
 
     def variables(self, accumulators: list[Accumulator]) -> list[list[list[str]]]:
-        """For every reduction variables for all rows that are lanes."""
+        """Declare the variables of every reduction, for all rows that are lanes."""
         return [[a.variables() for _ in range(self.schedule.rows.lanes)] for a in accumulators]
 
     def loop(
         self, here: Pass, accumulators: list[Accumulator], scope: LaneScope, bounds: tuple[str, str, int], totals: list[list[list[str]]]
     ) -> None:
-        """A loop from one number of a turn to another, by so many turns at a time."""
+        """Emit a loop from one element's number to another, unrolled."""
         start, stop, unroll = bounds
         row, per_row = self.schedule.row, self.schedule.per_row
         with self.shader.loop(stop, start, unroll * per_row) as i:
@@ -236,7 +237,7 @@ class _RowEmitter:
                     self.step(here, accumulators, [one.child({})], totals)
 
     def step(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
-        """What is done in one turn of a loop: what its places have becomes one, which is added to what there was."""
+        """Emit one iteration of a loop: its scopes' values are merged and accumulated."""
         write_together(scopes, here.targets(self.facts))
         for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
             states = self.merged(accumulator, [self.contributions(number, accumulator, scope) for scope in scopes])
@@ -246,14 +247,17 @@ class _RowEmitter:
 
 
 def write_together(scopes: Sequence[LaneScope], targets: Sequence[int]) -> None:
-    """Write nodes at several places, node by node, so that loads are on their way together."""
+    """Emit nodes in several scopes, node by node: loads are in flight together."""
     for n in scopes[0].needed(targets):
         for scope in scopes:
             scope.number(n)
 
 
 def write_flat(facts: KernelAnalysis, schedule: LoopSchedule, device: TargetCapabilities, step: KernelStep) -> Dispatch:
-    """A step as a dispatch."""
+    """Return the dispatch of a large kernel without reductions.
+
+    An invocation has several elements, or groups of lanes, a workgroup's size from each other, whose loads are in flight together.
+    """
     rows, width, unroll = schedule.rows, schedule.rows_per_group, schedule.unroll
     shader = Shader(device, width)
     root = LaneScope(arrays(shader, facts, (rows,), step.buffers), None, {})

@@ -1,4 +1,4 @@
-"""Scheduling kernels: how one dispatch divides a kernel's axes among workgroups and invocations."""
+"""Schedules of kernels: how one dispatch divides a kernel's axes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NOTHING = AxisSpan((), ())
 
 
 def elementwise(facts: KernelAnalysis, device: TargetCapabilities) -> LoopSchedule:
-    """The schedule of a kernel without inner axes."""
+    """Return the schedule of a kernel without reduction axes."""
     sizes = facts.kernel.sizes
     offset = max(enumerate(facts.store_offsets), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(offset, a)) or math.inf, -a), reverse=True)
@@ -61,14 +61,17 @@ def elementwise(facts: KernelAnalysis, device: TargetCapabilities) -> LoopSchedu
 
 
 def _group(invocations: int) -> int:
-    """The invocations of a small workgroup; not the fewest if there are very many workgroups, as a GPU starts only so many in a time."""
+    """Return the size of a small workgroup.
+
+    It is larger if there are very many workgroups, as a GPU starts only so many in a time.
+    """
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
 def _unroll_elementwise(facts: KernelAnalysis, rows: AxisSpan) -> int:
-    """How many elements, or groups of lanes, of a large kernel an invocation has: so many that enough bytes are in flight.
+    """Return how many elements, or groups of lanes, an invocation has.
 
-    Of wide groups of narrow numbers one is enough, and takes half the text.
+    They are so many that enough bytes are in flight; of wide groups of narrow numbers one is enough, and takes half the text.
     """
     if rows.groups <= 8 * BUSY or rows.lanes > LANES:
         return 1
@@ -82,26 +85,26 @@ def _is_packed(facts: KernelAnalysis, store: int) -> bool:
 
 
 def _in_lanes(facts: KernelAnalysis, span: AxisSpan, unaligned: bool) -> AxisSpan:
-    """The span walked by lanes, if memory is then accessed by vectors of four."""
+    """Return the span walked by lanes, if memory is then accessed by vectors of four."""
     wide = span._replace(lanes=LANES)
     if span.total < LANES or not (wide.is_aligned or unaligned):
         return span
-    fours = [b for p, b in _places(facts) if wide.vector(p) is not None]
+    fours = [b for p, b in _accesses(facts) if wide.vector(p) is not None]
     if any(b.dtype.itemsize < 4 or (b.dtype.itemsize == 4 and b.size % LANES == 0) for b in fours):
         return wide
     return span
 
 
-def _places(facts: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
-    """What is accessed, and where."""
+def _accesses(facts: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
+    """Return the offsets and buffers of all accesses."""
     kernel = facts.kernel
     loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_offsets.items()]
     return [*loads, *zip(facts.store_offsets, kernel.outputs, strict=True)]
 
 
 def _wider(facts: KernelAnalysis, span: AxisSpan) -> AxisSpan:
-    """A long span walked by lanes of 16 bytes, if all that is read and written has one narrow width."""
-    accessed = [(p, b) for p, b in _places(facts) if p.axes & set(span.axes)]
+    """Return a long span walked by lanes of 16 bytes, if all accesses are that narrow."""
+    accessed = [(p, b) for p, b in _accesses(facts) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
     wide = span._replace(lanes=max(16 // width, LANES))
     if span.lanes == 1 or wide.groups < 2 * BUSY or wide.lanes * len(facts.kernel.nodes) > _ELEMENT_STATEMENTS:
@@ -113,13 +116,13 @@ def _wider(facts: KernelAnalysis, span: AxisSpan) -> AxisSpan:
 
 
 def rows_or_columns(facts: KernelAnalysis, device: TargetCapabilities, loops: bool = False) -> LoopSchedule:
-    """The schedule of a kernel with inner axes; with loops over the rows, if that is asked for."""
+    """Return the schedule of a kernel with reductions; `loops` asks for loops."""
     axis = contiguous_axis(facts)
     return columns(facts, device, axis, loops) if axis in facts.parallel_axes else rows(facts, device, axis, loops)
 
 
 def contiguous_axis(facts: KernelAnalysis) -> int:
-    """The axis along which most accesses are contiguous."""
+    """Return the axis along which most accesses are contiguous."""
     offsets = [*facts.load_offsets.values(), *facts.store_offsets]
 
     def score(axis: int) -> tuple[int, int]:
@@ -141,7 +144,7 @@ def _span(facts: KernelAnalysis, axes: Sequence[int], last: int | None) -> AxisS
 
 
 def rows(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
-    """The schedule of rows that are contiguous in memory."""
+    """Return the schedule of rows that are contiguous in memory."""
     row = _in_lanes(facts, _span(facts, facts.kernel.reduction_axes, axis), unaligned=False)
     outer = _span(facts, range(facts.kernel.parallel), None)
     statements = _per_element(facts) * row.lanes
@@ -157,9 +160,10 @@ def rows(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bo
 
 
 def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
-    """How many invocations reduce a row: one for each group of lanes if these are few, else each has several.
+    """Return how many invocations reduce a row.
 
-    Of very many short rows, each has four groups, as there is less to combine, or two, if that takes no workgroup memory.
+    There is one for each group of lanes, or for several. Of very many short rows, each has four groups, as there is less to combine, or
+    two, if that takes no workgroup memory.
     """
     if row.groups <= 4:
         return 1
@@ -171,20 +175,23 @@ def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, u
 
 
 def _rows_per_group(device: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
-    """How many rows a workgroup has: one of whole subgroups, unless it has `few` values, as a GPU starts only so many workgroups."""
+    """Return how many rows a workgroup has.
+
+    It is one if that fills subgroups, unless it has `few` values, as a GPU starts only so many workgroups.
+    """
     if device.subgroups and per_row >= device.subgroup_most and not (few and has_rows(device, per_row, 2 * per_row)):
         return 1
     return min(_group(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
 
 
 def _unroll(facts: KernelAnalysis, lanes: int) -> int:
-    """How many iterations of a loop are unrolled."""
+    """Return how many iterations of a loop are unrolled."""
     statements = lanes * (_per_element(facts) + sum(4 if r.is_index else 2 for r in facts.reduces.values()))
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
 def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
-    """The schedule of rows that are columns in memory: neighbouring rows are contiguous."""
+    """Return the schedule of rows that are columns in memory."""
     outer = _in_lanes(facts, _span(facts, range(facts.kernel.parallel), axis), unaligned=False)
     row = _span(facts, facts.kernel.reduction_axes, None)
     rows_per_group = min(32, power_above(outer.groups))
@@ -211,7 +218,10 @@ def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops:
 
 
 def spread(schedule: LoopSchedule) -> LoopSchedule:
-    """The schedule with more workgroups for few long columns: each has fewer columns, and more invocations for each of them."""
+    """Return the schedule with more workgroups for few long columns.
+
+    Each has fewer columns, and more invocations for each of them.
+    """
     if not schedule.columns or schedule.resident or schedule.per_row == 1:
         return schedule
     rows, row, per_row, rows_per_group = schedule.rows.groups, schedule.row.total, schedule.per_row, schedule.rows_per_group
@@ -221,14 +231,14 @@ def spread(schedule: LoopSchedule) -> LoopSchedule:
 
 
 def cut_of(facts: KernelAnalysis, schedule: LoopSchedule) -> Cut | None:
-    """How to cut rows that are long, and too few to keep a GPU busy; None: not at all."""
+    """Return how to cut rows that are long and few; None: not at all."""
     invocations = schedule.rows.groups * schedule.per_row
     unroll = schedule.row.groups // schedule.per_row
     if unroll < _LONG or invocations >= BUSY // 2:
         return None
     sizes = facts.kernel.sizes
     axis = max(facts.reduction_axes, key=lambda a: (sizes[a], a))
-    alone = schedule.columns and schedule.rows.groups <= schedule.rows_per_group  # workgroups have whole lines: half as many are enough
+    alone = schedule.columns and schedule.rows.groups <= schedule.rows_per_group  # workgroups have full rows: half as many are enough
     chunks = min((BUSY if alone else 2 * BUSY) // invocations, unroll // _CHUNK, sizes[axis])
     size = -(-sizes[axis] // chunks)
     if sizes[axis] % LANES:
@@ -240,14 +250,14 @@ def cut_of(facts: KernelAnalysis, schedule: LoopSchedule) -> Cut | None:
 
 
 def shared(facts: KernelAnalysis, schedule: LoopSchedule) -> int:
-    """Bytes of workgroup memory that an invocation needs to combine its partial results with those of others."""
+    """Return the bytes of workgroup memory per invocation to combine results."""
     kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
     size = sum(size for _, size in kinds) + (4 if any(r.is_index for r in facts.reduces.values()) else 0)
     return 2 * size * schedule.rows.lanes
 
 
 def _fitted(facts: KernelAnalysis, device: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
-    """The schedule with fewer invocations, as far as workgroup memory requires it."""
+    """Return the schedule with fewer invocations, if workgroup memory requires it."""
     while shared(facts, schedule) * schedule.per_row * schedule.rows_per_group > device.workgroup_memory:
         if schedule.rows_per_group > 1:
             schedule = schedule._replace(rows_per_group=schedule.rows_per_group // 2)
@@ -258,13 +268,13 @@ def _fitted(facts: KernelAnalysis, device: TargetCapabilities, schedule: LoopSch
 
 
 def _per_element(facts: KernelAnalysis) -> int:
-    """Nodes that are evaluated for each element of a row."""
+    """Return the number of nodes that are evaluated for each element of a row."""
     nodes = enumerate(facts.kernel.nodes)
     return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.reduction_axes) for n, node in nodes))
 
 
 def power_above(n: int) -> int:
-    """The least power of two that is not less."""
+    """Return the least power of two that is not less."""
     return 1 << max(n - 1, 0).bit_length()
 
 

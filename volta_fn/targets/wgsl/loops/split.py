@@ -1,7 +1,7 @@
-"""Few long rows: several steps, in each of which many workgroups have something to do.
+"""Split reductions of a few long rows, in steps that keep many workgroups busy.
 
-For each stage of a kernel's reductions, one step reduces *chunks* of the rows and puts what they give in workspaces, and another combines
-that, does what is per row, and keeps those results of reductions that are needed later. What is stored per element comes last.
+For each stage of a kernel's reductions, one step reduces *chunks* of the rows into workspaces, and another combines these partial results,
+does what is per row, and keeps those results of reductions that are needed later. What is stored per element comes last.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from volta_fn.targets.wgsl.loops.kernel_step import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.widening import INT32
 from volta_fn.targets.wgsl.routine import Workspaces
 
-#: If there are so many rows, the parts of neighbouring rows lie side by side, else those of one row do.
+#: If there are so many rows, the partial results of neighbouring rows are contiguous, else those of one row are.
 _MANY = 32
 
 _BOOL = np.dtype(np.bool_)
 
 
 class Cut(NamedTuple):
-    """An inner axis is cut into chunks of a size."""
+    """A reduction axis in chunks of a size."""
 
     axis: int
     chunks: int
     size: int
 
 
-class OfChunks(NamedTuple):
-    """What the chunks give for a reduction: the buffer of their values, and of the values' places for ``argmax`` and ``argmin``."""
+class ChunkBuffers(NamedTuple):
+    """The buffers of partial results: values, and indices for arg-extrema."""
 
     values: int
     positions: int | None
 
 
 class Split:
-    """Makes the steps of a kernel."""
+    """The steps of a kernel."""
 
     def __init__(self, facts: KernelAnalysis, cut: Cut, buffers: Buffers, workspaces: Workspaces) -> None:
         self.facts = facts
@@ -66,7 +66,7 @@ class Split:
             which.setdefault(facts.stages[store.value], []).append(s)
 
     def steps(self) -> list[KernelStep]:
-        """All steps in order; the last ones have no inner axes."""
+        """Return all steps in order; the last ones have no inner axes."""
         result: list[KernelStep] = []
         last = [s for stage, stores in self.stores.items() if stage for s in stores]
         for stage in range(1, max(self.facts.stages) + 1):
@@ -80,7 +80,7 @@ class Split:
         return [s._replace(kernel=restricted(s.kernel, range(len(s.kernel.stores)))) for s in result]
 
     def kept(self, stage: int, ready: Sequence[int], last: Sequence[int]) -> list[int]:
-        """The results of a stage's reductions that later steps need."""
+        """Return the results of a stage's reductions that later steps need."""
         stores = [s for later, stores in self.row_stores.items() if later > stage for s in stores]
         targets = [r.operand for n, r in self.facts.reduces.items() if self.facts.stages[n] > stage]
         needed = closure(self.kernel, [*targets, *[self.kernel.stores[s].value for s in (*stores, *last)]])
@@ -88,14 +88,17 @@ class Split:
 
     # buffers
 
-    def of_chunks(self, number: int) -> OfChunks:
-        """Buffers for what the chunks give."""
+    def of_chunks(self, number: int) -> ChunkBuffers:
+        """Return buffers for the partial results."""
         reduce, size = self.facts.reduces[number], self.rows * self.cut.chunks
         values = self.workspaces.new(size * self.kernel.nodes[reduce.operand].dtype.itemsize)
-        return OfChunks(values, self.workspaces.new(size * reduce.dtype.itemsize) if reduce.is_index else None)
+        return ChunkBuffers(values, self.workspaces.new(size * reduce.dtype.itemsize) if reduce.is_index else None)
 
     def placed(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
-        """The shape of what the chunks give, and the index in it, in which the chunk is the axis after the outer ones."""
+        """Return the shape of partial results, and the index in it.
+
+        The chunk is the axis after the parallel ones.
+        """
         chunk = along(self.kernel.parallel)
         if self.rows >= _MANY:
             return (self.cut.chunks, self.rows), (chunk, self.row)
@@ -104,7 +107,7 @@ class Split:
     def made(
         self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]
     ) -> KernelStep:
-        """A step whose inputs are the kernel's and some more buffers; stores come with their buffers."""
+        """Return a step with more inputs than the kernel's, and stores with buffers."""
         inputs = [*self.kernel.inputs]
         for number in more:
             dtype = next(n.dtype for n in nodes.nodes if isinstance(n, Load) and n.input == len(inputs))
@@ -113,14 +116,14 @@ class Split:
         return KernelStep(kernel, Buffers((*self.buffers.inputs, *more), tuple([number for _, number in stores])))
 
     def begun(self) -> tuple[Nodes, list[int]]:
-        """Nodes among which are loads of the results of earlier reductions, and the buffers of those."""
+        """Return nodes that include loads of earlier results, and the buffers of those."""
         nodes, more = Nodes(self.kernel), list(self.known.values())
         for k, n in enumerate(self.known):
             nodes.new[n] = nodes.add(_load(self.facts.reduces[n].dtype, len(self.kernel.inputs) + k, (self.rows,), (self.row,)))
         return nodes, more
 
     def stored(self, nodes: Nodes, stores: Iterable[int]) -> list[tuple[Store, int]]:
-        """Stores of the kernel."""
+        """Return stores of the kernel, with their buffers."""
         result = []
         for s in stores:
             store = self.kernel.stores[s]
@@ -130,8 +133,8 @@ class Split:
 
     # steps
 
-    def chunks(self, found: dict[int, OfChunks], stores: Sequence[int]) -> KernelStep:
-        """Reductions, and stores per element, over the chunks."""
+    def chunks(self, found: dict[int, ChunkBuffers], stores: Sequence[int]) -> KernelStep:
+        """Return the step of reductions, and stores per element, over the chunks."""
         nodes, more = self.begun()
         old = self.stored(nodes, stores)
         shape, index = self.placed()
@@ -148,7 +151,7 @@ class Split:
         return self.in_chunks(step, partial)
 
     def in_chunks(self, step: KernelStep, partial: Sequence[tuple[Store, int]]) -> KernelStep:
-        """A step whose rows are chunks of what they were, with further stores."""
+        """Return a step whose rows are chunks of what they were, with further stores."""
         axis, chunks, size = self.cut
         outer = self.kernel.parallel
         moved = {a: along(a + 1) for a in self.facts.reduction_axes}
@@ -161,8 +164,8 @@ class Split:
         bound = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
         return KernelStep(kernel, step.buffers._replace(outputs=outputs), bound, self.facts.row_number.replaced(moved))
 
-    def combined(self, found: dict[int, OfChunks], stores: Sequence[int], kept: Sequence[int]) -> KernelStep:
-        """What the chunks gave as the reductions' results, and what is per row."""
+    def combined(self, found: dict[int, ChunkBuffers], stores: Sequence[int], kept: Sequence[int]) -> KernelStep:
+        """Return the step that combines partial results and does what is per row."""
         nodes, more = self.begun()
         shape, index = self.placed()
         for n, given in found.items():
@@ -185,7 +188,7 @@ class Split:
         return self.made(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
     def elementwise(self, stores: Sequence[int]) -> KernelStep:
-        """What is stored per element."""
+        """Return the step that stores what is per element."""
         nodes, more = self.begun()
         outputs = self.stored(nodes, stores)
         return self.made(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
@@ -196,7 +199,7 @@ def _load(dtype: np.dtype, number: int, shape: tuple[int, ...], index: tuple[Aff
 
 
 def _first_index(nodes: Nodes, value: int, best: int, position: int) -> int:
-    """The least of the places of those values that are the best one, NaN being NaN."""
+    """Return the least index of the values that equal the best one, or are NaN, too."""
 
     def apply(op: str, *numbers: int, dtype: np.dtype = _BOOL) -> int:
         return nodes.add(Apply(dtype, op, numbers))

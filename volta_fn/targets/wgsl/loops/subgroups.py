@@ -1,8 +1,8 @@
-"""Reductions over subgroups, of whatever width they are: everyone exchanges numbers with ever nearer neighbours.
+"""Reductions over subgroups of any width, by exchanges with nearer neighbours.
 
-WGSL has functions that reduce, which are not used: a driver (NVIDIA's 580, on an H200) had `subgroupAdd` of integers add up only those
-invocations that had gone the same way at the last branch, though all of them had come together again behind it, and had waited for each
-other. Its exchanges and its scans see everyone.
+WGSL's own reductions are not used: a driver (NVIDIA's 580, on an H200) had `subgroupAdd` of integers add up only those invocations that had
+gone the same way at the last branch, though all of them had converged again after it, and had waited for each other. Its exchanges and its
+scans include all invocations.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ _NAN_KEYS = {"max": "0x7fffffff", "min": "bitcast<i32>(0x80000000u)"}
 
 
 def is_possible(accumulator: Accumulator) -> bool:
-    """Whether invocations can exchange what a reduction carries."""
+    """Return True if invocations can exchange what a reduction carries."""
     return not accumulator.node.is_index and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
 def has_rows(facts: TargetCapabilities, per_row: int, invocations: int) -> bool:
-    """Whether each so many neighbours in a workgroup are in one subgroup."""
+    """Return True if so many neighbours in a workgroup are always in one subgroup."""
     width = facts.subgroup_most
     return facts.subgroups and facts.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
 
 
 def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, per_row: int | None = None) -> Number:
-    """A number combined over the subgroup, or each so many neighbours in it, known to all of them, who have the same bits."""
+    """Emit a number combined over the subgroup, or over so many neighbours in it.
+
+    All of them get the same bits.
+    """
     op, step = accumulator.node.op, accumulator.node.reduction.step
     if x.dtype != np.float32 or step not in _NAN_KEYS:
         return _exchanged(shader, op, x, per_row)

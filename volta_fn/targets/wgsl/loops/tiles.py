@@ -1,8 +1,8 @@
-"""Transposes: kernels without inner axes, some of whose loads lie side by side along another axis than their stores.
+"""Transposes: kernels some of whose loads cross their stores.
 
-A workgroup does a square of turns of both axes: it reads those loads along their axis, and goes along the stores' axis afterwards, so that
-memory is read and written in long pieces. In between they are in workgroup memory, in fours along the stores' axis: an invocation reads a
-block of four by four, four lines of it at once, and writes its columns.
+A workgroup does a square of iterations of both axes: it reads those loads along their axis, and goes along the stores' axis afterwards, so
+that memory is read and written in long runs. In between, elements are in workgroup memory, in fours along the stores' axis: an invocation
+reads a block of four by four, four rows of it at once, and writes its columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volta_fn.targets.wgsl.loops.rows import write_together
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 
-#: Sides of large squares, along the stores and along those loads, the best first, and from how many turns on there are such; and of others.
+#: Sides of large squares, along the stores and along those loads, the best first; from how many iterations on they are used; and of others.
 _LARGE = [(64, 128), (64, 64)]
 _MANY = 1 << 21
 _SMALL = (32, 32)
@@ -32,7 +32,7 @@ _SMALL = (32, 32)
 _MEMORY = 1 << 14
 _GROUP = 256
 
-#: Turns from which on squares pay.
+#: Iterations from which on squares pay.
 _LEAST = 1 << 14
 
 
@@ -47,7 +47,7 @@ class Crossing(NamedTuple):
 
 
 def crossing(facts: KernelAnalysis, axis: int) -> Crossing | None:
-    """What crosses the axis along which stores lie side by side; None if squares are no help."""
+    """Return the loads that cross the stores' axis; None if squares do not help."""
     sizes, store_steps = facts.kernel.sizes, facts.size(facts.parallel_axes)
     if store_steps < _LEAST or sizes[axis] < LANES:
         return None
@@ -63,12 +63,12 @@ def crossing(facts: KernelAnalysis, axis: int) -> Crossing | None:
 
 
 def _kept(dtype: np.dtype) -> np.dtype:
-    """As what numbers are kept: to pack float16 takes longer than anything else here."""
+    """Return the dtype in which numbers are kept: packing float16 takes very long."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 def write_tiles(facts: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: KernelStep) -> Dispatch:
-    """A step as a dispatch."""
+    """Return a step as a dispatch."""
     return _Tiles(facts, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
 
 
@@ -84,7 +84,7 @@ class _Tiles:
         self.root = LaneScope(arrays(shader, facts, (self.along, self.across), step.buffers), None, {})
 
     def write(self) -> Dispatch:
-        """The shader."""
+        """Return the dispatch."""
         shader, facts, sizes = self.shader, self.facts, self.facts.kernel.sizes
         sides = {self.cross.other: self.cross.sides[1], self.cross.axis: self.cross.sides[0]}
         count = {a: -(-sizes[a] // sides.get(a, 1)) for a in (*[a for a in range(len(sizes)) if a not in sides], *sides)}
@@ -105,7 +105,10 @@ class _Tiles:
         return shader.dispatch(squares.total)
 
     def read(self, outer: LaneScope, corner: dict[int, str], tiles: dict[int, Array], block: tuple[str, str]) -> None:
-        """Reads a block into workgroup memory. Beyond an end it is the last line, or column."""
+        """Emit the reads of a block into workgroup memory.
+
+        Beyond an end they repeat the last row or column.
+        """
         shader, across, along = self.shader, self.across, self.along
         (axis,), (other,) = along.axes, across.axes
         column, row = block
@@ -126,7 +129,7 @@ class _Tiles:
                 tile.store4(self.slot(k, row), [Number(tile.dtype, x.text) for x in numbers])
 
     def store_steps(self, outer: LaneScope, corner: dict[int, str]) -> list[_StoreStep]:
-        """What an invocation stores."""
+        """Emit the scopes of what an invocation stores."""
         shader, across, along = self.shader, self.across, self.along
         width = self.cross.sides[0] // along.lanes
         result = []
@@ -142,7 +145,7 @@ class _Tiles:
         return result
 
     def store(self, store_step: _StoreStep, tiles: dict[int, Array]) -> None:
-        """Stores of a turn."""
+        """Emit the stores of one step."""
         for n, tile in tiles.items():
             dtype = self.facts.kernel.nodes[n].dtype
             if self.along.lanes > 1:
@@ -159,17 +162,20 @@ class _Tiles:
     # numbers
 
     def divided(self, store_step: int, width: int) -> tuple[str, str]:
-        """The column and the line of an invocation in a turn, in lines of a width."""
+        """Emit the column and the row of an invocation in a step, in rows of a width."""
         local = self.shader.local
         number = self.shader.let("u32", f"{local} + {store_step * self.shader.invocations}u") if store_step else local
         return self.shader.let("u32", f"{number} % {width}u"), self.shader.let("u32", f"{number} / {width}u")
 
     def within(self, number: str, count: int, axis: AxisSpan) -> str:
-        """A number, or the last one of so many if an axis is no whole number of squares."""
+        """Emit a number clamped to the last one, if an axis is no multiple of the square."""
         return self.shader.named("u32", f"min({number}, {count - 1}u)" if axis.total % self.sides[axis] else number)
 
     def slot(self, column: str, four: str) -> str:
-        """Where a column's four is, such that neither neighbouring columns nor neighbouring fours are in one bank of memory."""
+        """Emit the slot of a column's four.
+
+        Neither neighbouring columns nor neighbouring fours are in one bank of memory.
+        """
         return self.shader.let("u32", f"{column} * {self.fours}u + ({four} ^ ({column} / {LANES}u % {self.fours}u))")
 
 
@@ -185,5 +191,5 @@ class _StoreStep(NamedTuple):
 
 
 def _axis_span(axis: int, size: int) -> AxisSpan:
-    """An axis, walked by lanes if that is possible."""
+    """Return the span of an axis, walked by lanes if that is possible."""
     return AxisSpan((axis,), (size,), LANES if size % LANES == 0 else 1)

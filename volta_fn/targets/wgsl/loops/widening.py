@@ -1,7 +1,7 @@
-"""Reductions of narrow numbers as reductions of wide ones.
+"""Reductions of narrow numbers made reductions of wide ones.
 
 Sums and products of float16 and bfloat16 are accumulated in float32. Other reductions of numbers of one or two bytes give the same either
-way, as do integers that wrap; in 32 bits, partial results are whole words of memory, and there are fewer kinds of them.
+way, as do integers that wrap; in 32 bits, partial results are words of memory, and there are fewer kinds of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INT32 = np.dtype(np.int32)
 
 
 def widened(kernel: Kernel) -> Kernel:
-    """The same kernel, in which what is reduced has four bytes or more, and places in a row are int32."""
+    """Return the kernel with reductions of at least four bytes and int32 indices."""
     reduced = [node for node in kernel.nodes if isinstance(node, Reduce)]
     if not any(node.is_index or kernel.nodes[node.operand].dtype.itemsize < 4 for node in reduced):
         return kernel

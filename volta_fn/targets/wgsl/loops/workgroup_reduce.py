@@ -1,7 +1,7 @@
-"""Workgroup reductions: combining what the invocations of a workgroup have accumulated.
+"""Workgroup reductions: the states of a workgroup's invocations combined.
 
-Each writes its part to workgroup memory; after a barrier all invocations read all parts, or some combine several of them first. Two
-areas of memory are used in turn, so that one barrier is enough between writing an area, reading it, and writing it again.
+Each writes its state to workgroup memory; after a barrier all invocations read all states, or some combine several of them first. Two
+areas of memory alternate, so that one barrier is enough between writing an area, reading it, and writing it again.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from volta_fn.targets.wgsl.loops.accumulate import Accumulator, State
 from volta_fn.targets.wgsl.loops.subgroups import has_rows, is_possible, over_subgroup
 from volta_fn.targets.wgsl.scalars import Number, Shader, wgsl_type
 
-#: Up to so many parts are combined by every invocation in one step.
+#: Up to so many states are combined by every invocation in one step.
 _ONCE = 16
 
 
 class Team(NamedTuple):
-    """How the rows of a workgroup are divided among its invocations: `parts` of them compute each of `beside` rows.
+    """The invocations of a workgroup: `per_row` for each of `rows_per_group` rows.
 
-    `part` and `row` are the numbers of an invocation's part and row: neighbours are parts of one row, or, in
-    `columns`, the same part of neighbouring rows.
+    `rank` is an invocation's number in its row, `row` the number of the row: neighbours are in one row, or, in `columns`, have the same
+    rank in neighbouring rows.
     """
 
     per_row: int
@@ -37,14 +37,14 @@ class Team(NamedTuple):
         return self.per_row * self.rows_per_group
 
     def slot(self, rank: str) -> str:
-        """The index in workgroup memory of a part of this invocation's row."""
+        """Return the index in workgroup memory of a rank of this invocation's row."""
         if self.rows_per_group == 1:
             return rank
         return f"({rank}) * {self.rows_per_group}u + {self.row}" if self.columns else f"{self.row} * {self.per_row}u + {rank}"
 
 
 def team(shader: Shader, per_row: int, rows_per_group: int, columns: bool) -> Team:
-    """The team of an invocation; `parts` and `beside` are powers of two."""
+    """Return the team of an invocation; both numbers are powers of two."""
     if rows_per_group > 1 and not columns and has_rows(shader.module.facts, per_row, per_row * rows_per_group):
         shader.number_by_subgroups()
     local = shader.local
@@ -56,7 +56,7 @@ def team(shader: Shader, per_row: int, rows_per_group: int, columns: bool) -> Te
 
 
 class WorkgroupReduction:
-    """Writes the combining of a workgroup's parts."""
+    """Emits the combination of what a workgroup's invocations have accumulated."""
 
     def __init__(self, shader: Shader, team: Team) -> None:
         self.shader = shader
@@ -64,7 +64,10 @@ class WorkgroupReduction:
         self._area = 0
 
     def combined(self, accumulator: Accumulator, states: list[State]) -> list[State]:
-        """The combination of all parts of a row, known to all invocations of the row. `states` has one for each lane."""
+        """Emit the combination of all states of a row, known to all its invocations.
+
+        `states` has one for each lane.
+        """
         left, per_row = states, self.team.per_row
         if len(states) == 1 and is_possible(accumulator):
             ((x,),) = states
@@ -80,17 +83,20 @@ class WorkgroupReduction:
 
     @property
     def _is_in_subgroup(self) -> bool:
-        """Whether the parts of each row are neighbours in one subgroup."""
+        """True if the invocations of each row are neighbours in one subgroup."""
         return not self.team.columns and has_rows(self.shader.module.facts, self.team.per_row, self.team.invocations)
 
     @property
     def _has_subgroups(self) -> bool:
-        """Whether the workgroup is one row, and whole subgroups."""
+        """True if the workgroup is one row of full subgroups."""
         facts = self.shader.module.facts
         return facts.subgroups and self.team.rows_per_group == 1 and self.team.per_row % facts.subgroup_most == 0
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
-        """One number for each subgroup, and then one for all, which every subgroup makes by itself."""
+        """Emit one number for each subgroup, and then one for all.
+
+        Every subgroup computes the latter.
+        """
         shader, facts = self.shader, self.shader.module.facts
         self._area ^= 1
         lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
@@ -113,7 +119,10 @@ class WorkgroupReduction:
         return over_subgroup(shader, accumulator, Number(x.dtype, total))
 
     def _hop(self, accumulator: Accumulator, states: list[State], per_row: int, rest: int) -> list[State]:
-        """Combine `parts` parts, of which the first invocations have one each, to `rest`."""
+        """Emit the combination of `per_row` states to `rest`.
+
+        The first invocations have one each.
+        """
         shader, team = self.shader, self.team
         self._area ^= 1
         names = [[self._memory(d, f"{k}_{n}") for n, d in enumerate(accumulator.dtypes)] for k in range(len(states))]
@@ -130,12 +139,12 @@ class WorkgroupReduction:
         return self._read_in_a_loop(accumulator, names, per_row, rest, first)
 
     def _read(self, accumulator: Accumulator, names: list[str], slot: str) -> State:
-        """What is in workgroup memory."""
+        """Emit the state in a slot of workgroup memory."""
         texts = [self.shader.let(wgsl_type(d), f"{n}[{slot}]") for d, n in zip(accumulator.dtypes, names, strict=True)]
         return tuple([Number(d, text) for d, text in zip(accumulator.dtypes, texts, strict=True)])
 
     def _read_in_a_loop(self, accumulator: Accumulator, names: list[list[str]], per_row: int, rest: int, first: str) -> list[State]:
-        """The same for several lanes, with less text."""
+        """Emit the same for several lanes, with less text."""
         totals = [accumulator.variables() for _ in names]
         with self.shader.loop(per_row, first, rest) as i:
             for lane, total in zip(names, totals, strict=True):
@@ -148,7 +157,7 @@ class WorkgroupReduction:
                 self.shader.line(f"{name}[{self.team.slot(self.team.rank)}] = {x.text};")
 
     def _memory(self, dtype: np.dtype, suffix: str) -> str:
-        """An area of workgroup memory."""
+        """Return the name of an area of workgroup memory."""
         type_ = wgsl_type(dtype)
         name = f"shared_{''.join(c for c in type_ if c.isalnum())}_{suffix}_{self._area}"
         return self.shader.workgroup(name, type_, self.team.invocations)

@@ -1,8 +1,9 @@
-"""Factorisations of stacks of matrices, one workgroup a matrix, whose sizes are limited by that (`rotations.LARGEST`).
+"""Factorisations of stacks of matrices, one workgroup a matrix.
 
-In the order in which to read: `shader_templates` (what all are written with, for real and complex numbers), `triangular` (Cholesky, LU,
-solves), `orthogonal` (QR), `rotations` (Jacobi's method), `sweeps` (how often it is repeated), and by those `eigh` and `svd`;
-`iteration_budget` says how long dispatches take, which is too long for some devices.
+`rotations.LARGEST` and `triangular.LARGEST` limit their sizes, since larger ones keep a workgroup busy for too long. In the order in which
+to read: `shader_templates` (what all are written with, for real and complex numbers), `triangular` (Cholesky, LU, solves), `orthogonal`
+(QR), `rotations` (Jacobi's method), `sweeps` (how often it is repeated), and by those `eigh` and `svd`; `iteration_budget` bounds how long
+dispatches take, which is too long for some devices.
 """
 
 from volta_fn.targets.wgsl.library.linalg.eigh import eigh as eigh

@@ -1,4 +1,4 @@
-"""Eigenvalues and eigenvectors of Hermitian matrices, by Jacobi's rotations from both sides."""
+"""Eigenvalues and eigenvectors of Hermitian matrices, by Jacobi's method."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)
 
 
 def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive. Matrices that are not finite have NaN."""
+    """Return the routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     n = a.shape[-1]
     counted = iteration_budget.of_eigh(n)
@@ -43,7 +43,7 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCa
 
 def _method(a: ShapedArray, n: int, lower: bool, real: np.dtype) -> Method:
     def own(shader: Shader) -> tuple[str, str]:
-        """The workspaces of the matrix, and of its vectors."""
+        """Return the workspaces of the matrix, and of its vectors."""
         return shader.buffer(_MATRIX, a.dtype, written=True).name, shader.buffer(_PRODUCT, a.dtype, written=True).name
 
     def after(shader: Shader) -> str:
@@ -60,7 +60,10 @@ def _method(a: ShapedArray, n: int, lower: bool, real: np.dtype) -> Method:
 
 
 def _load(source: str, x: str, v: str, n: int, lower: bool, real: str) -> str:
-    """`x` becomes the Hermitian matrix that one triangle tells, in proportion; `v` becomes the identity."""
+    """Return statements that load a triangle as a scaled Hermitian matrix `x`.
+
+    `v` becomes the identity.
+    """
     return f"""
 var most = R(0);
 var finite = true;
@@ -81,9 +84,9 @@ sync();
 
 
 def _sweep(x: str, v: str, n: int, lanes: int) -> str:
-    """Rotations of rows and columns of `x`, one for each of its pairs, that make it more diagonal; `v` is the product of all.
+    """Return statements that rotate rows and columns of `x`, once for each pair.
 
-    Neighbours among the invocations have neighbouring columns.
+    That makes `x` more diagonal; `v` is the product of all rotations. Neighbouring invocations have neighbouring columns.
     """
     pairs = (n + 1) // 2
     return f"""
@@ -113,7 +116,7 @@ def _sweep(x: str, v: str, n: int, lanes: int) -> str:
 
 
 def _sort(x: str, v: str, values: str, vectors: str, n: int) -> str:
-    """The diagonal is the eigenvalues, written with their vectors, the least first."""
+    """Return statements that write the eigenvalues, in order, and their vectors."""
     return f"""
 for (var i = local; i < {n}u; i += STEP) {{
   let value = real({x}[base + i * {n + 1}u]);
@@ -129,5 +132,5 @@ for (var i = local; i < {n}u; i += STEP) {{
 }}"""
 
 
-#: What is nothing beside 1, in real parts of each dtype.
+#: What is negligible relative to 1, by the dtype of real parts.
 _EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}

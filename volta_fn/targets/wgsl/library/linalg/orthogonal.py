@@ -14,7 +14,7 @@ from volta_fn.targets.wgsl.routine import Routine
 
 
 def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive."""
+    """Return the routine of the primitive."""
     (a,) = avals
     m, n = a.shape[-2:]
     k = min(m, n)
@@ -38,7 +38,7 @@ def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapa
 
 
 def _load(source: str, x: str, q: str, m: int, n: int, wide: int) -> str:
-    """`x` becomes the matrix, `q` the identity."""
+    """Return statements that load the matrix as `x`, and `q` as the identity."""
     return f"""
 let base = group * {m * n}u;
 let first = group * {m * wide}u;
@@ -49,7 +49,10 @@ sync();"""
 
 
 def _factor(x: str, factors: str, m: int, n: int, k: int) -> str:
-    """Column by column of `x`, the reflection that leaves nothing below the diagonal, kept there, is done to the columns behind it."""
+    """Return statements that reflect the columns of `x`, one after another.
+
+    Each column's reflection is applied to the columns after it. The reflection leaves nothing below the diagonal of `x`, where it is kept.
+    """
     return f"""
 for (var j = 0u; j < {k}u; j++) {{
   var most = R(0);
@@ -85,7 +88,10 @@ for (var j = 0u; j < {k}u; j++) {{
 
 
 def _reflect(x: str, target: str, first: str, m: int, n: int, wide: int) -> str:
-    """The j-th reflection, of column j of `x`, is done to the column c of a matrix that has `wide` columns."""
+    """Return statements that apply the reflection of column j to column c.
+
+    The matrix has `wide` columns.
+    """
     return f"""
     var total = {target}[{first} + j * {wide}u + c];
     for (var i = j + 1u; i < {m}u; i++) {{ total += times(conjugate({x}[base + i * {n}u + j]), {target}[{first} + i * {wide}u + c]); }}
@@ -95,7 +101,7 @@ def _reflect(x: str, target: str, first: str, m: int, n: int, wide: int) -> str:
 
 
 def _upper(x: str, r: str, n: int, wide: int) -> str:
-    """The triangle that is left of `x`."""
+    """Return statements that write the upper triangle of `x`."""
     return f"""
 for (var i = local; i < {wide * n}u; i += STEP) {{
   if (i % {n}u >= i / {n}u) {{ {r}[group * {wide * n}u + i] = {x}[base + i]; }} else {{ {r}[group * {wide * n}u + i] = zero(); }}
@@ -103,7 +109,7 @@ for (var i = local; i < {wide * n}u; i += STEP) {{
 
 
 def _product(x: str, factors: str, q: str, m: int, n: int, wide: int, k: int) -> str:
-    """The reflections are done to `q`, the last one first."""
+    """Return statements that apply the reflections to `q`, the last one first."""
     return f"""
 for (var step = 0u; step < {k}u; step++) {{
   let j = {k - 1}u - step;

@@ -1,4 +1,4 @@
-"""Jacobi's method: rotations of pairs of columns, all pairs once in a sweep, until nothing is left to rotate.
+"""Jacobi's method: sweeps that rotate all pairs of columns, until none is left.
 
 The pairs of a step have no column in common. One of them makes of the Hermitian matrix [[a, g], [ḡ, b]] a diagonal one.
 """
@@ -42,11 +42,11 @@ _ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
 
 
 def declare_rotations(shader: Shader, n: int) -> None:
-    """Add ``pair(step, k)``, the k-th pair of a step, the lesser first, and `rotation`, which notes a pair's rotation.
+    """Declare ``pair(step, k)``, the k-th pair, and `rotation`, which stores its own.
 
-    Columns p and q become ``c p - s̄ q`` and ``s p + c q``. With t = s / (1 + c) these are ``p - s̄ (q + t p)`` and ``q + s (p - t̄ q)``: of
-    small angles, which most are, only what is added is rounded. Of an odd number of columns one has no partner, and its pair ends
-    with n.
+    The lesser column of a pair is first. Columns p and q become ``c p - s̄ q`` and ``s p + c q``. With t = s / (1 + c) these are
+    ``p - s̄ (q + t p)`` and ``q + s (p - t̄ q)``: for small angles, which most are, only what is added is rounded. With an odd number n of
+    columns one has no partner, and its pair ends with n.
     """
     even = n + n % 2
     period = max(even - 1, 1)
@@ -64,9 +64,10 @@ def declare_rotations(shader: Shader, n: int) -> None:
 
 
 def scaled(array: str, count: int) -> str:
-    """The statements that divide the elements, from `base` on, by the largest one, `scale`, so that squares do not overflow.
+    """Return statements that divide elements by the largest one, `scale`.
 
-    Each invocation has found the largest of its own, `most`, and whether they are `finite`; of matrices that are not, `bad` is true.
+    Then squares do not overflow. Each invocation has found the largest of its own, `most`, and whether they are `finite`; if some are
+    not, `bad` is true.
     """
     return f"""let bad = max_all(select(R(1), R(0), finite), local) > R(0);
 let largest = max_all(most, local);
@@ -76,7 +77,10 @@ sync();"""
 
 
 def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
-    """The statements that rotate two elements of an array, of columns, or of rows, by the pair number k."""
+    """Return statements that rotate two elements by pair number k.
+
+    They are of columns, or, `conjugated`, of rows.
+    """
     s, t = (f"conjugate({name}[k])" if conjugated else f"{name}[k]" for name in ("sines", "halves"))
     return f"""let x = {array}[{p}];
     let y = {array}[{q}];
@@ -87,7 +91,10 @@ def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
 
 
 def workers(rows: int, n: int, dtype: np.dtype, facts: TargetCapabilities) -> int:
-    """Invocations for a matrix of n columns: as many for a large one as there may be and have workgroup memory for what each adds up."""
+    """Return the invocations for a matrix of n columns.
+
+    For large ones they are as many as there may be and have workgroup memory.
+    """
     if rows <= 64:
         return 64 if rows <= 16 else 128
     real = real_part(dtype).itemsize
@@ -96,14 +103,17 @@ def workers(rows: int, n: int, dtype: np.dtype, facts: TargetCapabilities) -> in
 
 
 def lanes(n: int, invocations: int) -> int:
-    """How many of the invocations have a pair of n columns together: no more than one of them soon adds up for all."""
+    """Return how many invocations share a pair of n columns.
+
+    They are few, as one of them adds up for all.
+    """
     return min(invocations // max((n + 1) // 2, 1), 16)
 
 
 def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
-    """The statements that rotate a lane's rows of the pair number k, whose columns are `at`.
+    """Return statements that rotate a lane's rows of pair number k, columns `at`.
 
-    Some rows are loaded before one of them is stored: a GPU waits for memory once, and compilers do not know that rows are apart.
+    Some rows are loaded before one of them is stored: a GPU waits for memory once, and compilers do not know that rows are disjoint.
     """
     several = min(SEVERAL, -(-rows // lanes))
     full = rows % (several * lanes) == 0

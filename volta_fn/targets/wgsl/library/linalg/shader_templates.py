@@ -1,7 +1,7 @@
-"""Shaders that factor matrices: a workgroup for each, in WGSL that is the same for real and complex numbers.
+"""Shaders that factor real and complex matrices by the same WGSL.
 
-`T` is the type of the numbers and `R` that of their real parts. Storage that a workgroup writes is read by its other invocations after
-`sync()`. Loops have bounds that all invocations share.
+A workgroup has a matrix. `T` is the type of the numbers and `R` that of their real parts. Storage that a workgroup writes is read by its
+other invocations after `sync()`. Loops have bounds that all invocations share.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TOGETHER = """fn {name}(x: R, local: u32) -> R {{
   return all;
 }}"""
 
-#: The place of the greatest, the first of equals.
+#: The index of the greatest, the first of equals.
 _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
   part[local] = x;
   places[local] = at;
@@ -76,22 +76,22 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
 
 
 def is_field(dtype: np.dtype, facts: TargetCapabilities, iterations: int) -> bool:
-    """Whether the device can factor matrices of the dtype, by loops that take so many turns."""
+    """Return True if the device factors such matrices, in so many loop iterations."""
     return is_supported(dtype, facts) and iterations <= facts.iterations
 
 
 def real_part(dtype: np.dtype) -> np.dtype:
-    """The dtype of real parts."""
+    """Return the dtype of real parts."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 def invocations(work: int) -> int:
-    """Invocations of a workgroup that has about so much to do side by side."""
+    """Return the size of a workgroup that has so much to do in parallel."""
     return 64 if work <= 64 else 256
 
 
 def field_shader(facts: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
-    """A shader with these functions, for workgroups of so many invocations."""
+    """Return a shader with these functions, for workgroups of so many invocations."""
     shader = Shader(facts, count)
     real = wgsl_type(real_part(dtype))
     shader.helper("types", f"alias T = {wgsl_type(dtype)};\nalias R = {real};")
@@ -107,7 +107,7 @@ def field_shader(facts: TargetCapabilities, dtype: np.dtype, count: int) -> Shad
 
 
 def each(count: str, body: str, name: str = "i", first: str = "0u") -> str:
-    """A loop over numbers that the invocations share out."""
+    """Return a loop over numbers that the invocations divide."""
     return f"for (var {name} = {first} + local; {name} < {count}; {name} += STEP) {{ {body} }}"
 
 

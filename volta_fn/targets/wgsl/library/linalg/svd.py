@@ -1,7 +1,7 @@
-"""Singular values and vectors, by Jacobi's rotations of columns until they are orthogonal (Hestenes' method).
+"""Singular values and vectors, by rotations of columns (Hestenes' method).
 
-Of wide matrices the adjoint is taken apart. Left vectors that zeros among the singular values leave open are found as Gram and Schmidt
-would, beginning with the unit vector that is furthest from those that there are.
+Of wide matrices the adjoint is factored. Left vectors that zeros in the singular values leave open are found as Gram and Schmidt would,
+beginning with the unit vector that is furthest from those that there are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
 
 
 def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive. Matrices that are not finite have NaN."""
+    """Return the routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     rows, columns = a.shape[-2:]
     m, n, vectors = max(rows, columns), min(rows, columns), params["compute_uv"]
@@ -51,12 +51,15 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCap
 
 
 def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.dtype) -> Method:
-    """Of a matrix, `turned` if its adjoint is taken apart; results and workspaces of vectors are there if there are to be any, `wide`."""
+    """Return the method for a matrix, `turned` if its adjoint is factored.
+
+    Results and workspaces of vectors are there if there are to be any, `wide`.
+    """
     m, n, wide = sizes
     spaces = 4 if wide else 2
 
     def own(shader: Shader) -> tuple[str, str]:
-        """The workspaces of the columns, and of the product of rotations."""
+        """Return the workspaces of the columns, and of the product of rotations."""
         return _written(shader, spaces, a.dtype), _written(shader, spaces + 1, a.dtype) if wide else ""
 
     def after(shader: Shader) -> str:
@@ -79,12 +82,12 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
 
 
 def _written(shader: Shader, number: int, dtype: np.dtype) -> str:
-    """The name of a buffer that the shader writes."""
+    """Return the name of a buffer that the shader writes."""
     return shader.buffer(number, dtype, written=True).name
 
 
 def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: TargetCapabilities) -> Routine:
-    """The vectors of matrices without elements: those of the identity."""
+    """Return the routine of matrices without elements, whose vectors are the identity."""
     dispatches = []
     for number, n in ((2, a.shape[-2]), (3, a.shape[-1])):
         count = math.prod(a.shape[:-2]) * n * n
@@ -100,9 +103,10 @@ def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: TargetCapabilitie
 
 
 def _sweep(x: str, v: str, m: int, n: int, real: str, lanes: int) -> str:
-    """The columns of `x` rotated in pairs, so that they are nearer to orthogonal; `v` is made of all rotations.
+    """Return statements that rotate pairs of columns of `x` towards orthogonality.
 
-    Each pair has so many `lanes` of invocations, which share out its rows; neighbours among the invocations have neighbouring columns.
+    `v` is the product of all rotations. Each pair has so many `lanes` of invocations, which divide its rows; neighbouring invocations have
+    neighbouring columns.
     """
     pairs = (n + 1) // 2
     rotations = rotated(x, "base", m, n, lanes) + (rotated(v, "square_base", n, n, lanes) if v else "")
@@ -124,7 +128,10 @@ def _sweep(x: str, v: str, m: int, n: int, real: str, lanes: int) -> str:
 
 
 def _begun(source: str, x: str, v: str, m: int, n: int, turned: bool, real: str) -> str:
-    """`x` is the matrix or its adjoint, in proportion; `v` is the identity."""
+    """Return statements that load the scaled matrix or its adjoint as `x`.
+
+    `v` becomes the identity.
+    """
     entry = f"conjugate({source}[base + (i % {n}u) * {m}u + i / {n}u])" if turned else f"{source}[base + i]"
     one = f"number(select(R(0), R(1), i / {n}u == i % {n}u))"
     identity = f"for (var i = local; i < {n * n}u; i += STEP) {{ {v}[square_base + i] = {one}; }}"
@@ -143,7 +150,10 @@ sync();
 
 
 def _products(x: str, m: int, n: int, lanes: int) -> str:
-    """What a lane has of the products of two columns, each with itself and with the other."""
+    """Return statements for a lane's products of two columns.
+
+    Each is multiplied with itself and with the other.
+    """
     return f"""if (mine) {{
       var a = R(0);
       var b = R(0);
@@ -162,7 +172,7 @@ def _products(x: str, m: int, n: int, lanes: int) -> str:
 
 
 def _angles(n: int, pairs: int, lanes: int, real: str) -> str:
-    """The rotations of a step's pairs of columns, and whether anything is `left` to rotate."""
+    """Return statements for a step's rotations, and whether anything is `left`."""
     return f"""if (local < {pairs}u && at.y < {n}u) {{
       var a = part[local];
       var b = others[local];
@@ -187,7 +197,10 @@ _TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
 
 
 def _sort(values: str, x: str, m: int, n: int) -> str:
-    """The columns' lengths are the singular values, the greatest first; `order` tells which column is which."""
+    """Return statements that write the columns' lengths: the singular values.
+
+    `order` tells which column is which.
+    """
     return f"""
 for (var j = local; j < {n}u; j += STEP) {{
   var total = R(0);
@@ -215,7 +228,7 @@ sync();"""
 def _finished(
     shader: Shader, arrays: tuple[str, str, str, str], sizes: tuple[int, int, int], turned: bool, a: ShapedArray, real: str
 ) -> str:
-    """The vectors, in order; those of the long side completed."""
+    """Return statements that write the vectors; those of the long side are completed."""
     x, v, u, projections = arrays
     m, n, wide = sizes
     left, right = (_written(shader, number, a.dtype) for number in (2, 3))
@@ -225,7 +238,7 @@ def _finished(
 
 
 def _found(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
-    """The columns of `x` that are not zero, of length one: so many vectors are `found`."""
+    """Return statements that normalise columns of `x` that are not zero, `found` ones."""
     return f"""
 let left_base = group * {m * wide}u;
 let least = lengths[order[0]] * {_NEAR[real]} * R({m});
@@ -240,7 +253,10 @@ sync();"""
 
 
 def _completed(u: str, projections: str, m: int, wide: int) -> str:
-    """The columns from `found` on: what is left of a unit vector without its projections upon the columns before, twice taken away."""
+    """Return statements for the columns from `found` on.
+
+    Each is what is left of a unit vector without its projections on the columns before, subtracted twice.
+    """
     return f"""
 for (var c = found; c < {wide}u; c++) {{
   var best = R(-1);
@@ -281,7 +297,10 @@ for (var c = found; c < {wide}u; c++) {{
 
 
 def _stored(u: str, v: str, long: str, short: str, sizes: tuple[int, int, int], turned: bool) -> str:
-    """The vectors of both sides, as the matrix and not its adjoint has them."""
+    """Return statements that write the vectors of both sides.
+
+    They are those of the matrix, also if its adjoint was factored.
+    """
     m, n, wide = sizes
     return f"""
 for (var i = local; i < {m * wide}u; i += STEP) {{

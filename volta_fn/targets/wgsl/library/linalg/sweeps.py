@@ -1,7 +1,8 @@
-"""Methods that sweep over a matrix until nothing is left: as one dispatch, or, of large matrices, as one for each sweep.
+"""Methods that sweep over a matrix until nothing is left to do.
 
-A driver takes a GPU for hung that is busy with one dispatch for seconds, and a workgroup has a large matrix for itself. Between dispatches
-each matrix's `scale`, zero of a bad one, and what its last sweep left are in memory: matrices that are ready have nothing to do.
+A driver takes a GPU for hung that is busy with one dispatch for seconds, and a workgroup has a large matrix for itself, so that has a
+dispatch for each sweep. Between dispatches each matrix's `scale`, zero of a bad one, and what its last sweep left are in memory: matrices
+that are ready have nothing to do.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from volta_fn.targets.wgsl.scalars import Shader
 
 
 class Method(NamedTuple):
-    """Statements, written for a shader which has declared what they use.
+    """Statements of a method, written for a shader which has declared what they use.
 
     Attributes:
         where: they name where a matrix is.
-        before: they make it ready, and name its `scale` and whether it is `bad`.
+        before: they load it, and name its `scale` and whether it is `bad`.
         sweep: they do a sweep, and name what is `left` to do.
         enough: if so little is left, it was the last sweep.
         after: they write the results.
@@ -37,7 +38,10 @@ class Method(NamedTuple):
 
 
 def swept(method: Method, new: Callable[[], Shader], batch: int, iterations: Iterations, state: tuple[int, np.dtype]) -> list[Dispatch]:
-    """The dispatches; `new` makes a shader. `state` is the number of the workspace of `state_size`, and its dtype."""
+    """Return the dispatches of a method, with the shaders that `new` makes.
+
+    `state` is the number of the workspace of `state_size`, and its dtype.
+    """
     if iterations.are_many:
         return _swept_separately(method, new, batch, iterations, state)
     shader = new()
@@ -48,7 +52,7 @@ def swept(method: Method, new: Callable[[], Shader], batch: int, iterations: Ite
 
 
 def state_size(batch: int, iterations: Iterations, real: np.dtype) -> tuple[int, ...]:
-    """The workspace for what is kept between dispatches, two numbers of each matrix, if there are several."""
+    """Return the bytes of the workspace for what is kept between dispatches."""
     return (2 * batch * real.itemsize,) if iterations.are_many else ()
 
 

@@ -1,4 +1,4 @@
-"""Cholesky factors, triangular solves and LU factors: columns one after another, each of them by a workgroup."""
+"""Cholesky factors, triangular solves and LU factors, column after column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = 16
 
 
 def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive. What is not positive definite becomes NaN."""
+    """Return the routine of the primitive. What is not positive definite becomes NaN."""
     (x,) = avals
     n = x.shape[-1]
     count = iteration_budget.of_cholesky(n)
@@ -38,9 +38,10 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Targ
 
 
 def _factored(a: str, out: str, n: int, real: str) -> str:
-    """The factor in `out`, column by column, with zeros above; all of it NaN where a pivot is not positive.
+    """Return statements that write the factor, with zeros above its diagonal.
 
-    Until all are done columns lie in rows, so that neighbours among the invocations have neighbours of a column.
+    It is NaN if a pivot is not positive. Until all are done columns are in rows, so that neighbouring invocations have neighbours of a
+    column.
     """
     return f"""
 let base = group * {n * n}u;
@@ -79,7 +80,10 @@ for (var i = local; i < {n * n}u; i += STEP) {{
 
 
 def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive: elimination, the unknowns one after another, for some columns at a time."""
+    """Return the routine of the primitive, which eliminates one unknown after another.
+
+    A workgroup has some columns of right-hand sides.
+    """
     a, b = avals
     n = a.shape[-1]
     left = params["left_side"]
@@ -105,7 +109,10 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], fac
 
 
 def _eliminated(source: str, x: str, n: int, columns: int, offset: str, *, lower: bool, unit: bool) -> str:
-    """The unknowns in `x`, at a `place` by row r and column c. `entry` gives the matrix' elements; a `unit` diagonal is not looked at."""
+    """Return statements that solve for `x`; row r and column c are at an `offset`.
+
+    `entry` gives the matrix's elements; a `unit` diagonal is not read.
+    """
     blocks = -(-columns // _COLUMNS)
     below = offset.replace("r *", "s *").replace("+ r", "+ s")
     return f"""
@@ -132,7 +139,7 @@ for (var step = 0u; step < {n}u; step++) {{
 
 
 def _divided(x: str, offset: str) -> str:
-    """The unknowns of row s, by the diagonal."""
+    """Return statements that divide the unknowns of row s by the diagonal."""
     return f"""let pivot = entry(first, s, s);
   if (local < count) {{
     let r = s;
@@ -143,7 +150,7 @@ def _divided(x: str, offset: str) -> str:
 
 
 def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
-    """The routine of the primitive: partial pivoting, column by column."""
+    """Return the routine of the primitive: partial pivoting, column by column."""
     (a,) = avals
     m, n = a.shape[-2:]
     rank = min(m, n)
@@ -171,7 +178,7 @@ sync();"""
 
 
 def _pivot(x: str, pivots: str, permutation: str, m: int, n: int) -> str:
-    """The row of the column's largest element changes places with row j."""
+    """Return statements that swap the row of the column's largest element and row j."""
     return f"""
   var best = R(-1);
   var place = j;
@@ -197,7 +204,10 @@ def _pivot(x: str, pivots: str, permutation: str, m: int, n: int) -> str:
 
 
 def _eliminate(x: str, m: int, n: int) -> str:
-    """Below row j, the column becomes factors of that row, and as much of it is taken away from each row behind it."""
+    """Return statements that eliminate row j from the rows below it.
+
+    The column becomes the factors of that row.
+    """
     return f"""
   let diagonal = {x}[base + j * {n}u + j];
   if (size(diagonal) != R(0)) {{
