@@ -16,9 +16,11 @@ from tests.compiler.passes.common import names, passed, same_bits, special
 from tests.test_random_programs import OPERATIONS, SHAPE, Operation, drawn, programs
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.passes.dce import drop_dead
+from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.simplify import simplify_equations
-from volta_fn.compiler.pipeline import simplify
+from volta_fn.compiler.pipeline import lower, passes_of, simplify
+from volta_fn.compiler.target import Target, TargetCapabilities
+from volta_fn.targets.wgsl.target import WgslTarget
 
 _ZERO, _MINUS_ZERO, _ONE = np.float32(0.0), np.float32(-0.0), np.float32(1.0)
 
@@ -123,7 +125,7 @@ def test_one_walk_is_enough() -> None:
     """What is equal only after other rules is merged, what is merged meets further rules, and so does what is folded."""
     one, two = np.float32(1), np.float32(2)
     closed = vf.make_jaxpr(lambda x: lax.max(lax.sin(x * one), lax.sin(x)) / lax.exp2(lax.floor(two)))(one)
-    after = drop_dead(simplify_equations(closed))
+    after = eliminate_dead_code(simplify_equations(closed))
     assert names(after) == ["sin", "mul"]
     assert simplify_equations(after) is after
 
@@ -185,3 +187,31 @@ def test_long_programs(size: int) -> None:
     closed = vf.make_jaxpr(chain)(np.float32(1))
     assert names(simplify(closed)) == ["sin"] * (size // 4)
     assert len(pipeline.plan(closed).steps) == size // 4
+
+
+def test_every_pass_has_a_name_and_a_sentence() -> None:
+    for target in (Target(), WgslTarget(TargetCapabilities()), WgslTarget(TargetCapabilities(buffers=64))):
+        found = passes_of(target)
+        assert len({p.name for p in found}) == len(found) > 10
+        assert all(p.description.endswith(".") and p.description.count(".") == 1 for p in found)
+
+
+def test_targets_add_their_passes_in_order() -> None:
+    names_of = [p.name for p in passes_of(WgslTarget(TargetCapabilities(buffers=64)))]
+    order = ["loop fission", "attention", "one-hot indexing", "fusion", "aliases", "split-K", "deferred products", "horizontal fusion"]
+    assert [n for n in names_of if n in order] == order
+
+
+def test_a_program_is_lowered_once_for_a_target() -> None:
+    closed = vf.make_jaxpr(lambda x: lax.sin(x) + 1.0)(np.ones(3, np.float32))
+    target = Target()
+    assert lower(closed, target) is lower(closed, target) is not lower(closed, Target())
+    (item,) = lower(closed, target).items
+    assert item.key is not None and item.key.make() is None  # this target generates nothing
+    assert [s.primitive for s in lower(closed, target).host_steps()] == ["kernel"]
+
+
+def test_nested_programs_are_lowered_with_their_equation() -> None:
+    closed = vf.make_jaxpr(lambda x: lax.cond(x[0] > 0, lax.sin, lax.cos, x))(np.ones(3, np.float32))
+    (item,) = [i for i in lower(closed, Target()).items if i.programs]
+    assert [len(p.items) for p in item.programs] == [1, 1]

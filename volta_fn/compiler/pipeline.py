@@ -15,14 +15,14 @@ from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.nodes import FusedProgram, Node
 from volta_fn.compiler.ir.views import is_lowered, is_product
 from volta_fn.compiler.lowering.nodes import as_kernel, drop_aliases, split_concatenations
-from volta_fn.compiler.passes.dce import drop_dead
+from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.compiler.passes.licm import hoist_invariants
-from volta_fn.compiler.passes.loop_fission.move_products import products_out
+from volta_fn.compiler.passes.loop_fission.move_products import move_products_out
 from volta_fn.compiler.passes.loop_variance import simplify_loops
-from volta_fn.compiler.passes.nested import choose_branches, simplify_bodies
-from volta_fn.compiler.passes.onehot_indexing import write_out_one_of_each
-from volta_fn.compiler.passes.random_bits import write_out_random_bits
+from volta_fn.compiler.passes.nested import choose_branches, simplify_nested
+from volta_fn.compiler.passes.onehot_indexing import expand_onehot_indexing
+from volta_fn.compiler.passes.random_bits import expand_random_bits
 from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.target import CONTROL_FLOW, NodePass, Pass, ProgramPass, Target
@@ -32,7 +32,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, p
 EQUATION_PASSES = (
     ProgramPass("inline", "Replace calls by the bodies of the functions that they call.", inline_calls),
     ProgramPass("equations", "Fold constants, apply algebraic identities and merge equal equations, in one walk.", simplify_equations),
-    ProgramPass("dead code", "Drop what no output and no effect needs, inside control flow too.", drop_dead),
+    ProgramPass("dead code", "Drop what no output and no effect needs, inside control flow too.", eliminate_dead_code),
 )
 LOOP_PASSES = (
     ProgramPass("known branches", "Replace conditionals on a known index, or with equal branches, by a call.", choose_branches),
@@ -40,11 +40,11 @@ LOOP_PASSES = (
     ProgramPass("invariant code motion", "Compute before a loop what is the same in all of its iterations.", hoist_invariants),
 )
 #: Then once, followed by simplification if it changed the program (`optimize`).
-LOOP_FISSION = ProgramPass("loop fission", "Move matrix products that no iteration waits for out of scans.", products_out)
+LOOP_FISSION = ProgramPass("loop fission", "Move matrix products that no iteration waits for out of scans.", move_products_out)
 #: Then the target's own `ProgramPass`es, and these, right before fusion, as kernels compute them where they are used.
 EXPANSIONS = (
-    ProgramPass("random bits", "Expand random bits to integer operations on counters.", write_out_random_bits),
-    ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", write_out_one_of_each),
+    ProgramPass("random bits", "Expand random bits to integer operations on counters.", expand_random_bits),
+    ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", expand_onehot_indexing),
 )
 
 
@@ -97,7 +97,7 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
     live = closed
     for simplification in LOOP_PASSES:
         closed = simplification.run(closed)
-    closed = simplify_bodies(closed, simplify)
+    closed = simplify_nested(closed, simplify)
     return closed, closed is live
 
 
@@ -105,7 +105,7 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
 def optimize(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Simplify a program and move products out of scans: what all targets begin with."""
     program = simplify(closed)
-    divided = LOOP_FISSION.run(simplify_bodies(program, optimize))
+    divided = LOOP_FISSION.run(simplify_nested(program, optimize))
     if divided is not program:
         program = simplify(divided)
     return program

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from volta_fn.compiler.passes.dce import drop_dead
+from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.compiler.passes.rewriting import Rules, RuleSource, rewrite
 from volta_fn.compiler.passes.simplify import IDENTITIES
 from volta_fn.core.array import as_value
@@ -75,7 +75,7 @@ def passed(pass_: Callable[[ClosedJaxpr], ClosedJaxpr], function: Callable[..., 
 
 def algebra(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The rules of single operations, and what they leave dead taken away."""
-    return drop_dead(identities(closed))
+    return eliminate_dead_code(identities(closed))
 
 
 def left(function: Callable[..., Any], *args: Any) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import volta_fn as vf
 from tests.compiler.passes.common import names, passed, untouched
 from volta_fn import lax
-from volta_fn.compiler.passes.dce import drop_dead
+from volta_fn.compiler.passes.dce import eliminate_dead_code
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -30,7 +30,7 @@ def test_unused_outputs_carries_and_operands_of_a_scan_go() -> None:
         (needed, _, _, _), (ys, _, _) = lax.scan(step, (a, a, b, 0), x)
         return needed, ys
 
-    after = passed(drop_dead, run, X, np.float32(2), np.float32(3))
+    after = passed(eliminate_dead_code, run, X, np.float32(2), np.float32(3))
     scan = only(after, "scan")
     assert (scan.params["num_consts"], scan.params["num_carry"], len(scan.outvars), len(scan.invars)) == (1, 2, 3, 3)
     assert names(scan.params["jaxpr"]) == ["add", "mul"]
@@ -42,7 +42,7 @@ def test_dead_carries_of_a_while_go_but_not_what_the_condition_reads() -> None:
         step = lambda c: (c[0] + 1, c[1] * 2.0, lax.sin(c[2]), c[3] + c[0])
         return lax.while_loop(lambda c: c[0] < limit, step, (0, x, x, 0))[1]
 
-    loop = only(passed(drop_dead, run, X, 5), "while")
+    loop = only(passed(eliminate_dead_code, run, X, 5), "while")
     assert len(loop.outvars) == 2
     assert names(loop.params["body_jaxpr"]) == ["add", "mul"]
 
@@ -53,7 +53,7 @@ def test_unused_outputs_and_operands_of_branches_go() -> None:
         no = lambda x, y: (lax.cos(x), y, lax.log(y))
         return lax.cond(p, yes, no, x, y)[0]
 
-    cond = only(passed(drop_dead, run, X, X, True), "cond")
+    cond = only(passed(eliminate_dead_code, run, X, X, True), "cond")
     assert (len(cond.outvars), len(cond.invars)) == (1, 2)
     assert [names(b) for b in cond.params["branches"]] == [["cos"], ["sin"]]
 
@@ -64,7 +64,7 @@ def test_it_reaches_to_any_depth() -> None:
         outer = lambda c, rows: (lax.scan(inner, c, rows)[0], None)
         return lax.scan(outer, (np.float32(0), np.float32(1)), x)[0][0]
 
-    scan = only(passed(drop_dead, run, X), "scan")
+    scan = only(passed(eliminate_dead_code, run, X), "scan")
     assert names(scan.params["jaxpr"]) == ["scan"]
     assert names(scan.params["jaxpr"].eqns[0].params["jaxpr"]) == ["add"]
 
@@ -81,7 +81,7 @@ def test_effects_stay_with_what_they_need() -> None:
         lax.scan(step, (np.float32(0), np.float32(0)), x)
         return x
 
-    scan = only(passed(drop_dead, run, X), "scan")
+    scan = only(passed(eliminate_dead_code, run, X), "scan")
     assert "sin" not in names(scan.params["jaxpr"])
     assert (scan.params["num_carry"], len(scan.outvars)) == (1, 1)
     seen.clear()
@@ -90,6 +90,6 @@ def test_effects_stay_with_what_they_need() -> None:
 
 
 def test_programs_of_use_throughout_are_left_alone() -> None:
-    untouched(drop_dead, lambda x: lax.scan(lambda c, r: (c + r, c), x[0], x), X)
-    untouched(drop_dead, lambda x: lax.while_loop(lambda c: c.sum() < 100, lambda c: c * 2.0, x + 1), X)
-    untouched(drop_dead, lambda x: lax.cond(x.sum() > 0, lax.sin, lax.cos, x), X)
+    untouched(eliminate_dead_code, lambda x: lax.scan(lambda c, r: (c + r, c), x[0], x), X)
+    untouched(eliminate_dead_code, lambda x: lax.while_loop(lambda c: c.sum() < 100, lambda c: c * 2.0, x + 1), X)
+    untouched(eliminate_dead_code, lambda x: lax.cond(x.sum() > 0, lax.sin, lax.cos, x), X)

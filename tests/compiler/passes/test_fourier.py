@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.numpy.oracle import sample
-from volta_fn.compiler.passes.fourier import write_out_transforms
+from volta_fn.compiler.passes.fourier import expand_fourier_transforms
 from volta_fn.core.array import from_host
 from volta_fn.core.staging import eval_jaxpr
 
@@ -23,7 +23,7 @@ def test_lengths(n: int) -> None:
     for name, x, options in (("fft", whole, {}), ("ifft", whole, {}), ("rfft", whole.real.copy(), {}), ("irfft", half, {"n": n})):
         with vf.default_device(CPU):
             program = vf.jit(lambda x, name=name, options=options: getattr(vnp.fft, name)(x, **options)).lower(x).jaxpr
-            written = write_out_transforms(program)
+            written = expand_fourier_transforms(program)
             (got,) = eval_jaxpr(written, from_host(x))
         assert all(eqn.primitive.name != "fft" for eqn in written.eqns)
         wanted = getattr(np.fft, name)(x, **options)
@@ -35,7 +35,7 @@ def test_other_axes_and_programs_without_transforms() -> None:
     x = sample((3, 5, 2), np.complex128, 1)
     with vf.default_device(CPU):
         program = vf.jit(lambda x: vnp.fft.fft(x, axis=1)).lower(x).jaxpr
-        (got,) = eval_jaxpr(write_out_transforms(program), from_host(x))
+        (got,) = eval_jaxpr(expand_fourier_transforms(program), from_host(x))
         np.testing.assert_allclose(got, np.fft.fft(x, axis=1), atol=1e-14)
         other = vf.jit(lambda x: x + 1).lower(x).jaxpr
-    assert write_out_transforms(other) is other
+    assert expand_fourier_transforms(other) is other

@@ -13,7 +13,7 @@ from tests.compiler.ir import oracle
 from volta_fn import nn
 from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.passes.onehot_indexing import write_out_one_of_each
+from volta_fn.compiler.passes.onehot_indexing import expand_onehot_indexing
 from volta_fn.compiler.pipeline import simplify
 
 #: Beyond both ends, too, and below the first: NumPy's negative numbers.
@@ -22,7 +22,7 @@ X = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 
 
 def parts(function: Any, *args: Any) -> Any:
-    return fuse(write_out_one_of_each(simplify(vf.make_jaxpr(function)(*args))), oracle.SimpleTarget())
+    return fuse(expand_onehot_indexing(simplify(vf.make_jaxpr(function)(*args))), oracle.SimpleTarget())
 
 
 def names(partition: Any) -> list[str]:

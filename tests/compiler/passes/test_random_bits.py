@@ -9,13 +9,13 @@ import volta_fn as vf
 from tests.compiler.ir import oracle
 from volta_fn import random
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.passes.random_bits import write_out_random_bits
+from volta_fn.compiler.passes.random_bits import expand_random_bits
 from volta_fn.compiler.pipeline import simplify
 from volta_fn.primitives.random import random_bits, threefry2x32
 
 
 def fused(function, *args):
-    return fuse(write_out_random_bits(simplify(vf.make_jaxpr(function)(*args))), oracle.SimpleTarget())
+    return fuse(expand_random_bits(simplify(vf.make_jaxpr(function)(*args))), oracle.SimpleTarget())
 
 
 @pytest.mark.parametrize("width", [8, 16, 32, 64])
@@ -29,7 +29,7 @@ def test_the_bits_are_the_same(width, keys, shape):
 def test_counters_of_more_than_32_bits_have_two_words():
     """Written out for an array too large to exist, and evaluated for a part of it."""
     shape = (1 << 20, 1 << 13)
-    program = write_out_random_bits(vf.make_jaxpr(lambda k: random_bits(k, shape, 32))(np.zeros(2, np.uint32)))
+    program = expand_random_bits(vf.make_jaxpr(lambda k: random_bits(k, shape, 32))(np.zeros(2, np.uint32)))
     names = [eqn.primitive.name for eqn in program.eqns]
     assert "shift_right_logical" in names and names.count("iota") == 1
     assert program.out_avals[0].shape == shape

@@ -1,4 +1,4 @@
-"""The executable specification of kernels: what every lowering must give."""
+"""The executable specification of kernels: what is a well-formed kernel."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, program_cach
 Marks = tuple[bool, ...]
 
 
-def drop_dead(closed: ClosedJaxpr, used: Sequence[bool] | None = None) -> ClosedJaxpr:
+def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None) -> ClosedJaxpr:
     """Drop what the `used` outputs (default: all) and effects do not need.
 
     The program keeps all of its inputs.
@@ -79,7 +79,7 @@ def _narrow_cond(params: dict[str, Any], used: Marks) -> Narrow:
 @program_cache
 def _narrow_branches(first: ClosedJaxpr, others: tuple[ClosedJaxpr, ...], used: Marks) -> tuple[Marks, tuple[ClosedJaxpr, ...] | None]:
     branches = (first, *others)
-    programs = [drop_dead(b, used) for b in branches]
+    programs = [eliminate_dead_code(b, used) for b in branches]
     reads = tuple([any(column) for column in zip(*map(_reads, programs), strict=True)])
     programs = [_with_inputs(p, reads) for p in programs]
     same = all(p is b for p, b in zip(programs, branches, strict=True))
@@ -100,7 +100,7 @@ def _narrow_scan_body(body: ClosedJaxpr, consts: int, count: int, used: Marks) -
     ys = used[count:]
 
     def step(carry: Marks) -> tuple[ClosedJaxpr, Marks]:
-        program = drop_dead(body, (*carry, *ys))
+        program = eliminate_dead_code(body, (*carry, *ys))
         reads = _reads(program)
         return program, tuple([a or b for a, b in zip(carry, reads[consts : consts + count], strict=True)])
 
@@ -124,11 +124,11 @@ def _narrow_while(params: dict[str, Any], used: Marks) -> Narrow:
 def _narrow_while_programs(
     body: ClosedJaxpr, cond: ClosedJaxpr, first: int, second: int, used: Marks
 ) -> tuple[Marks, Marks, ClosedJaxpr, ClosedJaxpr]:
-    condition = drop_dead(cond)
+    condition = eliminate_dead_code(cond)
     tested = _reads(condition)
 
     def step(carry: Marks) -> tuple[ClosedJaxpr, Marks]:
-        program = drop_dead(body, carry)
+        program = eliminate_dead_code(body, carry)
         return program, tuple([a or b for a, b in zip(carry, _reads(program)[second:], strict=True)])
 
     program, carry = _fixed_point(tuple([a or b for a, b in zip(used, tested[first:], strict=True)]), step)

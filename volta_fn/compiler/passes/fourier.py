@@ -27,7 +27,7 @@ from volta_fn.primitives.slicing import slice_in_dim
 DIRECT = 64
 
 
-def write_out_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
+def expand_fourier_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand a program's Fourier transforms to products."""
     if all(eqn.primitive.name != "fft" for eqn in closed.eqns):
         return closed

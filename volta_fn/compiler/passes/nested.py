@@ -1,4 +1,4 @@
-"""Control flow: the programs that it holds, and conditionals known at compile time."""
+"""Control flow: the programs that it holds, and conditionals known in advance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.conditionals import cond_p
 
 
-def simplify_bodies(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
+def simplify_nested(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
     """Apply `simplify` to the programs that a program's equations hold."""
     eqns = [_simplified(e, simplify) if e.primitive.holds_programs else e for e in closed.eqns]
     if all(new is old for new, old in zip(eqns, closed.eqns, strict=True)):

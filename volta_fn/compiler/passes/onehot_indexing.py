@@ -25,7 +25,7 @@ _LONGEST_ROW = 1 << 16
 _FAR = 32
 
 
-def write_out_one_of_each(closed: ClosedJaxpr) -> ClosedJaxpr:
+def expand_onehot_indexing(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand gathers and scatters of one element per row to comparisons.
 
     Only where that is no more work.

@@ -13,7 +13,7 @@ _RULES: Table = {}
 _UINT32, _UINT64 = np.dtype(np.uint32), np.dtype(np.uint64)
 
 
-def write_out_random_bits(closed: ClosedJaxpr) -> ClosedJaxpr:
+def expand_random_bits(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand random bits to ciphers of counters, which are indices."""
     return rewrite(closed, _LISTED)
 

@@ -11,9 +11,9 @@ from volta_fn.compiler.fusion.deferral import DeferralPolicy, defer_products, de
 from volta_fn.compiler.fusion.duplicate_outputs import duplicate_outputs
 from volta_fn.compiler.fusion.split_k import split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.passes.attention import with_attention
-from volta_fn.compiler.passes.fourier import write_out_transforms
-from volta_fn.compiler.passes.loop_fission.delay_stacks import delays_out
+from volta_fn.compiler.passes.attention import replace_attention
+from volta_fn.compiler.passes.fourier import expand_fourier_transforms
+from volta_fn.compiler.passes.loop_fission.delay_stacks import drop_delay_stacks
 from volta_fn.compiler.program import Item
 from volta_fn.compiler.target import CommandPass, NodePass, Pass, ProgramPass, Target, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -66,11 +66,18 @@ class WgslTarget(Target):
         most = min(device.buffers, _MOST_BUFFERS)
         small = partial(is_small, device=device)
         found: list[Pass] = [
-            ProgramPass("Fourier transforms", "Expand Fourier transforms to products with small matrices.", write_out_transforms, True),
             ProgramPass(
-                "attention", "Replace softmax(QKᵀ)V and its gradient by routines.", partial(with_attention, worthwhile=self._attends), True
+                "Fourier transforms", "Expand Fourier transforms to products with small matrices.", expand_fourier_transforms, True
             ),
-            ProgramPass("delay stacks", "Stack what a scan carries once: as iterations leave it, not also as they get it.", delays_out),
+            ProgramPass(
+                "attention",
+                "Replace softmax(QKᵀ)V and its gradient by routines.",
+                partial(replace_attention, worthwhile=self._attends),
+                True,
+            ),
+            ProgramPass(
+                "delay stacks", "Stack what a scan carries once: as iterations leave it, not also as they get it.", drop_delay_stacks
+            ),
             NodePass("duplicate outputs", "Store values that are several outputs several times.", partial(duplicate_outputs, most=most)),
             NodePass(
                 "split-K",

@@ -13,7 +13,7 @@ import volta_fn as vf
 from volta_fn import nn
 from volta_fn import numpy as jnp
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.passes.attention import with_attention
+from volta_fn.compiler.passes.attention import replace_attention
 from volta_fn.compiler.pipeline import simplify
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.targets.numpy.backend import NumpyBackend
@@ -55,7 +55,7 @@ def by_hand(q: Any, k: Any, v: Any) -> Any:
 def programs(function: Callable[..., Any], *arrays: Any) -> tuple[ClosedJaxpr, ClosedJaxpr]:
     """A function's program, and that with attention."""
     closed = simplify(vf.jit(function).lower(*arrays).jaxpr)
-    return closed, with_attention(closed, lambda avals, form: True)
+    return closed, replace_attention(closed, lambda avals, form: True)
 
 
 def check(function: Callable[..., Any], found: dict[str, int], *arrays: Any, tolerance: float = 2e-6) -> None:

@@ -7,4 +7,4 @@ In the order in which to read: `patterns` (softmax, logits and products), `match
 """
 
 from volta_fn.compiler.passes.attention.replace import Profitability as Profitability
-from volta_fn.compiler.passes.attention.replace import with_attention as with_attention
+from volta_fn.compiler.passes.attention.replace import replace_attention as replace_attention

@@ -17,7 +17,7 @@ from volta_fn.core.primitive import PRIMITIVES
 Profitability = Callable[[tuple[ShapedArray, ...], Form], bool]
 
 
-def with_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:
+def replace_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:
     """Replace attention and its gradient by equations, where that is worthwhile."""
     divisions = [eqn for eqn in closed.eqns if eqn.primitive.name == "div"]
     if not divisions:

@@ -1,4 +1,4 @@
-"""What a scan stacks of its carry at the start of iterations, from the ends.
+"""Scans that stack a carry both before and after each iteration stack it once.
 
 Iteration t gets the carry that iteration t - 1 left: the one stack is the other one shifted by an iteration, after the initial carry.
 Where a kernel can store its results several times, nothing is left in such an iteration to be copied.
@@ -13,8 +13,11 @@ from volta_fn.primitives.movement import reshape_p
 from volta_fn.primitives.slicing import slice_p
 
 
-def delays_out(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Let scans stack no carry as iterations get it, if an iteration computes it anew."""
+def drop_delay_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Let scans stack no carry as iterations get it.
+
+    It is computed after the loop, from the stack of what iterations leave, if these compute it anew.
+    """
     eqns = [e for eqn in closed.eqns for e in (_moved_on(eqn) if eqn.primitive is scan_p and eqn.params["length"] else [eqn])]
     if len(eqns) == len(closed.eqns):
         return closed

@@ -12,7 +12,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.primitives.control_flow.scan import scan_p
 
 
-def products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
+def move_products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Move products out of a program's own scans."""
     eqns = [e for eqn in closed.eqns for e in (_divided(eqn) if eqn.primitive is scan_p and eqn.params["length"] > 1 else [eqn])]
     if len(eqns) == len(closed.eqns):
