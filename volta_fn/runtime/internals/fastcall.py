@@ -266,7 +266,7 @@ class CtypesEntry:
 
 
 def make_entry(enter: int, execute: int) -> Entry:
-    """Return a `FastcallEntry` if arrays are laid out as it expects, else `CtypesEntry`."""
+    """Return a `FastcallEntry`, or a `CtypesEntry` if arrays have another layout."""
     return FastcallEntry(enter) if _knows_arrays() else CtypesEntry(execute)
 
 

@@ -7,8 +7,8 @@ than the most that was in use at once, so that it hardly adds to the process's p
 free for `_SECONDS` goes when the next block is freed. Other arrays of the process are not affected: the allocator is NumPy's only while a
 result is made.
 
-The allocator is set through a context variable of NumPy's, found by PyDataMem_SetHandler's position in NumPy's table of C functions (part
-of NumPy's ABI since 1.22). `make_empty` checks that an array made so names this allocator, and else gives `numpy.empty`.
+The allocator is set through a context variable of NumPy's, found by PyDataMem_SetHandler's position in NumPy's table of C functions (fixed
+since NumPy 1.22). `make_empty` checks that an array made so names this allocator, and else gives `numpy.empty`.
 """
 
 from __future__ import annotations

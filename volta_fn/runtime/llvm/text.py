@@ -110,7 +110,7 @@ class Function(IndexArithmetic[Value]):
         self._text_lines.append(f"  {instruction}")
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
-        """Append an instruction of two operands of the result's type: ``fadd``, …"""
+        """Append an instruction of two operands of the result's type, as ``fadd``."""
         return self.let(x.type, f"{op} {x}, {y.name}")
 
     def compare(self, op: str, x: Value, y: Value) -> Value:

@@ -49,7 +49,10 @@ def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any = None) -> Callable[..., Any]:
-    """Return a primitive with its parameters as a function of buffers; `pipeline` plans the programs that it holds, if it does."""
+    """Return a primitive with its parameters as a function of buffers.
+
+    `pipeline` plans the programs that it holds, if any.
+    """
     if primitive.call_param is not None:
         return subprogram(params[primitive.call_param], pipeline)
     if primitive.name in STRUCTURED:
@@ -68,7 +71,7 @@ def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Plan
 
 
 def written(eqn: Equation) -> Sequence[int]:
-    """The results of an equation that its kernel writes into arrays which it is given as ``out``."""
+    """Return the results that an equation's kernel can write to ``out``."""
     primitive = eqn.primitive
     if primitive.name == "scan":
         return range(eqn.params["num_carry"], len(eqn.outvars))
@@ -85,7 +88,7 @@ def _takes_out(function: Callable[..., Any]) -> bool:
 
 @program_cache
 def subprogram(closed: ClosedJaxpr, pipeline: Any) -> Program:
-    """A sub-program as a function from buffers to a tuple of buffers; compiled once and kept on the program."""
+    """Compile a sub-program, cached on it, to a function from buffers to buffers."""
     return partial(planned(closed, (), pipeline).function(), False)
 
 
@@ -98,51 +101,54 @@ class NumpyBackend:
         return None
 
     def put(self, values: np.ndarray) -> np.ndarray:
-        """The array itself, which the caller has made for this."""
+        """Return the array itself, which the caller has made for this."""
         return values
 
     def get(self, buffer: Any) -> np.ndarray:
-        """The buffer itself."""
+        """Return the buffer itself."""
         return buffer
 
     def wait(self, buffer: Any) -> None:
-        """Nothing: NumPy has computed it when it returns."""
+        """Return: NumPy has computed it."""
 
     def known(self, buffer: Any) -> np.ndarray | None:
-        """The buffer itself."""
+        """Return the buffer itself."""
         return buffer
 
     def exclusive(self, buffers: Sequence[Any]) -> bool:
-        """Whether none of the buffers is a view of another."""
+        """Return True if none of the buffers is a view of another."""
         return all(b.base is None for b in buffers)
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., Any]:
-        """A primitive as a function of buffers, giving a buffer or (for several results) a tuple of buffers."""
+        """Return a primitive as a function of buffers, giving one buffer or a tuple."""
         kernel = make_kernel(primitive, avals, params, pipeline)
         runs_code = primitive.multiple_results  # of the user's: callbacks, and programs that may hold some, are among those
         return silenced(kernel) if runs_code else silenced_in_context(kernel, len(avals))
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Program:
-        """A program as a function (donate, *buffers) -> buffers."""
+        """Return a program as a function (donate, *buffers) -> buffers."""
         return silenced(planned(closed, donated, pipeline).function())
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> int:
-        """The bytes that a program's values take at most besides arguments and results; NumPy's functions may need some of their own."""
+        """Return the most bytes of a program's values other than arguments and results.
+
+        NumPy's functions may need some of their own.
+        """
         return most_temporaries(pipeline.plan(closed, donated, written), lambda inner: pipeline.plan(inner, (), written))
 
     def hardware(self) -> Hardware:
-        """A processor."""
+        """Describe a processor."""
         return Hardware("cpu", (), {})
 
     def memory(self) -> MemoryStats:
-        """The memory of the process."""
+        """Return the memory of the process."""
         peak = _peak()
         statm = Path("/proc/self/statm")
         now = int(statm.read_text().split()[1]) * resource.getpagesize() if resource is not None and statm.exists() else peak
         return MemoryStats(now, max(now, peak), now, None)
 
     def work(self) -> WorkStats:
-        """Nothing: what is called is done when it returns."""
+        """Return no pending work: what is called is done when it returns."""
         return WorkStats()
 
     def synchronize(self, timeout: float | None) -> None:
@@ -154,12 +160,12 @@ class NumpyBackend:
             raise DeviceError("the CPU's memory has no limit of its own; the system sets it (on Linux: ulimit -v, control groups)")
 
     def free_memory(self) -> None:
-        """Let go of the block that is kept from call to call; NumPy gives the rest back by itself."""
+        """Free the blocks that are kept from call to call; NumPy frees the rest by itself."""
         blocks.free()
 
 
 def _peak() -> int:
-    """The most bytes that the process has had in memory."""
+    """Return the most bytes that the process has had in memory."""
     if resource is None:
         return 0
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""Blocks of memory for programs' values and for what kernels need while they run; a few are kept from call to call, for the whole process.
+"""Blocks of memory for programs' values and for kernels, reused from call to call.
 
 Memory that the operating system has just given is several times slower to write to than memory that was in use before.
 """
@@ -16,13 +16,13 @@ import numpy as np
 _ALIGNMENT = 64
 _SPARES = 3  # a program, a kernel within it, and a smaller one that it calls
 
-#: Blocks that nobody uses, from the smallest to the largest.
+#: Spare blocks, from the smallest to the largest.
 _spare: list[np.ndarray] = []
 _lock = threading.Lock()
 
 
 def take(size: int) -> np.ndarray:
-    """A block of at least so many bytes, whose elements may be anything: the smallest of the spare ones that serves, or a new one."""
+    """Return the smallest spare block of at least `size` bytes, or a new one."""
     with _lock:
         fits = next((i for i, block in enumerate(_spare) if block.size >= size), None)
         if fits is not None:
@@ -38,7 +38,7 @@ def _new(size: int) -> np.ndarray:
 
 
 def give(block: np.ndarray) -> None:
-    """Give back a block that no array of importance shares: the next call may get it."""
+    """Give back a block that no live array shares: the next call may get it."""
     with _lock:
         _spare.append(block)
         _spare.sort(key=len)
@@ -47,15 +47,16 @@ def give(block: np.ndarray) -> None:
 
 
 def free() -> None:
-    """Let go of the blocks that nobody uses."""
+    """Free the spare blocks."""
     with _lock:
         _spare.clear()
 
 
 class Scratch:
-    """Arrays for a kernel while it runs, one after another in the largest spare block: ``with Scratch() as scratch``.
+    """Arrays for a kernel while it runs: ``with Scratch() as scratch``.
 
-    What does not fit is made anew, and the next one finds a block that is large enough.
+    They lie one after another in the largest spare block. What does not fit is newly allocated, and the next `Scratch` finds a block that
+    is large enough.
     """
 
     def __enter__(self) -> Self:
@@ -65,7 +66,7 @@ class Scratch:
         return self
 
     def array(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """An array whose elements may be anything; nobody may have it when the kernel returns."""
+        """Return an uninitialised array, which must not outlive the kernel."""
         start = self._used
         self._used += -(-prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         if self._block is None or self._used > self._block.size:

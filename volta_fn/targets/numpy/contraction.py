@@ -1,10 +1,10 @@
-"""The contraction kernel: `dot_general`, written as one (stacked) matrix product that BLAS computes wherever the dtype lets it.
+"""The contraction kernel: `dot_general` as one (stacked) matrix product.
 
-The axes of an operand fall into *batch* axes (in both operands and in the result), *contracted* axes (summed over) and *free* axes (in the
-result only). Transposed views and reshapes bring the operands to `[batch..., M, K]` and `[batch..., K, N]`; a reshape copies only when
-axes that have to merge are not adjacent in memory.
+BLAS computes it wherever the dtype lets it. The axes of an operand fall into *batch* axes (in both operands and in the result),
+*contracted* axes (summed over) and *free* axes (in the result only). Transposed views and reshapes bring the operands to `[batch..., M, K]`
+and `[batch..., K, N]`; a reshape copies only when axes that have to merge are not adjacent in memory.
 
-A *product* is what multiplies such stacks in a given *working dtype*: the result's dtype itself, except that float16 and bfloat16 work in
+A *product* multiplies such stacks in a given *working dtype*: the result's dtype itself, except that float16 and bfloat16 work in
 float32 and are rounded once at the end. Integers multiply exactly and wrap around; the product of booleans is "any of (a and b)".
 """
 
@@ -31,14 +31,15 @@ _EXACT_TERMS = 1 << 20  # so many products of two 16-bit limbs sum exactly in a 
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype that a product with results of `dtype` is computed in: float32 for float16 and bfloat16, else `dtype`."""
+    """Return float32 for float16 and bfloat16, else `dtype`."""
     return _FLOAT32 if dtype in _HALF else dtype
 
 
 def product_for(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> Product:
-    """The function that multiplies stacks of matrices of dtypes `lhs` and `rhs` into the working dtype of `out`.
+    """Return the function that multiplies stacks of matrices into the working dtype.
 
-    It is `np.matmul` itself if that takes no conversion; only then it has a parameter ``out``.
+    The operands have dtypes `lhs` and `rhs`, the result `out`. It is `np.matmul` itself if that takes no conversion; only then it has a
+    parameter ``out``.
     """
     if out == np.bool_:
         return _bool_product
@@ -51,12 +52,18 @@ def product_for(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> Product:
 
 
 def _bool_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Whether any term `a and b` holds, counted by BLAS: a float32 count may saturate, but never returns to zero."""
+    """Return where any term `a and b` holds, counted by BLAS.
+
+    A float32 count may saturate, but never returns to zero.
+    """
     return np.matmul(a.astype(np.float32), b.astype(np.float32)) > 0
 
 
 def _integer_product(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
-    """The product modulo 2^bits of `out`, from exact float64 products of 16-bit limbs (BLAS has no integers, NumPy's own loop is slow)."""
+    """Return the product modulo 2^bits of `out`.
+
+    It is summed from exact float64 products of 16-bit limbs, as BLAS has no integers and NumPy's own loop is slow.
+    """
     total = np.zeros((), np.uint64)
     for start in range(0, a.shape[-1], _EXACT_TERMS):
         terms = slice(start, start + _EXACT_TERMS)
@@ -69,14 +76,17 @@ def _integer_product(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
 
 
 def _limbs(x: np.ndarray) -> list[np.ndarray]:
-    """Float64 arrays whose sum, limb i weighted by 2^(16 i), is `x`: every limb but the last is unsigned."""
+    """Return float64 arrays whose sum, limb i weighted by 2^(16 i), is `x`.
+
+    Every limb but the last is unsigned.
+    """
     count = max(1, x.itemsize * 8 // _LIMB_BITS)
     low = [(x >> x.dtype.type(_LIMB_BITS * i)) & x.dtype.type(0xFFFF) for i in range(count - 1)]
     return [limb.astype(np.float64) for limb in [*low, x >> x.dtype.type(_LIMB_BITS * (count - 1))]]
 
 
 def _outer_product_for(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> Product:
-    """`product_for` where nothing is contracted (K = 1): a broadcast multiplication, exact in every dtype but the halves."""
+    """Return the product where nothing is contracted (K = 1): a multiplication."""
     working = working_dtype(out)
     if lhs == rhs == working:
         return np.multiply
@@ -92,7 +102,7 @@ def dot_general_plan(
     rhs_dtype: np.dtype,
     preferred_element_type: np.dtype | None = None,
 ) -> Product:
-    """`dot_general` for given ranks and dtypes: a closure over the permutations and the product, for callers that know them in advance."""
+    """Return `dot_general` for given ranks and dtypes, as a function of the operands."""
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     out_dtype = np.promote_types(lhs_dtype, rhs_dtype) if preferred_element_type is None else np.dtype(preferred_element_type)
     lhs_free = _rest(lhs_ndim, lhs_contract, lhs_batch)
@@ -111,7 +121,7 @@ def dot_general_plan(
 
 
 def _rounding(product: Product, dtype: np.dtype) -> Product:
-    """A product rounded to its dtype, with a parameter ``out``."""
+    """Return a product rounded to its dtype, with a parameter ``out``."""
 
     def multiply(lhs: np.ndarray, rhs: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         result = product(lhs, rhs)
@@ -128,12 +138,12 @@ def _rest(ndim: int, *taken: Axes) -> Axes:
 
 
 def _permutation(order: Axes) -> Axes | None:
-    """None for the identity, so that the common case need not make a view."""
+    """Return None for the identity, so that the common case makes no view."""
     return None if order == tuple(range(len(order))) else order
 
 
 def _matrices(multiply: Product, lhs_order: Axes | None, rhs_order: Axes | None) -> Product:
-    """The contraction of operands that are stacks of matrices already, up to a permutation."""
+    """Return the contraction of operands that are stacks of permuted matrices."""
     if lhs_order is None and rhs_order is None:
         return multiply
     if lhs_order is None:
@@ -144,7 +154,7 @@ def _matrices(multiply: Product, lhs_order: Axes | None, rhs_order: Axes | None)
 
 
 def _merged(multiply: Product, lhs_order: Axes, rhs_order: Axes, batch: int, free: int, contracted: int) -> Product:
-    """The contraction of operands whose free and contracted axes are merged into one axis each."""
+    """Return the contraction of operands whose free and contracted axes are merged."""
 
     def contract(lhs: np.ndarray, rhs: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         lhs, rhs = lhs.transpose(lhs_order), rhs.transpose(rhs_order)
@@ -180,5 +190,8 @@ def dot_general(
 def typed_dot_general(
     lhs: ShapedArray, rhs: ShapedArray, *, dimension_numbers: DotDimensionNumbers, preferred_element_type: np.dtype | None
 ) -> Product:
-    """The plan for operands of the given avals: without looking it up, a small product costs little more than `np.matmul`."""
+    """Return the plan for operands of the given avals.
+
+    Without looking it up, a small product costs little more than `np.matmul`.
+    """
     return dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type)

@@ -1,8 +1,8 @@
 """Control flow on NumPy arrays: Python loops around compiled sub-programs.
 
-A carry goes from step to step without a copy. From the second step on a step may overwrite those parts of it that the step before made
-in memory of their own (`_private`); the initial carry is the caller's and stays as it is. What steps give besides is copied into arrays
-made for it before the loop.
+A carry goes from step to step without a copy. From the second step on a step may overwrite those elements of the carry that the step before
+made in memory of their own (`_private`); the initial carry is the caller's and stays as it is. The other results of steps are copied into
+arrays allocated before the loop.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _scan(pipeline: Any, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_
 
 @contextmanager
 def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
-    """A step's values in a block of memory, which all turns of a loop share."""
+    """Yield a step's values in a block of memory, which all iterations share."""
     if not step.in_block:
         yield ()
         return
@@ -88,14 +88,14 @@ def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
 
 @program_cache
 def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Any) -> PlannedProgram:
-    """A loop's body as a function of ``(whether it may overwrite its carry, *consts, *carry, *row)``; kept on the program."""
+    """Compile a loop's body; its first argument allows overwriting the carry."""
     body = pipeline.optimize(closed)
     donated = [*[False] * consts, *_private(body, carry)]
     return planned(body, [*donated, *[False] * (len(closed.in_avals) - len(donated))], pipeline)
 
 
 def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
-    """Which parts of the carry a step returns in new memory that it shares with no other part."""
+    """Return which carries a step returns in new memory that it shares with no other."""
     sources: dict[Var, frozenset[Var]] = {}
     made: set[Var] = set()
     for eqn in closed.eqns:

@@ -1,8 +1,9 @@
-"""The canonical correlation (see `convolution`) by Fourier transforms, for very large windows.
+"""Correlation by Fourier transforms, for very large windows.
 
-A correlation is a product of spectra, one of them conjugate. Transforms are circular, and as long as all elements that windows meet, so
-that no window wraps around. Strides are applied to the result; taps are dilated before they are transformed. The work grows with the
-size of the input, not of the window, and so does the rounding error of every result, which is relative to the largest of them.
+See `convolution` for the canonical form. A correlation is a product of spectra, one of them conjugate. Transforms are circular, and as long
+as all elements that windows meet, so that no window wraps around. Strides are applied to the result; taps are dilated before they are
+transformed. The work grows with the size of the input, not of the window, and so does the rounding error of every result, which is relative
+to the largest of them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from volta_fn.targets.numpy.contraction import working_dtype
 
 
 def correlate_spectra(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
-    """Write y[g, n, o, p] = sum over c, k of x[g, n, c, p * stride + k * dilation - low] * w[g, o, c, k], of floats or complex numbers."""
+    """Write the canonical correlation y of floats or complex numbers."""
     if 0 in w.shape or 0 in x.shape or not y.size:
         y[...] = 0
         return
@@ -64,7 +65,7 @@ def _gathered(x: np.ndarray, windows: Sequence[Window], spans: Sequence[int], dt
 
 
 def _smooth(length: int) -> int:
-    """Return the next number with no prime factors but 2, 3 and 5, for which transforms are fast."""
+    """Return the next number with no prime factors but 2, 3 and 5: a fast length."""
     while True:
         rest = length
         for prime in (2, 3, 5):

@@ -1,9 +1,9 @@
-"""The canonical correlation (see `convolution`) by im2col, tile by tile so that scratch memory is bounded whatever the shape.
+"""The canonical correlation (see `convolution`) by im2col, in bounded tiles.
 
 The *patch array* is `x[g, n, c, p * stride + k * dilation - low]`, with zeros outside x; its axes are numbered 0 for the group g, 1 for the
 batch n, 2 for the channel c, then come the positions p, then the taps k. A *patch* is a tile of it, a block of *rows* (batch and positions)
 by a block of *terms* (channels and taps), which is gathered; its matrix product with the same block of weights gives a block of the result.
-In a forward convolution rows are many and terms few; by the weights it is the other way round, and the blocks of terms are summed. Both are
+In a forward convolution rows are many and terms few; by the weights it is the opposite, and the blocks of terms are summed. Both are
 the same loop with other block sizes (`conv_tiling`). Where no two windows overlap, as with 1x1 windows, the patch is a view.
 """
 
@@ -31,9 +31,9 @@ def im2col(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window
 def without_gaps(
     x: np.ndarray, windows: Sequence[Window], positions: Sequence[int], taps: Sequence[int]
 ) -> tuple[np.ndarray, tuple[Window, ...]]:
-    """Return the subgrid of the spatial axes of `x` that windows can meet, and the windows over it.
+    """Return the subgrid of `x` that windows can meet, and the windows over it.
 
-    A stride of 2 with a single tap, say, meets every other element: over that subgrid the stride is 1.
+    A stride of 2 with a single tap, for example, meets every other element: over that subgrid the stride is 1.
     """
     subgrid, reduced = [], []
     for window, position_count, count in zip(windows, positions, taps, strict=True):
@@ -47,14 +47,17 @@ def without_gaps(
 
 
 def _patch_block(x: np.ndarray, windows: Sequence[Window], positions: Sequence[slice], taps: Sequence[slice]) -> np.ndarray:
-    """Return the patch array of the given positions and taps: a view of `x`, or of a padded copy of what they reach."""
+    """Return the patch array of positions and taps: a view of `x` or a padded copy."""
     x = _span(x, [reach(*axis) for axis in zip(windows, positions, taps, strict=True)])
     shape = (*x.shape[:3], *(s.stop - s.start for s in positions), *(s.stop - s.start for s in taps))
     return as_strided(x, shape, patch_strides_over(x.strides, windows), writeable=False)
 
 
 def _span(x: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Slice `x` from start to stop along each spatial axis, with zeros outside of it; the order in memory stays."""
+    """Slice `x` along each spatial axis, with zeros outside of it.
+
+    The order in memory stays.
+    """
     inside = [slice(max(start, 0), max(min(stop, size), 0)) for (start, stop), size in zip(spans, x.shape[3:], strict=True)]
     if all((s.start, s.stop) == span for s, span in zip(inside, spans, strict=True)):
         return x[:, :, :, *inside]
@@ -100,7 +103,7 @@ class _Products:
         return w.reshape(*stack, w.shape[1], prod(w.shape[2:])).astype(self.w_dtype, copy=False)
 
     def _patch(self, g: slice, n: slice, positions: Sequence[slice], terms: Sequence[slice]) -> np.ndarray:
-        """Return a patch as matrices [rows, terms]: a view if no windows overlap and axes merge, else gathered."""
+        """Return a patch as matrices [rows, terms]: a view if possible, else gathered."""
         c, *taps = terms
         stack, rows, summed = self.tiling.stack, self.tiling.rows, self.tiling.terms
         outer, inner = (summed, rows) if self.tiling.rows_last else (rows, summed)
@@ -116,7 +119,7 @@ class _Products:
         return matrices.swapaxes(-1, -2) if self.tiling.rows_last else matrices
 
     def _result(self, g: slice, n: slice, o: slice, positions: Sequence[slice]) -> np.ndarray:
-        """Return a block of y with its axes in the order [stack, rows, outputs] or [stack, outputs, rows]."""
+        """Return a block of y as [stack, rows, outputs] or [stack, outputs, rows]."""
         stack, rows = self.tiling.stack, self.tiling.rows
         order = (*stack, *rows, 2) if self.tiling.outputs_last else (*stack, 2, *rows)
         return self.y[g, n, o, *positions].transpose(order)
@@ -126,7 +129,7 @@ class _Products:
         return (patch, weights.swapaxes(-1, -2)) if self.tiling.outputs_last else (weights, patch.swapaxes(-1, -2))
 
     def _multiply_into(self, y: np.ndarray, weights: np.ndarray, patch: np.ndarray) -> None:
-        """Write a block of y that is a single product, by BLAS itself where the axes of the block merge."""
+        """Write a block of y that is a single product, directly where its axes merge."""
         stack = len(self.tiling.stack)
         shape = _matrix_shape(y.shape, stack, len(self.tiling.rows) if self.tiling.outputs_last else 1)
         matrices = _view(y, shape) if self.multiply is np.matmul and y.dtype == self.x_dtype else None
@@ -145,7 +148,10 @@ class _Products:
 
 
 def _matrix_shape(shape: tuple[int, ...], stack: int, outer: int) -> tuple[int, ...]:
-    """Return the shape with all axes after the `stack` merged into two, the first of them from `outer` axes."""
+    """Return the shape with the axes after the `stack` merged into two.
+
+    The first of them merges `outer` axes.
+    """
     return (*shape[:stack], prod(shape[stack : stack + outer]), prod(shape[stack + outer :]))
 
 

@@ -1,7 +1,7 @@
-"""Tiling of a correlation by im2col into matrix products: arithmetic with sizes and strides.
+"""Tiling of a correlation by im2col into matrix products.
 
 Axes are numbered as those of the patch array (`conv_im2col`): group, batch, channel, positions, taps. *Rows* are the axes that the result
-keeps besides the output channel, *terms* those that are summed, the *stack* those along which matrix products are repeated.
+keeps apart from the output channel, *terms* those that are summed, the *stack* those along which matrix products are repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RUN_COST, _ELEMENT_COST, _STRIDED_COST = 10.0, 0.1, 0.5  # nanoseconds to start
 
 
 class Tiling(NamedTuple):
-    """The axes of stack, rows and terms in the order in which they merge, and the length of a block along each axis and of outputs."""
+    """The axes of stack, rows and terms in merging order, and the lengths of blocks."""
 
     stack: tuple[int, ...]
     rows: tuple[int, ...]
@@ -35,7 +35,7 @@ class Tiling(NamedTuple):
 
 
 def tile_elements(dtype: np.dtype) -> int:
-    """Return how many elements an operand of a product with a result of `dtype` may have."""
+    """Return the most elements of an operand of a product with a result of `dtype`."""
     working = working_dtype(dtype)
     return max(_TILE_BYTES // (_INTEGER_BYTES if working.kind in "iub" else working.itemsize), 1)
 
@@ -58,9 +58,10 @@ def choose_tiling(
     itemsize: int,
     capacity: int,
 ) -> Tiling:
-    """Choose blocks such that a patch, what it reaches of the input, its weights and its result fit `capacity`.
+    """Choose blocks of which all arrays involved have at most `capacity` elements.
 
-    `sizes` and `patch_strides` run over the axes of the patch array; `out_strides` over (group, batch, output channel, *positions).
+    These are a patch, what it reaches of the input, its weights and its result. `sizes` and `patch_strides` run over the axes of the patch
+    array; `out_strides` over (group, batch, output channel, *positions).
     """
     positions, taps = tuple(range(3, 3 + len(windows))), tuple(range(3 + len(windows), len(sizes)))
     row_strides = {axis: out_strides[axis] for axis in (1, *positions)}
@@ -84,7 +85,7 @@ def _count(sizes: Sequence[int], axes: Sequence[int]) -> int:
 
 
 def _balance(counts: tuple[int, int, int], capacity: int) -> tuple[int, ...]:
-    """Return limits for three counts under which the product of any two is at most `capacity`."""
+    """Return limits for three counts, the product of any two at most `capacity`."""
     side = isqrt(capacity)
     capped = [min(count, side) for count in counts]
     others = [max(capped[:i] + capped[i + 1 :]) for i in range(3)]
@@ -92,7 +93,7 @@ def _balance(counts: tuple[int, int, int], capacity: int) -> tuple[int, ...]:
 
 
 def _fill(lengths: list[int], sizes: Sequence[int], axes: Sequence[int], limit: int) -> int:
-    """Set block lengths, from the innermost axis out, so that a block has at most `limit` elements; return how many it has."""
+    """Set block lengths, innermost first, up to `limit` elements; return how many."""
     count = 1
     for axis in reversed(axes):
         lengths[axis] = _even_length(sizes[axis], max(1, limit // count))
@@ -101,13 +102,16 @@ def _fill(lengths: list[int], sizes: Sequence[int], axes: Sequence[int], limit: 
 
 
 def _even_length(size: int, limit: int) -> int:
-    """Return the length of even blocks that cover `size` with as few blocks as those of `limit` do."""
+    """Return the length of even blocks, as many as blocks of `limit` would be."""
     number = -(-size // limit)
     return -(-size // number)
 
 
 def _shrink(lengths: list[int], windows: Sequence[Window], capacity: int) -> None:
-    """Halve blocks of positions and taps until what they reach of the input fits, as strides and dilations leave gaps."""
+    """Halve blocks of positions and taps until what they reach of the input fits.
+
+    Strides and dilations leave gaps between elements.
+    """
     spatial = len(windows)
 
     def reached() -> int:
@@ -122,7 +126,7 @@ def _shrink(lengths: list[int], windows: Sequence[Window], capacity: int) -> Non
 
 
 def _gathering_cost(axes: Sequence[int], lengths: Sequence[int], strides: Sequence[int], itemsize: int) -> float:
-    """Estimate the time per element of gathering a patch whose innermost axes are `axes`."""
+    """Estimate the nanoseconds per element of gathering a patch with `axes` innermost."""
     run = 1
     for axis in reversed(axes):
         if lengths[axis] > 1 and strides[axis] != run * itemsize:
@@ -135,7 +139,7 @@ def _gathering_cost(axes: Sequence[int], lengths: Sequence[int], strides: Sequen
 
 
 def patch_strides(x: np.ndarray, windows: Sequence[Window], positions: Sequence[int], taps: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides in bytes of the patch array over `x`, or over a padded copy if windows leave it."""
+    """Return the strides in bytes of the patch array over `x`, or over a padded copy."""
     spans = [reach(window, slice(0, size), slice(0, count)) for window, size, count in zip(windows, positions, taps, strict=True)]
     padded = any(start < 0 or stop > size for (start, stop), size in zip(spans, x.shape[3:], strict=True))
     strides = _strides_like(x, (*x.shape[:3], *(stop - start for start, stop in spans))) if padded else x.strides
@@ -143,7 +147,7 @@ def patch_strides(x: np.ndarray, windows: Sequence[Window], positions: Sequence[
 
 
 def _strides_like(x: np.ndarray, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of an array of another shape whose axes are in the same order in memory (see `np.empty_like`)."""
+    """Return the strides of an array of another shape with the same order in memory."""
     strides, step = [0] * x.ndim, x.itemsize
     for axis in sorted(range(x.ndim), key=lambda axis: (abs(x.strides[axis]), -axis)):
         strides[axis] = step

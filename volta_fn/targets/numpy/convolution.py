@@ -1,4 +1,4 @@
-"""The convolution kernel: any rank, strides, dilations, groups and dimension numbers, brought to one canonical correlation.
+"""The convolution kernel: every convolution as one canonical correlation.
 
 The *canonical* correlation of views `x[g, n, c, *space]`, `w[g, o, c, *taps]` and `y[g, n, o, *positions]` (group, batch, channel, output
 channel) is
@@ -56,12 +56,13 @@ def conv_general_dilated(
     algorithm: str = "auto",
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Correlate `lhs` with the windows of `rhs` (what networks call convolution: `rhs` is not flipped).
+    """Correlate `lhs` with the windows of `rhs`.
 
-    `dimension_numbers` gives, for `lhs`, `rhs` and the result, the positions of (batch, feature, *spatial), (out feature, in feature,
-    *spatial) and (batch, feature, *spatial). Padding is (low, high) per spatial axis and may be negative. The dtype of the result is
-    `preferred_element_type`, or else the operands' own; float16 and bfloat16 are summed in float32. Of the algorithms only "fft" makes a
-    difference here, if all elements are finite (transforms would spread infinities and NaN).
+    That is what networks call convolution: `rhs` is not flipped. `dimension_numbers` gives, for `lhs`, `rhs` and the result, the positions
+    of (batch, feature, *spatial), (out feature, in feature, *spatial) and (batch, feature, *spatial). Padding is (low, high) per spatial
+    axis and may be negative. The dtype of the result is `preferred_element_type`, or else the operands' own; float16 and bfloat16 are
+    summed in float32. Of the algorithms only "fft" makes a difference here, if all elements are finite (transforms would spread infinities
+    and NaN).
     """
     lhs_spec, rhs_spec, out_spec = dimension_numbers
     dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred_element_type is None else np.dtype(preferred_element_type)
@@ -107,7 +108,7 @@ def _split(array: np.ndarray, axis: int, groups: int) -> np.ndarray:
 
 
 def correlate(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
-    """Write y[g, n, o, p] = sum over c, k of x[g, n, c, p * stride + k * dilation - low] * w[g, o, c, k]."""
+    """Write the canonical correlation y."""
     if 0 in w.shape or 0 in x.shape:
         y[...] = 0
     elif y.size:
@@ -117,13 +118,13 @@ def correlate(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Win
 
 
 def _has_few_outputs(w: np.ndarray, y: np.ndarray) -> bool:
-    """Return True if patches would repeat many channels for every tap to produce little."""
+    """Return True if patches would repeat many channels per tap to produce little."""
     outputs, channels, taps, positions = w.shape[1], w.shape[2], prod(w.shape[3:]), prod(y.shape[3:])
     return 1 < taps <= positions and 2 * outputs <= channels and outputs * taps <= _FEW and w.size <= tile_elements(y.dtype)
 
 
 def multiply_then_shift(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
-    """Write the correlation y, whose outputs per group are few, with one matrix product per block.
+    """Write the correlation y, with few outputs per group, by one product per block.
 
     The input is multiplied by all weights at once; products are added where they belong, shifted by their taps. The gradient by the input
     of a 7×7 convolution with stride 2 of 3 channels takes a third of what it takes by im2col.
@@ -157,7 +158,7 @@ def _multiply(lhs: np.ndarray, rhs: np.ndarray, dtype: np.dtype, scratch: Scratc
 def _input_blocks(
     x: np.ndarray, out: np.ndarray, windows: Sequence[Window], taps: Sequence[int], capacity: int
 ) -> Iterator[tuple[Block, slice, slice]]:
-    """Yield blocks of positions with the slices of the two leading axes, which `x` and `out` share.
+    """Yield blocks of positions, with slices of the two leading axes of `x` and `out`.
 
     Cut first are axes along which blocks meet no element twice, and of these the ones with the largest strides.
     """
@@ -170,6 +171,6 @@ def _input_blocks(
 
 
 def _meetings(tap: Sequence[int], block: Block, counts: Sequence[int], sizes: Sequence[int]) -> tuple[Index, Index]:
-    """Return the positions of a block at which a tap meets the input, and the elements that it meets."""
+    """Return the positions of a block at which a tap meets x, and those elements."""
     met = [meeting(*axis) for axis in zip(tap, block.windows, counts, sizes, strict=True)]
     return tuple([positions for positions, _ in met]), tuple([elements for _, elements in met])

@@ -11,9 +11,9 @@ _INVERSE: dict[str, Callable[..., np.ndarray]] = {"IFFT": np.fft.ifft, "IRFFT": 
 
 
 def fft(x: np.ndarray, *, kind: str, length: int, axis: int, out: np.ndarray | None = None) -> np.ndarray:
-    """The transform of each line along an axis; for half spectra `length` is how long the whole is.
+    """Transform along an axis; for half spectra `length` is that of the full signal.
 
-    NumPy (2.4) transforms single precision in double, converted to and fro, unless it is to scale the result, which it does by a number of
+    NumPy (2.4) transforms single precision in double, with conversions, unless it scales the result, which it does by a number of
     that precision. So it divides by the length here, and the result is multiplied again: by a power of two no digit changes.
     """
     if kind in _INVERSE:

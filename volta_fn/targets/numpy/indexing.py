@@ -37,10 +37,10 @@ def gather(
     mode: GatherScatterMode,
     fill_value: Any = None,
 ) -> np.ndarray:
-    """The operand's windows at ``indices``, in the result's layout.
+    """Return the operand's windows at ``indices``, in the result's layout.
 
     Under FILL_OR_DROP an invalid window is full of ``fill_value``; None means NaN, or the least signed integer, the greatest unsigned
-    one, or True. Under the other modes an invalid window moves to the nearest valid place.
+    one, or True. Under the other modes an invalid window moves to the nearest valid start.
     """
     numbers = dimension_numbers
     dims = numbers.operand_batching_dims + numbers.start_index_map
@@ -79,11 +79,12 @@ def scatter(
     combine: str = "set",
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The operand with ``updates`` combined into its windows at ``indices``, in the order of the indices.
+    """Return the operand with ``updates`` combined into its windows at ``indices``.
 
-    ``combine`` is "set" (of several updates of one element the last one stays), "add", "mul", "min" or "max"; float16 and bfloat16
-    combine in float32. Under CLIP an invalid window moves to the nearest valid place, otherwise its update is dropped. ``unique_indices``
-    promises that no two windows overlap, from which nothing is gained here. ``out`` may be the operand, to be updated itself.
+    They are combined in the order of the indices. ``combine`` is "set" (of several updates of one element the last one stays), "add",
+    "mul", "min" or "max"; float16 and bfloat16 combine in float32. Under CLIP an invalid window moves to the nearest valid start, otherwise
+    its update is dropped. ``unique_indices`` promises that no two windows overlap, which brings nothing here. ``out`` may be the operand,
+    to be updated in place.
     """
     out = _own(operand, out, indices, updates)
     numbers = dimension_numbers
@@ -120,14 +121,14 @@ scatter_add, scatter_mul, scatter_min, scatter_max = (partial(scatter, combine=h
 
 
 def dynamic_slice(operand: np.ndarray, *start_indices: np.ndarray, slice_sizes: Dims) -> np.ndarray:
-    """The block of ``slice_sizes`` at the start, which is first moved so that the block lies inside the operand: a view."""
+    """Return the block at the start, clamped so that it lies inside: a view."""
     return operand[_block(operand.shape, start_indices, slice_sizes)]
 
 
 def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """The operand with ``update`` in place of the block at the start, which is first moved so that the block lies inside.
+    """Return the operand with ``update`` written at the start, clamped to lie inside.
 
-    ``out`` may be the operand, to be updated itself.
+    ``out`` may be the operand, to be updated in place.
     """
     result = _own(operand, out, update)
     result[_block(operand.shape, start_indices, update.shape)] = update
@@ -135,7 +136,7 @@ def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices
 
 
 def _own(operand: np.ndarray, out: np.ndarray | None, *others: np.ndarray) -> np.ndarray:
-    """An array equal to the operand, to be written into: ``out``, if given and apart from what is still to be read, else a copy."""
+    """Return ``out``, equal to the operand, unless it overlaps `others`; else a copy."""
     if out is None or any(np.may_share_memory(out, other) for other in others):
         return operand.copy()
     return out
@@ -150,7 +151,7 @@ def _block(shape: Dims, starts: tuple[np.ndarray, ...], sizes: Dims) -> tuple[An
 
 
 def _one_window(operand: np.ndarray, indices: np.ndarray, addressed: Dims, sizes: Dims, clips: bool) -> tuple[Any, ...] | None:
-    """The slices of the only window; an invalid one moves inside if it `clips`, else it is None."""
+    """Return the only window's slices; an invalid one is clamped if `clips`, else None."""
     starts = [0] * operand.ndim
     for dim, start in zip(addressed, indices.reshape(-1).tolist(), strict=True):
         limit = operand.shape[dim] - sizes[dim]
@@ -202,7 +203,10 @@ def _update_one(
 
 
 def _starts(indices: np.ndarray, batching: Dims) -> np.ndarray:
-    """The starts, addressed dimensions first: the operand's batching dimensions, counted up in step, then the index vectors."""
+    """Return the starts, addressed dimensions first.
+
+    These are the operand's batching dimensions, counted up, then the index vectors.
+    """
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(np.iinfo(np.intp).max))
     starts = indices.astype(np.intp, copy=False).transpose(indices.ndim - 1, *range(indices.ndim - 1))
@@ -214,7 +218,7 @@ def _starts(indices: np.ndarray, batching: Dims) -> np.ndarray:
 
 
 def _limits(operand: np.ndarray, dims: Dims, sizes: Dims, rank: int) -> np.ndarray:
-    """The greatest valid starts, in a shape that broadcasts against starts of this rank."""
+    """Return the greatest valid starts, in a shape that broadcasts against starts."""
     limits = np.array([operand.shape[dim] - sizes[dim] for dim in dims], np.intp)
     return limits.reshape((len(dims),) + (1,) * (rank - 1))
 
@@ -224,12 +228,12 @@ def _clamp(starts: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 
 def _invalid(starts: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Which windows, of the batch, do not lie wholly inside the operand."""
+    """Return which windows of the batch are not inside the operand."""
     return np.logical_or.reduce((starts < 0) | (starts > limits), axis=0)
 
 
 def _windows(array: np.ndarray, dims: Dims, sizes: Dims, absent: Dims) -> np.ndarray:
-    """The array as (a place for every valid start, *window): overlapping, and sharing the array's memory."""
+    """Return the array as a view (valid starts, *window) of overlapping windows."""
     window = [dim for dim in range(array.ndim) if dim not in absent]
     shape = [array.shape[dim] - sizes[dim] + 1 for dim in dims] + [sizes[dim] for dim in window]
     return as_strided(array, shape, [array.strides[dim] for dim in (*dims, *window)])
@@ -239,7 +243,10 @@ def _windows(array: np.ndarray, dims: Dims, sizes: Dims, absent: Dims) -> np.nda
 
 
 def _is_along_axis(operand: np.ndarray, indices: np.ndarray, numbers: GatherDimensionNumbers) -> bool:
-    """Whether each vector along one axis is asked for elements of its own: what `take_along_axis` does."""
+    """Return True if each vector along one axis is indexed by its own indices.
+
+    That is what `take_along_axis` does.
+    """
     others = tuple([dim for dim in range(operand.ndim) if dim not in numbers.start_index_map])
     return (
         len(numbers.start_index_map) == 1
@@ -250,7 +257,7 @@ def _is_along_axis(operand: np.ndarray, indices: np.ndarray, numbers: GatherDime
 
 
 def _read_along_axis(operand: np.ndarray, indices: np.ndarray, axis: int, fills: bool) -> np.ndarray | None:
-    """The elements; None if some index lies outside and its place is to be filled."""
+    """Return the elements; None if some index lies outside and is to be filled."""
     inside = np.clip(indices, 0, operand.shape[axis] - 1)
     if fills and not np.array_equal(inside, indices):
         return None
@@ -258,14 +265,20 @@ def _read_along_axis(operand: np.ndarray, indices: np.ndarray, axis: int, fills:
 
 
 def _selects_elements(operand: np.ndarray, dims: Dims, sizes: Dims) -> bool:
-    """Whether the windows are single places along a run of dimensions, whole along the others, of an operand that lies in order."""
+    """Return True if windows have one element along `dims`, and all along the others.
+
+    The addressed dimensions are adjacent, and the operand is contiguous.
+    """
     if not (dims and operand.flags.c_contiguous and sorted(dims) == list(range(min(dims), min(dims) + len(dims)))):
         return False
     return all(size == (1 if dim in dims else full) for dim, (size, full) in enumerate(zip(sizes, operand.shape, strict=True)))
 
 
 def _read_elements(operand: np.ndarray, dims: Dims, absent: Dims, starts: np.ndarray) -> tuple[np.ndarray, int]:
-    """The windows, as (window dimensions before the addressed ones, *batch, the others), and how many stand before: one `take`."""
+    """Return the windows by one `take`, and how many of their dimensions come first.
+
+    They are (window dimensions before the addressed ones, *batch, the others).
+    """
     first, last = min(dims), max(dims) + 1
     before, addressed, after = operand.shape[:first], operand.shape[first:last], operand.shape[last:]
     flat = starts[0] if len(dims) == 1 else np.ravel_multi_index([starts[dims.index(d)] for d in range(first, last)], addressed)
@@ -276,7 +289,7 @@ def _read_elements(operand: np.ndarray, dims: Dims, absent: Dims, starts: np.nda
 
 
 def _read_windows(operand: np.ndarray, dims: Dims, sizes: Dims, absent: Dims, starts: np.ndarray) -> np.ndarray:
-    """The windows, as (*batch, *window)."""
+    """Return the windows, as (*batch, *window)."""
     windows, batch = _windows(operand, dims, sizes, absent), starts.shape[1:]
     if not dims:
         return np.broadcast_to(windows, batch + windows.shape)
@@ -290,7 +303,7 @@ def _default_fill(dtype: np.dtype) -> Any:
 
 
 def _lay_out(read: np.ndarray, lead: int, batch_rank: int, offset_dims: Dims) -> np.ndarray:
-    """Moves the dimensions of windows, of which ``lead`` stand before the batch, to ``offset_dims`` of the result."""
+    """Move the dimensions of windows to ``offset_dims``; ``lead`` precede the batch."""
     window_axes = iter([*range(lead), *range(lead + batch_rank, read.ndim)])
     batch_axes = iter(range(lead, lead + batch_rank))
     return read.transpose([next(window_axes if dim in offset_dims else batch_axes) for dim in range(read.ndim)])
@@ -300,20 +313,23 @@ def _lay_out(read: np.ndarray, lead: int, batch_rank: int, offset_dims: Dims) ->
 
 
 def _by_window(updates: np.ndarray, window_dims: Dims) -> np.ndarray:
-    """The updates as (number of windows, *window)."""
+    """Return the updates as (number of windows, *window)."""
     batch_dims = [dim for dim in range(updates.ndim) if dim not in window_dims]
     count = math.prod(updates.shape[dim] for dim in batch_dims)
     return updates.transpose([*batch_dims, *window_dims]).reshape(count, *(updates.shape[dim] for dim in window_dims))
 
 
 def _window_sizes(rank: int, absent: Dims, window: Dims) -> Dims:
-    """A window's size along every dimension of the operand."""
+    """Return a window's size along every dimension of the operand."""
     sizes = iter(window)
     return tuple(1 if dim in absent else next(sizes) for dim in range(rank))
 
 
 def _set_windows(view: np.ndarray, starts: np.ndarray, windows: np.ndarray) -> None:
-    """Writes the windows in their order. NumPy keeps that order where the index arrays are one-dimensional and contiguous."""
+    """Write the windows in order.
+
+    NumPy keeps that order where the index arrays are one-dimensional and contiguous.
+    """
     if not len(starts):
         windows = windows[-1:]
     if windows.size:
@@ -327,7 +343,7 @@ def _combine_windows(ufunc: np.ufunc, view: np.ndarray, starts: np.ndarray, wind
 
 
 def _combine_elements(ufunc: np.ufunc, out: np.ndarray, dims: Dims, sizes: Dims, starts: np.ndarray, windows: np.ndarray) -> None:
-    """Combines a block of windows at a time, each element by its number in memory; ``out`` is C-contiguous."""
+    """Combine blocks of windows, element by element; ``out`` is C-contiguous."""
     steps = np.array(out.strides, np.intp) // out.itemsize
     within = np.zeros((), np.intp)
     for size, step in zip(sizes, steps, strict=True):

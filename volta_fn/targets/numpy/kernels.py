@@ -1,4 +1,4 @@
-"""Which NumPy function evaluates which primitive, for the families whose kernels are too long to stand at the declaration."""
+"""NumPy functions that evaluate primitives, where the declaration has none."""
 
 from __future__ import annotations
 

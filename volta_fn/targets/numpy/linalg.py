@@ -1,8 +1,9 @@
-"""Linear algebra in NumPy: factorisations and triangular solves of stacks of matrices (float32, float64, complex64, complex128).
+"""Linear algebra in NumPy: factorisations and triangular solves.
 
-Leading dimensions are a batch. Where a factorisation does not exist or LAPACK does not converge, that matrix's results are NaN and the
-others' are unharmed. NumPy brings LAPACK's Cholesky, QR, eigenvalue and singular value routines; LU and the triangular solve are
-written here as recursions whose work is matrix products.
+Operands are stacks of matrices. The dtypes are float32, float64, complex64 and complex128; leading dimensions are a batch. Where a
+factorisation does not exist or LAPACK does not converge, that matrix's results are NaN and the others' are unharmed. NumPy brings LAPACK's
+Cholesky, QR, eigenvalue and singular value routines; LU and the triangular solve are written here as recursions whose work is matrix
+products.
 """
 
 from __future__ import annotations
@@ -19,21 +20,24 @@ Result = tuple[np.ndarray, ...]
 
 
 def cholesky(x: np.ndarray) -> np.ndarray:
-    """The lower triangular L with L Lᴴ = x, from the lower triangle of ``x``; it is of NaN where ``x`` is not positive definite."""
+    """Return the lower triangular L with L Lᴴ = x, from the lower triangle of ``x``.
+
+    It is NaN where ``x`` is not positive definite.
+    """
     (factor,) = _each(lambda m: (np.linalg.cholesky(m),), x, [(x.shape, x.dtype)])
     return np.tril(factor)
 
 
 def qr(x: np.ndarray, *, full_matrices: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Q with orthonormal columns and upper triangular R with Q R = x, by Householder reflections."""
+    """Return Q with orthonormal columns and upper triangular R with Q R = x."""
     q, r = np.linalg.qr(x, mode="complete" if full_matrices else "reduced")
     return q, r
 
 
 def eigh(x: np.ndarray, *, lower: bool, sort_eigenvalues: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvectors, as columns, and ascending real eigenvalues of the Hermitian matrices whose one triangle is given.
+    """Return eigenvectors, as columns, and ascending eigenvalues.
 
-    The eigenvalues ascend whether or not ``sort_eigenvalues`` asks for it.
+    The matrices are Hermitian, and one triangle is read. The eigenvalues ascend whether or not ``sort_eigenvalues`` asks for it.
     """
     real = x.real.dtype
 
@@ -46,7 +50,10 @@ def eigh(x: np.ndarray, *, lower: bool, sort_eigenvalues: bool) -> tuple[np.ndar
 
 
 def svd(x: np.ndarray, *, full_matrices: bool, compute_uv: bool) -> Result:
-    """Descending singular values s and, if ``compute_uv``, unitary U and Vᴴ with U diag(s) Vᴴ = x: ``(s, U, Vᴴ)`` or ``(s,)``."""
+    """Return descending singular values s, or ``(s, U, Vᴴ)`` with U diag(s) Vᴴ = x.
+
+    U and Vᴴ are returned if ``compute_uv``.
+    """
     *batch, m, n = x.shape
     k = min(m, n)
     shapes = [((*batch, k), x.real.dtype)]
@@ -62,7 +69,7 @@ def svd(x: np.ndarray, *, full_matrices: bool, compute_uv: bool) -> Result:
 
 
 def eig(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Complex eigenvalues and, as columns, right eigenvectors of unit length of any square matrices."""
+    """Return complex eigenvalues and right eigenvectors of unit length, as columns."""
     dtype = np.result_type(x.dtype, np.complex64)
 
     def decompose(m: np.ndarray) -> Result:
@@ -74,7 +81,7 @@ def eig(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequence[tuple[Sequence[int], np.dtype]]) -> Result:
-    """``function`` of the whole stack; if it fails on some matrix, of each matrix, with NaN where it fails."""
+    """Apply ``function`` to the stack, or else to each matrix, with NaN where it fails."""
     try:
         return function(x)
     except np.linalg.LinAlgError:
@@ -96,9 +103,9 @@ def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequ
 def triangular_solve(
     a: np.ndarray, b: np.ndarray, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
 ) -> np.ndarray:
-    """X with op(a) X = b, or X op(a) = b unless ``left_side``; op transposes or conjugates ``a``, of which one triangle is read.
+    """Return X with op(a) X = b, or X op(a) = b unless ``left_side``.
 
-    Where the diagonal has a zero the result has infinities or NaN.
+    ``op`` transposes or conjugates ``a``, of which one triangle is read. Where the diagonal has a zero the result has infinities or NaN.
     """
     a = a.conj() if conjugate_a else a
     if transpose_a != (not left_side):
@@ -112,7 +119,7 @@ def triangular_solve(
 
 
 def _solve_lower(a: np.ndarray, x: np.ndarray, unit_diagonal: bool) -> None:
-    """Replaces ``x`` by the solution of L X = x, L being the lower triangle of ``a``."""
+    """Replace ``x`` by the solution of L X = x, L being the lower triangle of ``a``."""
     n = a.shape[-1]
     if n <= _BLOCK:
         for i in range(n):
@@ -132,10 +139,10 @@ def _solve_lower(a: np.ndarray, x: np.ndarray, unit_diagonal: bool) -> None:
 
 
 def lu(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row permutation, unit lower triangular L and upper triangular U with ``x[permutation] = L U``, by partial pivoting.
+    """Return the LU decomposition with partial pivoting: ``x[permutation] = L U``.
 
-    Returns L and U in one matrix, the int32 ``pivots`` (step i exchanged rows i and pivots[i]) and the int32 ``permutation``.
-    A singular matrix has zeros on the diagonal of U. The recursion is Toledo's (SIAM J. Matrix Anal. Appl. 18, 1997).
+    L (unit lower triangular) and U are in one matrix; then come the int32 ``pivots`` (step i exchanged rows i and pivots[i]) and the int32
+    ``permutation``. A singular matrix has zeros on the diagonal of U. The recursion is Toledo's (SIAM J. Matrix Anal. Appl. 18, 1997).
     """
     *batch, m, n = x.shape
     out = np.array(x, order="C").reshape(math.prod(batch), m, n)
@@ -144,7 +151,7 @@ def lu(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _factor(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Replaces each matrix of the stack by its L and U; returns pivots and permutation."""
+    """Replace each matrix of the stack by its L and U; return pivots and permutation."""
     rank = min(a.shape[1:])
     if rank <= _BLOCK:
         return _factor_columns(a)
@@ -180,7 +187,7 @@ def _factor_columns(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _size(x: np.ndarray) -> np.ndarray:
-    """What pivots are compared by: LAPACK takes |re| + |im| of complex numbers."""
+    """Return what pivots are compared by: |re| + |im|, as in LAPACK."""
     return abs(x.real) + abs(x.imag) if x.dtype.kind == "c" else abs(x)
 
 

@@ -1,4 +1,4 @@
-"""Plans as Python functions: one line of generated code per step, registers as local variables.
+"""Plans as Python functions: a statement per step, registers as local variables.
 
 The values that lie in the plan's block are arrays made before it runs, its *frame*: steps write into them.
 """
@@ -25,7 +25,10 @@ _STEPS_PER_FUNCTION = 2000
 
 
 class PlannedProgram:
-    """A plan as a function ``(donate, *buffers) -> buffers``; `donate` says whether it may overwrite the donated inputs."""
+    """A plan as a function ``(donate, *buffers) -> buffers``.
+
+    `donate` says whether it may overwrite the donated inputs.
+    """
 
     def __init__(self, plan: Plan, make_kernel: KernelMaker) -> None:
         self.block = plan.block
@@ -36,11 +39,11 @@ class PlannedProgram:
         )
 
     def frame(self, block: np.ndarray) -> list[np.ndarray]:
-        """The arrays in a block of memory."""
+        """Return the arrays in a block of memory."""
         return [np.ndarray(shape, dtype, block, offset) for shape, dtype, offset in self.in_block]
 
     def function(self) -> Callable[..., tuple[Any, ...]]:
-        """The plan as a plain function."""
+        """Return the plan as a plain function."""
         return self.__call__ if self.in_block else partial(self.run, ())
 
     def __call__(self, donate: bool, *inputs: Any) -> tuple[Any, ...]:
@@ -56,7 +59,7 @@ def _register(index: int) -> str:
 
 
 def _targets(step: Step) -> str:
-    """The arrays that results go to."""
+    """Return the expression of the arrays that results are written to."""
     arrays = ["None" if number is None else f"frame[{number}]" for number in step.buffers]
     return f"({', '.join(arrays)},)" if step.eqn.primitive.multiple_results else arrays[0]
 
@@ -70,7 +73,7 @@ class _Writer:
         self.kernels: dict[int, str] = {}
 
     def name(self, prefix: str, value: Any) -> str:
-        """A global name for a value."""
+        """Return a global name for a value."""
         found = self.kernels.get(id(value))
         if found is None:
             found = self.kernels[id(value)] = f"{prefix}{len(self.globals)}"
@@ -78,11 +81,11 @@ class _Writer:
         return found
 
     def operand(self, operand: Operand) -> str:
-        """The expression that reads an operand."""
+        """Return the expression that reads an operand."""
         return self.name("c", host_buffer(operand.val)) if isinstance(operand, Literal) else _register(operand)
 
     def step(self, step: Step, plan: Plan) -> list[str]:
-        """The lines that run a step and let go of what dies."""
+        """Return the statements that run a step and free what dies."""
         eqn = step.eqn
         kernel = self.make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params)
         args = [self.operand(o) for o in step.operands]
@@ -110,7 +113,7 @@ class _Writer:
         return self.globals["program"]
 
     def single_function(self, plan: Plan) -> Callable[..., tuple[Any, ...]]:
-        """The plan as one function."""
+        """Compile the plan to one function."""
         body = [f"{_register(r)} = {self.name('c', host_buffer(value))}" for r, value in plan.constants]
         for step in plan.steps:
             body += self.step(step, plan)

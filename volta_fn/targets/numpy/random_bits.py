@@ -1,4 +1,7 @@
-"""Arrays of random bits: element i is the cipher of the counter i, so that any part can be made anywhere, in any order."""
+"""Arrays of random bits: element i is the cipher of the counter i.
+
+Any slice of them can therefore be computed anywhere, in any order.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ _BLOCK = 1 << 15
 
 
 def random_bits(key_data: np.ndarray, *, shape: tuple[int, ...], bit_width: int) -> np.ndarray:
-    """Unsigned integers of `bit_width` bits (8, 16, 32 or 64), an array of `shape` for every key in `key_data` (uint32, [..., 2]).
+    """Return unsigned integers of `bit_width` bits, an array of `shape` for every key.
 
-    Element i of an array, in row-major order, comes from the counter i alone.
+    `bit_width` is 8, 16, 32 or 64; `key_data` is uint32 [..., 2]. Element i of an array, in row-major order, comes from the counter i
+    alone.
     """
     keys = key_data.reshape(-1, 2)
     size = math.prod(shape)
@@ -34,7 +38,7 @@ def random_bits(key_data: np.ndarray, *, shape: tuple[int, ...], bit_width: int)
 
 
 def _fill(k1: np.ndarray, k2: np.ndarray, out: np.ndarray) -> None:
-    """Fill the last axis of `out` with the bits of the counters 0, 1, …, in blocks; a row per key."""
+    """Fill the last axis of `out` with the counters' bits, a row per key."""
     length = min(out.shape[-1], _BLOCK)
     counts = np.arange(length, dtype=_UINT32)
     blocks = [np.empty((*out.shape[:-1], length), _UINT32) for _ in range(3)]
@@ -50,7 +54,7 @@ def _fill(k1: np.ndarray, k2: np.ndarray, out: np.ndarray) -> None:
 
 
 def _join(first: np.ndarray, second: np.ndarray, out: np.ndarray) -> None:
-    """Both words as one of 64 bits, or their exclusive or as one of fewer bits."""
+    """Join both words to one of 64 bits, or to their exclusive or."""
     if out.dtype.itemsize == 8:
         np.left_shift(first, 32, out=out, dtype=np.uint64)
         out |= second

@@ -17,13 +17,16 @@ from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 
-#: The number of elements behind an axis from which on they accumulate together.
+#: The number of elements per index of an axis from which on they accumulate together.
 _ROW = 64
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def cumulative(operand: np.ndarray, *, name: str, axis: int, reverse: bool) -> np.ndarray:
-    """Evaluate the cumulative primitive of that name by the ufunc of its step; integers wrap around, and NaN stays."""
+    """Evaluate a cumulative primitive by the ufunc of its step.
+
+    Integers wrap around, and NaN stays.
+    """
     ufunc = PRIMITIVES[reduction_of(name).step].evaluate
     assert isinstance(ufunc, np.ufunc)
     return _accumulate(ufunc, operand, axis, reverse)
@@ -42,7 +45,7 @@ def _accumulate(ufunc: np.ufunc, operand: np.ndarray, axis: int, reverse: bool) 
 
 
 def _accumulate_rows(ufunc: np.ufunc, x: np.ndarray, axis: int) -> np.ndarray:
-    """The same with all that stands at one place of the axis as one step, where NumPy would stride through memory."""
+    """Accumulate rows across the axis, where NumPy would stride through memory."""
     out = x.copy()
     rows = np.moveaxis(out, axis, 0)
     for i in range(1, len(rows)):
@@ -51,7 +54,10 @@ def _accumulate_rows(ufunc: np.ufunc, x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def typed_reductions() -> dict[str, Callable[..., Callable[..., np.ndarray]]]:
-    """Return what makes the kernels of reductions whose step is a ufunc that rounds nothing, or adds (which NumPy does pairwise)."""
+    """Return makers of the kernels of reductions that NumPy computes precisely.
+
+    Their step is a ufunc that rounds nothing, or adds (which NumPy does pairwise).
+    """
     steps: dict[str, Any] = {
         name: PRIMITIVES[p.reduction.step].evaluate for name, p in PRIMITIVES.items() if p.reduction and not p.reduction.index_of
     }

@@ -1,4 +1,4 @@
-"""How sliding windows meet an axis: arithmetic that convolution and window reductions share.
+"""How sliding windows meet an axis, for convolutions and window reductions.
 
 A window has *taps* and *positions*; at position p its tap k meets the input element `p * stride + k * dilation - low`.
 """
@@ -16,7 +16,10 @@ from volta_fn.compiler.contractions.sliding_windows import Window
 
 @lru_cache(maxsize=4096)  # loops over taps ask the same for every block
 def meeting(tap: int, window: Window, count: int, size: int) -> tuple[slice, slice]:
-    """Return the positions, of `count`, at which a tap meets one of `size` elements, and those elements."""
+    """Return the positions at which a tap meets an element, and those elements.
+
+    There are `count` positions and `size` elements.
+    """
     offset = tap * window.dilation - window.low
     first = max(-(offset // window.stride), 0)
     last = min((size - 1 - offset) // window.stride, count - 1)
@@ -25,14 +28,14 @@ def meeting(tap: int, window: Window, count: int, size: int) -> tuple[slice, sli
 
 
 def span(block: slice, window: Window, taps: int, size: int) -> tuple[slice, Window]:
-    """Return the slice of an axis that a block of positions meets, and the window from its first position over that slice."""
+    """Return the slice of an axis that a block of positions meets, and its window."""
     start = max(block.start * window.stride - window.low, 0)
     stop = min((block.stop - 1) * window.stride + (taps - 1) * window.dilation - window.low + 1, size)
     return slice(start, max(start, stop)), window._replace(low=window.low - block.start * window.stride + start)
 
 
 class Block(NamedTuple):
-    """Positions, the slice of the input that their windows meet, and the windows over it."""
+    """Positions, the slice of the input met there, and the windows over it."""
 
     positions: tuple[slice, ...]
     source: tuple[slice, ...]
@@ -42,7 +45,10 @@ class Block(NamedTuple):
 def sliding_blocks(
     counts: Sequence[int], windows: Sequence[Window], taps: Sequence[int], sizes: Sequence[int], capacity: int, cut: Sequence[int] = ()
 ) -> Iterator[Block]:
-    """Yield all positions, in blocks that meet at most `capacity` elements of the input. Axes are cut in the order `cut`."""
+    """Yield blocks of positions that meet at most `capacity` elements of the input.
+
+    Axes are cut in the order `cut`.
+    """
     lengths = _block_lengths(counts, windows, taps, sizes, capacity, cut or range(len(counts)))
     for positions in blocks(tuple(counts), tuple(lengths)):
         spans = [span(*axis) for axis in zip(positions, windows, taps, sizes, strict=True)]

@@ -1,8 +1,8 @@
-"""Sorting, the greatest k, and the places of extremes in NumPy.
+"""Sorting, the greatest k, and the indices of extremes in NumPy.
 
 The order of floating-point numbers is total: -inf < numbers < inf < NaN, with -0.0 equal to 0.0 and every NaN equal to every other.
 A *rank* is an integer that orders as its number does, so that sorting ranks sorts in that order and the complement ``~rank`` sorts in
-the opposite one. NumPy sorts integers by vector instructions but not stably; ranks that leave room for their position beside them in
+the opposite one. NumPy sorts integers by vector instructions but not stably; ranks that leave room for their position in
 64 bits are therefore sorted together with it.
 """
 
@@ -18,9 +18,10 @@ _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def sort(*operands: np.ndarray, dimension: int, is_stable: bool, num_keys: int) -> tuple[np.ndarray, ...]:
-    """The operands, permuted alike along ``dimension`` so that the first ``num_keys`` of them, compared in turn, ascend.
+    """Return the operands, permuted alike along ``dimension`` so that the keys ascend.
 
-    Complex numbers compare by real part, then by imaginary part. Several operands are always sorted stably.
+    The keys are the first ``num_keys`` operands, compared in order. Complex numbers compare by real part, then by imaginary part. Several
+    operands are always sorted stably.
     """
     if len(operands) == 1 and operands[0].dtype.kind in "biuf" and operands[0].dtype not in _HALF:
         return (_sort_values(operands[0], dimension, is_stable),)
@@ -31,9 +32,9 @@ def sort(*operands: np.ndarray, dimension: int, is_stable: bool, num_keys: int) 
 
 
 def top_k(operand: np.ndarray, *, k: int, dimension: int = -1) -> tuple[np.ndarray, np.ndarray]:
-    """The ``k`` greatest along ``dimension``, greatest first, and their int32 indices; of equals the lower index comes first.
+    """Return the ``k`` greatest along ``dimension``, descending, and int32 indices.
 
-    NaN counts as greater than infinity.
+    Of equals the lower index comes first. NaN counts as greater than infinity.
     """
     last = np.moveaxis(operand, dimension, -1)
     falling = ~rank(last)
@@ -47,17 +48,17 @@ def top_k(operand: np.ndarray, *, k: int, dimension: int = -1) -> tuple[np.ndarr
 
 
 def argmax(operand: np.ndarray, *, axes: tuple[int, ...], index_dtype: Any) -> np.ndarray:
-    """The index of the first greatest element along the one axis in ``axes``; NaN wins over every number."""
+    """Return the index of the first greatest element along an axis; NaN wins."""
     return _extreme(np.argmax, operand, axes, index_dtype)
 
 
 def argmin(operand: np.ndarray, *, axes: tuple[int, ...], index_dtype: Any) -> np.ndarray:
-    """The index of the first least element along the one axis in ``axes``; NaN wins over every number."""
+    """Return the index of the first least element along an axis; NaN wins."""
     return _extreme(np.argmin, operand, axes, index_dtype)
 
 
 def rank(x: np.ndarray) -> np.ndarray:
-    """Integers of the width of ``x`` (bool, integers or floats) that are ordered as its elements are."""
+    """Return integers of the width of ``x`` that are ordered as its elements are."""
     if x.dtype.kind in "iu":
         return x
     if x.dtype.kind == "b":
@@ -68,7 +69,7 @@ def rank(x: np.ndarray) -> np.ndarray:
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:
-    """The indices that sort bools, integers or floats along the last axis, equals in their order."""
+    """Return the indices that sort along the last axis, equals in their order."""
     size = keys.shape[-1]
     if keys.dtype.itemsize == 8 or size >= 1 << 31:
         return np.argsort(keys, axis=-1, kind="stable")
@@ -78,7 +79,7 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
 
 
 def _sort_values(x: np.ndarray, axis: int, is_stable: bool) -> np.ndarray:
-    """Sorts one operand: among its equals only zeros of either sign can be told apart."""
+    """Sort one operand: among its equals only zeros of either sign differ."""
     mixed = is_stable and x.dtype.kind == "f" and bool(((x == 0) & np.signbit(x)).any())
     return np.sort(x, axis=axis, kind="stable" if mixed else None)
 
@@ -90,7 +91,10 @@ def _real_keys(key: np.ndarray) -> list[np.ndarray]:
 
 
 def _least(keys: np.ndarray, k: int) -> np.ndarray:
-    """The indices, ascending, of the ``k`` least along the last axis; of equals to the greatest of them, the first ones."""
+    """Return the indices, ascending, of the ``k`` least along the last axis.
+
+    Of equals to the greatest of them, the first ones are taken.
+    """
     threshold = np.partition(keys, k - 1, axis=-1)[..., k - 1 : k]
     below, equal = keys < threshold, keys == threshold
     wanted = k - below.sum(axis=-1, keepdims=True)

@@ -41,7 +41,7 @@ class Geometry(TypedDict):
 
 
 class _Block(NamedTuple):
-    """Some windows: where their results are, which part of the operand they meet, and how they lie on that part."""
+    """Slices of the results and of the operand for some windows."""
 
     positions: Slices
     source: Slices
@@ -50,7 +50,10 @@ class _Block(NamedTuple):
 
 
 def reduce_window(operand: np.ndarray, *, op: str, out: np.ndarray | None = None, **geometry: Unpack[Geometry]) -> np.ndarray:
-    """The "sum", "max" or "min" of every window; of no element that is 0, the dtype's least or its greatest value."""
+    """Return the "sum", "max" or "min" of every window.
+
+    Of no element that is 0, the dtype's least or its greatest value.
+    """
     if out is None:
         out = np.empty(counts_of_windows(operand.shape, geometry), operand.dtype)
     for block in _blocks(operand.shape, out.shape, geometry):
@@ -60,7 +63,10 @@ def reduce_window(operand: np.ndarray, *, op: str, out: np.ndarray | None = None
 
 
 def select_and_gather_add(tangents: np.ndarray, operand: np.ndarray, *, select: str, **geometry: Unpack[Geometry]) -> np.ndarray:
-    """For every window the tangent of its winner, of the maximum ("ge") or minimum ("le"); 0 where a window meets no element."""
+    """Return for every window the tangent of its winner.
+
+    That is its maximum ("ge") or minimum ("le"). The tangent is 0 where a window meets no element.
+    """
     out = np.zeros(counts_of_windows(operand.shape, geometry), tangents.dtype)
     for block in _blocks(operand.shape, out.shape, geometry):
         with Scratch() as scratch:
@@ -73,7 +79,7 @@ def select_and_gather_add(tangents: np.ndarray, operand: np.ndarray, *, select: 
 def select_and_scatter_add(
     source: np.ndarray, operand: np.ndarray, *, select: str, out: np.ndarray | None = None, **geometry: Unpack[Geometry]
 ) -> np.ndarray:
-    """An array like the operand that holds, at the winner of each window, the sum of what `source` has for the windows it wins."""
+    """Return at each window's winner the sum of `source` over the windows it wins."""
     if out is None:
         out = np.empty(operand.shape, source.dtype)
     with Scratch() as scratch:
@@ -96,12 +102,12 @@ def _scatter(given: np.ndarray, values: np.ndarray, sums: np.ndarray, block: _Bl
 
 
 def _values(operand: np.ndarray, block: _Block) -> np.ndarray:
-    """What a block meets, in the dtype in which it is compared and summed."""
+    """Return what a block meets, in the dtype in which it is compared and summed."""
     return operand[block.source].astype(working_dtype(operand.dtype), copy=False)
 
 
 def _blocks(shape: Ints, counts: Ints, geometry: Geometry) -> Iterator[_Block]:
-    """All windows, a block at a time, and each phase of a dilated operand by itself."""
+    """Yield blocks of windows, each phase of a dilated operand by itself."""
     lows = [low for low, _ in geometry["padding"]]
     full = map(Window, geometry["window_strides"], geometry["window_dilation"], lows)
     for phase in product(*map(phases, full, geometry["base_dilation"], geometry["window_dimensions"], counts)):
@@ -126,7 +132,7 @@ def _identity(op: str, dtype: np.dtype) -> np.ndarray:
 
 
 def _reduce(x: np.ndarray, counts: Ints, block: _Block, op: str, scratch: Scratch) -> np.ndarray:
-    """Windows reduced along one axis after another; perhaps x itself."""
+    """Reduce windows along one axis after another; may return x itself."""
     for axis, (count, taps, window) in enumerate(zip(counts, block.taps, block.windows, strict=True)):
         if (taps, window, count) != (1, Window(1, window.dilation, 0), x.shape[axis]):
             out = scratch.array((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype)
@@ -136,7 +142,7 @@ def _reduce(x: np.ndarray, counts: Ints, block: _Block, op: str, scratch: Scratc
 
 
 def _reduce_axis(x: np.ndarray, axis: int, taps: int, window: Window, op: str, out: np.ndarray) -> None:
-    """Windows reduced along one axis."""
+    """Reduce windows along one axis."""
     combine, start, before = _UFUNCS[op], _identity(op, x.dtype), (slice(None),) * axis
     count = out.shape[axis]
     if count == 1:
@@ -156,7 +162,10 @@ def _reduce_axis(x: np.ndarray, axis: int, taps: int, window: Window, op: str, o
 
 
 def _winners(x: np.ndarray, counts: Ints, block: _Block, select: str, scratch: Scratch) -> Iterator[tuple[Slices, Slices, np.ndarray]]:
-    """For every tap, in row-major order: positions, the elements of `x` that it meets there, and (until the next) which of these win."""
+    """Yield for every tap positions, the elements that it meets, and which win.
+
+    Taps come in row-major order; the arrays are valid until the next.
+    """
     best = _reduce(x, counts, block, "max" if select == "ge" else "min", scratch)
     undecided, equal = (scratch.array(counts, np.dtype(bool)) for _ in range(2))
     undecided[...] = True

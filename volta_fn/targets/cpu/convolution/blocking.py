@@ -1,4 +1,4 @@
-"""Blocking of a correlation: blocks that stay in the caches, and register tiles within them."""
+"""Blocking of a correlation: cache blocks, and register tiles within them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 256
 
 @dataclass(frozen=True)
 class Blocks:
-    """The sizes of blocks: of images, channels, and along every axis of places and of taps."""
+    """The sizes of blocks in images, channels, and positions and taps per axis."""
 
     images: int
     channels: int
@@ -29,17 +29,17 @@ class Blocks:
     taps: tuple[int, ...]
 
     def covers_sum(self, c: Correlation) -> bool:
-        """Whether a block has all that its sums sum over."""
+        """Return True if a block has all terms of its sums."""
         return self.channels == c.channels and prod(self.taps) == c.taps
 
     def reach(self, c: Correlation) -> int:
-        """How many elements of x a block meets."""
+        """Return how many elements of x a block meets."""
         spans = [axis.reach(p, k) for axis, p, k in zip(c.axes, self.positions, self.taps, strict=True)]
         return self.images * self.channels * prod(spans)
 
 
 def position_blocks(c: Correlation) -> Blocks:
-    """Blocks of few places that meet all channels and taps, if x's part of them fits."""
+    """Choose blocks of few positions, with all channels and taps if x's tile fits."""
     positions = [axis.positions for axis in c.axes]
     taps = tuple([axis.taps for axis in c.axes])
     channels = c.channels
@@ -59,7 +59,10 @@ def position_blocks(c: Correlation) -> Blocks:
 
 
 def sum_blocks(c: Correlation) -> Blocks:
-    """Blocks of a long summation: some images with all places (or as many as there is room for), and some of the taps or channels."""
+    """Choose blocks of a long summation: some images, and some taps or channels.
+
+    They have all positions, or as many as there is room for.
+    """
     positions = [axis.positions for axis in c.axes]
     for i in range(len(positions)):
         while prod(positions) > SUMS // 64 and positions[i] > 1:
@@ -88,18 +91,18 @@ def sum_blocks(c: Correlation) -> Blocks:
 
 
 def fitting(size: int, at_most: int) -> int:
-    """The length of blocks, not above a bound and not far below it, of which the last overlaps the one before it least."""
+    """Return the length of blocks up to a bound of which the last overlaps least."""
     return min(range(at_most, at_most // 2, -1), key=lambda length: -(-size // length) * length)
 
 
 def divisor(number: int, at_most: int) -> int:
-    """The largest divisor that is not above a bound."""
+    """Return the largest divisor up to a bound."""
     return next(k for k in range(min(number, at_most), 0, -1) if number % k == 0)
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How many of the rows (by index) and vectors a register tile has, and about how many cycles a step of the summation takes for all."""
+    """A register tile's rows (by index) and vectors, and the cycles of a step."""
 
     rows: tuple[tuple[str, int], ...]
     vectors: int
@@ -114,10 +117,10 @@ def register_tile(
     registers: int | None = None,
     same_row: str | None = None,
 ) -> RegisterTile:
-    """The best tile for rows along some of the candidates (index, size) and so many vectors, all of whose blocks are of one size.
+    """Choose the tile for rows along some candidates (index, size) and vectors.
 
     Storing a vector costs a few steps of the summation, and many unless the last of the tile's rows are along the index `quick`. Every row
-    meets a line of memory of its own in every step, unless it is along the index `same_row` (None: if lines last for several steps).
+    meets its own cache line in every step, unless it is along the index `same_row` (None: if cache lines last for several steps).
     """
     registers = registers or host().vector_registers
     best: RegisterTile | None = None
@@ -135,7 +138,7 @@ def register_tile(
 
 
 def _tiles(candidates: Sequence[tuple[str, int]], vectors: int, registers: int) -> Iterator[tuple[tuple[str, ...], int, tuple[int, ...]]]:
-    """All tiles that fit the registers: one or two of the candidates' indices, how many vectors, and how many rows along each index."""
+    """Yield the tiles that fit the registers: indices, vectors, rows of each index."""
     names = [name for name, size in candidates if size > 1] or [candidates[0][0]]
     sizes = dict(candidates)
     pairs = [(a,) for a in names] + [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
@@ -151,7 +154,7 @@ def _shapes(sizes: Sequence[int], room: int) -> list[tuple[int, ...]]:
 
 
 def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
-    """Cycles of a step for all parts: two multiplications and two loads are begun in a cycle, and some are lost with each tile."""
+    """Estimate a step's cycles, each with two multiplications and two loads."""
     total = 0.0
     shapes = [(1, 1)]
     for chunks in split:

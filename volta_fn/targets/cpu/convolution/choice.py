@@ -36,7 +36,7 @@ _OVERHEAD = 1.3
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """The routine of a convolution; None for what is not written here.
+    """Generate the routine of a convolution; None for what NumPy computes.
 
     That is: dtypes other than floats, operands or results without elements, and what is computed by Fourier transforms.
     """
@@ -67,14 +67,14 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
 
 
 def _by_spectra(c: Correlation) -> bool:
-    """Whether NumPy's transforms are likely to be faster."""
+    """Return True if NumPy's Fourier transforms are likely to be faster."""
     x = (c.groups, c.images, c.channels, *(axis.size for axis in c.axes))
     w = (c.groups, c.outputs, c.channels, *(axis.taps for axis in c.axes))
     return fft_is_faster(x, w, (c.groups, c.images, c.outputs, *(axis.positions for axis in c.axes)))
 
 
 def _write(builder: CorrelationBuilder, algorithm: str) -> None:
-    """Write one correlation's code, by the algorithm asked for if it serves, or the one that is likely the fastest."""
+    """Write one correlation's code, by the algorithm asked for or the fastest one."""
     c, work = builder.c, builder.work
     scheme, tiling = scheme_for(c, work), tiling_of(c, work)
     way, blocks = direct(c, work, builder.w_dtype), plan(c, work, builder.room)
@@ -100,12 +100,15 @@ def _write(builder: CorrelationBuilder, algorithm: str) -> None:
 #: The numbers of the routine's buffers.
 _X, _W, _Y, _WORKSPACE = range(4)
 
-#: Vectors of places, of which there should be some if columns are to be places.
+#: The least number of vectors of positions for which positions are the product's columns.
 _VECTORS = 8
 
 
 def is_product(c: Correlation, work: ComputeType) -> bool:
-    """Whether a correlation is best computed so: one tap, places that are one axis, and lines of places, or else of channels, in memory."""
+    """Return True if a correlation is best computed as a matrix product.
+
+    It has one tap, positions that are one axis, and is contiguous along positions or along channels.
+    """
     (axis, *others) = c.axes
     if others or axis.taps != 1 or not axis.inside or axis.low or axis.stride != 1 or c.y.offset:
         return False
@@ -119,7 +122,7 @@ def _along_positions(c: Correlation) -> bool:
 
 
 def product(c: Correlation, work: ComputeType, dtypes: Sequence[np.dtype]) -> Routine:
-    """The routine of such a correlation, whose x, w and y are of these dtypes."""
+    """Generate the routine of such a correlation, whose x, w and y have these dtypes."""
     positions, (xs, ws, ys) = c.axes[0].positions, (c.x.strides, c.w.strides, c.y.strides)
     if _along_positions(c):
         stacks = merged([c.groups, c.images], [xs[:2], (ws[0], 0), ys[:2]])

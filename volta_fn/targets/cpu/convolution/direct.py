@@ -1,6 +1,6 @@
-"""Direct convolution: sums as they are defined, vectors along places or along groups.
+"""Direct convolution: sums as defined, with vectors along positions or groups.
 
-Where a group has few outputs, vectors along the outputs would be mostly empty. Vectors *along places* take neighbours in a line of places,
+Where a group has few outputs, vectors along the outputs would be mostly empty. Vectors *along positions* take neighbours along an axis,
 if windows move along it by single steps, and one tap for all of them. Vectors *along groups* serve depthwise convolutions whose channels
 are innermost: every lane is a convolution of its own.
 """
@@ -33,7 +33,7 @@ class Direct:
 
     c: Correlation
     work: ComputeType
-    #: What vectors lie along: "g", or a line of places ("p0", …).
+    #: The index along vectors: "g", or an axis of positions ("p0", …).
     along: str
     #: How many of these a block has.
     lanes: int
@@ -42,7 +42,7 @@ class Direct:
 
     @property
     def grid(self) -> list[int]:
-        """How many blocks there are of groups, images, and places along every axis."""
+        """The number of blocks of groups, images, and positions along every axis."""
         groups = -(-self.c.groups // self.lanes) if self.along == "g" else self.c.groups
         return [groups, self.c.images, *self._position_blocks]
 
@@ -52,17 +52,17 @@ class Direct:
 
     @property
     def iterations(self) -> list[int]:
-        """How many blocks the sum has, along channels and the taps of the first axis."""
+        """The number of blocks of the sum, along channels and the taps of the first axis."""
         return [self.c.channels // self.blocks.channels, self.c.axes[0].taps // self.blocks.taps[0]]
 
     @property
     def cycles(self) -> float:
-        """About how many cycles it takes."""
+        """The estimated cycles."""
         return self.tile.cycles * self.c.channels * self.c.taps * prod(self.grid)
 
 
 def direct(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> Direct | None:
-    """The best way to compute a correlation directly; None if there is none."""
+    """Choose how to compute a correlation directly; None if vectors suit no axis."""
     if not is_itself(work, w_dtype):
         return None
     found = [way for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (way := _along(c, work, along)) is not None]
@@ -84,7 +84,7 @@ def _along(c: Correlation, work: ComputeType, along: str) -> Direct | None:
 
 
 def _planned(c: Correlation, work: ComputeType, along: str, groups: int) -> Direct | None:
-    """Blocks of so many groups, of few places or, where windows are large, of few taps."""
+    """Choose blocks of few positions or, where windows are large, of few taps."""
     positions, taps, channels = [axis.positions for axis in c.axes], [axis.taps for axis in c.axes], c.channels
 
     def blocks() -> Blocks:
@@ -127,7 +127,7 @@ class DirectWriter:
         self.tile_room = self.sum_room = 0
 
     def write(self) -> None:
-        """Add the stage to the piece."""
+        """Add the stage to the builder."""
         way, builder, size = self.way, self.builder, self.work.itemsize
         units = prod(way.grid)
         tasks = builder.tasks(units, self._own + self._sums)
@@ -149,7 +149,7 @@ class DirectWriter:
         return self.x_tile.stride(index) if self.x_tile else self.c.x.strides[index]
 
     def _block(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
-        """A block's sums, in one turn or more."""
+        """Emit a block's sums, in one iteration or more."""
         way, c, work = self.way, self.c, self.work
         first, image, *coordinates = split(f, unit, way.grid)
         group = times(f, first, way.lanes) if way.along == "g" else first
@@ -180,7 +180,7 @@ class DirectWriter:
     def _operands(
         self, f: Function, args: Arguments, task: Value, at: tuple[Index, Index, list[Index]], iteration: list[Index], y: Value
     ) -> Operands:
-        """Where a turn's operands are: x's copied into the task's tile."""
+        """Emit the addresses of an iteration's operands, after copying x to a tile."""
         way, c = self.way, self.c
         group, image, positions = at
         channel, tap = times(f, iteration[0], way.blocks.channels), times(f, iteration[1], way.blocks.taps[0])
@@ -195,7 +195,7 @@ class DirectWriter:
         return Operands(to, w, y)
 
     def _nest(self, y: tuple[int, ...], y_type: str) -> Nest:
-        """The loops of a block, with y's strides of groups, images, outputs and places."""
+        """Return the loops of a block, for y's strides."""
         way, c, x = self.way, self.c, self._x_stride
         dims = {"o": Dim(c.outputs, 0, c.w.strides[1], y[2]), "c": Dim(way.blocks.channels, x(2), c.w.strides[2])}
         if way.along == "g":
@@ -209,7 +209,7 @@ class DirectWriter:
         return Nest(self.work, y_type, dims, tuple(sorted(set(dims) - unrolled)), rows, way.along, way.tile.vectors, depth)
 
     def _each_tile(self, f: Function, nest: Nest, at: Operands, body: Callable[[Operands, SumTile], None]) -> None:
-        """`body` of the vectors of each tile along a block, with what remains there."""
+        """Call `body` for the vectors of each tile along a block, with what remains there."""
         span, size, dim = nest.vectors * self.work.lanes, self.way.lanes, nest.dims[self.way.along]
 
         def one_tile(k: Index) -> None:
@@ -218,7 +218,7 @@ class DirectWriter:
 
         repeat(f, -(-size // span), one_tile)
 
-    # sums that are kept in the workspace: by places, outputs, and the index along vectors
+    # sums that are kept in the workspace: by positions, outputs, and the index along vectors
 
     def _sum_strides(self) -> tuple[int, ...]:
         sizes = [1 if 3 + i == self.vector else size for i, size in enumerate(self.way.blocks.positions)]
@@ -228,7 +228,7 @@ class DirectWriter:
 
     @property
     def _row(self) -> int:
-        """Elements along the vectors, in whole tiles."""
+        """Elements along the vectors, in full tiles."""
         span = self.way.tile.vectors * self.work.lanes
         return -(-self.way.lanes // span) * span
 

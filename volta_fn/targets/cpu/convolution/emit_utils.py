@@ -1,4 +1,7 @@
-"""Small words for writing code: index arithmetic that folds constants, loops over parts, transposes in registers, copies with a stride."""
+"""Indices, loops, transposes and strided copies in generated code.
+
+Indices that are known are Python integers, so that constants are folded.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ Index = int | Value
 
 
 def value(index: Index) -> Value:
-    """An index as an operand."""
+    """Return an index as an operand."""
     return i64(index) if isinstance(index, int) else index
 
 
 def plus(f: Function, *terms: Index) -> Index:
-    """The sum of indices."""
+    """Emit the sum of indices."""
     known = sum(term for term in terms if isinstance(term, int))
     total: Index = known
     for term in terms:
@@ -27,7 +30,7 @@ def plus(f: Function, *terms: Index) -> Index:
 
 
 def times(f: Function, x: Index, factor: int) -> Index:
-    """An index times a known number."""
+    """Emit an index times a known number."""
     if isinstance(x, int):
         return x * factor
     if factor in (0, 1):
@@ -36,26 +39,26 @@ def times(f: Function, x: Index, factor: int) -> Index:
 
 
 def rounded_down(f: Function, x: Index, unit: int) -> Index:
-    """An index, not negative, less what is over a multiple of a power of two."""
+    """Emit an index rounded down to a multiple of a power of two."""
     return x // unit * unit if isinstance(x, int) else f.binary("and", x, i64(-unit))
 
 
 def least(f: Function, x: Index, y: Index) -> Index:
-    """The smaller of two indices."""
+    """Emit the smaller of two indices."""
     if isinstance(x, int) and isinstance(y, int):
         return min(x, y)
     return f.intrinsic("llvm.smin.i64", "i64", value(x), value(y))
 
 
 def most(f: Function, x: Index, y: Index) -> Index:
-    """The larger of two indices."""
+    """Emit the larger of two indices."""
     if isinstance(x, int) and isinstance(y, int):
         return max(x, y)
     return f.intrinsic("llvm.smax.i64", "i64", value(x), value(y))
 
 
 def split(f: Function, x: Index, sizes: Sequence[int]) -> list[Index]:
-    """The coordinates of a flat index into an array of the given sizes."""
+    """Emit the indices of a flat index into an array of the given sizes."""
     found: list[Index] = []
     for size in reversed(sizes[1:]):
         if size == 1:
@@ -71,14 +74,14 @@ def split(f: Function, x: Index, sizes: Sequence[int]) -> list[Index]:
 
 
 def step(f: Function, pointer: Value, type_: str, offset: Index) -> Value:
-    """The address `offset` elements after `pointer`, which may lie outside of the array as long as nothing is read there."""
+    """Emit the address `offset` elements after `pointer`, which may be out of bounds."""
     if offset == 0:
         return pointer
     return f.let("ptr", f"getelementptr {type_}, {pointer}, {value(offset)}")
 
 
 def repeat(f: Function, size: Index, body: Callable[[Index], None], start: Index = 0, by: int = 1) -> None:
-    """`body` of every `by`-th number from `start` below `size`."""
+    """Emit `body` for every `by`-th number from `start` below `size`."""
     if isinstance(size, int) and isinstance(start, int) and size - start <= by:
         if size > start:
             body(start)
@@ -92,14 +95,14 @@ def repeat(f: Function, size: Index, body: Callable[[Index], None], start: Index
 
 
 def even_chunks(total: int, at_most: int) -> list[tuple[int, int]]:
-    """Near-equal parts, none longer than `at_most`, as (size, how many there are of it)."""
+    """Return the (size, count) of near-equal chunks of at most `at_most`."""
     count = -(-total // at_most)
     quotient, longer = divmod(total, count)
     return [(size, number) for size, number in ((quotient + 1, longer), (quotient, count - longer)) if number and size]
 
 
 def each_even_chunk(f: Function, total: int, at_most: int, body: Callable[[Index, int], None]) -> None:
-    """`body` of the start and the size of each of the near-equal parts of `total`."""
+    """Emit `body` for the start and the size of each near-equal chunk of `total`."""
     start = 0
     for size, number in even_chunks(total, at_most):
         stop = start + size * number
@@ -112,12 +115,12 @@ def each_even_chunk(f: Function, total: int, at_most: int, body: Callable[[Index
 
 
 def counting(lanes: int) -> Value:
-    """The vector 0, 1, 2, …"""
+    """Return the vector 0, 1, 2 and so on."""
     return Value(vector_of("i32", lanes), "<" + ", ".join(f"i32 {k}" for k in range(lanes)) + ">")
 
 
 def between(f: Function, lanes: int, start: Index, low: Index, high: Index) -> Value:
-    """The mask of the lanes whose number plus `start` is at least `low` and less than `high`."""
+    """Emit the mask of lanes whose number plus `start` is in [`low`, `high`)."""
 
     def bound(limit: Index) -> Value:
         distance = plus(f, limit, times(f, start, -1))
@@ -129,13 +132,13 @@ def between(f: Function, lanes: int, start: Index, low: Index, high: Index) -> V
 
 
 def addresses(f: Function, pointer: Value, type_: str, stride: int, lanes: int) -> Value:
-    """The addresses of elements `stride` apart."""
+    """Emit the addresses of elements with a stride."""
     indices = "<" + ", ".join(f"i64 {k * stride}" for k in range(lanes)) + ">"
     return f.let(vector_of("ptr", lanes), f"getelementptr {type_}, {pointer}, {vector_of('i64', lanes)} {indices}")
 
 
 def gathered(f: Function, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> Value:
-    """Elements `stride` apart; zero where the mask leaves them out."""
+    """Emit a gather of elements with a stride; zero where masked out."""
     vector = vector_of(type_, lanes)
     pointers = addresses(f, pointer, type_, stride, lanes)
     name = f"llvm.masked.gather.{overload(vector)}.v{lanes}p0"
@@ -144,7 +147,7 @@ def gathered(f: Function, pointer: Value, type_: str, align: int, stride: int, l
 
 
 def scattered(f: Function, vector: Value, pointer: Value, type_: str, align: int, stride: int, lanes: int, mask: Value) -> None:
-    """Store the lanes that the mask has, `stride` elements apart."""
+    """Emit a scatter of the lanes that the mask has, with a stride."""
     pointers = addresses(f, pointer, type_, stride, lanes)
     name = f"llvm.masked.scatter.{overload(vector.type)}.v{lanes}p0"
     f.module.declare(name, f"declare void @{name}({vector.type}, {pointers.type}, i32, {mask.type})")
@@ -152,12 +155,12 @@ def scattered(f: Function, vector: Value, pointer: Value, type_: str, align: int
 
 
 def everywhere(lanes: int) -> Value:
-    """The mask of all lanes."""
+    """Return the mask of all lanes."""
     return Value(vector_of("i1", lanes), "splat (i1 true)")
 
 
 def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """The columns of as many vectors as each has lanes (a power of two)."""
+    """Emit the columns of as many vectors as each has lanes (a power of two)."""
     lanes = len(rows)
     found = list(rows)
     half = 1

@@ -1,9 +1,9 @@
-"""Implicit GEMM: every correlation as matrix products of a tile of x with panels of w, vectors along the outputs.
+"""Implicit GEMM: matrix products of tiles of x with panels of w.
 
-No matrix of patches is made: the rows of the product are read from the tile of x, each at its places and taps. Forward and by the input,
-w is small: its panels are made once, and a block of places sums over everything. By the weights it is the sum that is long (images times
-places): it goes block by block, panels of each block made when it is met, sums kept in the workspace; and if there are few results to
-share out, in a fixed number of pieces that are added at the end in order.
+Vectors are along the outputs. No matrix of patches is made: the rows of the product are read from the tile of x, each at its positions and
+taps. Forward and by the input, w is small: its panels are made once, and a block of positions sums over everything. By the weights the sum
+is long (images times positions): it goes block by block, panels of each block made when it is met, sums kept in the workspace; if there
+are few results for the tasks, the sum is split, and the splits are added at the end in order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Igemm:
         return self.x_tile.elements if self.x_tile else 0
 
     def write(self) -> None:
-        """Add the stages to the piece."""
+        """Add the stages to the builder."""
         plan, builder, size = self.plan, self.builder, self.work.itemsize
         units = prod(plan.grid)
         own = self.own if plan.packed else self.own + plan.panel_block * plan.panel + (plan.sums if plan.splits == 1 else 0)
@@ -67,7 +67,10 @@ class Igemm:
     # panels
 
     def _depth(self, index: dict[str, Index]) -> list[Dim]:
-        """What is summed over: strides in x's tile, in the panels, and (as y) in w; `index` has sizes known only when the code runs."""
+        """Return the indices summed over, with strides in x's tile, panels and (as y) w.
+
+        `index` has sizes that are known only when the code runs.
+        """
         names, sizes = zip(*self.plan.depth, strict=True)
         panel = dense(sizes, self.plan.width)
         found = []
@@ -80,11 +83,11 @@ class Igemm:
         return self.x_tile.stride(index) if self.x_tile else self.c.x.strides[index]
 
     def _depth_stride(self, name: str) -> int:
-        """The step in the prepared x from one channel or tap to the next."""
+        """Return the stride in the prepared x of a channel or tap."""
         return self._x_stride(2) if name == "c" else self._x_stride(3 + int(name[1:])) * self.c.axes[int(name[1:])].dilation
 
     def _row_strides(self) -> list[int]:
-        """The steps in the prepared x from one image to the next, and from one place to the next along every axis."""
+        """Return the strides of images and of positions in the prepared x."""
         return [self._x_stride(1), *(self._x_stride(3 + i) * axis.stride for i, axis in enumerate(self.c.axes))]
 
     def _pack(self, f: Function, args: Arguments, group: Index, panel: Index, starts: list[Index], depth: list[Dim], to: Value) -> None:
@@ -106,7 +109,10 @@ class Igemm:
         self.builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
 
     def _starts(self, f: Function, coordinates: list[Index]) -> list[Index]:
-        """Where a block starts: its first image and places. The last block ends at the end, if need be by doing some again."""
+        """Emit a block's first image and positions.
+
+        The last block ends at the end, if need be by computing some again.
+        """
         c, block = self.c, self.plan.blocks
         sizes = [c.images, *(axis.positions for axis in c.axes)]
         lengths = [block.images, *block.positions]
@@ -149,7 +155,7 @@ class Igemm:
         cut: list[Index],
         sums: Value,
     ) -> None:
-        """Add one block of the summation to the sums."""
+        """Emit the addition of one block of the summation to the sums."""
         plan, c, work = self.plan, self.c, self.work
         group, image, positions, panel = at
         tap = times(f, cut[1], plan.blocks.taps[0])
@@ -170,7 +176,7 @@ class Igemm:
     def _x(
         self, f: Function, args: Arguments, task: Value, group: Index, image: Index, positions: list[Index], starts: list[Index]
     ) -> Value:
-        """A block's part of x: copied into the task's tile, or where it is."""
+        """Emit the address of a block's x, after copying it to the task's tile if need be."""
         c, tile = self.c, self.x_tile
         channel, *taps = starts
         first = [
@@ -186,7 +192,7 @@ class Igemm:
         return to
 
     def _panels(self, f: Function, depth: list[Dim], operands: Operands, panel: Index) -> None:
-        """The products of a block with each of its panels."""
+        """Emit the products of a block with each of its panels."""
         plan, c = self.plan, self.c
         names = tuple([name for name, _ in plan.depth])
         strides = [c.y.strides[1], *c.y.strides[3:]] if self.direct else self._sum_strides()
@@ -202,7 +208,7 @@ class Igemm:
         repeat(f, plan.panel_block, one)
 
     def _nest(self, y_strides: list[int], along: int, depth: dict[str, Dim]) -> Nest:
-        """The loops over a block and one panel, with y's strides of images and places, and of outputs."""
+        """Return the loops over a block and one panel, with y's strides."""
         plan, c = self.plan, self.c
         names = ["n", *(f"p{i}" for i in range(len(c.axes)))]
         dims = {"o": Dim(plan.width, 0, 1, along), **depth}
@@ -213,19 +219,19 @@ class Igemm:
         return Nest(self.work, y_type, dims, loops, plan.tile.rows, "o", plan.tile.vectors, tuple(depth))
 
     def _left(self, f: Function, panel: Index) -> Index | None:
-        """How many outputs remain at a panel's start; None where all panels are full."""
+        """Emit how many outputs remain at a panel's start; None where all panels are full."""
         if self.c.outputs % self.plan.width == 0:
             return None
         return plus(f, self.c.outputs, times(f, panel, -self.plan.width))
 
-    # sums that are kept in the workspace: by image, place, panel and output
+    # sums that are kept in the workspace: by image, position, panel and output
 
     def _sum_strides(self) -> list[int]:
         block = self.plan.blocks
         return dense([block.images, *block.positions], self.plan.panel_block * self.plan.width)
 
     def _write_out(self, f: Function, sums: Value, y: Value, panel: Index) -> None:
-        """Bring a block's sums, of one or more pieces, into the result."""
+        """Emit the addition of a block's splits, stored to the result."""
         plan, c = self.plan, self.c
         nest = self._nest([c.y.strides[1], *c.y.strides[3:]], c.y.strides[2], {})
         strides = dict(zip(["n", *(f"p{i}" for i in range(len(c.axes)))], self._sum_strides(), strict=True))
@@ -243,7 +249,7 @@ class Igemm:
         repeat(f, plan.panel_block, one)
 
     def _finish(self, f: Function, args: Arguments, task: Value) -> None:
-        """Add the pieces of one block's sums."""
+        """Emit the addition of the splits of one block's sums."""
         plan = self.plan
         group, *coordinates, panel_group, _ = split(f, times(f, task, plan.splits), plan.grid)
         image, *positions = self._starts(f, coordinates)

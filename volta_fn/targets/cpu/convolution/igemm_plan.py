@@ -1,4 +1,4 @@
-"""How the implicit product cuts up a correlation."""
+"""How implicit GEMM blocks a correlation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from volta_fn.compiler.contractions.correlation import Correlation
 from volta_fn.targets.cpu.convolution.blocking import SUMS, Blocks, RegisterTile, position_blocks, register_tile, sum_blocks
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 
-#: Results in fewer blocks than this are summed in pieces.
+#: The sums of results in fewer blocks than this are split.
 _FEW = 8
 
 
@@ -26,7 +26,7 @@ class Plan:
     panel_block: int
     #: Whether the panels are made once, in front.
     packed: bool
-    #: Pieces of the sum.
+    #: Splits of the sum.
     splits: int
 
     @property
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """How many steps a block's sum has."""
+        """The number of steps of a block's sum."""
         return prod(size for _, size in self.depth)
 
     @property
@@ -66,14 +66,14 @@ class Plan:
 
     @property
     def grid(self) -> list[int]:
-        """How many blocks there are of groups, images, places along every axis, and panels; and pieces."""
+        """The number of blocks of groups, images, positions and panels; and of splits."""
         c, block = self.c, self.blocks
         positions = [-(-axis.positions // size) for axis, size in zip(c.axes, block.positions, strict=True)]
         return [c.groups, -(-c.images // block.images), *positions, -(-self.panels // self.panel_block), self.splits]
 
     @property
     def cycles(self) -> float:
-        """About how many cycles it takes."""
+        """The estimated cycles."""
         groups, images, *positions = self.grid[:-2]
         return self.tile.cycles * self.c.channels * self.c.taps * groups * images * prod(positions)
 
@@ -101,7 +101,7 @@ def plan(c: Correlation, work: ComputeType, room: int) -> Plan:
     if not packed:
         one = replace(found, panel_block=1)
         found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
-    if not packed and prod(found.grid) < _FEW:  # in pieces, each reads its own part of x; by panels, all of it would be read again
+    if not packed and prod(found.grid) < _FEW:  # each split reads its own range of x; by panels, all of it would be read again
         iterations = prod(iterations_of(found))
         most = max(1, room // 4 // (found.sums * prod(found.grid) * work.itemsize))
         found = replace(found, splits=max(1, min(-(-_FEW // prod(found.grid)), iterations, most)))
@@ -111,5 +111,5 @@ def plan(c: Correlation, work: ComputeType, room: int) -> Plan:
 
 
 def iterations_of(plan: Plan) -> list[int]:
-    """How many blocks the sum has along channels and along the taps of the first axis."""
+    """Return the blocks of the sum along channels and along the first axis's taps."""
     return [-(-plan.c.channels // plan.blocks.channels), -(-plan.c.axes[0].taps // plan.blocks.taps[0])]

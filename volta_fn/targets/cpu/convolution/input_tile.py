@@ -1,6 +1,6 @@
-"""Tiles of x: the elements that a block of positions and taps meets, copied next to each other, with zeros outside x.
+"""Tiles of x: the elements that a block meets, copied next to each other.
 
-A tile keeps the order of x in memory (unless told otherwise), so that complete rows are copied.
+Elements outside x are zeros. A tile keeps the order of x in memory (unless told otherwise), so that complete rows are copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, 
 
 
 class Side(NamedTuple):
-    """An index of a tile: of x's group, image or channel (0, 1, 2), or of its spatial axes (3, 4, …)."""
+    """An index of a tile: x's group, image or channel (0, 1, 2), or axis (3, 4, …)."""
 
     which: int
     extent: int
@@ -37,12 +37,15 @@ class Tile:
     elements: int
 
     def stride(self, index: int) -> int:
-        """The tile's stride of an index of x."""
+        """Return the tile's stride of an index of x."""
         return next((side.stride for side in self.sides if side.which == index), 0)
 
 
 def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermost: int | None = None) -> Tile:
-    """The tile of so many values of each index of x, in x's own order or with one index innermost, whose lines are whole vectors."""
+    """Return the tile of these extents, in x's order or with one index innermost.
+
+    Its rows are full vectors then.
+    """
     order = sorted((i for i in extents if i > 2 or extents[i] > 1 or i == innermost), key=lambda i: (i != innermost, -c.x.strides[i]))
     if innermost is not None and innermost in order:
         order = [*order[1:], innermost]
@@ -50,7 +53,7 @@ def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermos
     stride = 1
     for index, index in enumerate(reversed(order)):
         if index and stride * work.itemsize % 1024 == 0:
-            stride += work.lanes  # lines a power of two apart would share few places of the caches
+            stride += work.lanes  # rows with a stride of a power of two would share few sets of the caches
         sides.insert(0, Side(index, extents[index], c.x.strides[index], stride))
         stride *= extents[index]
         if index == innermost:
@@ -107,7 +110,7 @@ class _RowCopier:
             self.merged = self.outer.pop()
 
     def _follow(self, axis: Side) -> bool:
-        """Whether the lines of neighbours along an axis follow one another, in x and in the tile."""
+        """Return True if the rows of an axis follow one another, in x and in the tile."""
         return self.last.source == 1 and axis.source == axis.stride == self.last.extent and self.left is None
 
     def fill(self, x: Value, to: Value) -> None:
@@ -130,7 +133,7 @@ class _RowCopier:
     def _loops(
         self, sides: list[Side], x: Value, to: Value, good: Value | None, body: Callable[[Value, Value, Value | None], None]
     ) -> None:
-        """`body` of every combination of the sides, which says whether it is within x."""
+        """Emit `body` for every combination of the sides, which says if it is within x."""
         f = self.f
         if not sides:
             body(x, to, good)
@@ -150,7 +153,7 @@ class _RowCopier:
         repeat(f, side.extent, one)
 
     def _limits(self, side: Side, good: Value | None, per: int = 1) -> tuple[Index, Index]:
-        """Which of a side's elements (`per` of them to a step) there are in x: from, and up to."""
+        """Emit the range of a side's elements (`per` to a step) that are in x."""
         f, low, high = self.f, 0, side.extent * per
         first: Index = low
         last: Index = high
@@ -192,7 +195,10 @@ class _RowCopier:
         repeat(f, length, lambda k: zero(pointer=step(f, to, work.type, k)), plus(f, rest, work.lanes), work.lanes)
 
     def _transposed(self, x: Value, to: Value, good: Value | None, start: Index, height: int) -> None:
-        """Copy lines that are adjacent along another side than the tile's last, of which it is `height` neighbours from `start`."""
+        """Emit the copy of rows that x has along another side than the tile's last.
+
+        `height` neighbours of the last side are copied, from `start` on.
+        """
         assert self.adjacent is not None
         f, work, lanes, side = self.f, self.work, self.work.lanes, self.adjacent
         low, high = self._limits(side, good)
@@ -214,13 +220,13 @@ class _RowCopier:
             columns = transposed(f, rows + [work.zero()] * (lanes - height))
             for k in range(width):
                 there = step(f, to, work.type, times(f, plus(f, at, k), side.stride))
-                f.store(columns[k], there, work.itemsize)  # lines of a tile that is turned are whole vectors
+                f.store(columns[k], there, work.itemsize)  # rows of a transposed tile are full vectors
 
         _each_chunk(f, side.extent, lanes, square)
 
 
 def _each_chunk(f: Function, length: int, size: int, body: Callable[[Index, int], None]) -> None:
-    """`body` of the start and the size of chunks, all of one size but the last."""
+    """Emit `body` for the start and the size of chunks, all of one size but the last."""
     full_vectors = length // size * size
     repeat(f, full_vectors, lambda start: body(start, size), 0, size)
     if length > full_vectors:
@@ -228,7 +234,7 @@ def _each_chunk(f: Function, length: int, size: int, body: Callable[[Index, int]
 
 
 def strided(f: Function, work: ComputeType, dtype: np.dtype, at: Value, stride: int, mask: Value | None) -> Value:
-    """A vector of elements `stride` apart; zero, and not touched, where a mask leaves them out."""
+    """Emit a strided load; lanes that are masked out are zero, and not touched."""
     if stride == 1:
         return read(f, work, dtype, at, work.lanes, mask)
     vector = vector_of(work.type, work.lanes)

@@ -1,10 +1,10 @@
-"""Loop nests around a register tile: the sums of products that every algorithm here comes down to.
+"""Loop nests around a register tile: the sums of products of every algorithm here.
 
 The operands are *prepared*: every index steps through x, w and y by a known stride. *Rows* are unrolled indices, and one index is the
 *vector* whose neighbours share a register: rows times vectors are the sums that a tile keeps in registers. *Depth* is what is summed over,
 from outermost to innermost, the innermost unrolled. The other indices are plain loops.
 
-If w has *panels*, its elements are ordered by panel (a tile's worth of one index), then depth, then the place in the panel.
+If w has *panels*, its elements are ordered by panel (a tile of one index), then depth, then the index in the panel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNROLLED = 8
 
 
 class Dim(NamedTuple):
-    """An index: how many values it takes, and by how many elements it steps through each operand."""
+    """An index: how many values it takes, and its stride in each operand."""
 
     size: Index
     x: int = 0
@@ -38,7 +38,7 @@ class Operands(NamedTuple):
     y: Value
 
     def moved(self, f: Function, work: ComputeType, y_type: str, dim: Dim, by: Index) -> Operands:
-        """The addresses after an index has grown by so much."""
+        """Emit the addresses after an index has grown by `by`."""
         types = (work.type, work.type, y_type)
         return Operands(*[step(f, p, t, times(f, by, stride)) for p, t, stride in zip(self, types, dim[1:], strict=True)])
 
@@ -69,7 +69,7 @@ class Nest:
     depth: tuple[str, ...]
 
     def run(self, f: Function, operands: Operands, store: Store, load: Load | None = None) -> None:
-        """Write the loops. Sums start from what `load` gives, or else from zero."""
+        """Emit the loops. Sums start from what `load` gives, or else from zero."""
 
         def loops(names: Sequence[str], at: Operands) -> None:
             if not names:
@@ -96,14 +96,14 @@ class Nest:
         loops(self.loops, operands)
 
     def sums(self, counts: Mapping[str, int]) -> int:
-        """How many registers of sums a tile has."""
+        """Return how many registers of sums a tile has."""
         total = self.vectors
         for name, _ in self.rows:
             total *= counts[name]
         return total
 
     def positions(self, counts: Mapping[str, int]) -> list[Dim]:
-        """For each row of a tile, how far its elements are in the operands from those of the first."""
+        """Return the offsets of each row of a tile from the first, in the operands."""
         found = [Dim(1)]
         for name, _ in self.rows:
             dim = self.dims[name]
@@ -120,7 +120,7 @@ class _Sum:
         self.along = nest.dims[nest.vector]
 
     def total(self, x: Value, w: Value, first: list[Value]) -> list[Value]:
-        """The sums over the whole depth, added to `first`."""
+        """Emit the sums over the depth, added to `first`."""
         dims = [self.nest.dims[name] for name in self.nest.depth]
         if not dims:
             return first
@@ -140,7 +140,10 @@ class _Sum:
         return [(k * dim.x + a, k * dim.w + b) for k in range(count) for a, b in steps]
 
     def _shared(self, steps: Sequence[tuple[int, int]]) -> bool:
-        """Whether rows meet the same single elements of x in several steps, which would wait for them in registers that there are not."""
+        """Return True if rows meet the same elements of x in several steps.
+
+        These would wait for them in registers that there are not.
+        """
         met = [a + row.x for a, _ in steps for row in self.rows]
         return self.along.x == 0 and len(set(met)) < len(met)
 
@@ -171,7 +174,7 @@ class _Sum:
         return f.loop(last_unrolled, dim.size, 1, sums, iteration(1))
 
     def _steps(self, steps: Sequence[tuple[int, int]], x: Value, w: Value, sums: list[Value]) -> list[Value]:
-        """Straight code for some steps of the summation, every element loaded once."""
+        """Emit straight code for some steps of the summation, every element loaded once."""
         work, along, vectors = self.nest.work, self.along, self.nest.vectors
         seen: dict[tuple[str, int], Value] = {}
 
@@ -197,7 +200,7 @@ class _Sum:
 
 
 def dense(sizes: Sequence[int], innermost: int = 1) -> list[int]:
-    """The strides of indices whose elements are adjacent, the last `innermost` apart."""
+    """Return the strides of a dense array, whose last index has stride `innermost`."""
     strides: list[int] = []
     for size in reversed(sizes):
         strides.insert(0, innermost)

@@ -1,4 +1,7 @@
-"""Several correlations in one routine: each has up to four stages, and those of one kind share a launch."""
+"""Several correlations in one routine, which share launches.
+
+Each has up to four stages, and those of one kind are one launch.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,19 @@ from volta_fn.targets.cpu.routine import Launch, Routine
 #: About how many nanoseconds a multiplication takes.
 NANOSECONDS = 1 / 60
 
-#: Bytes of the workspace of all pieces, at most.
+#: Bytes of the workspace of all correlations, at most.
 ROOM = 32 << 20
 
 #: Tasks of a stage, at most.
 _TASKS = 32
 
-#: The stages of a piece: what comes before the sums (w, or x, brought into order), the sums, and what comes after them.
+#: The stages of a correlation: packing w, packing or transforming x, the sums, and what follows them.
 STAGES = ("prepare", "enter", "sum", "finish")
 
 
 @dataclass
 class Job:
-    """One stage of a piece: a function of x, w, y, the workspace and the number of a task."""
+    """A stage of a correlation: a function of x, w, y, the workspace and a task."""
 
     symbol: str
     tasks: int
@@ -38,7 +41,7 @@ class Job:
 
 @dataclass
 class CorrelationBuilder:
-    """What is being written for one correlation."""
+    """The routine of one correlation, while it is written."""
 
     name: str
     module: Module
@@ -49,18 +52,18 @@ class CorrelationBuilder:
     y_dtype: np.dtype
     #: Bytes of the workspace that it may take.
     room: int
-    #: Bytes of the workspace taken so far (by all pieces).
+    #: Bytes of the workspace taken so far, by all correlations.
     workspace: int = 0
     jobs: dict[str, Job] = field(default_factory=dict)
 
     def reserve(self, elements: int, itemsize: int) -> int:
-        """Room in the workspace: its offset in bytes."""
+        """Reserve room in the workspace and return its offset in bytes."""
         offset = self.workspace
         self.workspace += -(-elements * itemsize // 64) * 64
         return offset
 
     def tasks(self, units: int, elements: int) -> int:
-        """How many tasks share so many units, if each task needs room for so many elements of its own."""
+        """Return the number of tasks for some units, if each needs room for `elements`."""
         return max(1, min(units, _TASKS, self.room // 2 // max(1, elements * self.work.itemsize)))
 
     def job(self, stage: str, tasks: int, cost: float, body: Callable[[Function, Arguments, Value], None]) -> None:
@@ -74,7 +77,7 @@ class CorrelationBuilder:
         self.jobs[stage] = Job(symbol, tasks, cost)
 
     def shared(self, f: Function, task: Value, units: int, tasks: int, body: Callable[[Index], None]) -> None:
-        """`body` of each of a task's units, of which there are as many as make near-equal shares."""
+        """Emit `body` for each of a task's units, near-equal shares of them all."""
         if units == tasks:
             body(task)
             return
@@ -83,7 +86,7 @@ class CorrelationBuilder:
         repeat(f, last, body, first)
 
     def at(self, f: Function, which: str, pointer: Value, *indices: Index) -> Value:
-        """The address of an element of x, w or y, which indices (group first) lead to."""
+        """Emit the address of the element of x, w or y at indices (group first)."""
         view, dtype = {"x": (self.c.x, self.x_dtype), "w": (self.c.w, self.w_dtype), "y": (self.c.y, self.y_dtype)}[which]
         offset = plus(f, view.offset, *[times(f, i, s) for i, s in zip(indices, view.strides, strict=False)])
         return pointer if offset == 0 else f.let("ptr", f"getelementptr {stored_as(dtype)}, {pointer}, {value(offset)}")
@@ -91,7 +94,7 @@ class CorrelationBuilder:
 
 @dataclass
 class Arguments:
-    """What a stage's function is given."""
+    """The arguments of a stage's function."""
 
     x: Value
     w: Value
@@ -99,13 +102,13 @@ class Arguments:
     workspace: Value
 
     def room(self, f: Function, offset: int, size: int = 0, task: Index = 0) -> Value:
-        """The address of a room in the workspace; of as many rooms of `size` bytes as there are tasks, the task's own."""
+        """Emit the address of a room in the workspace: of rooms of `size`, the task's own."""
         start = plus(f, offset, times(f, task, size))
         return f.let("ptr", f"getelementptr i8, {self.workspace}, {value(start)}")
 
 
 def assembled(module: Module, builders: Sequence[CorrelationBuilder], workspace: int) -> Routine:
-    """The routine of pieces written into one module."""
+    """Return the routine of correlations written into one module."""
     launches = []
     for stage in STAGES:
         jobs = [builder.jobs[stage] for builder in builders if stage in builder.jobs]
@@ -117,7 +120,7 @@ def assembled(module: Module, builders: Sequence[CorrelationBuilder], workspace:
 
 
 def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) -> None:
-    """The entry point of a phase, whose tasks are those of its jobs one after another."""
+    """Write the entry point of a launch, whose tasks are those of its jobs in order."""
     buffers, begin, end = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
     f = Function(module, symbol, [buffers, begin, end])
     pointers = [f.load("ptr", f.at(buffers, "ptr", i64(k)), 8) for k in range(4 if workspace else 3)]
@@ -137,7 +140,7 @@ def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) ->
 
 
 def write_zeros(builder: CorrelationBuilder) -> None:
-    """Add the stage that fills a piece's part of the result with zeros."""
+    """Add the stage that fills results without taps with zeros."""
     c = builder.c
     sizes = [c.images, c.outputs, *(axis.positions for axis in c.axes)]
     sides = sorted(zip(sizes, c.y.strides[1:], strict=True), key=lambda side: -side[1])

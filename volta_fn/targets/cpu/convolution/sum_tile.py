@@ -1,4 +1,4 @@
-"""From registers to the result: sums in the order of y, whichever axis of it is contiguous."""
+"""From registers to the result: sums in the order of y."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, 
 
 
 def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, left: Index | None) -> None:
-    """Store a vector's lanes `stride` elements apart; of those, `left` are wanted (None: all)."""
+    """Store a vector's first `left` lanes (None: all) with a stride in elements."""
     mask = None if left is None else first_lanes(left, work.lanes) if isinstance(left, int) else between(f, work.lanes, 0, 0, left)
     if stride == 1 and isinstance(left, Value):
 
@@ -55,9 +55,9 @@ def store_transposed(
     left: Index | None,
     remain: Index | None = None,
 ) -> None:
-    """Store vectors whose lanes are `stride` apart, of which `left` are wanted, and whose own places are adjacent in memory.
+    """Store the transpose of adjacent vectors, whose lanes have a `stride` in memory.
 
-    Of the vectors `remain` are wanted (None: all).
+    Of the lanes `left` are wanted, of the vectors `remain` (None: all).
     """
     lanes = work.lanes
     for start in range(0, len(rows), lanes):
@@ -78,7 +78,7 @@ def store_transposed(
 
 @dataclass(frozen=True)
 class SumTile:
-    """The sums of a register tile, whose vectors lie along outputs, on their way between registers and memory."""
+    """The sums of a register tile, between registers and memory."""
 
     nest: Nest
     dtype: np.dtype
@@ -86,7 +86,7 @@ class SumTile:
     left: Index | None
 
     def result(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
-        """Store sums into the result."""
+        """Store sums to the result."""
         nest, work = self.nest, self.nest.work
         along, rows = nest.dims[nest.vector].y, nest.positions(counts)
         last = nest.rows[-1][0]
@@ -102,17 +102,17 @@ class SumTile:
                     store_vector(f, work, self.dtype, vectors[0], to, along, left)
 
     def keep(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
-        """Store sums where `kept` finds them."""
+        """Store sums to the workspace, for `kept`."""
         for k, pointer in enumerate(self._kept_at(f, at.y, [row.y for row in self.nest.positions(counts)])):
             f.store(sums[k], pointer, self.nest.work.itemsize)
 
     def kept(self, f: Function, at: Value, counts: Mapping[str, int]) -> list[Value]:
-        """Sums so far."""
+        """Load the sums so far."""
         work = self.nest.work
         return [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, [row.y for row in self.nest.positions(counts)])]
 
     def added(self, f: Function, at: Value, counts: Mapping[str, int], splits: int, stride: int) -> list[Value]:
-        """Sums kept in pieces, so many elements apart, where x's strides lead to."""
+        """Load and add the splits of sums, which have a `stride` in elements."""
         work, rows = self.nest.work, [row.x for row in self.nest.positions(counts)]
         total = [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, rows)]
         for split in range(1, splits):

@@ -22,8 +22,8 @@ def pack(
 ) -> None:
     """Fill one panel from `w`, which points to its first output.
 
-    `depth` has the steps of the summation, outermost first: `w` is the stride in memory, `y` that in the panel (as a number of elements).
-    Outputs are `along` apart in memory; `left` of them remain.
+    `depth` has the steps of the summation, outermost first: `w` is the stride in memory, `y` that in the panel, in elements.
+    `along` is the stride of outputs in memory; `left` of them remain.
     """
     depth = [dim for dim in depth if dim.size != 1]
     if along != 1 and depth and depth[-1].w == 1 and width % work.lanes == 0:
@@ -36,7 +36,7 @@ def pack(
 
 
 def _with_one_run(depth: list[Dim]) -> list[Dim]:
-    """The steps with the innermost merged where they are adjacent in memory and in the panel."""
+    """Merge the innermost steps that are adjacent in memory and in the panel."""
     *outer, last = depth
     while outer and isinstance(last.size, int) and outer[-1].w == last.size and outer[-1].y == last.size * last.y:
         size = outer.pop().size
@@ -62,7 +62,7 @@ def _loops(
 
 
 def _vectors(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
-    """One step of a panel, by vectors along the outputs."""
+    """Emit one step of a panel, by vectors along the outputs."""
     for start in range(0, width, work.lanes):
         mask = _mask(f, work, start, left)
         found = strided(f, work, dtype, step(f, at, stored_as(dtype), start * along), along, mask)
@@ -76,7 +76,7 @@ def _mask(f: Function, work: ComputeType, start: int, left: Index) -> Value | No
 
 
 def _numbers(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
-    """One step of a panel, number by number."""
+    """Emit one step of a panel, number by number."""
     for k in range(width):
 
         def element(k: int = k) -> list[Value]:
@@ -93,7 +93,7 @@ def _numbers(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: 
 def _transposed(
     f: Function, work: ComputeType, dtype: np.dtype, run: Dim, along: int, left: Index, width: int, at: Value, to: Value
 ) -> None:
-    """Adjacent steps of a panel, as many at a time as a vector has lanes: read along the steps, written along the outputs."""
+    """Emit adjacent steps of a panel: read along the steps, written along the outputs."""
     lanes, stored = work.lanes, stored_as(dtype)
     for start in range(0, width, lanes):
 
@@ -118,7 +118,7 @@ def _transposed(
 
 
 def _if_left(f: Function, lanes: int, inside: Value | None, left: Index, k: int) -> Value | None:
-    """The mask `inside` where the output number `k` is there."""
+    """Emit the mask `inside` where output `k` exists."""
     if isinstance(left, int):
         return inside if k < left else Value(vector_of("i1", lanes), "zeroinitializer")
     there = f.splat(f.compare("icmp sgt", left, Value("i64", str(k))), lanes)

@@ -1,11 +1,12 @@
-"""Winograd's convolution: windows that move by single steps, as products at points (see `compiler/contractions/winograd_points`).
+"""Winograd's convolution: windows of stride 1, as products at points.
 
-The taps are transformed once. A block of places goes through four steps, each in the task's own room, so that all of it stays in the
-caches: x is copied with channels innermost; tiles of n by n are transformed, by vectors along channels; at each of the n² points, tiles
-times channels are multiplied with channels times outputs; and the products are transformed into m by m places, by vectors along outputs.
+See `compiler/contractions/winograd_points`. The weights are transformed once. A block of positions goes through four steps, each in the
+task's own room, so that all of it stays in the caches: x is copied with channels innermost; tiles of n by n are transformed, by vectors
+along channels; at each of the n² points, tiles times channels are multiplied with channels times outputs; and the products are
+transformed into m by m positions, by vectors along outputs.
 
-Where taps are far apart, the places of each residue by that distance have tiles of their own, side by side. Windows of many taps are cut
-into parts (see `Scheme`): then tiles are multiplied with a small window of tiles, and channels, times outputs.
+Where taps are dilated, the positions of each residue have tiles of their own, next to each other. Windows of many taps are cut into
+segments (see `Scheme`): then tiles are multiplied with a small window of tiles, and channels, times outputs.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class Winograd:
         m, n = shape.positions, shape.points
         rows, columns = shape.spans
         self.x_tile: Tile = tile_of(self.c, self.work, {2: self.c.channels, 3: rows, 4: columns}, innermost=2)
-        #: Elements of a task's rooms: x, x at the points, the products there, and places before they are transposed.
+        #: Elements of a task's rooms: x, x at the points, the products there, and positions before they are transposed.
         self.output_transform = OutputTransform(builder, shape)
         transposed = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.output_transform.transposed else 0
         self.rooms = [self.x_tile.elements, n * n * shape.entered, n * n * shape.multiplied, transposed]
         self.taps_room = self.task_room = self.entered_room = self.multiplied_room = 0
 
     def write(self) -> None:
-        """Add the stages to the piece."""
+        """Add the stages to the builder."""
         shape, builder, size = self.shape, self.builder, self.work.itemsize
         count = self.c.groups * shape.panels * shape.segments * shape.channels
         self.taps_room = builder.reserve(shape.points**2 * self.c.groups * shape.tapped, size)
@@ -67,7 +68,7 @@ class Winograd:
         builder.job("sum", tasks, cost, blocks)
 
     def _write_spread(self, cost: float) -> None:
-        """Add the stages in which all blocks enter, all are multiplied, point by point, and all leave."""
+        """Add stages in which all blocks are transformed, multiplied by point, and stored."""
         builder, shape, size, points = self.builder, self.shape, self.work.itemsize, self.shape.points**2
         x_room, entered, multiplied, transposed = self.rooms
         units = prod(shape.grid)
@@ -98,7 +99,10 @@ class Winograd:
         builder.job("finish", tasks, cost * 0.15, stage(self._leave_block))
 
     def _at(self, f: Function, unit: Index) -> tuple[Index, Index, list[Index]]:
-        """A block's group, first image and first tiles. The last block ends at the end, if need be by doing some tiles again."""
+        """Emit a block's group, first image and first tiles.
+
+        The last block ends at the end, if need be by computing some tiles again.
+        """
         shape, c = self.shape, self.c
         group, *coordinates = split(f, unit, shape.grid)
         sizes, lengths = [c.images, *shape.all_tiles], [shape.images, *shape.tiles]
@@ -109,7 +113,7 @@ class Winograd:
         return group, image, tiles
 
     def _block(self, f: Function, args: Arguments, room: list[Value], unit: Index) -> None:
-        """All steps of one block."""
+        """Emit all steps of one block."""
         shape, type_ = self.shape, self.work.type
         group, image, tiles = self._at(f, unit)
         each = prod(shape.tiles)
@@ -128,7 +132,7 @@ class Winograd:
         repeat(f, shape.images, leave)
 
     def _first_tile(self, f: Function, at: tuple[Index, Index, list[Index]]) -> Index:
-        """The number of a block's first tile among all."""
+        """Emit the number of a block's first tile."""
         rows, columns = self.shape.all_tiles
         return plus(f, times(f, at[1], rows * columns), times(f, at[2][0], columns), at[2][1])
 
@@ -143,7 +147,7 @@ class Winograd:
         self._leave_image(f, args, products, at, room)
 
     def _enter_image(self, f: Function, args: Arguments, room: Value, at: tuple[Index, Index, list[Index]], to: Value) -> None:
-        """Copy and transform a block's tiles of one image."""
+        """Emit the copy and the transform of a block's tiles of one image."""
         shape, c = self.shape, self.c
         group, image, tiles = at
         starts = [plus(f, times(f, t, shape.positions), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
@@ -152,13 +156,13 @@ class Winograd:
         self._enter(f, room, to)
 
     def _leave_image(self, f: Function, args: Arguments, products: Value, at: tuple[Index, Index, list[Index]], room: Value) -> None:
-        """Transform a block's products of one image and store the places."""
+        """Emit the output transform of a block's products of one image."""
         group, image, tiles = at
         positions = [times(f, t, self.shape.positions) for t in tiles]
         self.output_transform.write(f, products, self.builder.at(f, "y", args.y, group, image, 0, *positions), positions, room)
 
     def _enter(self, f: Function, x: Value, to: Value) -> None:
-        """Transform the tiles of one image of a block."""
+        """Emit the input transform of the tiles of one image of a block."""
         shape, work = self.shape, self.work
         n, rows, columns = shape.points, self.x_tile.stride(3), self.x_tile.stride(4)
         point_stride = shape.entered
@@ -180,7 +184,7 @@ class Winograd:
         each_tile(f, shape, shape.met, shape.channels, tile)
 
     def _multiply(self, f: Function, x: Value, taps: Value, to: Value, points: int) -> None:
-        """At so many points, tiles times channels by channels times outputs."""
+        """Emit at `points` points the products of tiles × channels and channels × outputs."""
         shape, work = self.shape, self.work
         tile = register_tile(shape.rows, shape.panels * shape.vectors, shape.scheme.segments**2 * self.c.channels, None)
         depth = self._depth()
@@ -198,7 +202,7 @@ class Winograd:
         nest.run(f, Operands(x, taps, to), lambda *args: sums.keep(f, *args))
 
     def _rows(self) -> dict[str, Dim]:
-        """The rows of the products, as indices of tiles in x and in y."""
+        """Return the rows of the products, as indices of tiles in x and in y."""
         shape = self.shape
         names, sizes = zip(*shape.rows, strict=True)
         steps = dense(sizes, shape.outputs)
@@ -206,7 +210,7 @@ class Winograd:
         return {name: Dim(size, x, 0, y) for name, size, x, y in zip(names, sizes, met, steps, strict=True)}
 
     def _depth(self) -> dict[str, Dim]:
-        """What is summed over at a point: parts of the taps, which are as many tiles apart as the dilation says, and channels."""
+        """Return the indices summed over at a point: segments of the taps, and channels."""
         shape, segments = self.shape, self.shape.scheme.segments
         channels = Dim(self.c.channels, 1, shape.width, 0)
         if segments == 1:

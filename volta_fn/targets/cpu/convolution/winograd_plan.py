@@ -1,4 +1,4 @@
-"""How Winograd's convolution divides a correlation into tiles and blocks, when it applies, and how long it takes."""
+"""How Winograd's convolution tiles a correlation, when it applies, and its time."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MANY = 128
 
 
 class Scheme(NamedTuple):
-    """How windows become products, along either axis: `points` points serve for tiles of so many `places`.
+    """How windows become products along an axis: tiles of positions by points.
 
-    Windows of more taps than points - places + 1 are cut into `parts`, each so many taps from the next one as a tile has places, so that
-    what a part meets in a tile is what the part before it meets in the next one.
+    Windows of more taps than points - positions + 1 are cut into `segments`, each as many taps from the next one as a tile has positions,
+    so that what a segment meets in a tile is what the segment before it meets in the next one.
     """
 
     points: int
@@ -40,7 +40,7 @@ class Scheme(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """Taps of a part."""
+        """Taps of a segment."""
         return self.points - self.positions + 1
 
     @property
@@ -50,7 +50,7 @@ class Scheme(NamedTuple):
 
 
 def scheme_for(c: Correlation, work: ComputeType) -> Scheme | None:
-    """The scheme that takes the least time for a correlation; None if none serves."""
+    """Choose the scheme that takes the least time; None if none applies."""
     if len(c.axes) != 2 or any(axis.stride != 1 for axis in c.axes) or c.axes[0].taps != c.axes[1].taps:
         return None
     found = [scheme for scheme in _schemes(c.axes[0].taps) if _fits(c, work, scheme)]
@@ -58,7 +58,7 @@ def scheme_for(c: Correlation, work: ComputeType) -> Scheme | None:
 
 
 def _schemes(taps: int) -> list[Scheme]:
-    if taps == 2:  # six points would serve for five places, which round twenty times as much and are no faster
+    if taps == 2:  # six points would give five positions, which round twenty times as much and are no faster
         return [Scheme(4, 3, 1)]
     undivided = [Scheme(points, points - taps + 1, 1) for points in (6, 4) if 2 < taps < points]
     return undivided or ([Scheme(6, 3, -(-(taps - 1) // 3))] if 5 < taps <= 10 else [])
@@ -69,9 +69,9 @@ def _fits(c: Correlation, work: ComputeType, scheme: Scheme) -> bool:
 
 
 def time_of(c: Correlation, scheme: Scheme) -> float:
-    """About how many nanoseconds it takes; infinitely many if it rounds too much to be chosen.
+    """Estimate the nanoseconds; infinite if it rounds too much to be chosen.
 
-    More points multiply less, but round more, the more so the more channels there are, and transform more taps.
+    More points multiply less, but round more, the more so the more channels there are, and transform more weights.
     """
     tiles = c.groups * c.images * prod(tiles_of(axis, scheme) for axis in c.axes)
     channels, outputs = max(c.channels, 16), max(c.outputs, 16)
@@ -82,12 +82,12 @@ def time_of(c: Correlation, scheme: Scheme) -> float:
 
 
 def tiles_of(axis: Axis, scheme: Scheme) -> int:
-    """Tiles along an axis: as many for every residue of the places by the dilation."""
+    """Return the tiles along an axis: as many for every residue by the dilation."""
     return -(-axis.positions // (scheme.positions * axis.dilation)) * axis.dilation
 
 
 def odd_vectors(elements: int, lanes: int) -> int:
-    """So many elements or a few more, in an odd number of vectors: what is that far apart is spread over the caches."""
+    """Round elements up to an odd number of vectors, which spread over cache sets."""
     vectors = -(-elements // lanes)
     return (vectors + 1 - vectors % 2) * lanes
 
@@ -115,17 +115,17 @@ class Shape:
 
     @property
     def positions(self) -> int:
-        """Places of a tile along an axis."""
+        """Positions of a tile along an axis."""
         return self.scheme.positions
 
     @property
     def segments(self) -> int:
-        """Parts of the taps, along both axes."""
+        """Segments of the taps, along both axes."""
         return self.scheme.segments**2
 
     @property
     def channels(self) -> int:
-        """Channels, in whole vectors."""
+        """Channels, in full vectors."""
         return -(-self.c.channels // self.work.lanes) * self.work.lanes
 
     @property
@@ -161,7 +161,7 @@ class Shape:
 
     @property
     def rows(self) -> list[tuple[str, int]]:
-        """The rows of the products at each point, as names and sizes of indices: all tiles, or by image and along both axes."""
+        """The rows of the products at each point: all tiles, or image and both axes."""
         if self.segments == 1:
             return [("m", self.count)]
         return [("n", self.images), ("t0", self.tiles[0]), ("t1", self.tiles[1])]
@@ -190,7 +190,7 @@ class Shape:
 
 
 def shape_of(c: Correlation, work: ComputeType, scheme: Scheme) -> Shape:
-    """Blocks that fit the caches, but are worth reading the taps for."""
+    """Choose blocks that fit the caches, but are worth reading the weights for."""
     tiles = [tiles_of(axis, scheme) for axis in c.axes]
     vectors = -(-c.outputs // work.lanes)
     channels = -(-c.channels // work.lanes) * work.lanes
@@ -207,6 +207,6 @@ def shape_of(c: Correlation, work: ComputeType, scheme: Scheme) -> Shape:
 
 
 def _fitting(tiles: int, at_most: int, dilation: int) -> int:
-    """So many tiles along an axis that they have all residues."""
+    """Return a number of tiles along an axis that has all residues."""
     each = tiles // dilation
     return dilation * fitting(each, max(1, min(each, round(at_most / dilation))))

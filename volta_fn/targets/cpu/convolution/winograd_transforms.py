@@ -24,31 +24,34 @@ class VectorAlgebra:
         self.f, self.work = f, work
 
     def plus(self, x: Value, y: Value) -> Value:
-        """x + y"""
+        """Emit x + y."""
         return self.f.binary("fadd", x, y)
 
     def minus(self, x: Value, y: Value) -> Value:
-        """x - y"""
+        """Emit x - y."""
         return self.f.binary("fsub", x, y)
 
     def more(self, x: Value, factor: float, y: Value) -> Value:
-        """x + factor y"""
+        """Emit x + factor y."""
         if factor in (1, -1):
             return self.plus(x, y) if factor == 1 else self.minus(x, y)
         return self.work.multiply_add(self.f, y, self.number(factor), x)
 
     def number(self, factor: float) -> Value:
-        """A known number in all lanes."""
+        """Return a known number in all lanes."""
         bits = np.float64(np.float32(factor) if self.work.type == "float" else factor).view(np.uint64)
         return self.f.splat(Value(self.work.type, f"0x{int(bits):016X}"), self.work.lanes)
 
     def times(self, factor: float, x: Value) -> Value:
-        """factor x"""
+        """Emit factor x."""
         return x if factor == 1 else self.f.binary("fmul", x, self.number(factor))
 
 
 def transform_weights(f: Function, builder: CorrelationBuilder, shape: Shape, args: Arguments, unit: Index, room: int) -> None:
-    """Transform one part of the taps of one channel and one panel: by point, panel, part and channel."""
+    """Emit the transform of one segment of the taps of one channel and one panel.
+
+    They are stored by point, panel, segment and channel.
+    """
     work, c, segments = shape.work, shape.c, shape.scheme.segments
     group, panel, row, column, channel = split(f, unit, [c.groups, shape.panels, segments, segments, shape.channels])
     index = unit if c.groups == 1 else plus(f, unit, times(f, group, -shape.panels * shape.segments * shape.channels))
@@ -83,7 +86,10 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: Shape, ar
 
 
 def _there(f: Function, shape: Shape, segment: Index, tap: int) -> Value | None:
-    """Whether a part has a tap: all but the last have as many as tiles have places, and the last has the rest. None: surely."""
+    """Emit whether a segment has a tap; None if it surely has.
+
+    All segments but the last have as many taps as tiles have positions, and the last has the rest.
+    """
     scheme, taps = shape.scheme, shape.c.axes[0].taps
     if scheme.segments == 1:
         return None
@@ -99,12 +105,14 @@ def _there(f: Function, shape: Shape, segment: Index, tap: int) -> Value | None:
 def each_tile(
     f: Function, shape: Shape, sizes: Sequence[int], length: int, body: Callable[[Index, tuple[Index, Index], Index], None]
 ) -> None:
-    """`body` of the number of every tile of a block, its first place, and every vector of `length` elements."""
+    """Emit `body` for every tile and vector of a block.
+
+    It gets the tile's number, its first position, and the vector's first element."""
     lanes, m = shape.work.lanes, shape.positions
     (rows, columns), (down, along) = sizes, [axis.dilation for axis in shape.c.axes]
 
     def each(size: int, dilation: int, body: Callable[[Index, Index], None]) -> None:
-        """The tiles along an axis, and their first places: of every residue one, then the next ones."""
+        """Emit the tiles along an axis: of every residue one, then the next ones."""
 
         def group(start: Index) -> None:
             repeat(f, dilation, lambda residue: body(plus(f, start, residue), plus(f, times(f, start, m), residue)))
@@ -122,15 +130,15 @@ def each_tile(
 
 
 class OutputTransform:
-    """The last step of a block: products at points become places, and are stored."""
+    """The last step of a block: products at points become positions, and are stored."""
 
     def __init__(self, builder: CorrelationBuilder, shape: Shape) -> None:
         self.builder, self.shape, self.c, self.work = builder, shape, builder.c, builder.work
-        #: Whether places are kept in the task's room, outputs innermost, before they are transposed to the order of y.
+        #: Whether positions are kept in the task's room, outputs innermost, before they are transposed to the order of y.
         self.transposed = self.c.y.strides[2] != 1
 
     def write(self, f: Function, products: Value, y: Value, positions: list[Index], room: Value) -> None:
-        """Transform the products of one image of a block into its places."""
+        """Emit the transform of the products of one image of a block."""
         shape, work = self.shape, self.work
         n, m = shape.points, shape.positions
         point_stride = shape.multiplied
@@ -157,12 +165,12 @@ class OutputTransform:
             self._transpose_output(f, room, strides, y, positions)
 
     def _room(self, f: Function, positions: list[Index], axis: int) -> Index:
-        """How many of a block's places there are along an axis."""
+        """Emit how many of a block's positions exist along an axis."""
         length = self.shape.tiles[axis] * self.shape.positions
         return least(f, plus(f, self.c.axes[axis].positions, times(f, positions[axis], -1)), length)
 
     def _store(self, f: Function, y: Value, positions: list[Index], spot: list[Index], output: Index, found: Value) -> None:
-        """Store outputs at a place, if there are such."""
+        """Emit the store of outputs at a position, if it exists."""
         c, lanes = self.c, self.work.lanes
         to = step(
             f, y, stored_as(self.builder.y_dtype), plus(f, output, *[times(f, s, t) for s, t in zip(spot, c.y.strides[3:], strict=True)])
@@ -184,7 +192,7 @@ class OutputTransform:
             f.branch(good, yes)
 
     def _transpose_output(self, f: Function, room: Value, strides: list[int], y: Value, positions: list[Index]) -> None:
-        """Bring the places of one image of a block, which have outputs innermost, into the result, some outputs at a time."""
+        """Emit the copy of one image's positions, outputs innermost, to the result."""
         c, work, dtype = self.c, self.work, self.builder.y_dtype
         lanes, stored = work.lanes, stored_as(dtype)
         sizes, steps = [self._room(f, positions, 0), self._room(f, positions, 1)], list(c.y.strides[3:])
@@ -213,7 +221,7 @@ class OutputTransform:
         repeat(f, c.outputs, outputs, 0, lanes)
 
     def _square(self, f: Function, at: Value, stride: int, to: Value, remain: Index | None, left: Index | None) -> None:
-        """Store adjacent places of adjacent outputs, of which `remain` and `left` are wanted (None: all)."""
+        """Emit the store of adjacent positions of adjacent outputs, `remain` by `left`."""
         work, c = self.work, self.c
         if c.y.strides[4] != 1:
             store_vector(f, work, self.builder.y_dtype, f.load(work.vector, at, work.itemsize), to, c.y.strides[2], left)

@@ -1,7 +1,7 @@
-"""Winograd's convolution of few places and many taps, as in the gradient by the weights.
+"""Winograd's convolution of few positions and many taps: gradients by the weights.
 
-Every tile of r by r taps gives m by m places from n by n elements of x, n = m + r - 1, which at n² points is one product each. All tiles
-have the same places, so that the products are summed up at the points, over tiles and channels, before they are transformed. x and w are
+Every tile of r by r taps gives m by m positions from n by n elements of x, n = m + r - 1, which at n² points is one product each. All tiles
+have the same positions, so that the products are summed up at the points, over tiles and channels, before they are transformed. x and w are
 transformed first, by vectors along images and outputs; then, at each point, images times tiles are multiplied with tiles times outputs.
 """
 
@@ -24,7 +24,7 @@ from volta_fn.targets.cpu.convolution.winograd_plan import SPREAD, odd_vectors
 from volta_fn.targets.cpu.convolution.winograd_transforms import VectorAlgebra
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, stored_as
 
-#: Places along an axis.
+#: Positions along an axis.
 _POSITIONS = 3
 
 #: Terms that are summed one after another, at most: the rounding errors of longer sums are larger.
@@ -104,7 +104,7 @@ class Tiling:
 
 
 def tiling_of(c: Correlation, work: ComputeType) -> Tiling | None:
-    """The best tiling of a correlation; None if this does not serve for it."""
+    """Choose the tiling of a correlation; None if this does not apply."""
     if c.groups > 1 or len(c.axes) != 2 or any((axis.positions, axis.stride, axis.dilation) != (_POSITIONS, 1, 1) for axis in c.axes):
         return None
     tilings = [tiling for points in (6, 4) if (tiling := Tiling(c, work, points)).bytes <= SPREAD]
@@ -124,7 +124,7 @@ class WinogradSums:
         self.task_room = 0
 
     def write(self) -> None:
-        """Add the stages to the piece."""
+        """Add the stages to the builder."""
         builder, tiling, size = self.builder, self.tiling, self.work.itemsize
         grid = [self.c.channels, tiling.tiles[0], -(-tiling.tiles[1] // tiling.columns)]
         strips, rows = prod(grid), self.c.channels * tiling.tiles[0]
@@ -148,7 +148,7 @@ class WinogradSums:
         builder.job("finish", builder.tasks(self.c.images, 0), cost * 0.1, finish)
 
     def _taps(self, f: Function, args: Arguments, row: Index) -> None:
-        """Transform a row of tiles of one channel's taps: by point, panel and tile."""
+        """Emit the transform of a row of tiles of a channel's taps: by point, panel, tile."""
         tiling, work, c = self.tiling, self.work, self.c
         channel, tile_row = split(f, row, [c.channels, tiling.tiles[0]])
         first = times(f, row, tiling.tiles[1])
@@ -168,7 +168,7 @@ class WinogradSums:
         repeat(f, tiling.panels, lambda panel: repeat(f, tiling.tiles[1], lambda column: tile(panel, column)))
 
     def _tile_of_taps(self, f: Function, w: Value, starts: list[Index], left: Index, to: Value) -> None:
-        """Transform one tile of taps of a vector of outputs, of which `left` are there."""
+        """Emit the transform of a tile of taps of a vector of outputs, `left` of them."""
         work, c, a = self.work, self.c, VectorAlgebra(f, self.work)
 
         def tap(offsets: tuple[int, int]) -> Value:
@@ -190,9 +190,9 @@ class WinogradSums:
             f.store(found, step(f, to, self.work.type, point * point_stride), self.work.itemsize)
 
     def _enter(self, f: Function, args: Arguments, room: Value, at: list[Index]) -> None:
-        """Copy and transform the elements that some tiles of a row meet, of one channel and all images: by point and tile.
+        """Emit the copy and the transform of some tiles of a row, by point and tile.
 
-        The last tiles end at the end, if need be by doing some again.
+        They are of one channel and all images. The last tiles end at the end, if need be by computing some again.
         """
         tiling, work, c = self.tiling, self.work, self.c
         channel, row, strip = at
@@ -218,7 +218,7 @@ class WinogradSums:
         repeat(f, tiling.columns, lambda k: repeat(f, c.images, lambda image: tile(k, image), 0, work.lanes))
 
     def _multiply(self, f: Function, args: Arguments, point: Value) -> None:
-        """At one point, images times tiles by tiles times outputs."""
+        """Emit at one point images × tiles by tiles × outputs."""
         tiling, work = self.tiling, self.work
         outputs, terms = tiling.panels * tiling.width, tiling.terms
         dims = {
@@ -244,7 +244,7 @@ class WinogradSums:
         nest.run(f, at, add)
 
     def _leave(self, f: Function, args: Arguments, image: Index) -> None:
-        """Transform the products of one image into its places and store them."""
+        """Emit the output transform of the products of one image."""
         tiling, work, c, dtype = self.tiling, self.work, self.c, self.builder.y_dtype
         a, points, positions = VectorAlgebra(f, work), range(tiling.points), range(_POSITIONS)
         outputs, point_stride = tiling.panels * tiling.width, tiling.sizes[2]

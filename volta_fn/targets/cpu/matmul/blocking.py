@@ -24,7 +24,7 @@ _FEW = 20  # panels of A, over which tasks pack their columns of B themselves
 _NEAR_BYTES = 300 << 10  # of a block of A, or so, over which tasks go with a few columns of B each: a part of a level-2 cache
 _GROUP = 8  # panels of A that are packed together where A is contiguous along m,
 _GROUP_BYTES = 32 << 10  # if they are not larger than that
-_SET = 2048  # rows a multiple of so many bytes apart share a set of a level-1 cache
+_SET = 2048  # rows with a stride of a multiple of so many bytes share a set of a level-1 cache
 
 
 class Packing(enum.Enum):
@@ -198,7 +198,7 @@ def _tasks(
 def _pack_rows(
     work: ComputeType, strides: tuple[int, int] | None, panels: tuple[int, int], rows: int, group: int, *, transposed: bool
 ) -> Packing:
-    """Choose whether A is packed: if its rows conflict in the cache, or are far apart."""
+    """Choose whether A is packed: if its rows conflict in the cache, or are distant."""
     if strides is None:
         return Packing.TASK
     outer, inner = strides[0] * work.itemsize, strides[1] * work.itemsize

@@ -1,4 +1,4 @@
-"""Which routine computes a product: an equation, or a kernel that is a contraction."""
+"""Which routine computes a product, be it an equation or a kernel."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class PartialSums(NamedTuple):
 
 
 def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partial: PartialSums, epilogue: Epilogue) -> Launch:
-    """Write the launch that adds up the splits in order; a row of the result is a task."""
+    """Write the launch that adds the splits in order; a row of the result is a task."""
     f = Function(module, name, [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")])
     buffers, begin, end = f.parameters
     width = plan.width

@@ -61,7 +61,7 @@ class TileWriter:
             f.run(self._tile_and_end(f.module, rows, count), *arguments)
 
     def _tile_and_end(self, module: Module, rows: int, count: int) -> str:
-        """Return the function of a tile for one block of k, with the epilogue after the last."""
+        """Return the function of a tile for one block of k, and the last's epilogue."""
         name = f"tile{rows}x{count}"
 
         def write() -> None:

@@ -76,7 +76,7 @@ def accumulate(
     """Emit the sums of ``A(i, k) B(k, j)`` over `depth` k, by row and vector.
 
     `padded` says that B is packed: it may be read beyond the last column, up to a full vector, and is prefetched. Rows of B
-    in place may be so far apart that prefetching evicts others.
+    in place may be so distant that prefetching evicts others.
     """
     vectors = -(-count // work.lanes)
     masks = [None if padded else first_lanes(count - v * work.lanes, work.lanes) for v in range(vectors)]

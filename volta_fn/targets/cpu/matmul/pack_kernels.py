@@ -25,7 +25,7 @@ RUN = 8
 
 @functools.cache
 def copy_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
-    """Return the function that copies `count` adjacent numbers per k, padded to `width`."""
+    """Return the function that copies `count` numbers per k, padded to `width`."""
 
     def write(f: Function) -> None:
         source, stride, depth, target = f.parameters

@@ -29,7 +29,7 @@ def pack_panels(
     """Pack a range of panels; ``pack(panel, span, k)`` packs one, from our k on.
 
     With a `chunk`, that many k are packed of every panel, then the next ones: cache lines that belong to several panels are read once.
-    Before that, `prefetch(span)` prefetches the next chunk, whose rows are too far apart for the hardware to predict.
+    Before that, `prefetch(span)` prefetches the next chunk, whose rows are too distant for the hardware to predict.
     """
     if chunk is None:
         each(f, *panels, lambda panel: pack(panel, span, i64(0)))
@@ -83,7 +83,7 @@ class Section(NamedTuple):
 class RowPacking(NamedTuple):
     """How an operand that is contiguous along m or n is packed, row by row.
 
-    Panels are `panel_bytes` apart.
+    `panel_bytes` is the stride of panels.
     """
 
     work: ComputeType

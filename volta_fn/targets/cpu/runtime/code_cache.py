@@ -1,4 +1,4 @@
-"""Routines compiled, loaded, and kept: in the process by what they are of, and on disk."""
+"""Compiled routines: loaded in the process by their keys, and cached on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORTH_SHARING = 20_000.0
 
 
 class LoadedLaunch(NamedTuple):
-    """A phase at an address, of a name in an object."""
+    """A launch at an address, by its name in an object."""
 
     address: int
     tasks: int
@@ -38,14 +38,14 @@ class LoadedRoutine(NamedTuple):
 
 
 class SharedCode:
-    """The functions that routines share, compiled, by the names of their entries on disk."""
+    """The compiled functions that routines share, by their entries' names on disk."""
 
     def __init__(self) -> None:
         self._codes: dict[str, Future[bytes]] = {}
         self._lock = threading.Lock()
 
     def compile(self, function: SharedFunction) -> str:
-        """Have a function compiled, unless it is there or another thread does it; the name of its entry."""
+        """Compile a function unless it is there or another thread does; return its name."""
         name = disk_cache.name_of(f"function {function.name}")
         code: Future[bytes] = Future()
         with self._lock:
@@ -60,7 +60,7 @@ class SharedCode:
         return name
 
     def has(self, name: str) -> bool:
-        """Whether there is such a function, here or on disk."""
+        """Return True if there is such a function, in the process or on disk."""
         if name not in self._codes:
             found = disk_cache.read_compiled(name)
             if found is None:
@@ -72,7 +72,7 @@ class SharedCode:
         return True
 
     def codes(self, names: Iterable[str]) -> list[bytes]:
-        """The object code of functions that there are."""
+        """Return the object code of functions that are there."""
         return [self._codes[name].result() for name in names]
 
 
@@ -85,7 +85,7 @@ def _compile_shared(name: str, function: SharedFunction) -> bytes:
 
 
 class CodeCache:
-    """The routines of this process. None stands for what has no routine."""
+    """The routines of this process; None for keys without a routine."""
 
     def __init__(self) -> None:
         self._loaded: dict[Any, LoadedRoutine | None] = {}
@@ -93,7 +93,7 @@ class CodeCache:
         self._lock = threading.Lock()
 
     def load(self, keys: Sequence[RoutineKey]) -> list[LoadedRoutine | None]:
-        """The routines, those that are new compiled on several threads."""
+        """Load routines, compiling the new ones on several threads."""
         missing = list({k.key: k for k in keys if k.key not in self._loaded}.values())
         if len(missing) > 1 and thread_count() > 1:
             with ThreadPoolExecutor(thread_count()) as threads:
@@ -107,7 +107,7 @@ class CodeCache:
         return [self._loaded[k.key] for k in keys]
 
     def _compiled(self, key: RoutineKey) -> tuple[str, disk_cache.Compiled] | None:
-        """The name of its entry on disk, which no other routine has, and what is or might be in it."""
+        """Return a routine, compiled if need be, and the name of its entry on disk."""
         name = disk_cache.name_of(repr(key.key))
         found = disk_cache.read_compiled(name)
         if found is None or not all(map(self._shared.has, found.shared)):
@@ -122,7 +122,7 @@ class CodeCache:
         return name, found
 
     def _load(self, entries: Mapping[str, disk_cache.Compiled]) -> dict[str, LoadedRoutine]:
-        """Routines loaded, all at once, which takes little longer than loading one of them, with what they share."""
+        """Load routines at once, with what they share: little slower than loading one."""
         if not entries:
             return {}
         symbols = [symbol for compiled in entries.values() for symbol, _, _ in compiled.launches]

@@ -35,7 +35,7 @@ _HOST_COST = 10_000.0
 
 
 class CommandWriter(ProgramWriter):
-    """The commands of one program, written item by item."""
+    """Writes the commands of one program, item by item."""
 
     def __init__(self, loaded: Mapping[Any, LoadedRoutine | None], control_flow: Mapping[str, ControlFlow]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class CommandWriter(ProgramWriter):
         self.slots.time += 1
 
     def run(self, loaded: LoadedRoutine, buffers: list[Slot], block: Block) -> None:
-        """Do a routine."""
+        """Write the launches of a routine."""
         if loaded.workspace:
             buffers = [*buffers, self.slots.memory(loaded.workspace, block)]
         self.cost += loaded.cost
@@ -80,7 +80,7 @@ class CommandWriter(ProgramWriter):
         self.slots.time += 1
 
     def host(self, item: Item, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
-        """Call NumPy."""
+        """Write a call of NumPy."""
         self.on_host.append(item)
         self.hosts.append(call)
         self.cost += _HOST_COST
@@ -94,7 +94,7 @@ class CommandWriter(ProgramWriter):
     # the end
 
     def code(self) -> tuple[np.ndarray, np.ndarray, list[LoadedLaunch]]:
-        """The commands as words, which words are phases, by number, and the phases; the slots are numbered."""
+        """Return the commands as words, which words are launches, and the launches."""
         launches = {w: i for i, w in enumerate(dict.fromkeys([w for w in self.words if isinstance(w, LoadedLaunch)]))}
         launch_words = [i for i, w in enumerate(self.words) if isinstance(w, LoadedLaunch)]
         words = [w.number if isinstance(w, Slot) else launches[w] if isinstance(w, LoadedLaunch) else w for w in self.words]
@@ -106,7 +106,7 @@ def _bytes(aval: ShapedArray) -> int:
 
 
 class _Carry(NamedTuple):
-    """Where a step reads a part of the carry, and where it puts the next."""
+    """The slots in which a step reads a carry, and writes the next one."""
 
     now: Slot
     next: Slot
@@ -115,7 +115,7 @@ class _Carry(NamedTuple):
 def _carries(
     writer: CommandWriter, body: LoweredProgram, first: int, initial: Sequence[Slot], results: Sequence[Slot], block: Block, steps: int
 ) -> list[_Carry]:
-    """Begin a loop of some number of steps: the initial carry is put where the final one will be at the end."""
+    """Begin a loop: copy the initial carry to where the final one will end up."""
     jaxpr = body.closed.jaxpr
     carries = []
     for position, (start, result) in enumerate(zip(initial, results, strict=True)):
@@ -136,7 +136,7 @@ def _carries(
 
 
 def _advance(writer: CommandWriter, carries: Sequence[_Carry], block: Block) -> None:
-    """What was next is now."""
+    """Make the next carry the current one."""
     for now, then in carries:
         if now is not then:
             writer.command(block, [now, then], Op.SWAP, now, then)
@@ -216,7 +216,7 @@ _LONG = 20_000.0
 
 
 class Built(NamedTuple):
-    """An artifact, the phases that its words speak of, and the functions of NumPy arrays whose addresses are among them."""
+    """A compiled program, its launches, and the host functions that it calls."""
 
     artifact: Artifact
     launches: list[LoadedLaunch]
@@ -224,7 +224,7 @@ class Built(NamedTuple):
 
 
 def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Built:
-    """Compile a program, and in the meantime what programs need of the process, which they ask for next."""
+    """Compile a program, and meanwhile the support code, which is needed next."""
     with ThreadPoolExecutor(1) as meanwhile:
         meanwhile.submit(support_code_of_process)
         return _build(pipeline.lower(closed, TARGET), donated)

@@ -39,7 +39,9 @@ _START = len(_MAGIC) + _DIGEST
 
 
 class Compiled(NamedTuple):
-    """A routine's object code, with its phases (symbol, tasks, cost), the size of its workspace, and what it shares: names of entries."""
+    """A routine's object code, launches, workspace and shared code.
+
+    A launch is (symbol, tasks, cost); shared code is by entries' names."""
 
     code: bytes
     launches: tuple[tuple[str, int, float], ...] = ()
@@ -54,7 +56,7 @@ def _circumstances() -> bytes:
 
 
 def _sources() -> str:
-    """A hash of this package's files, by their names, sizes and times: an entry is of no use to another state of them."""
+    """Hash this package's files by names, sizes and times."""
     root, found = str(Path(__file__).parents[3]), []
     for directory, _, names in os.walk(root):
         for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
@@ -64,12 +66,15 @@ def _sources() -> str:
 
 
 def name_of(key: str) -> str:
-    """The name of the entry of a routine."""
+    """Return the name of the entry for a key."""
     return hashlib.sha256(_circumstances() + b"\0" + key.encode()).hexdigest()
 
 
 def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
-    """What a function makes of an entry's header and bytes, or None if there is no entry that is whole; a damaged one is deleted."""
+    """Return what `parse` makes of an entry's header and bytes; None if there is none.
+
+    A damaged entry is deleted.
+    """
     where = cache_dir()
     if where is None:
         return None
@@ -80,7 +85,7 @@ def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
         return None
     if data.startswith(_MAGIC) and hashlib.sha256(data[_START:]).digest() == data[len(_MAGIC) : _START]:
         header, _, content = data[_START:].partition(b"\n")
-        with contextlib.suppress(LookupError, TypeError, ValueError):  # it is whole, and of something else
+        with contextlib.suppress(LookupError, TypeError, ValueError):  # it is intact, and of something else
             return parse(json.loads(header), content)
     with contextlib.suppress(OSError):
         path.unlink()
@@ -88,7 +93,7 @@ def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
 
 
 def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
-    """Keep an entry; where that is impossible (no room, no right to write) nothing is kept."""
+    """Write an entry, if there are room and permission for it."""
     where = cache_dir()
     if where is None:
         return
@@ -103,7 +108,7 @@ def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
 
 
 def read_compiled(name: str) -> Compiled | None:
-    """A routine, if it is kept."""
+    """Return a routine from the disk, or None."""
 
     def parse(said: Any, code: bytes) -> Compiled:
         return Compiled(code, tuple([(s, t, c) for s, t, c in said["launches"]]), said["workspace"], tuple(said["shared"]))
@@ -112,6 +117,6 @@ def read_compiled(name: str) -> Compiled | None:
 
 
 def write_compiled(name: str, compiled: Compiled) -> None:
-    """Keep a routine."""
+    """Write a routine to the disk."""
     header = {"launches": compiled.launches, "workspace": compiled.workspace, "shared": compiled.shared}
     write(name, header, [compiled.code])

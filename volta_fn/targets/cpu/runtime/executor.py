@@ -1,4 +1,4 @@
-"""The executor: machine code that runs a compiled program's commands, an array of 64-bit words.
+"""The executor: machine code that runs a program's commands, 64-bit words.
 
 A program works on a *table* of pointers, whose entries are *slots*: the caller's arrays, constants, buffers in the program's own memory
 (the *arena*), and slots whose pointers commands set. Commands follow one another; those that hold others say how many words these take.
@@ -49,7 +49,10 @@ _OK = i64(0)
 
 
 def write_executor(module: Module) -> None:
-    """Add ``i64 @execute(ptr code, ptr end, ptr table)``: 0, or what the host function that ended the program gave."""
+    """Define ``i64 @execute(ptr code, ptr end, ptr table)``, which returns a status.
+
+    The status is 0, or that of the host function that ended the program.
+    """
     module.declare("memcpy", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     for op, write in _WRITERS.items():
         _Command(module, op.name.lower(), write).finish()
@@ -57,7 +60,10 @@ def write_executor(module: Module) -> None:
 
 
 class _Command(Function):
-    """The function that does one kind of command: ``i64 @do_<name>(code, table, after)`` stores in `after` where the next command is."""
+    """The function of one kind of command: ``i64 @do_<name>(code, table, after)``.
+
+    It stores in `after` where the next command is.
+    """
 
     def __init__(self, module: Module, name: str, write: Callable[[_Command], Value]) -> None:
         parameters = [_CODE, _TABLE, Value("ptr", "%after")]
@@ -69,33 +75,33 @@ class _Command(Function):
         super().finish(result or self.status)
 
     def word(self, number: int | Value) -> Value:
-        """A word of the command."""
+        """Emit a word of the command."""
         index = i64(number) if isinstance(number, int) else number
         return self.load("i64", self.at(_CODE, "i64", index), 8)
 
     def slot(self, number: Value) -> Value:
-        """The address of a slot."""
+        """Emit the address of a slot."""
         return self.at(_TABLE, "ptr", number)
 
     def pointer(self, number: Value) -> Value:
-        """A slot's pointer."""
+        """Emit a slot's pointer."""
         return self.load("ptr", self.slot(number), 8)
 
     def words(self, start: Value, count: Value) -> tuple[Value, Value]:
-        """Where so many words of the command begin and end."""
+        """Emit the start and the end of `count` words of the command."""
         return self.at(_CODE, "i64", start), self.at(_CODE, "i64", self.binary("add", start, count))
 
     def leave(self, words: int | Value) -> None:
-        """Say of how many words the command was."""
+        """Emit the end of the command, after `words` words."""
         count = i64(words) if isinstance(words, int) else words
         self.store(self.at(_CODE, "i64", count), Value("ptr", "%after"), 8)
 
     def execute(self, start: Value, end: Value) -> Value:
-        """Run commands; their status."""
+        """Emit the execution of commands, and return their status."""
         return self.call("execute", "i64", start, end, _TABLE)
 
     def until_failure(self, status: Value, more: Callable[[], Value]) -> Value:
-        """`more`'s status if the status so far is good."""
+        """Emit `more` if the status so far is good, and return its status."""
         good = self.compare("icmp eq", status, _OK)
         return self.branch(good, lambda: [more()], lambda: [status])[0]
 
@@ -206,7 +212,7 @@ def _switch(f: _Command) -> Value:
     index = f.intrinsic("llvm.smin.i64", "i64", index, last)
 
     def pass_body(i: Value, carried: list[Value]) -> list[Value]:
-        """The words before the chosen body, and before the end of all."""
+        """Emit the words before the chosen body, and before the end of all."""
         before, total = carried
         words = f.word(f.binary("add", i, i64(3)))
         earlier = f.compare("icmp slt", i, index)

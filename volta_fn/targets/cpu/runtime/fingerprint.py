@@ -1,7 +1,8 @@
-"""Programs written out in one way only, so that equal texts mean equal programs: the key under which what a program became is kept.
+"""Fingerprints of programs: texts that are equal only for equal programs.
 
-Variables are numbers in the order in which they are bound, constants are hashes of their bytes. Calls are written as what they call, which
-is all of them that is compiled. A program that holds something that has no such text, like a function of the user's, has none.
+A fingerprint is the key of a compiled program on disk. Variables are numbers in the order in which they are bound, constants are hashes of
+their bytes. Calls are written as what they call, which is all of them that is compiled. A program that holds something without such a
+text, like a user's function, has no fingerprint.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class Fingerprint(NamedTuple):
 
 
 class _NotSerializable(Exception):
-    """There is no text for something in the program."""
+    """The program holds something that has no text."""
 
 
 def fingerprint_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Fingerprint | None:
-    """A program, with arguments of which some are given away, as text; None if it has none."""
+    """Return the fingerprint of a program with donated arguments, or None."""
     writer = _Serializer()
     try:
         writer.program(closed)
@@ -59,7 +60,7 @@ class _Serializer:
         self._constants: dict[int, str] = {}
 
     def program(self, closed: ClosedJaxpr) -> str:
-        """Write a program, unless it has been; its number."""
+        """Write a program, unless it has been, and return its number."""
         if id(closed) not in self._numbers:
             text = self._program(closed)
             self._numbers[id(closed)] = len(self.programs)
@@ -85,19 +86,19 @@ class _Serializer:
         return "\n".join([*text_lines, read(jaxpr.outvars)])
 
     def primitive(self, primitive: Primitive) -> str:
-        """A primitive's name; what it means is noted."""
+        """Return a primitive's name, and note its meaning."""
         if primitive not in self.meanings:
             self.meanings[primitive] = _meaning(primitive)
         return primitive.name
 
     def params(self, eqn: Equation) -> str:
-        """An equation's parameters."""
+        """Write an equation's parameters."""
         if eqn.primitive.call_param is not None:
             return self.value(eqn.params[eqn.primitive.call_param])
         return f"[{','.join([f'{name}={self.value(v)}' for name, v in sorted(eqn.params.items())])}]"
 
     def aval(self, aval: ShapedArray) -> str:
-        """A type."""
+        """Write a type."""
         text = self._avals.get(aval)
         if text is None:
             text = f"{short_name(aval.dtype)}{list(aval.shape)}{'w' * aval.weak_type}".replace(" ", "")
@@ -105,11 +106,11 @@ class _Serializer:
         return text
 
     def literal(self, literal: Literal) -> str:
-        """A number in an equation."""
+        """Write a literal."""
         return f"{self.aval(literal.aval)}={host_buffer(literal.val).tobytes().hex()}"
 
     def constant(self, value: Any) -> str:
-        """A constant, by a hash of its bytes."""
+        """Write a constant, by a hash of its bytes."""
         text = self._constants.get(id(value))
         if text is None:
             buffer = host_buffer(value) if type(value) is ConcreteArray else None
@@ -121,7 +122,7 @@ class _Serializer:
         return text
 
     def value(self, value: Any) -> str:
-        """A parameter's value."""
+        """Write a parameter's value."""
         kind = type(value)
         if kind in _PLAIN:
             return repr(value)
@@ -150,13 +151,15 @@ def _path(kind: type) -> str:
 
 @functools.cache
 def _meaning(primitive: Primitive) -> str:
-    """A primitive's name and what computes it."""
+    """Return a primitive's name and what computes it."""
     rules = [primitive.abstract, primitive.evaluate, primitive.ufunc_for]
     return f"{primitive.name} {' '.join(map(_rule, rules))}"
 
 
 def _rule(rule: Any) -> str:
-    """What a rule is, if this package or NumPy has it: what others mean may change without notice."""
+    """Return the name of a rule of this package or NumPy's.
+
+    Others may change unnoticed."""
     if isinstance(rule, functools.partial):
         return f"{_rule(rule.func)}({_rules([*rule.args, *rule.keywords.values()])})"
     name = getattr(rule, "__name__", "")
@@ -169,5 +172,5 @@ def _rule(rule: Any) -> str:
 
 
 def _rules(values: Sequence[Any]) -> str:
-    """The rules that a rule is made of: the functions among some values."""
+    """Return the names of the functions among some values."""
     return ",".join([_rule(value) for value in values if callable(value)])

@@ -28,13 +28,13 @@ _failures = threading.local()
 
 
 def fail(error: BaseException) -> int:
-    """The status that says that this exception is to be raised when the program has ended."""
+    """Keep an exception for the end of the program, and return the status `FAILED`."""
     _failures.exception = error
     return FAILED
 
 
 def failure() -> BaseException:
-    """What the host function of this thread raised last."""
+    """Return the exception of this thread's last failure."""
     error: BaseException = _failures.exception
     del _failures.exception
     return error
@@ -86,7 +86,7 @@ class HostCall:
 
 
 def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:
-    """An equation, computed by the NumPy backend."""
+    """Make the host call of an equation, which NumPy computes."""
     avals = tuple([v.aval for v in eqn.invars])
     compute = make_kernel(eqn.primitive, avals, eqn.params)
     sources = [(slot, a.shape, a.dtype) for slot, a in zip(operands, avals, strict=True)]
@@ -99,14 +99,14 @@ def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slo
 
 
 def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:
-    """A kernel that has no machine code, interpreted."""
+    """Make the host call of a kernel without machine code, which is interpreted."""
     sources = [(slot, (b.size,), b.dtype) for slot, b in zip(operands, kernel.inputs, strict=True)]
     targets = [(slot, s.shape, b.dtype) for slot, s, b in zip(results, kernel.stores, kernel.outputs, strict=True)]
     return HostCall(partial(interpret, kernel), sources, targets)
 
 
 def _array(table: int, slot: Slot, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """The array at a slot."""
+    """Return the array at a slot."""
     size = math.prod(shape) * dtype.itemsize
     address = ctypes.c_size_t.from_address(table + 8 * slot.number).value
     if not size:

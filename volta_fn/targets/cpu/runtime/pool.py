@@ -1,15 +1,15 @@
-"""Threads that do the tasks of a routine's phase together with the thread that runs the program.
+"""The thread pool: workers that share a launch's tasks with the calling thread.
 
-The pool is one record of machine words shared by all. A thread with a phase to run takes the pool if it is free (else it does the tasks
-alone), announces the phase, and takes tasks until none is left; *workers* see the announcement and take tasks too. Workers wait for
-the next phase in a short busy loop, as it often comes within microseconds, and then go to sleep.
+The pool is one record of machine words shared by all. A thread with a launch takes the pool if it is free (else it does the tasks
+alone), announces the launch, and takes tasks until none is left; *workers* see the announcement and take tasks too. Workers wait for
+the next launch in a short busy loop, as it often comes within microseconds, and then go to sleep.
 
-Each thread has a part of the tasks, which lie side by side, and helps with the others' when its own are done. So each core reads a piece of
-memory from end to end, and the same one in the next call. Tasks handed out one by one to whoever comes first took up to twice as long
-where they do little more than read: what a core has fetched ahead at a task's end, or has kept of the call before, was the other's.
+Each thread has a contiguous chunk of the tasks, and helps with the others' when its own are done. So each core reads a range of memory
+sequentially, and the same one in the next call. Tasks handed out one by one to whoever comes first took up to twice as long
+where they do little more than read: what a core has prefetched at a task's end, or has cached from the call before, was the other's.
 
-A worker says that it is busy before it looks whether a phase is open; the announcer closes the phase before it looks whether a worker is
-busy. So no worker works on a phase whose announcer has gone on.
+A worker says that it is busy before it looks whether a launch is open; the announcer closes the launch before it looks whether a worker is
+busy. So no worker works on a launch whose announcer has gone on.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from volta_fn.runtime.internals.affinity import reset_affinity, write_affinity
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
-#: Words of the pool's record, a cache line (8 words) apart where different threads write to them.
+#: Words of the pool's record, in separate cache lines (8 words) where different threads write to them.
 _TAKEN, _FUNCTION, _BUFFERS, _TASKS, _CHUNKS, _OPEN, _ROUND, _BUSY = 0, 8, 9, 10, 11, 16, 24, 32
 _SLEEPERS, _MUTEX, _CONDITION, _WORKERS = 40, 48, 64, 88
-#: The next task of each part, of which there are so many at most.
+#: The next task of each chunk, and the most chunks that there are.
 _NEXT, _MOST_CHUNKS = 96, 64
 _WORDS = _NEXT + 8 * _MOST_CHUNKS
-#: Turns of the busy loop (each some 25 to 40 ns) before a worker goes to sleep: longer than from one call to the next, or a short phase
+#: Iterations of the busy loop (some 25 to 40 ns each) before a worker sleeps: longer than from one call to the next, or a short launch
 #: that is not shared, since waking it takes as long as a small product.
 _SPINS = 4000
 
@@ -38,7 +38,7 @@ _PTR = "ptr"
 
 
 def write_pool(module: Module) -> None:
-    """Add ``@share(function, buffers, tasks)``, which does a phase's tasks, and ``@work()``, which a worker runs for ever."""
+    """Define ``@share(function, buffers, tasks)`` and a worker's endless ``@work()``."""
     module.declare("pool", f"@pool = internal global [{_WORDS} x i64] zeroinitializer, align 64")
     for name in ("mutex_lock", "mutex_unlock", "cond_broadcast"):
         module.declare(name, f"declare i32 @pthread_{name}(ptr)")
@@ -64,7 +64,7 @@ def _write(f: Function, number: int, value: Value) -> None:
 
 
 def _add(f: Function, number: int, value: int) -> Value:
-    """The word's value before the addition."""
+    """Emit an atomic addition and return the word's value before."""
     return f.let("i64", f"atomicrmw add {_word(number)}, i64 {value} seq_cst")
 
 
@@ -75,7 +75,7 @@ def _pause(f: Function) -> None:
 
 
 def _repeat(f: Function, iteration: Callable[[], Value]) -> None:
-    """``while turn(): pass``, where a turn gives an i1."""
+    """Emit ``while iteration(): pass``, where an iteration gives an i1."""
     head, done = f.fresh("again"), f.fresh("over")
     f.do(f"br label %{head}")
     f.label(head)
@@ -85,17 +85,17 @@ def _repeat(f: Function, iteration: Callable[[], Value]) -> None:
 
 
 def _next_of(f: Function, chunk: Value) -> Value:
-    """The address of the number of a part's next task."""
+    """Emit the address of the number of a chunk's next task."""
     return f.at(_word(_NEXT), "i64", f.binary("shl", chunk, i64(3)))
 
 
 def _start_of(f: Function, chunk: Value, tasks: Value, chunks: Value) -> Value:
-    """The first task of a part."""
+    """Emit the first task of a chunk."""
     return f.binary("udiv", f.binary("mul", chunk, tasks), chunks)
 
 
 def _write_take(module: Module) -> None:
-    """``@take(mine)``: do tasks of the announced phase, one at a time, until none is left, first those of the part `mine`."""
+    """Define ``@take(mine)``: do tasks one at a time, first those of the chunk `mine`."""
     mine = Value("i64", "%mine")
     f = Function(module, "take", [mine], attributes="nounwind")
     function = f.load(_PTR, _word(_FUNCTION), 8)
@@ -145,7 +145,7 @@ def _write_share(module: Module) -> None:
 
 
 def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> None:
-    """Write down what is to be done, in how many parts, and begin a round; wake those who sleep."""
+    """Emit the announcement of a launch in chunks, and wake sleeping workers."""
     f.store(function, _word(_FUNCTION), 8)
     f.store(buffers, _word(_BUFFERS), 8)
     f.store(tasks, _word(_TASKS), 8)
@@ -196,7 +196,7 @@ def _write_work(module: Module) -> None:
 
 
 def _spin(f: Function, last: Value) -> None:
-    """Wait a while for a round after the last one, awake."""
+    """Emit a busy wait, for a while, for a round after the last one."""
     spins = f.alloca("i64", align=8)
     f.store(i64(0), spins, 8)
 
@@ -211,7 +211,7 @@ def _spin(f: Function, last: Value) -> None:
 
 
 def _sleep(f: Function, last: Value) -> None:
-    """Sleep until there may be another round than the last one."""
+    """Emit a sleep until there may be another round than the last one."""
     f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
     _add(f, _SLEEPERS, 1)
     # The announcer counts the round before it looks for sleepers, and a sleeper counts itself before it looks at the round.
@@ -226,7 +226,7 @@ def _sleep(f: Function, last: Value) -> None:
 
 
 def _write_reset(module: Module) -> None:
-    """``@reset()``: the pool as it is before there are workers."""
+    """Define ``@reset()``: the pool before there are workers."""
     f = Function(module, "reset", [])
     f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     f.run("llvm.memset.p0.i64", Value(_PTR, "@pool"), Value("i8", "0"), i64(8 * _WORDS), Value("i1", "false"))
@@ -237,7 +237,7 @@ def _write_reset(module: Module) -> None:
 
 
 def thread_count() -> int:
-    """How many threads a program may use: VOLTA_NUM_THREADS, else the number of CPUs that the process may run on."""
+    """Return VOLTA_NUM_THREADS, else the number of CPUs that the process may run on."""
     wanted = os.environ.get("VOLTA_NUM_THREADS")
     if wanted is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -247,7 +247,7 @@ def thread_count() -> int:
 
 
 class Workers:
-    """The pool's threads, started anew in a forked child, which has none of its parent's."""
+    """The pool's threads, started anew in a forked child, which inherits none."""
 
     def __init__(self, work: int, reset: int) -> None:
         self._work = ctypes.CFUNCTYPE(None)(work)
@@ -257,11 +257,11 @@ class Workers:
             os.register_at_fork(after_in_child=self.start)
 
     def start(self) -> None:
-        """Begin with an empty pool and as many workers as there are threads to use besides the caller's."""
+        """Reset the pool and start the workers: one thread fewer than there may be."""
         self._reset()
         self.add(thread_count() - 1)
 
     def add(self, count: int) -> None:
-        """Begin so many more workers."""
+        """Start `count` more workers."""
         for _ in range(count):
             threading.Thread(target=self._work, name="volta_fn worker", daemon=True).start()

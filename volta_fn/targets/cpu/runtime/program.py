@@ -1,4 +1,4 @@
-"""Programs ready to run: functions of NumPy arrays, made from artifacts that are compiled, or were kept on disk."""
+"""Programs ready to run: functions of NumPy arrays, compiled or from the disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from volta_fn.targets.cpu.runtime.support_code import libc_free, support_code_of
 
 @functools.cache
 def _building() -> Any:
-    """The compiler, loaded when the first program is compiled that is not on disk."""
+    """Load the compiler, when the first program is compiled that is not on disk."""
     return load("volta_fn.targets.cpu.runtime.compile")
 
 
@@ -33,7 +33,7 @@ class Program:
 
     @classmethod
     def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Program:
-        """A traced program, compiled unless what it became is on disk."""
+        """Return a traced program, compiled unless it is on disk."""
         key = program_cache.key_of(closed, donated)
         kept = None if key is None else program_cache.find(key)
         if kept is not None:
@@ -44,7 +44,7 @@ class Program:
         return cls(built.artifact, [launch.address for launch in built.launches], built.hosts)
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:
-        """An artifact whose phases are at some addresses; the host functions, if there are any, must live as long as the program."""
+        """Take a program whose launches are at some addresses, and its host functions."""
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
         large = support_code_of_process().large_empty
         #: How each array that a call makes is made: by what, of which shape and dtype.
@@ -75,7 +75,10 @@ class Program:
         self.temporaries = layout.arena
 
     def function(self) -> Callable[..., Sequence[np.ndarray]]:
-        """The program as a plain function; of the commonest kind, whose results are all made here, without a detour."""
+        """Return the program as a plain function; the common case skips output remapping.
+
+        In that case all results are freshly allocated.
+        """
         plain = [(o.made, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
         if self.reuse or not plain:
             return self.__call__
@@ -99,7 +102,7 @@ class Program:
         return run if self.kept[0] else run_one  # a failing callback must not be called again
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
-        """The results for arguments, of which the donated ones may be overwritten if `donate` says so."""
+        """Return the results; donated arguments may be overwritten if `donate` says so."""
         over = self.reuse if donate else {}
         made = [
             _shaped(arguments[over[number]], shape) if number in over else empty(shape, dtype)

@@ -1,7 +1,7 @@
-"""Compiled programs in the cache on disk, with the objects of all their routines: a later process neither compiles nor chooses again.
+"""Compiled programs in the cache on disk, with the objects of all their routines.
 
-An entry's header says how long everything is that follows it: the commands, the layout's offsets, constants, objects. Constants
-that the traced program has too, if they are large, are not in the entry but are named by their numbers.
+A later process neither compiles nor chooses again. An entry's header gives the sizes of what follows it: the commands, the layout's
+offsets, constants, objects. Large constants that the traced program has too are not in the entry but are named by their numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from volta_fn.targets.cpu.runtime.fingerprint import fingerprint_of
 
 
 class Layout(NamedTuple):
-    """The table of slots: those of the caller, then of the arena, of constants, and others."""
+    """The table of slots: the caller's, the arena's, constants', and others."""
 
     callers: int
     #: Where in the arena its slots are, and how many bytes it has.
@@ -35,16 +35,16 @@ class Layout(NamedTuple):
 
 
 def layout_of(slots: Slots) -> Layout:
-    """Number the slots, and find places for them."""
+    """Number the slots, and arrange the arena's."""
     count = len(slots.ordered())
     offsets, size = arrange(slots.lifetimes())
     return Layout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
 
 
 class Artifact(NamedTuple):
-    """What a program became."""
+    """A compiled program as data, which can be cached on disk."""
 
-    #: The commands; the words at `places` are numbers of phases, which stand for their addresses.
+    #: The commands; the words at `launch_words` are numbers of launches, and become their addresses.
     words: np.ndarray
     launch_words: np.ndarray
     layout: Layout
@@ -73,14 +73,14 @@ class Key(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """An artifact from the disk, and where its phases have been loaded."""
+    """A program from the disk, and where its launches have been loaded."""
 
     artifact: Artifact
     addresses: list[int]
 
 
 def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
-    """Where a program is kept, if it can be."""
+    """Return the key of a program; None if it cannot be cached."""
     if disk_cache.cache_dir() is None:
         return None
     found = fingerprint_of(closed, donated)
@@ -103,7 +103,7 @@ class _Arrays:
         self.size = 0
 
     def put(self, array: np.ndarray) -> Any:
-        """Write an array; what the header says of it."""
+        """Write an array, and return its description for the header."""
         number = self.own.get(_identity(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
         if number is not None:
             return number
@@ -119,7 +119,10 @@ def _identity(array: np.ndarray) -> tuple[Any, ...]:
 
 
 def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
-    """Write an artifact, whose phases are of routines' entries and have symbols there. Where that is impossible, nothing is kept."""
+    """Write a program and its routines' objects, if that is possible.
+
+    `launches` are pairs of a routine's entry and a symbol.
+    """
     entries = list(dict.fromkeys([entry for entry, _ in launches]))
     routines = [disk_cache.read_compiled(entry) for entry in entries]
     shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
@@ -162,12 +165,12 @@ class _Reader:
         self.position = 0
 
     def take(self, size: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         self.position += size
         return self.content[self.position - size : self.position]
 
     def array(self, said: Any) -> np.ndarray:
-        """An array, by what the header says of it."""
+        """Return an array by its description in the header."""
         if isinstance(said, int):
             return self.own[said]
         dtype, shape = _DTYPES[said[0]], tuple(said[1])
@@ -175,7 +178,7 @@ class _Reader:
 
 
 def find(key: Key) -> Kept | None:
-    """A program's artifact, loaded, if it is on disk."""
+    """Return a program from the disk, loaded, or None."""
 
     def parse(said: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
         reader = _Reader(content, key.constants)

@@ -1,4 +1,4 @@
-"""The runtime's own machine code, compiled when the first program is, and kept on disk."""
+"""The runtime's own machine code, compiled with the first program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SupportCode(NamedTuple):
 
 
 def support_code_of_process() -> SupportCode:
-    """The process's; one, whichever thread asks first, for a program holds on to no more than an address in it."""
+    """Return the process's support code, compiled by whichever thread asks first."""
     with _lock:
         return _compiled()
 
