@@ -165,7 +165,7 @@ class _Layout(NamedTuple):
         self.columns.append((dim, indices, end))
 
     def extend(self, sizes: Shape) -> None:
-        """New batch dimensions, next in the result."""
+        """Add batch dimensions, next in the result."""
         for extended in (self.batch, self.compact, self.shape):
             extended.extend(sizes)
 

@@ -85,7 +85,7 @@ def canonical_ints(value: Any, count: int, argument: str, least: int = 1) -> Int
 
 
 def canonical_padding(padding: Sequence[tuple[int, int]], count: int, argument: str) -> Padding:
-    """`padding` as a tuple of `count` (low, high) pairs of integers."""
+    """Return `padding` as a tuple of `count` (low, high) pairs of integers."""
     pairs = tuple([tuple([as_integer(end, argument) for end in pair]) for pair in padding])
     if len(pairs) != count or any(len(pair) != 2 for pair in pairs):
         raise ShapeError(f"{argument} must be {count} pairs (low, high), one per dimension that windows slide over, got {pairs}")

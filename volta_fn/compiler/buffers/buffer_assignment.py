@@ -114,7 +114,7 @@ class Slots:
     # the end
 
     def ordered(self) -> list[Slot]:
-        """Number all slots and return them.
+        """Assign numbers to all slots and return them.
 
         The caller's come first, then the arena's, constants, and pointers.
         """

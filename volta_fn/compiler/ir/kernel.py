@@ -75,7 +75,7 @@ class Inside:
 
     @property
     def dtype(self) -> np.dtype:
-        """bool."""
+        """The dtype bool."""
         return np.dtype(np.bool_)
 
 

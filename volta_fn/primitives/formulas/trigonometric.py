@@ -141,7 +141,7 @@ def tan(x: Values) -> Values:
 
 
 def _tan_ordinary(x: Values) -> Values:
-    """Here the error of r counts, too: r + rest is the reduced argument."""
+    """Return the tangent of r + rest, the reduced argument with r's error."""
     periods, count = x.counted(2 / math.pi)
     first, second, third = [-pi_term * 0.5 for pi_term in _PI[x.bits]]
     product, error = exact_product(periods, second)
