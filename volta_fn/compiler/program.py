@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -11,6 +11,25 @@ from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.compiler.ir.nodes import KernelCall, Node
 from volta_fn.compiler.target import Target
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+
+if TYPE_CHECKING:
+    from volta_fn.compiler.buffers.plan import Plan
+
+
+class Pipeline(Protocol):
+    """The interface of `compiler/pipeline.py`, which `jit` gives to targets."""
+
+    def lower(self, closed: ClosedJaxpr, target: Target) -> LoweredProgram:
+        """Lower a program for a target."""
+
+    def early_routine_keys(self, closed: ClosedJaxpr, target: Target) -> Iterator[RoutineKey]:
+        """Yield the keys of equations that fusion leaves alone."""
+
+    def optimize(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """Simplify a program and move products out of scans."""
+
+    def plan(self, closed: ClosedJaxpr, donated: Sequence[bool], writes: Callable[[Equation], Sequence[int]]) -> Plan:
+        """Return the straight-line program that NumPy runs."""
 
 
 class RoutineKey(NamedTuple):

@@ -124,7 +124,7 @@ def _keeps_elements(primitive: Primitive, dtype: np.dtype) -> bool:
 
 @rule(RULES, "rev")
 def rev(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Rewrite rev(rev(x)) to x, and rev along unit axes to x."""
+    """Drop a reversal along unit axes, and two along the same axes."""
     (x,), axes = eqn.invars, eqn.params["dimensions"]
     if all(x.aval.shape[a] == 1 for a in axes):
         return x
@@ -134,7 +134,7 @@ def rev(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "concatenate")
 def concatenate(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Rewrite concatenate([x]) to x."""
+    """Drop a concatenation of one array."""
     return eqn.invars[0] if len(eqn.invars) == 1 else None
 
 

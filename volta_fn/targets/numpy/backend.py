@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.runtime.internals.errstate import silenced, silenced_in_context
 from volta_fn.targets.numpy import blocks
 from volta_fn.targets.numpy.program import PlannedProgram
+
+if TYPE_CHECKING:
+    from volta_fn.compiler.program import Pipeline
 
 try:
     import resource
@@ -48,12 +51,15 @@ def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[...,
     return register
 
 
-def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any = None) -> Callable[..., Any]:
+def make_kernel(
+    primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline | None = None
+) -> Callable[..., Any]:
     """Return a primitive with its parameters as a function of buffers.
 
     `pipeline` plans the programs that it holds, if any.
     """
     if primitive.call_param is not None:
+        assert pipeline is not None
         return subprogram(params[primitive.call_param], pipeline)
     if primitive.name in STRUCTURED:
         return STRUCTURED[primitive.name](pipeline, **params)
@@ -65,7 +71,7 @@ def make_kernel(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, 
     return partial(evaluate, **params) if params else evaluate
 
 
-def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> PlannedProgram:
+def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> PlannedProgram:
     """Return a program, planned by the pipeline, as NumPy runs it."""
     return PlannedProgram(pipeline.plan(closed, donated, written), partial(make_kernel, pipeline=pipeline))
 
@@ -87,7 +93,7 @@ def _takes_out(function: Callable[..., Any]) -> bool:
 
 
 @program_cache
-def subprogram(closed: ClosedJaxpr, pipeline: Any) -> Program:
+def subprogram(closed: ClosedJaxpr, pipeline: Pipeline) -> Program:
     """Compile a sub-program, cached on it, to a function from buffers to buffers."""
     return partial(planned(closed, (), pipeline).function(), False)
 
@@ -119,17 +125,17 @@ class NumpyBackend:
         """Return True if none of the buffers is a view of another."""
         return all(b.base is None for b in buffers)
 
-    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., Any]:
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
         """Return a primitive as a function of buffers, giving one buffer or a tuple."""
         kernel = make_kernel(primitive, avals, params, pipeline)
         runs_code = primitive.multiple_results  # of the user's: callbacks, and programs that may hold some, are among those
         return silenced(kernel) if runs_code else silenced_in_context(kernel, len(avals))
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Program:
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         """Return a program as a function (donate, *buffers) -> buffers."""
         return silenced(planned(closed, donated, pipeline).function())
 
-    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> int:
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of a program's values other than arguments and results.
 
         NumPy's functions may need some of their own.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,12 @@ from volta_fn.targets.numpy import blocks
 from volta_fn.targets.numpy.backend import Program, planned, structured_kernel, subprogram
 from volta_fn.targets.numpy.program import PlannedProgram
 
+if TYPE_CHECKING:
+    from volta_fn.compiler.program import Pipeline
+
 
 @structured_kernel("cond")
-def _cond(pipeline: Any, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
+def _cond(pipeline: Pipeline, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
     programs = [subprogram(b, pipeline) for b in branches]
 
     def run(index: Any, *operands: Any) -> tuple[Any, ...]:
@@ -31,7 +34,7 @@ def _cond(pipeline: Any, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
 
 
 @structured_kernel("while")
-def _while(pipeline: Any, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
+def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
     condition = subprogram(cond_jaxpr, pipeline)
     count = cond_nconsts + body_nconsts
     step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals), pipeline)
@@ -49,7 +52,7 @@ def _while(pipeline: Any, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, c
 
 
 @structured_kernel("scan")
-def _scan(pipeline: Any, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
+def _scan(pipeline: Pipeline, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
     step = _step(jaxpr, num_consts, num_carry, pipeline)
     y_avals = jaxpr.out_avals[num_carry:]
 
@@ -87,7 +90,7 @@ def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
 
 
 @program_cache
-def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Any) -> PlannedProgram:
+def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Pipeline) -> PlannedProgram:
     """Compile a loop's body; its first argument allows overwriting the carry."""
     body = pipeline.optimize(closed)
     donated = [*[False] * consts, *_private(body, carry)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from volta_fn.targets.cpu.runtime.host_calls import HostCall, equation_call, ker
 from volta_fn.targets.cpu.runtime.program_cache import Artifact, layout_of
 from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
 from volta_fn.targets.cpu.target import TARGET
+
+if TYPE_CHECKING:
+    from volta_fn.compiler.program import Pipeline
 
 #: How control flow is written: (writer, item, operands' slots, results' slots, block).
 ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], Block], None]
@@ -223,7 +226,7 @@ class Built(NamedTuple):
     hosts: list[HostCall]
 
 
-def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Built:
+def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Built:
     """Compile a program, and meanwhile the support code, which is needed next."""
     with ThreadPoolExecutor(1) as meanwhile:
         meanwhile.submit(support_code_of_process)

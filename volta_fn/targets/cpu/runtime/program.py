@@ -6,7 +6,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from volta_fn.targets.cpu.runtime.host_calls import failure
 from volta_fn.targets.cpu.runtime.program_cache import Artifact
 from volta_fn.targets.cpu.runtime.support_code import libc_free, support_code_of_process
 
+if TYPE_CHECKING:
+    from volta_fn.compiler.program import Pipeline
+
 
 @functools.cache
 def _building() -> Any:
@@ -32,7 +35,7 @@ class Program:
     """A compiled program: a function ``(donate, *arrays) -> arrays``."""
 
     @classmethod
-    def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Program:
+    def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         """Return a traced program, compiled unless it is on disk."""
         key = program_cache.key_of(closed, donated)
         kept = None if key is None else program_cache.find(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from volta_fn.targets.wgsl.runtime.adapter import adapters
 from volta_fn.targets.wgsl.runtime.gpu import Counters, Gpu
 from volta_fn.targets.wgsl.runtime.memory import Buffer, exclusive
 from volta_fn.targets.wgsl.runtime.program import Program
+
+if TYPE_CHECKING:
+    from volta_fn.compiler.program import Pipeline
 
 
 class GpuBackend:
@@ -65,7 +68,7 @@ class GpuBackend:
         """Return whether no other buffer shares its memory with one of these."""
         return exclusive(buffers)
 
-    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., Any]:
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
         """Return a primitive as a function of buffers.
 
         It returns a buffer or, for several results, a tuple.
@@ -79,12 +82,12 @@ class GpuBackend:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
         """Compile a program to a function ``(donate, *buffers) -> buffers``."""
         return self._compiled(closed, donated, pipeline, reads_ahead=True)
 
     def _compiled(
-        self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any, *, reads_ahead: bool
+        self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool
     ) -> Callable[..., tuple[Any, ...]]:
         program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
 
@@ -96,7 +99,7 @@ class GpuBackend:
 
         return run
 
-    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any) -> int:
+    def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
         return Program(self.gpu, closed, donated, pipeline, called=False).temporaries
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from volta_fn.targets.wgsl.runtime.memory import Buffer, Lease, size_class
 from volta_fn.targets.wgsl.runtime.results import Results, shaped
 from volta_fn.targets.wgsl.runtime.writer import Writer
 
+if TYPE_CHECKING:
+    from volta_fn.compiler.program import Pipeline
+
 #: Returns the number of a lease's block.
 _number = attrgetter("block.number")
 
@@ -35,7 +38,7 @@ class Program:
     """A compiled program: a function ``(donate, *buffers) -> buffers``."""
 
     def __init__(
-        self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Any, *, reads_ahead: bool = True, called: bool = True
+        self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool = True, called: bool = True
     ) -> None:
         """Compile a program.
 
