@@ -121,7 +121,7 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
 
 def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> FusedProgram:
     """Return a program as kernel calls and equations, before it gets routines."""
-    program = optimize(closed)
+    program = optimize(target.keep_calls(closed))
     for expansion in (*[p for p in target.passes() if isinstance(p, ProgramPass)], *EXPANSIONS):
         changed = expansion.run(program)
         program = simplify(changed) if expansion.simplify_after and changed is not program else changed
@@ -187,7 +187,7 @@ def early_routine_keys(closed: ClosedJaxpr, target: Target) -> Iterator[RoutineK
 
     Their code can be compiled while fusion, which takes long, still runs.
     """
-    for eqn in optimize(closed).eqns:
+    for eqn in optimize(target.keep_calls(closed)).eqns:
         key = None if is_product(eqn) or is_lowered(eqn) else _equation_key(eqn, target)
         if key is not None:
             yield key

@@ -137,6 +137,10 @@ class Target:
         """
         return None
 
+    def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """Return the program with equations for the calls that the target has routines for; other calls are inlined later."""
+        return closed
+
     def passes(self) -> Sequence[Pass]:
         """Return the passes that the target adds to the pipeline, in order."""
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -10,8 +11,13 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
-from volta_fn.dtypes import BOOL, accumulator
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import SharedParams
+from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.trace import current_trace
+from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.attention import Axes, Form, attention_p, attention_params
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.special.exponential import logsumexp, softmax
 
@@ -66,8 +72,13 @@ def dot_product_attention(
     q, k, v = arrays if batched else [x[None] for x in arrays]
     _check(q, k, v, mask, batched)
     t, s = q.shape[1], k.shape[1]
-    seen = _visible(t, s, mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size)
-    out, logits = attend(q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2), bias, seen, scale)
+    seen = _visible(t, s, mask, query_seq_lengths, key_value_seq_lengths, local_window_size)
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    if return_residual:
+        seen = _both(seen, causal_condition(t, s) if is_causal else None)
+        out, logits = expanded_attention(q, k, v, bias, seen, scale)
+    else:
+        out = attend(q, k, v, bias, seen, scale, is_causal=is_causal)
     out = out.swapaxes(1, 2)
     if query_seq_lengths is not None:
         out = vnp.where(vnp.arange(t)[:, None, None] < _per_entry(query_seq_lengths), out, 0)
@@ -83,12 +94,25 @@ def least_logit(dtype: np.dtype) -> np.generic:
     return least
 
 
-def attend(
-    q: Array, k: Array, v: Array, bias: Any = None, seen: Any = None, scale: Any = None, drop: Callable[[Array], Array] | None = None
-) -> tuple[Array, Array]:
-    """Return softmax(scale q kᵀ + bias) v, and the logits (batch, heads, T, S).
+def causal_condition(t: int, s: int) -> Array:
+    """Return the mask under which query i sees keys up to i."""
+    return vnp.arange(s)[None, :] <= vnp.arange(t)[:, None]
 
-    All functions and layers of attention use this one.
+
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Any = None,
+    seen: Any = None,
+    scale: Any = None,
+    drop: Callable[[Array], Array] | None = None,
+    is_causal: bool = False,
+) -> Array:
+    """Return softmax(scale q kᵀ + bias) v, of shape (batch, heads, T, value features).
+
+    All functions and layers of attention use this one. Without a bias and dropout it is the primitive of attention, for which targets may
+    have routines.
 
     Args:
         q: shape (batch, heads, T, features).
@@ -98,7 +122,42 @@ def attend(
         seen: bool, broadcasts likewise; False hides a key from a query.
         scale: factor of the logits (default 1 / sqrt(features)).
         drop: a function of the weights, such as dropout.
+        is_causal: query t sees keys up to t only, and only where `seen` allows it.
     """
+    plain = bias is None and drop is None and q.dtype in FLOATS and (scale is None or isinstance(scale, (int, float)))
+    if not plain or 0 in (*q.shape, *k.shape, *v.shape):
+        condition = causal_condition(q.shape[2], k.shape[2]) if is_causal else None
+        return expanded_attention(q, k, v, bias, _both(seen, condition), scale, drop)[0]
+    masks = [] if seen is None else [as_value(seen).reshape((1,) * (4 - seen.ndim) + seen.shape)]
+    factor = 1 / math.sqrt(max(q.shape[3], 1)) if scale is None else float(scale)
+    form = Form(_HEADS_FIRST, _HEADS_FIRST, _HEADS_FIRST, None, factor, float(least_logit(accumulator(q.dtype))), is_causal, bool(masks))
+    operands = (q, k, v, *masks)
+    program = _expansion(form, tuple([ShapedArray(x.shape, x.dtype) for x in operands]))
+    out: Array = current_trace().process(attention_p, operands, program)[0]
+    return out
+
+
+#: Arrays (batch, heads, rows, features).
+_HEADS_FIRST = Axes((0, 1), 2, 3)
+
+
+@functools.lru_cache(maxsize=256)
+def _expansion(form: Form, avals: tuple[ShapedArray, ...]) -> SharedParams:
+    """Return the parameters of attention for operands of these types."""
+
+    def expand(q: Array, k: Array, v: Array, *masks: Array) -> list[Array]:
+        condition = causal_condition(q.shape[2], k.shape[2]) if form.causal else None
+        out, logits = expanded_attention(q, k, v, None, _both(masks[0] if masks else None, condition), form.scale)
+        top = logits.max(-1, keepdims=True)
+        return [out, vnp.concatenate([top, vnp.exp(logits - top).sum(-1, keepdims=True)], -1)]
+
+    return SharedParams(attention_params(trace_to_jaxpr(expand, avals, "attention"), form))
+
+
+def expanded_attention(
+    q: Array, k: Array, v: Array, bias: Any = None, seen: Any = None, scale: Any = None, drop: Callable[[Array], Array] | None = None
+) -> tuple[Array, Array]:
+    """Return the result of `attend` by products and a softmax, and the logits."""
     batch, heads, t, features = q.shape
     groups, s = k.shape[1:3]
     wide = accumulator(q.dtype)
@@ -136,12 +195,10 @@ def _check(q: Array, k: Array, v: Array, mask: Any, batched: bool) -> None:
         raise DTypeError(f"dot_product_attention: the mask is bool, got {as_value(mask).aval}; numbers to add to the logits go into bias")
 
 
-def _visible(t: int, s: int, mask: Any, is_causal: bool, query_lengths: Any, key_lengths: Any, window: Any) -> Any:
+def _visible(t: int, s: int, mask: Any, query_lengths: Any, key_lengths: Any, window: Any) -> Any:
     """Return a mask of the keys that each query sees, or None for all."""
     rows, columns = vnp.arange(t)[:, None], vnp.arange(s)[None, :]
     conditions = [] if mask is None else [as_value(mask)]
-    if is_causal:
-        conditions.append(columns <= rows)
     if window is not None:
         left, right = (window, window) if isinstance(window, int) else window
         conditions.append((columns >= rows - left) & (columns <= rows + right))
@@ -151,5 +208,9 @@ def _visible(t: int, s: int, mask: Any, is_causal: bool, query_lengths: Any, key
         conditions.append(columns < _per_entry(key_lengths))
     seen = None
     for condition in conditions:
-        seen = condition if seen is None else seen & condition
+        seen = _both(seen, condition)
     return seen
+
+
+def _both(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else one & other

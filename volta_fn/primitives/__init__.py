@@ -7,7 +7,8 @@ Read `declare` first: what is declared of a primitive, and what is derived from 
 - data movement: `movement`, `joining`, `slicing`, `dynamic_slicing`, `gather` and `scatter` (with `indexing`, what both share);
 - over many elements: `reduction`, `cumulative`, `sorting`, `contraction`, `convolution` (with `convolution_forms`), `window`
   (`geometry` is the arithmetic of windows), `linalg`, `fourier`;
-- the rest: `random`, `control_flow`, `call`, `callbacks`, `collective`, `barriers`.
+- calls of sub-programs: `call`, `attention` (for which targets may have routines), and `control_flow`;
+- the rest: `random`, `callbacks`, `collective`, `barriers`.
 
 Operations on arrays that are built from primitives and that arrays need are here, too: `operators`, ``x[…]`` (`index_expression`,
 `array_indexing`, `array_updates`) and `shorthand`.

@@ -5,10 +5,11 @@ Importing this package registers the rules of calls and control flow, so every t
 - forward mode (`jvp`), `linearize` and `transpose`, which together make reverse mode (`grad`, `jacobian`);
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs;
-- the rules of sub-programs: `call_rules`, `cond_rules`, `scan_rules`, `while_rules`, with `subprograms` and `marks`;
+- the rules of sub-programs: `call_rules`, `attention_rules`, `cond_rules`, `scan_rules`, `while_rules`, with `subprograms` and `marks`;
 - what users control derivatives with: `checkpoint`, `custom_call`, `custom_jvp`, `custom_vjp`, `closures`.
 """
 
+from volta_fn.transforms import attention_rules as _attention_rules  # noqa: F401  # completes the primitives of attention
 from volta_fn.transforms import call_rules as _call_rules  # noqa: F401  # completes the primitive of jit
 from volta_fn.transforms import cond_rules as _cond_rules  # noqa: F401  # completes cond
 from volta_fn.transforms import scan_rules as _scan_rules  # noqa: F401  # completes scan

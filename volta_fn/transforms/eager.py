@@ -369,7 +369,7 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
 
 def _results_of_custom_call(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
     """Do the same for a function of this package with a custom rule."""
-    invars, outvars = [Var(a.aval) for a in args], [Var(a) for a in params["call_jaxpr"].out_avals]
+    invars, outvars = [Var(a.aval) for a in args], [Var(a) for a in params[str(primitive.call_param)].out_avals]
     program = ClosedJaxpr(Jaxpr([], invars, [*outvars], [Equation(primitive, [*invars], outvars, params)]))
     has_tangents = all(v.aval.is_float for v in outvars) and all(jvp_jaxpr(program, active, False)[1])
     return program.out_avals if has_tangents else None

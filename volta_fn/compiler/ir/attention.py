@@ -8,50 +8,15 @@ k and v. Results have the layout of the operand they belong to: the first that o
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
+from volta_fn.primitives.attention import Axes, Form
 
 _FLOAT = np.dtype(np.float32)
-
-
-class Axes(NamedTuple):
-    """The axes of an array that are heads (of all batch entries), rows and features."""
-
-    heads: tuple[int, ...]
-    rows: int
-    features: int
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The axes as heads, rows, features."""
-        return (*self.heads, self.rows, self.features)
-
-    @property
-    def inverse(self) -> tuple[int, ...]:
-        """The position of each axis in that order."""
-        return tuple(np.argsort(self.order).tolist())
-
-
-class Form(NamedTuple):
-    """The parameters of both primitives.
-
-    Keys have as many axes of heads as queries; each last one may serve several of queries.
-    """
-
-    q: Axes
-    k: Axes
-    v: Axes
-    cotangent: Axes | None
-    #: The factor of logits, and what they are where a query does not see a key.
-    scale: float
-    unseen: float
-    #: Whether query t sees keys up to t only; and whether there is a mask, which broadcasts to (heads, queries, keys).
-    causal: bool
-    masked: bool
 
 
 def result_avals(form: Form, q: ShapedArray, v: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
@@ -120,5 +85,5 @@ def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, 
     return summed(slopes @ keys, q, form.q), summed(to_k, k, form.k), summed(to_v, v, form.v)
 
 
-attention_p = Primitive("attention", _abstract, evaluate=_evaluate, multiple_results=True, listed=False)
-attention_gradient_p = Primitive("attention_gradient", _gradient_abstract, evaluate=_gradient, multiple_results=True, listed=False)
+attention_p = Primitive("attention_routine", _abstract, evaluate=_evaluate, multiple_results=True, listed=False)
+attention_gradient_p = Primitive("attention_gradient_routine", _gradient_abstract, evaluate=_gradient, multiple_results=True, listed=False)

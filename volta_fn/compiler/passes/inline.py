@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 
 
-def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None) -> ClosedJaxpr:
-    """Replace all calls (or those `of` one primitive) by bodies, to any depth.
+def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Container[Primitive] = ()) -> ClosedJaxpr:
+    """Replace all calls (or those `of` one primitive) but those `kept` by bodies.
 
     A body has the call's values, but not the derivative that a call may have of its own.
     """
 
     def is_inlined(eqn: Equation) -> bool:
-        return eqn.primitive.call_param is not None and of in (None, eqn.primitive)
+        return eqn.primitive.call_param is not None and of in (None, eqn.primitive) and eqn.primitive not in kept
 
     if not any(map(is_inlined, closed.eqns)):
         return closed

@@ -22,7 +22,7 @@ def _simplified(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -
     def apply(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
             return simplify(value)
-        return tuple(map(apply, value)) if isinstance(value, tuple) else value
+        return tuple(map(apply, value)) if type(value) is tuple else value
 
     params = {k: apply(v) for k, v in eqn.params.items()}
     return eqn if _same(params, eqn.params) else eqn.replace(params=params)

@@ -189,9 +189,10 @@ class MultiHeadAttention(Module):
         masks = [] if mask is None else [as_value(mask)]
         if key_mask is not None:
             masks.append(_for_heads(key_mask, k))
-        if is_causal or cache is not None:
+        if cache is not None:
             masks.append(causal_mask(q.shape[-2], k.shape[-2], offset=start))
-        out = masked_attention(q, k, v, masks, drop=functools.partial(self.dropout, key=key, training=training))
+        drop = functools.partial(self.dropout, key=key, training=training) if training and self.dropout.p != 0 else None
+        out = masked_attention(q, k, v, masks, drop=drop, is_causal=is_causal and cache is None)
         y = self.out_proj(out.swapaxes(-2, -3).reshape(value.shape))
         return y if cache is None else (y, cache)
 

@@ -81,16 +81,21 @@ def scaled_dot_product_attention(
     q, k, v = as_value(q), as_value(k), as_value(v)
     _check(q, k, v, enable_gqa)
     masks = [] if attn_mask is None else [as_value(attn_mask)]
-    if is_causal:
-        masks.append(causal_mask(q.shape[-2], k.shape[-2]))
-    drop = functools.partial(Dropout.init(dropout_p), key=key, training=True)
-    if q.ndim == 2:
-        return masked_attention(q[None], k[None], v[None], masks, scale=scale, drop=drop)[0]
-    return masked_attention(q, k, v, masks, scale=scale, drop=drop)
+    dropout = Dropout.init(dropout_p)
+    drop = None if dropout_p == 0 else functools.partial(dropout, key=key, training=True)
+    run = functools.partial(masked_attention, masks=masks, scale=scale, drop=drop, is_causal=is_causal)
+    return run(q[None], k[None], v[None])[0] if q.ndim == 2 else run(q, k, v)
 
 
 def masked_attention(
-    q: Array, k: Array, v: Array, masks: Sequence[Array], *, scale: Any = None, drop: Callable[[Array], Array] | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    masks: Sequence[Array],
+    *,
+    scale: Any = None,
+    drop: Callable[[Array], Array] | None = None,
+    is_causal: bool = False,
 ) -> Array:
     """Compute attention under several masks, after a check; the weights pass `drop`."""
     lead = q.shape[:-3]
@@ -106,7 +111,7 @@ def masked_attention(
     if bias is not None:
         wide = accumulator(q.dtype)
         bias = vnp.maximum(bias.astype(vnp.promote_types(bias.dtype, wide)), least_logit(wide))
-    out, _ = attend(q, k, v, bias, seen, scale, drop)
+    out = attend(q, k, v, bias, seen, scale, drop, is_causal)
     return out.reshape(*lead, *out.shape[1:])
 
 

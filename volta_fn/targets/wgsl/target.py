@@ -12,11 +12,13 @@ from volta_fn.compiler.fusion.duplicate_outputs import duplicate_outputs
 from volta_fn.compiler.fusion.split_k import split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import replace_attention
+from volta_fn.compiler.passes.attention.calls import keep_attention
 from volta_fn.compiler.passes.fourier import expand_fourier_transforms
 from volta_fn.compiler.passes.loop_fission.delay_stacks import drop_delay_stacks
 from volta_fn.compiler.program import Item
 from volta_fn.compiler.target import CommandPass, NodePass, Pass, ProgramPass, Target, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
 from volta_fn.targets.wgsl import attention, matmul
 from volta_fn.targets.wgsl.loops.horizontal import is_small
 from volta_fn.targets.wgsl.routine import Routine
@@ -42,6 +44,7 @@ class WgslTarget(Target):
 
     def __init__(self, capabilities: TargetCapabilities) -> None:
         self.capabilities = capabilities._replace(kernel_buffers=min(capabilities.buffers, _KERNEL_BUFFERS))
+        self._kept_calls = program_cache(partial(keep_attention, worthwhile=self._attends))
         self.equations = {name: partial(_routine, maker, self.capabilities) for name, maker in ROUTINES.items()}
 
     def supports(self, op: str, dtypes: Sequence[Any], params: Mapping[str, Any]) -> bool:
@@ -59,6 +62,10 @@ class WgslTarget(Target):
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine:
         """Generate the routine of a kernel."""
         return kernel_routine(kernel, self.capabilities, batch_products=batch_products)
+
+    def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """Return the program with equations for the calls of attention that are worth a routine."""
+        return self._kept_calls(closed)
 
     def passes(self) -> Sequence[Pass]:
         """Return the passes that GPUs add: routines in place of equations, and fewer and fuller dispatches."""

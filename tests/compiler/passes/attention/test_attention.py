@@ -14,6 +14,7 @@ from volta_fn import nn
 from volta_fn import numpy as jnp
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.passes.attention import replace_attention
+from volta_fn.compiler.passes.attention.calls import keep_attention
 from volta_fn.compiler.pipeline import simplify
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.targets.numpy.backend import NumpyBackend
@@ -23,7 +24,7 @@ RNG = np.random.default_rng(0)
 Q, K, V = (RNG.standard_normal((2, n, 4, 8), np.float32) for n in (T, S, S))
 MASK = RNG.random((2, 1, T, S)) < 0.5
 MASK[0, 0, 2] = False  # a query that sees nothing
-BOTH = {"attention": 1, "attention_gradient": 1}
+BOTH = {"attention_routine": 1, "attention_gradient_routine": 1}
 
 
 def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +61,11 @@ def programs(function: Callable[..., Any], *arrays: Any) -> tuple[ClosedJaxpr, C
 
 def check(function: Callable[..., Any], found: dict[str, int], *arrays: Any, tolerance: float = 2e-6) -> None:
     """Compare the values, and how many instructions of each kind there are; with both, no array is as large as weights."""
-    old, new = programs(function, *arrays)
+    compare(*programs(function, *arrays), found, *arrays, tolerance=tolerance)
+
+
+def compare(old: ClosedJaxpr, new: ClosedJaxpr, found: dict[str, int], *arrays: Any, tolerance: float = 2e-6) -> None:
+    """Do the same for two programs."""
     counts = Counter(eqn.primitive.name for eqn in new.eqns)
     assert {name: counts[name] for name in BOTH if counts[name]} == found
     large = [v.aval for eqn in new.eqns for v in eqn.outvars if v.aval.ndim > 2 and v.aval.shape[-2:] == (T, S)]
@@ -86,7 +91,7 @@ def check(function: Callable[..., Any], found: dict[str, int], *arrays: Any, tol
     ],
 )
 def test_gradients(function: Callable[..., Any]) -> None:
-    check(function, {"attention": 1}, Q, K, V)
+    check(function, {"attention_routine": 1}, Q, K, V)
     check(gradient(function), BOTH, Q, K, V)
 
 
@@ -102,7 +107,32 @@ def test_narrow_floats_round_less_often() -> None:
 
 
 def test_recomputed_attention() -> None:
-    check(gradient(vf.checkpoint(dot_product(is_causal=True))), {"attention": 2, "attention_gradient": 1}, Q, K, V)
+    check(gradient(vf.checkpoint(dot_product(is_causal=True))), {"attention_routine": 2, "attention_gradient_routine": 1}, Q, K, V)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        dot_product(),
+        dot_product(mask=MASK, is_causal=True, scale=0.3),
+        heads_first(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, is_causal=True)),
+        heads_first(vf.vmap(lambda q, k, v: nn.scaled_dot_product_attention(q, k, v))),
+    ],
+)
+def test_calls_are_kept(function: Callable[..., Any]) -> None:
+    """Replace calls by routines, which read operands before they are transposed."""
+    for run, found in ((function, {"attention_routine": 1}), (gradient(function), BOTH)):
+        closed = vf.jit(run).lower(Q, K, V).jaxpr
+        kept = simplify(keep_attention(closed, lambda avals, form: True))
+        compare(simplify(closed), kept, found, Q, K, V)
+        transposed = {v for e in kept.eqns if e.primitive.name == "transpose" for v in e.outvars}
+        assert not [v for e in kept.eqns if e.primitive.name in BOTH for v in e.invars if v in transposed]
+
+
+def test_calls_that_are_not_worthwhile_are_expanded() -> None:
+    closed = vf.jit(gradient(dot_product())).lower(Q, K, V).jaxpr
+    kept = simplify(keep_attention(closed, lambda avals, form: False))
+    assert [e.primitive for e in kept.eqns] == [e.primitive for e in simplify(closed).eqns]
 
 
 def test_some_of_the_gradients() -> None:
@@ -114,7 +144,7 @@ def test_layers() -> None:
     layer = nn.MultiHeadAttention.init(vf.random.key(0), 32, 4)
     _, new = programs(vf.grad(lambda layer, x: layer(x, is_causal=True).sum()), layer, np.ones((2, T, 32), np.float32))
     counts = Counter(eqn.primitive.name for eqn in new.eqns)
-    assert (counts["attention"], counts["attention_gradient"]) == (1, 1)
+    assert (counts["attention_routine"], counts["attention_gradient_routine"]) == (1, 1)
 
 
 def test_what_is_left_as_it_is() -> None:
@@ -123,7 +153,7 @@ def test_what_is_left_as_it_is() -> None:
     check(gradient(heads_first(lambda *a: nn.scaled_dot_product_attention(*a, dropout_p=0.5, key=key))), {}, Q, K, V)
     check(gradient(lambda *a: by_einsum(*a, kept=MASK | (np.arange(S) == 0))), {}, Q, K, V)  # minus infinity, by a mask of any kind
     check(lambda q, k, v: vf.jvp(lambda q: nn.dot_product_attention(q, k, v), (q,), (q,)), {}, Q, K, V)
-    check(by_hand, {"attention": 1}, Q, K, V)
+    check(by_hand, {"attention_routine": 1}, Q, K, V)
     check(gradient(by_hand), {}, Q, K, V)
 
 

@@ -11,10 +11,10 @@ import volta_fn as vf
 from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
 from tests.targets.wgsl.running import facts, run_routine
-from volta_fn.compiler.ir.attention import Axes, Form
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.attention import Axes, Form
 from volta_fn.targets.wgsl.attention import attention, attention_gradient, schedule, worthwhile
 from volta_fn.targets.wgsl.attention.problem import attention_of
 
@@ -141,7 +141,7 @@ def test_a_training_step_has_no_array_of_all_weights() -> None:
     made = [v.aval for item in items for v in item.results]
     assert not [a for a in made if a.shape[-2:] == (tokens, tokens)]
     names = [item.key.key[0] for item in items if item.key is not None]
-    assert (names.count("attention"), names.count("attention_gradient")) == (1, 1)
+    assert (names.count("attention_routine"), names.count("attention_gradient_routine")) == (1, 1)
     expected_ = arrays_in(contestant("volta_fn", case).call())
     with vf.default_device(GPU):
         found = arrays_in(contestant("volta_fn", case).call())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from volta_fn.compiler.ir.attention import Axes
 from volta_fn.compiler.passes.attention.patterns import (
     Logits,
     Lookup,
@@ -21,6 +20,7 @@ from volta_fn.compiler.passes.attention.patterns import (
     unscaled,
 )
 from volta_fn.core.jaxpr import Atom, Equation, Var
+from volta_fn.primitives.attention import Axes
 
 #: Equations that weights, and their cotangents, may pass on the way to a product.
 _CHANGES = ("reshape", "convert_element_type")

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.ir.attention import Axes
 from volta_fn.compiler.ir.nodes import DefUse
 from volta_fn.compiler.passes.rewriting import numbers_of
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.primitives.attention import Axes
 
 #: Less than any logit to be expected, so that its weight is negligible.
 _LEAST_LOGIT = -0.7 * float(np.finfo(np.float32).max)

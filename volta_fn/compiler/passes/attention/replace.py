@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.compiler.ir.attention import Axes, Form, attention_gradient_p, attention_p, result_avals
+from volta_fn.compiler.ir.attention import attention_gradient_p, attention_p, result_avals
 from volta_fn.compiler.passes.attention.match import Match, attends, match
 from volta_fn.compiler.passes.attention.patterns import Lookup, Result
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.primitives.attention import Axes, Form
 
 #: Tells whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
 Profitability = Callable[[tuple[ShapedArray, ...], Form], bool]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from volta_fn.compiler.ir.attention import Form
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.attention import Form
 from volta_fn.targets.wgsl.attention.backward import backward
 from volta_fn.targets.wgsl.attention.forward import forward
 from volta_fn.targets.wgsl.attention.problem import attention_of
@@ -31,7 +31,7 @@ def attention_gradient(avals: tuple[ShapedArray, ...], params: dict[str, Any], f
 
 
 #: Makers of routines by the name of the instruction.
-ROUTINES = {"attention": attention, "attention_gradient": attention_gradient}
+ROUTINES = {"attention_routine": attention, "attention_gradient_routine": attention_gradient}
 
 
 def worthwhile(avals: tuple[ShapedArray, ...], form: Form, facts: TargetCapabilities) -> bool:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions.matmul_problem import Walk
-from volta_fn.compiler.ir.attention import Axes, Form
 from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.primitives.attention import Axes, Form
 
 
 @dataclass(frozen=True)
