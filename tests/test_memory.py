@@ -57,7 +57,7 @@ def test_fresh_gradients_leave_memory_flat() -> None:
     x = jnp.ones(4)
     body = lambda c, row: (jnp.tanh(c * row), None)
     assert growth(lambda: vf.grad(lambda x: lax.scan(body, 1.0, x)[0])(x), times=150, warm_up=250) < 5000
-    assert growth(lambda: vf.vmap(vf.grad(lambda x: jnp.sin(x) ** 2))(x), times=210, warm_up=500) < 3000
+    assert growth(lambda: vf.vmap(vf.grad(lambda x: jnp.sin(x) ** 2))(x), times=450, warm_up=500) < 6000  # a window varies by some 1000
 
 
 def long_program(x: vf.Array) -> vf.Array:

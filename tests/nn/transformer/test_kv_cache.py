@@ -97,3 +97,11 @@ def test_a_cache_of_another_dtype():
     y, cache = mha(X, cache=mha.init_cache(2, 7, dtype="bfloat16"))
     assert cache.keys.dtype.name == "bfloat16" and y.dtype.name == "float32"
     np.testing.assert_allclose(y, mha(X, is_causal=True), atol=0.1)
+
+
+def test_attend_always_returns_a_pair():
+    mha = attention({})
+    y, none = mha.attend(X, is_causal=True)
+    z, cache = mha.attend(X, cache=mha.init_cache(2, 9))
+    assert none is None and cache.length == 7
+    np.testing.assert_allclose(y, z, rtol=1e-5, atol=1e-6)  # sums over masked keys in another order

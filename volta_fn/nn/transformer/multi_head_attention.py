@@ -196,6 +196,11 @@ class MultiHeadAttention(Module):
         y = self.out_proj(out.swapaxes(-2, -3).reshape(value.shape))
         return y if cache is None else (y, cache)
 
+    def attend(self, x: Any, context: Any = None, values: Any = None, **options: Any) -> tuple[Array, KVCache | None]:
+        """Call the module; return the pair of the result and the new cache, None without one."""
+        found = self(x, context, values, **options)
+        return found if options.get("cache") is not None else (found, None)
+
     def _check_options(self, context: Any, values: Any, positions: Any, cache: Any) -> None:
         if context is not None and (cache is not None or self.rotary_base is not None):
             raise ArgumentError("MultiHeadAttention: caches and rotary positions are for self-attention; leave the context out")
