@@ -18,8 +18,6 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 
-__all__ = ["DotDimensionNumbers", "Product", "dot_general", "dot_general_plan", "product_for", "typed_dot_general", "working_dtype"]
-
 Axes = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 Product = Callable[..., np.ndarray]  # of two arrays, and perhaps `out`

@@ -151,7 +151,7 @@ def _block(shape: Dims, starts: tuple[np.ndarray, ...], sizes: Dims) -> tuple[An
 
 
 def _one_window(operand: np.ndarray, indices: np.ndarray, addressed: Dims, sizes: Dims, clips: bool) -> tuple[Any, ...] | None:
-    """Return the only window's slices; an invalid one is clamped if `clips`, else None."""
+    """Return the only window's slices; an invalid one is clamped, or None."""
     starts = [0] * operand.ndim
     for dim, start in zip(addressed, indices.reshape(-1).tolist(), strict=True):
         limit = operand.shape[dim] - sizes[dim]

@@ -81,7 +81,7 @@ def eig(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequence[tuple[Sequence[int], np.dtype]]) -> Result:
-    """Apply ``function`` to the stack, or else to each matrix, with NaN where it fails."""
+    """Apply ``function`` to the stack, else to each matrix, with NaN where it fails."""
     try:
         return function(x)
     except np.linalg.LinAlgError:

@@ -23,8 +23,6 @@ from volta_fn.targets.numpy.blocks import Scratch
 from volta_fn.targets.numpy.contraction import working_dtype
 from volta_fn.targets.numpy.sliding import meeting, sliding_blocks
 
-__all__ = ["Geometry", "reduce_window", "select_and_gather_add", "select_and_scatter_add"]
-
 Slices = tuple[Any, ...]  # slices, one per axis, and an Ellipsis, so that indexing gives a view even of a 0-d array
 
 _BLOCK_ELEMENTS = 1 << 18  # of the operand, that one block of positions meets

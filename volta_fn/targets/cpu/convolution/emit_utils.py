@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from volta_fn.runtime.llvm.index_arith import counting
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.scalars.values import overload
 
@@ -86,12 +87,7 @@ def repeat(f: Function, size: Index, body: Callable[[Index], None], start: Index
         if size > start:
             body(start)
         return
-
-    def iteration(index: Value, _: list[Value]) -> list[Value]:
-        body(index)
-        return []
-
-    f.loop(value(start), value(size), by, [], iteration, once=isinstance(size, int) and isinstance(start, int))
+    f.loop(value(start), value(size), by, [], lambda index, _: body(index), once=isinstance(size, int) and isinstance(start, int))
 
 
 def even_chunks(total: int, at_most: int) -> list[tuple[int, int]]:
@@ -114,11 +110,6 @@ def each_even_chunk(f: Function, total: int, at_most: int, body: Callable[[Index
         start = stop
 
 
-def counting(lanes: int) -> Value:
-    """Return the vector 0, 1, 2 and so on."""
-    return Value(vector_of("i32", lanes), "<" + ", ".join(f"i32 {k}" for k in range(lanes)) + ">")
-
-
 def between(f: Function, lanes: int, start: Index, low: Index, high: Index) -> Value:
     """Emit the mask of lanes whose number plus `start` is in [`low`, `high`)."""
 
@@ -127,8 +118,8 @@ def between(f: Function, lanes: int, start: Index, low: Index, high: Index) -> V
         capped = least(f, most(f, distance, -1), lanes + 1)
         return f.splat(f.cast("trunc", value(capped), "i32") if isinstance(capped, Value) else Value("i32", str(capped)), lanes)
 
-    below = f.compare("icmp slt", counting(lanes), bound(high))
-    return below if low == 0 and start == 0 else f.binary("and", below, f.compare("icmp sge", counting(lanes), bound(low)))
+    below = f.compare("icmp slt", counting(lanes, "i32"), bound(high))
+    return below if low == 0 and start == 0 else f.binary("and", below, f.compare("icmp sge", counting(lanes, "i32"), bound(low)))
 
 
 def addresses(f: Function, pointer: Value, type_: str, stride: int, lanes: int) -> Value:
@@ -171,13 +162,8 @@ def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
                 continue
             low = [lanes + lane - half if lane & half else lane for lane in range(lanes)]
             high = [lanes + lane if lane & half else lane + half for lane in range(lanes)]
-            following[i] = _shuffled(f, found[i], found[i + half], low)
-            following[i + half] = _shuffled(f, found[i], found[i + half], high)
+            following[i] = f.taken(found[i], low, found[i + half])
+            following[i + half] = f.taken(found[i], high, found[i + half])
         found = following
         half *= 2
     return found
-
-
-def _shuffled(f: Function, x: Value, y: Value, order: Sequence[int]) -> Value:
-    mask = ", ".join(f"i32 {k}" for k in order)
-    return f.let(x.type, f"shufflevector {x}, {y}, <{len(order)} x i32> <{mask}>")

@@ -32,7 +32,6 @@ class Igemm:
         self.x_tile: Tile | None = tile_of(c, self.work, {1: block.images, 2: block.channels, **spans})
         if plan.packed and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[2] == 1:
             self.x_tile = None  # lines of channels are read where they are
-        self.direct = plan.packed
         self.panel_room = self.tile_room = self.w_room = self.sum_room = 0
 
     @property
@@ -76,19 +75,12 @@ class Igemm:
         found = []
         for name, size, stride in zip(names, sizes, panel, strict=True):
             axis = 2 if name == "c" else 3 + int(name[1:])
-            found.append(Dim(index.get(name, size), self._depth_stride(name), stride, self.c.w.strides[axis]))
+            x = self._x_stride(axis) * (1 if name == "c" else self.c.axes[axis - 3].dilation)
+            found.append(Dim(index.get(name, size), x, stride, self.c.w.strides[axis]))
         return found
 
     def _x_stride(self, index: int) -> int:
         return self.x_tile.stride(index) if self.x_tile else self.c.x.strides[index]
-
-    def _depth_stride(self, name: str) -> int:
-        """Return the stride in the prepared x of a channel or tap."""
-        return self._x_stride(2) if name == "c" else self._x_stride(3 + int(name[1:])) * self.c.axes[int(name[1:])].dilation
-
-    def _row_strides(self) -> list[int]:
-        """Return the strides of images and of positions in the prepared x."""
-        return [self._x_stride(1), *(self._x_stride(3 + i) * axis.stride for i, axis in enumerate(self.c.axes))]
 
     def _pack(self, f: Function, args: Arguments, group: Index, panel: Index, starts: list[Index], depth: list[Dim], to: Value) -> None:
         c, width = self.c, self.plan.width
@@ -127,7 +119,7 @@ class Igemm:
         image, *positions = self._starts(f, coordinates)
         panel = least(f, times(f, panel_group, plan.panel_block), plan.panels - plan.panel_block)
         y = self.builder.at(f, "y", args.y, group, image, times(f, panel, plan.width), *positions)
-        if self.direct:
+        if self.plan.packed:
             x = self._x(f, args, task, group, image, positions, [0] * (1 + len(positions)))
             w = args.room(f, self.panel_room, plan.panel * work.itemsize, plus(f, times(f, group, plan.panels), panel))
             self._panels(f, self._depth({}), Operands(x, w, y), panel)
@@ -195,14 +187,14 @@ class Igemm:
         """Emit the products of a block with each of its panels."""
         plan, c = self.plan, self.c
         names = tuple([name for name, _ in plan.depth])
-        strides = [c.y.strides[1], *c.y.strides[3:]] if self.direct else self._sum_strides()
-        nest = self._nest(strides, c.y.strides[2] if self.direct else 1, dict(zip(names, depth, strict=True)))
+        strides = [c.y.strides[1], *c.y.strides[3:]] if self.plan.packed else self._sum_strides()
+        nest = self._nest(strides, c.y.strides[2] if self.plan.packed else 1, dict(zip(names, depth, strict=True)))
 
         def one(k: Index) -> None:
             along = Dim(1, 0, plan.panel, plan.width * nest.dims["o"].y)
-            tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)) if self.direct else None)
-            load = None if self.direct else lambda at, counts: tile.kept(f, at.y, counts)
-            store = tile.result if self.direct else tile.keep
+            tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)) if self.plan.packed else None)
+            load = None if self.plan.packed else lambda at, counts: tile.kept(f, at.y, counts)
+            store = tile.result if self.plan.packed else tile.keep
             nest.run(f, operands.moved(f, self.work, nest.y_type, along, k), lambda *args: store(f, *args), load)
 
         repeat(f, plan.panel_block, one)
@@ -212,10 +204,11 @@ class Igemm:
         plan, c = self.plan, self.c
         names = ["n", *(f"p{i}" for i in range(len(c.axes)))]
         dims = {"o": Dim(plan.width, 0, 1, along), **depth}
-        for name, size, x, y in zip(names, [plan.blocks.images, *plan.blocks.positions], self._row_strides(), y_strides, strict=True):
+        x_strides = [self._x_stride(1), *(self._x_stride(3 + i) * axis.stride for i, axis in enumerate(c.axes))]
+        for name, size, x, y in zip(names, [plan.blocks.images, *plan.blocks.positions], x_strides, y_strides, strict=True):
             dims[name] = Dim(size, x, 0, y)
         loops = tuple([name for name in dims if name[0] in "np" and name not in dict(plan.tile.rows)])
-        y_type = stored_as(self.builder.y_dtype) if self.direct else self.work.type
+        y_type = stored_as(self.builder.y_dtype) if self.plan.packed else self.work.type
         return Nest(self.work, y_type, dims, loops, plan.tile.rows, "o", plan.tile.vectors, tuple(depth))
 
     def _left(self, f: Function, panel: Index) -> Index | None:

@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.cpu.matmul.blocking import choose_blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
-from volta_fn.targets.cpu.matmul.dot_products import dots
+from volta_fn.targets.cpu.matmul.dot_products import DotProducts
 from volta_fn.targets.cpu.matmul.dot_products import suits as few_rows
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided, StoreSums
 from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue
@@ -32,7 +32,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
         return None
     problem = problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype))
     if few_rows(problem):
-        return dots(work, problem, StoreSums(work, dtype, (problem.m, problem.n), 2), 3, "product")
+        return DotProducts(work, problem, StoreSums(work, dtype, (problem.m, problem.n), 2), 3, "product").routine()
     operands = 0, 1
     if problem.n == 1:  # a matrix times a column is a row times its transpose, and lies in memory alike
         problem, operands = problem.swapped(), (1, 0)
@@ -74,7 +74,7 @@ def contraction(kernel: Kernel) -> Routine | None:
     buffers = len(kernel.inputs) + len(kernel.stores)
     epilogue = _strided_epilogue(work, found) or FusedEpilogue(work, found)
     if few_rows(problem):
-        return dots(work, problem, epilogue, buffers, "product", (found.lhs.input, found.rhs.input))
+        return DotProducts(work, problem, epilogue, buffers, "product", (found.lhs.input, found.rhs.input)).routine()
     left, right = StridedOperand(work, problem.lhs, found.lhs.input), StridedOperand(work, problem.rhs, found.rhs.input)
     sizes = problem.batch, problem.m, problem.n, problem.k
     plan = choose_blocking(work, sizes, left.in_place(), right.in_place(), transposed=left.chunk is not None)

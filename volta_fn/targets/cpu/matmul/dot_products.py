@@ -13,8 +13,7 @@ from volta_fn.targets.cpu.matmul.blocking import Blocking, unpacked_blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, lanes_below, read
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
 from volta_fn.targets.cpu.matmul.micro_kernel import Tile
-from volta_fn.targets.cpu.matmul.pack_kernels import shuffled
-from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin, when
+from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin
 from volta_fn.targets.cpu.routine import Launch, Routine
 
 _FEW = 8  # rows, at most, of the operand that has fewer
@@ -38,13 +37,12 @@ class _TileSize(NamedTuple):
     right: int
 
 
-def dots(work: ComputeType, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int] = (0, 1)) -> Routine:
-    """Generate the routine of such a product; `operands` are the buffers' numbers."""
-    return _Dots(work, problem, epilogue, buffers, name, operands).routine()
+class DotProducts:
+    """Writes the routine of such a product; `operands` are the buffers' numbers."""
 
-
-class _Dots:
-    def __init__(self, work: ComputeType, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int]) -> None:
+    def __init__(
+        self, work: ComputeType, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int] = (0, 1)
+    ) -> None:
         self.operands = operands
         self.work, self.problem, self.epilogue, self.buffers, self.name = work, problem, epilogue, buffers, name
         self.module = Module()
@@ -94,7 +92,7 @@ class _Dots:
                 values = (buffers, batch, split, f.binary("mul", index, i64(size)), inner, depth)
                 unmasked = f.compare("icmp slt", index, i64(self.groups - 1))
                 if rest:
-                    when(f, unmasked, lambda: f.run(self._tile(size), *values), lambda: f.run(self._tile(rest), *values))
+                    f.branch(unmasked, lambda: f.run(self._tile(size), *values), lambda: f.run(self._tile(rest), *values))
                 else:
                     f.run(self._tile(size), *values)
 
@@ -179,7 +177,7 @@ class _Dots:
         lanes = self.work.lanes
         while lanes > 1:
             lanes //= 2
-            halves = [shuffled(f, x, x, range(start, start + lanes), self.work.type) for start in (0, lanes)] if lanes > 1 else []
+            halves = [f.taken(x, range(start, start + lanes), x) for start in (0, lanes)] if lanes > 1 else []
             if lanes == 1:
                 halves = [f.let(self.work.type, f"extractelement {x}, i64 {lane}") for lane in (0, 1)]
             x = self.work.add(f, *halves)

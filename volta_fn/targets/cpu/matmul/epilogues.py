@@ -26,12 +26,12 @@ class Epilogue(Protocol):
 
 
 class StoreSums:
-    """Stores sums, rounded to a dtype, to ``[stack, m, n]`` or `transposed`."""
+    """Stores sums, rounded to a dtype, to ``[stack, m, n]``."""
 
-    def __init__(self, work: ComputeType, dtype: np.dtype, sizes: tuple[int, int], buffer: int, *, transposed: bool = False) -> None:
-        self.dtype, self.sizes, self.buffer, self.transposed = dtype, sizes, buffer, transposed
+    def __init__(self, work: ComputeType, dtype: np.dtype, sizes: tuple[int, int], buffer: int) -> None:
+        self.dtype, self.sizes, self.buffer = dtype, sizes, buffer
         #: Whether the sums stay as they are, and lines stay lines.
-        self.direct = is_itself(work, dtype) and not transposed
+        self.direct = is_itself(work, dtype)
         self.holds_sums = buffer if self.direct else None
 
     def address(self, f: Function, tile: Tile) -> TileAddress:
@@ -41,21 +41,14 @@ class StoreSums:
     def _start(self, f: Function, tile: Tile) -> Value:
         m, n = self.sizes
         matrix = self._move(f, f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), _times(f, tile.batch, m * n))
-        row_step, column_step = (1, m) if self.transposed else (n, 1)
-        return self._move(f, self._move(f, matrix, _times(f, tile.row, row_step)), _times(f, tile.column, column_step))
+        return self._move(f, self._move(f, matrix, _times(f, tile.row, n)), tile.column)
 
     def write(self, f: Function, tile: Tile) -> None:
         """See `Epilogue`."""
-        (m, n), start = self.sizes, self._start(f, tile)
-        lanes = tile.work.lanes
+        n, start, lanes = self.sizes[1], self._start(f, tile), tile.work.lanes
         for i, row in enumerate(tile.sums):
             for v, sums in enumerate(row):
-                if not self.transposed:
-                    write(f, tile.work, self.dtype, sums, lanes, self._move(f, start, i64(i * n + v * lanes)), tile.mask(v))
-                    continue
-                for lane in range(min(lanes, tile.columns - v * lanes)):
-                    one = f.let(tile.work.type, f"extractelement {sums}, i64 {lane}")
-                    write(f, tile.work, self.dtype, one, 1, self._move(f, start, i64((v * lanes + lane) * m + i)))
+                write(f, tile.work, self.dtype, sums, lanes, self._move(f, start, i64(i * n + v * lanes)), tile.mask(v))
 
     def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.dtype.itemsize} x i8]", offset)

@@ -20,7 +20,7 @@ from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue, Strip
 from volta_fn.targets.cpu.matmul.macro_kernel import TileArguments, TileWriter
 from volta_fn.targets.cpu.matmul.operands import PanelSource, Span
 from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, column_sections, pack_panels, row_sections
-from volta_fn.targets.cpu.matmul.task_loops import each, entry, flat_index, indices_of, parameters_of, range_of, when
+from volta_fn.targets.cpu.matmul.task_loops import each, entry, flat_index, indices_of, parameters_of, range_of
 from volta_fn.targets.cpu.routine import Launch, Routine
 
 _GROUP = 8  # panels that are packed together
@@ -214,7 +214,7 @@ class Gemm:
             body(plan.edge)
         else:
             last = f.compare("icmp eq", panel, i64(plan.column_panels - 1))
-            when(f, last, lambda: body(plan.edge), lambda: body(plan.width))
+            f.branch(last, lambda: body(plan.edge), lambda: body(plan.width))
 
     def _for_height(self, f: Function, panel: Value, body: Callable[[Value, int], None]) -> None:
         """Call `body` for the first row of a panel of A and its number of rows."""
@@ -223,7 +223,7 @@ class Gemm:
             body(row, plan.rows)
             return
         tall = f.compare("icmp slt", panel, i64(plan.taller))
-        when(f, tall, lambda: body(row, plan.rows + 1), lambda: body(row, plan.rows))
+        f.branch(tall, lambda: body(row, plan.rows + 1), lambda: body(row, plan.rows))
 
     def _first_row(self, f: Function, panel: Value) -> Value:
         row = f.binary("mul", panel, i64(self.plan.rows))
@@ -372,7 +372,7 @@ class Gemm:
         end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.plan.width)), i64(self.plan.n))
         strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self.tiles.strip_width)
         last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
-        when(f, last, lambda: epilogue.finish(f, strip))
+        f.branch(last, lambda: epilogue.finish(f, strip))
 
 
 class _PackAhead(NamedTuple):

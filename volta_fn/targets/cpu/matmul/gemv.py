@@ -12,7 +12,7 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, read
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue
 from volta_fn.targets.cpu.matmul.micro_kernel import Tile
-from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin, when
+from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin
 from volta_fn.targets.cpu.routine import Launch, Routine
 
 _NARROW = 256  # columns, below which tiles do better
@@ -66,7 +66,7 @@ class _Gemv:
             self._chunk(batch, i64(0), last)
         else:
             full_vectors = f.compare("icmp slt", chunk, i64(self.chunks - 1))
-            when(f, full_vectors, lambda: self._chunk(batch, column, run), lambda: self._chunk(batch, column, last))
+            f.branch(full_vectors, lambda: self._chunk(batch, column, run), lambda: self._chunk(batch, column, last))
 
     def _chunk(self, batch: Value, column: Value, count: int) -> None:
         """Emit the sums of `count` columns, and their epilogue."""

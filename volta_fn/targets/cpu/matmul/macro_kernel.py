@@ -10,7 +10,7 @@ from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, StoreStrided, StoreSums
 from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue, Strip
 from volta_fn.targets.cpu.matmul.micro_kernel import Kind, Tile, TileAddress, multiply
-from volta_fn.targets.cpu.matmul.task_loops import parameters_of, when
+from volta_fn.targets.cpu.matmul.task_loops import parameters_of
 
 _STRIP_BYTES = 64 << 10  # of sums that are kept for the epilogue, at most
 
@@ -73,7 +73,7 @@ class TileWriter:
                 self._end(f, tile, sums, rows, arguments.strip)
             else:
                 last = f.compare("icmp ne", f.binary("and", arguments.state, i64(2)), i64(0))
-                when(f, last, lambda: self._end(f, tile, sums, rows, arguments.strip))
+                f.branch(last, lambda: self._end(f, tile, sums, rows, arguments.strip))
             f.finish()
 
         module.define(name, write)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, shared_function
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, load, put
-from volta_fn.targets.cpu.matmul.task_loops import when
 
 _UNROLLED = 56  # multiplications unrolled in an iteration of the loop, at most
 _AHEAD = 24  # how many k ahead packed panels are fetched
@@ -195,7 +194,7 @@ def multiply(kind: Kind) -> SharedFunction:
         a, a_stride, b, depth, source, source_stride, target, target_stride = f.parameters
         fresh = f.compare("icmp eq", source, _NULL)
         first, stride = f.select(fresh, target, source), f.select(fresh, target_stride, source_stride)
-        when(f, f.compare("icmp sge", depth, i64(_WORTH_FETCHING)), lambda: _prefetch_tile(f, kind, first, stride))
+        f.branch(f.compare("icmp sge", depth, i64(_WORTH_FETCHING)), lambda: _prefetch_tile(f, kind, first, stride))
         view = MatrixView(a, a_stride if kind.a_outer is None else kind.a_outer, kind.a_inner)
         sums = accumulate(f, work, rows, columns, view, MatrixView(b, 1, kind.b_inner), depth, padded=kind.padded)
         flat = [vector for row in sums for vector in row]

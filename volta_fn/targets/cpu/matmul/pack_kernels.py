@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, shared_function, vector_of
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, lanes_of, shared_function
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, put, read
 from volta_fn.targets.cpu.matmul.micro_kernel import RowPointers, type_name
 from volta_fn.targets.cpu.matmul.task_loops import each
@@ -170,8 +170,7 @@ def _gathered(groups: Sequence[Value], f: Function) -> Value:
 
 
 def _joined(f: Function, x: Value, y: Value) -> Value:
-    lanes, element = x.type[1:-1].split(" x ")
-    return shuffled(f, x, y, range(2 * int(lanes)), element)
+    return f.taken(x, range(2 * lanes_of(x.type)), y)
 
 
 def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
@@ -192,10 +191,10 @@ def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
 
 def _quarters_transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
     """Emit the transpose of vectors' runs of `square` lanes."""
-    count, element = len(rows), rows[0].type[1:-1].split(" x ")[1]
+    count = len(rows)
 
     def runs(x: Value, y: Value, odd: int) -> Value:
-        return shuffled(f, x, y, [run * square + lane for run in range(odd, 2 * count, 2) for lane in range(square)], element)
+        return f.taken(x, [run * square + lane for run in range(odd, 2 * count, 2) for lane in range(square)], y)
 
     if count == 1:
         return list(rows)
@@ -207,33 +206,25 @@ def _quarters_transposed(f: Function, rows: Sequence[Value], square: int) -> lis
 
 def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
     """Emit vectors with each run of `square` lanes transposed over `square` vectors."""
-    lanes, element = int(block[0].type[1:-1].split(" x ")[0]), block[0].type[1:-1].split(" x ")[1]
+    lanes = lanes_of(block[0].type)
     starts = range(0, lanes, square)
     if square == 2:
         x, y = block
-        return [shuffled(f, x, y, [s for b in starts for s in (b + half, lanes + b + half)], element) for half in (0, 1)]
+        return [f.taken(x, [s for b in starts for s in (b + half, lanes + b + half)], y) for half in (0, 1)]
     w, x, y, z = block
-    low = [shuffled(f, p, q, [s for b in starts for s in (b, lanes + b, b + 1, lanes + b + 1)], element) for p, q in ((w, x), (y, z))]
-    high = [
-        shuffled(f, p, q, [s for b in starts for s in (b + 2, lanes + b + 2, b + 3, lanes + b + 3)], element) for p, q in ((w, x), (y, z))
-    ]
+    low = [f.taken(p, [s for b in starts for s in (b, lanes + b, b + 1, lanes + b + 1)], q) for p, q in ((w, x), (y, z))]
+    high = [f.taken(p, [s for b in starts for s in (b + 2, lanes + b + 2, b + 3, lanes + b + 3)], q) for p, q in ((w, x), (y, z))]
     first = [s for b in starts for s in (b, b + 1, lanes + b, lanes + b + 1)]
     second = [s for b in starts for s in (b + 2, b + 3, lanes + b + 2, lanes + b + 3)]
-    return [shuffled(f, p, q, picks, element) for p, q in (low, high) for picks in (first, second)]
+    return [f.taken(p, picks, q) for p, q in (low, high) for picks in (first, second)]
 
 
 def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
     """Emit a vector of lanes of others, each by its vector and its number."""
     first, *others = dict.fromkeys([vector for vector, _ in picks])
-    lanes, element = len(picks), first.type[1:-1].split(" x ")[1]
+    lanes = len(picks)
     made, order = first, [lane if vector == first else 0 for vector, lane in picks]
     for other in others or [first]:
         chosen = [lanes + lane if vector == other else now for (vector, lane), now in zip(picks, order, strict=True)]
-        made, order = shuffled(f, made, other, chosen, element), list(range(lanes))
+        made, order = f.taken(made, chosen, other), list(range(lanes))
     return made
-
-
-def shuffled(f: Function, x: Value, y: Value, picks: Sequence[int], element: str) -> Value:
-    """Emit the lanes numbered `picks` of the concatenation of two vectors."""
-    indices = ", ".join(f"i32 {p}" for p in picks)
-    return f.let(vector_of(element, len(picks)), f"shufflevector {x}, {y}, <{len(picks)} x i32> <{indices}>")

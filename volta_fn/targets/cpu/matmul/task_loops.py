@@ -11,27 +11,7 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 def each(f: Function, start: Value, end: Value, body: Callable[[Value], None], step: int = 1) -> None:
     """Emit ``for index in range(start, end, step): body(index)``."""
-
-    def iteration(index: Value, _: list[Value]) -> list[Value]:
-        body(index)
-        return []
-
-    f.loop(start, end, step, [], iteration)
-
-
-def when(f: Function, condition: Value, yes: Callable[[], None], no: Callable[[], None] | None = None) -> None:
-    """Emit ``if condition: yes() else: no()``."""
-
-    def first() -> list[Value]:
-        yes()
-        return []
-
-    def second() -> list[Value]:
-        if no is not None:
-            no()
-        return []
-
-    f.branch(condition, first, second if no is not None else None)
+    f.loop(start, end, step, [], lambda index, _: body(index))
 
 
 def origin(f: Function, operand: Operand, number: Value) -> Value:
