@@ -82,7 +82,7 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
     """Emit the scans of vectors of neighbouring columns, of which some may not exist."""
     base = f.plus(f.times(row, scan.size * scan.columns), first)
 
-    def run(counts: list[Value | None]) -> list[Value]:
+    def run(counts: list[Value | None]) -> None:
         def step(i: Value, carried: list[Value]) -> list[Value]:
             start = f.plus(base, f.times(_turned(f, scan, i), scan.columns))
             positions = [f.plus(start, i64(k * lanes)) for k in range(vectors)]
@@ -93,7 +93,6 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
             return [p for total in totals for p in total.components]
 
         f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * vectors, step, once=True)
-        return []
 
     def full() -> list[Value]:
         return run([None] * vectors)
@@ -211,7 +210,7 @@ def _run(f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tup
 def _one_by_one(scan: Scan) -> Routine:
     tasks = chunk_count(scan.rows, max(1, _TASK // scan.size))
 
-    def several(f: Function, pointers: list[Value], count: int, row: Value, _: list[Value]) -> list[Value]:
+    def several(f: Function, pointers: list[Value], count: int, row: Value, _: list[Value]) -> None:
         firsts = [f.times(f.plus(row, i64(k)), scan.size) for k in range(count)]
 
         def step(i: Value, carried: list[Value]) -> list[Value]:
@@ -223,7 +222,6 @@ def _one_by_one(scan: Scan) -> Routine:
             return [p for total in totals for p in total.components]
 
         f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, 1).components] * count, step, once=True)
-        return []
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         begin, end = task_range(f, number, scan.rows, tasks)

@@ -68,12 +68,11 @@ def copy_operand(writer: RoutineWriter, operand: ShapedArray, result: int = -1) 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         source, target = pointers[0], pointers[result]
 
-        def copy() -> list[Value]:
+        def copy() -> None:
             begin, end = task_range(f, number, operand.size, tasks)
             type_ = unit(operand.dtype.itemsize)
             count = f.times(f.minus(end, begin), operand.dtype.itemsize)
             copy_bytes(f, f.at(target, type_, begin), f.at(source, type_, begin), count, min(8, operand.dtype.itemsize))
-            return []
 
         f.branch(f.compare("icmp ne", source, target), copy)
 

@@ -32,9 +32,8 @@ class RoutineWriter:
         buffers, begin, end = parameters
         pointers = [f.load("ptr", f.at(buffers, "ptr", i64(k)), 8) for k in range(self._buffers)]
 
-        def iteration(task: Value, _: list[Value]) -> list[Value]:
+        def iteration(task: Value, _: list[Value]) -> None:
             body(f, pointers, task)
-            return []
 
         f.loop(begin, end, 1, [], iteration)
         f.finish()

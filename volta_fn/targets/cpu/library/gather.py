@@ -72,11 +72,10 @@ class _Gather:
         operand, indices, result = pointers
         offsets = f.alloca("i64", most)
 
-        def find(number: Value, _: list[Value]) -> list[Value]:
+        def find(number: Value, _: list[Value]) -> None:
             start = start_of(f, self.starts, indices, number)
             offset = start.offset if start.valid is None else f.select(start.valid, start.offset, i64(-1))
             f.store(offset, f.at(offsets, "i64", f.minus(number, begin)), 8)
-            return []
 
         f.loop(begin, end, 1, [], find)
         sizes, steps, strides = self.layout.lead
@@ -85,10 +84,9 @@ class _Gather:
             source = f.at(operand, self.type, f.dotted(at, strides))
             target = f.at(result, self.type, f.dotted(at, steps))
 
-            def one(number: Value, _: list[Value]) -> list[Value]:
+            def one(number: Value, _: list[Value]) -> None:
                 offset = f.load("i64", f.at(offsets, "i64", f.minus(number, begin)), 8)
                 self._window(f, source, f.at(target, self.type, window_offset(f, self.layout, number)), offset, None if sizes else first)
-                return []
 
             f.loop(begin, end, 1, [], one)
 
@@ -106,13 +104,11 @@ class _Gather:
             f.store(f.select(valid, read, self.fill), target, alignment(self.type))
             return
 
-        def copy() -> list[Value]:
+        def copy() -> None:
             copy_block(f, self.type, target, f.at(source, self.type, offset), self.layout.rest, first)
-            return []
 
-        def fill() -> list[Value]:
+        def fill() -> None:
             fill_block(f, self.fill, target, sizes, steps, first)
-            return []
 
         f.branch(valid, copy, fill)
 

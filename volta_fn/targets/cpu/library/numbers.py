@@ -35,9 +35,8 @@ def map_run(f: Function, begin: Value, end: Value, lanes: int, write: Callable[[
     Of the last one perhaps only `count` lanes exist.
     """
 
-    def full(i: Value, _: list[Value]) -> list[Value]:
+    def full(i: Value, _: list[Value]) -> None:
         write(i, lanes, None)
-        return []
 
     size = f.minus(end, begin)
     rest = f.remainder(size, lanes)
@@ -47,8 +46,7 @@ def map_run(f: Function, begin: Value, end: Value, lanes: int, write: Callable[[
     if f.known(rest) == 0:
         return
 
-    def partly() -> list[Value]:
+    def partly() -> None:
         write(last, lanes, rest)
-        return []
 
     partly() if f.known(rest) else f.branch(f.compare("icmp sgt", rest, i64(0)), partly)

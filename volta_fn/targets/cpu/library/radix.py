@@ -47,10 +47,9 @@ def count(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, cou
     """Set `counts` (32-bit, one per bucket) to how often each digit occurs."""
     clear(f, counts, digit.buckets)
 
-    def one(i: Value, _: list[Value]) -> list[Value]:
+    def one(i: Value, _: list[Value]) -> None:
         at = f.at(counts, "i32", digit.of(f, fetch(i)[1]))
         f.store(f.binary("add", f.load("i32", at, 4), Value("i32", "1")), at, 4)
-        return []
 
     f.loop(begin, end, 1, [], one)
 
@@ -59,9 +58,8 @@ def clear(f: Function, counts: Value, buckets: int) -> None:
     """Set all counts to zero."""
     lanes = min(host().lanes(4), buckets)
 
-    def some(i: Value, _: list[Value]) -> list[Value]:
+    def some(i: Value, _: list[Value]) -> None:
         f.store(Value(f"<{lanes} x i32>", "zeroinitializer"), f.at(counts, "i32", i), 4)
-        return []
 
     f.loop(i64(0), i64(buckets), lanes, [], some, once=True)
 
@@ -86,7 +84,7 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
     totals = f.alloca("i32", buckets)
     zero = Value(type_, "zeroinitializer")
 
-    def some(i: Value, _: list[Value]) -> list[Value]:
+    def some(i: Value, _: list[Value]) -> None:
         def add(p: Value, carried: list[Value]) -> list[Value]:
             found = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, stride), i)), 4)
             before = f.select(f.compare("icmp slt", p, chunk), found, zero)
@@ -95,7 +93,6 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
         total, earlier = f.loop(i64(0), i64(chunks), 1, [zero, zero], add, once=True)
         f.store(total, f.at(totals, "i32", i), 4)
         f.store(earlier, f.at(positions, "i32", i), 4)
-        return []
 
     f.loop(i64(0), i64(buckets), lanes, [], some, once=True)
 
@@ -113,12 +110,11 @@ def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, posi
     The next position of a bucket is in `positions`, which advance.
     """
 
-    def one(i: Value, _: list[Value]) -> list[Value]:
+    def one(i: Value, _: list[Value]) -> None:
         element, key = fetch(i)
         at = f.at(positions, "i32", digit.of(f, key))
         position = f.load("i32", at, 4)
         f.store(f.binary("add", position, Value("i32", "1")), at, 4)
         emit(f.cast("zext", position, "i64"), element)
-        return []
 
     f.loop(begin, end, 1, [], one)

@@ -116,27 +116,24 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
         later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(problem.tasks)), i64(problem.starts.number - 1))
         start, mine = begin(later)
 
-        def fetch() -> list[Value]:
+        def fetch() -> None:
             for byte in range(0, fetched, 64):
                 fetch_ahead(f, f.at(out, unit(problem.dtype.itemsize), start.offset), byte)
                 fetch_ahead(f, f.at(updates, unit(problem.operand.dtype.itemsize), window_offset(f, problem.layout, later)), byte)
-            return []
 
         f.branch(mine, fetch) if mine is not None else fetch()
 
-    def one(number: Value, _: list[Value]) -> list[Value]:
+    def one(number: Value, _: list[Value]) -> None:
         if fetched:
             fetch_later(number)
         start, mine = begin(number)
 
-        def update() -> list[Value]:
+        def update() -> None:
             type_ = unit(problem.operand.dtype.itemsize)
             source = f.at(updates, type_, window_offset(f, problem.layout, number))
             _window(f, problem, source, f.at(out, unit(problem.dtype.itemsize), start.offset))
-            return []
 
         f.branch(mine, update) if mine is not None else update()
-        return []
 
     f.loop(i64(0), i64(problem.starts.number), 1, [], one)
 

@@ -305,10 +305,9 @@ class Radix:
         assert target is not None
         buffer = self._buffer(f, pointers, target, slot)
 
-        def one(i: Value, _: list[Value]) -> list[Value]:
+        def one(i: Value, _: list[Value]) -> None:
             number = self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
             self.put(f, pointers, row, i, number)
-            return []
 
         f.loop(begin, end, 1, [], one)
 

@@ -75,9 +75,8 @@ def _ranked(rows: SortProblem, k: int) -> Routine:
             def put(i: list[Value]) -> None:
                 position = rank_of(f, [keys], bits, rows.size, lanes, i[0])
 
-                def write() -> list[Value]:
+                def write() -> None:
                     _put(f, rows, k, pointers, index[0], position, i[0])
-                    return []
 
                 f.branch(f.compare("icmp slt", position, i64(k)), write)
 
@@ -169,11 +168,11 @@ class _Chosen:
         f.loop(first, vector_end, self.wide, [], lambda i, _: self._look(f, pointers, row, i, best))
         nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (vector_end, end))
 
-    def _look(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> list[Value]:
+    def _look(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> None:
         """Keep what is better than the last of the list, of a vector of elements."""
         if self.wide == 1:
             self._take(f, pointers, row, i, best)
-            return []
+            return
         dtype = self.rows.keys[0].dtype
         type_ = unit(dtype.itemsize)
         raw = f.load(vector_of(type_, self.wide), f.at(pointers[0], type_, self.rows.offset(f, row, i)), dtype.itemsize)
@@ -184,7 +183,7 @@ class _Chosen:
         mask_type = f"i{self.wide}"
         mask = f.let(mask_type, f"bitcast {better} to {mask_type}")
 
-        def some() -> list[Value]:
+        def some() -> None:
             count = f.cast("zext", f.intrinsic(f"llvm.ctpop.{mask_type}", mask_type, mask), "i64")
 
             def one(_: Value, carried: list[Value]) -> list[Value]:
@@ -193,10 +192,8 @@ class _Chosen:
                 return [f.binary("and", carried[0], f.binary("sub", carried[0], Value(mask_type, "1")))]
 
             f.loop(i64(0), count, 1, [mask], one)
-            return []
 
         f.branch(f.compare("icmp ne", mask, Value(mask_type, "0")), some)
-        return []
 
     def _take(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> None:
         """Keep an element if it is better than the last of the list."""
@@ -209,7 +206,7 @@ class _Chosen:
         """Insert a number into the list, if it is better than the last."""
         last = f.load(self.type, f.at(best, self.type, i64(self.k)), self.bits // 8)
 
-        def move() -> list[Value]:
+        def move() -> None:
             type_ = vector_of(self.type, self.lanes)
             suffix = f"v{self.lanes}{self.type}" if self.lanes > 1 else self.type
             many = f.splat(new, self.lanes)
@@ -219,7 +216,6 @@ class _Chosen:
                 here = f.load(type_, f.at(best, self.type, i64(position + 1)), self.bits // 8)
                 lesser = f.intrinsic(f"llvm.umin.{suffix}", type_, before, many)
                 f.store(f.intrinsic(f"llvm.umax.{suffix}", type_, here, lesser), f.at(best, self.type, i64(position + 1)), self.bits // 8)
-            return []
 
         f.branch(f.compare("icmp ugt", new, last), move)
 

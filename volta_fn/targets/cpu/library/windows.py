@@ -70,9 +70,8 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
     """
 
     def full(count: int) -> Callable[[Value, list[Value]], list[Value]]:
-        def iteration(i: Value, _: list[Value]) -> list[Value]:
+        def iteration(i: Value, _: list[Value]) -> None:
             write(i, [None] * count)
-            return []
 
         return iteration
 
@@ -82,9 +81,8 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
         last = f.minus(end, rest)
         f.loop(begin, last, lanes, [], full(1))
 
-        def partly() -> list[Value]:
+        def partly() -> None:
             write(last, [rest])
-            return []
 
         f.branch(f.compare("icmp sgt", rest, i64(0)), partly)
         return

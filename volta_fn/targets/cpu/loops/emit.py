@@ -71,21 +71,19 @@ def rows_in(scope: VectorScope, axes: tuple[int, ...], number: Value) -> VectorS
 def over_tasks(f: Function, cut: Grid, body: Body) -> None:
     """Emit the loops over an entry point's tasks and their rows."""
 
-    def one(number: Value, _: list[Value]) -> list[Value]:
+    def one(number: Value, _: list[Value]) -> None:
         block, chunk = f.divided(number, cut.chunks) if cut.rows > 1 else (i64(0), number)
         start = f.times(chunk, cut.chunk) if cut.chunks > 1 else i64(0)
         stop = least(f, f.plus(start, i64(cut.chunk)), i64(cut.size)) if cut.chunks > 1 else i64(cut.size)
         first = f.times(block, cut.rows_per_task)
         if cut.rows_per_task == 1:
             body(first if cut.rows > 1 else i64(0), start, stop)
-            return []
+            return
 
-        def row(number: Value, _: list[Value]) -> list[Value]:
+        def row(number: Value, _: list[Value]) -> None:
             body(number, start, stop)
-            return []
 
         f.loop(first, least(f, f.plus(first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, once=True)
-        return []
 
     f.loop(BEGIN, END, 1, [], one)
 
@@ -145,9 +143,8 @@ def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: C
         return []
 
     def loop(low: Value, high: Value, step: int, _: States, body: Callable[[Value, States], States]) -> States:
-        def once(i: Value, _: list[Value]) -> list[Value]:
+        def once(i: Value, _: list[Value]) -> None:
             body(i, [])
-            return []
 
         f.loop(low, high, step, [], once)
         return []

@@ -132,7 +132,7 @@ class Split:
         vectors, others = self.schedule.vectors, self.order[:-1]
         here = code.passes[0]
 
-        def row(number: Value, _: list[Value]) -> list[Value]:
+        def row(number: Value, _: list[Value]) -> None:
             scope = rows_in(root, others, number)
             scope.prepare(here.targets(self.facts), here.stores)
 
@@ -142,7 +142,6 @@ class Split:
                         store(root.nest.f, column.number(n), column.pointer(("slot", n)), count=column.count)
 
             plain_walk(root.nest.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), iteration)
-            return []
 
         root.nest.f.loop(i64(0), i64(self.facts.size(others)), 1, [], row, once=True)
 
@@ -174,7 +173,7 @@ class Split:
 
         self.walk(code, iteration)
 
-    def added(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> list[Value]:
+    def added(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> None:
         """Add some rows to the sums."""
         here, f, vectors = code.passes[0], code.f, self.schedule.vectors
         rows = [scope.child({self.axis: f.plus(i, i64(k))}) for k in range(together)]
@@ -196,7 +195,6 @@ class Split:
                         t[k].store(s)
 
         self.walk(code, iteration)
-        return []
 
     # rows
 

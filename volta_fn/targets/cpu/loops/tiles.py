@@ -55,17 +55,15 @@ class TransposeTiles:
         """Emit the full extent of the vectors' axis, for a strip along the other one."""
         f, size = self.f, self.facts.kernel.sizes[self.axis]
 
-        def block(first: Value, _: list[Value]) -> list[Value]:
+        def block(first: Value, _: list[Value]) -> None:
             end = least(f, f.plus(first, i64(BLOCK)), i64(size))
 
-            def across(u: Value, _: list[Value]) -> list[Value]:
+            def across(u: Value, _: list[Value]) -> None:
                 wide = i64(self.lanes) if self.is_full else least(f, i64(self.lanes), f.minus(stop, u))
                 f.loop(first, end, self.lanes, [], lambda v, _: self.tile(scope, u, wide, v, first, end), once=True)
                 f.loop(i64(0), wide, 1, [], lambda i, _: self.work_row(scope, u, i, first, end), once=True)
-                return []
 
             f.loop(start, stop, self.lanes, [], across, once=True)
-            return []
 
         f.loop(i64(0), i64(size), BLOCK, [], block, once=True)
 
@@ -85,13 +83,13 @@ class TransposeTiles:
         f.branch(full, lambda: self.staged(scope, u, None, v, None, column), lambda: self.staged(scope, u, wide, v, high, column))
         return []
 
-    def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> list[Value]:
+    def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> None:
         """Emit the work on a row of a block of tiles, along the vectors' axis."""
         f = self.f
         outside = scope.child({self.other: f.plus(u, i)})
         outside.prepare([store.value for store in self.facts.kernel.stores], range(len(self.facts.kernel.stores)))
 
-        def iteration(v: Value, _: list[Value]) -> list[Value]:
+        def iteration(v: Value, _: list[Value]) -> None:
             count = None if self.is_full else least(f, i64(self.lanes), f.minus(end, v))
             inside = outside.child({self.axis: v}, VectorAxis(self.axis, self.lanes, count))
             column = f.divided(f.minus(v, first), self.lanes)[0]
@@ -99,12 +97,10 @@ class TransposeTiles:
                 inside.numbers[number] = self.taken(number, tiles, f.plus(f.times(i, self.columns), column))
             for s in range(len(self.facts.kernel.stores)):
                 inside.store(s)
-            return []
 
         f.loop(first, end, self.lanes, [], iteration, once=True)
-        return []
 
-    def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> list[Value]:
+    def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
         """Emit the loads and the transpose of a tile, and put it on the stack."""
         for number in self.loads:
             rows = []
@@ -118,7 +114,6 @@ class TransposeTiles:
             type_ = vector_of(_tile_element(self.facts.kernel.nodes[number].dtype), self.lanes)
             for component, columns in enumerate(zip(*rows, strict=True)):
                 self.put(number, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
-        return []
 
     def put(self, number: int, component: int, vectors: Sequence[Value], column: Value) -> None:
         """Write a tile to the stack."""
