@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.codegen.geometry.strides import row_offset
+from volta_fn.codegen.sort_keys import is_float
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.index_arith import nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
 from volta_fn.targets.cpu.library.entry_points import Body, RoutineWriter, chunk_count, nothing, task_range
-from volta_fn.targets.cpu.library.keys import is_float, key, key_bits, level, number_of, widen
+from volta_fn.targets.cpu.library.keys import key, key_bits, level, number_of, widen
 from volta_fn.targets.cpu.library.radix import Digit, Fetch, bucket_starts, bucket_starts_of_chunk, count, deal, digits
 from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, rank_of
 from volta_fn.targets.cpu.routine import Routine

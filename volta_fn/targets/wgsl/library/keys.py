@@ -1,8 +1,6 @@
-"""Sort keys: unsigned integers in the order of numbers of any dtype.
+"""Sort keys (`codegen.sort_keys`) in shaders.
 
-Negative floats have all bits flipped, the others their sign; every NaN is the greatest key. Zeros of either sign are equal, but a key that
-is to be turned back into its number must distinguish them: such *faithful* keys of -0.0 and 0.0 are neighbours. Keys of more than 32 bits
-are several words, the most significant first.
+Keys of more than 32 bits are several words, the most significant first.
 """
 
 from __future__ import annotations
@@ -11,12 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn import dtypes
+from volta_fn.codegen.sort_keys import INFINITY, is_float, number_of_key, sort_key
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+from volta_fn.targets.wgsl.scalars.values import Lanes
 
 _UINT32 = np.dtype(np.uint32)
-#: The upper bits of infinity.
-_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF00000}
 
 
 class KeyWord(NamedTuple):
@@ -52,11 +49,6 @@ def storage(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"u{min(4, dtype.itemsize)}")
 
 
-def is_float(dtype: np.dtype) -> bool:
-    """Return True if numbers of the dtype have signed zeros and NaN."""
-    return dtype in dtypes.FLOATS
-
-
 def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful: bool = False, falling: bool = False) -> str:
     """Emit a word of the key of an element, in an array of `storage`.
 
@@ -73,22 +65,14 @@ def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful:
 
 def key_of(shader: Shader, dtype: np.dtype, bits: str, faithful: bool) -> str:
     """Emit the key of a number of at most 32 bits."""
-    width = 8 * dtype.itemsize
-    sign, mask = 1 << (width - 1), (1 << width) - 1
-    if not is_float(dtype):
-        return f"({bits} ^ {sign}u)" if dtype.kind == "i" else bits
-    size = shader.let("u32", f"{bits} & {sign - 1}u")
-    turned = f"({bits} ^ select({sign}u, {mask}u, {bits} >= {sign}u))"
-    if not faithful:
-        turned = f"select({turned}, {sign}u, {size} == 0u)"
-    return shader.let("u32", f"select({turned}, {mask}u, {size} > {_INFINITY[dtype.name]}u)")
+    return sort_key(Lanes(shader, "u32", bits), dtype, faithful=faithful).text
 
 
 def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
     if not is_float(which.dtype):
         return low if which.lower else f"({high} ^ 0x80000000u)" if which.dtype.kind == "i" else high
     size = shader.let("u32", f"{high} & 0x7fffffffu")
-    infinity = _INFINITY["float64"]
+    infinity = INFINITY["float64"] >> 32
     nan = f"({size} > {infinity}u || ({size} == {infinity}u && {low} != 0u))"
     mine, sign = (low, "0u") if which.lower else (high, "0x80000000u")
     turned = f"({mine} ^ select({sign}, 0xffffffffu, {high} >= 0x80000000u))"
@@ -96,16 +80,9 @@ def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
     return shader.let("u32", f"select({turned}, 0xffffffffu, {nan})")
 
 
-def number_of(dtype: np.dtype, faithful: str) -> Number:
-    """Return the bits, in its `storage`, of the number of a faithful key.
-
-    The key has at most 32 bits.
-    """
-    width = 8 * dtype.itemsize
-    sign, mask = 1 << (width - 1), (1 << width) - 1
-    if is_float(dtype):
-        return Number(storage(dtype), f"({faithful} ^ select({sign}u, {mask}u, {faithful} < {sign}u))")
-    return Number(storage(dtype), f"({faithful} ^ {sign}u)" if dtype.kind == "i" else faithful)
+def number_of(shader: Shader, dtype: np.dtype, faithful: str) -> Number:
+    """Emit the bits, in its `storage`, of the number of a faithful key of 32 bits at most."""
+    return Number(storage(dtype), number_of_key(Lanes(shader, "u32", faithful), dtype).text)
 
 
 def lesser_zero(dtype: np.dtype) -> int | None:

@@ -84,7 +84,7 @@ def _self_contained(avals: tuple[ShapedArray, ...], rows: SortRows) -> Sorting:
 
         def write(row: str, position: str, found: str, brought: str) -> None:
             at = shader.let("u32", rows.offset(row, position))
-            numbers = (number_of(dtype, found), Number(targets[-1].dtype, brought))
+            numbers = (number_of(shader, dtype, found), Number(targets[-1].dtype, brought))
             for target, number in zip(targets, numbers, strict=False):
                 target.store(at, number)
 
