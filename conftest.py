@@ -44,10 +44,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every", type=int, default=1, metavar="N", help="run one test in N, the same ones in every run")
 
 
+#: Folders of tests that take long, as they compile shaders or run programs: they have a third of their share in samples.
+_HEAVY = ("tests/targets/wgsl/", "tests/examples/", "tests/benchmarks/")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests outside the sample, which a hash of their names draws."""
     every = config.getoption("every")
-    number = {item: zlib.crc32(item.nodeid.encode()) % every for item in items}
+    share = {item: every * 3 if every > 1 and item.nodeid.startswith(_HEAVY) else every for item in items}
+    number = {item: zlib.crc32(item.nodeid.encode()) % share[item] for item in items}
     config.hook.pytest_deselected(items=[item for item in items if number[item]])
     items[:] = [item for item in items if not number[item]]
 
