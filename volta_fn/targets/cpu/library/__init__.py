@@ -43,6 +43,6 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine 
     "top_k": top_k,
 }
 
-#: By a primitive's name the operand whose memory the result may be: routines see where they are the same. A phase whose symbol ends with
+#: By a primitive's name the operand whose memory the result may be: routines see where they are the same. A launch whose symbol ends with
 #: `COPY` does nothing then, and may as well be left out.
 IN_PLACE: dict[str, int] = dict.fromkeys(["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice"], 0)

@@ -74,7 +74,7 @@ def _across(scan: Scan) -> Routine:
         nest(f, [scan.rows], lambda row: _block(f, scan, pointers, row[0], first, vectors, lanes), mine)
 
     writer = RoutineWriter(scan.name, 2)
-    writer.phase(rows * blocks, _cost(scan), task)
+    writer.launch(rows * blocks, _cost(scan), task)
     return writer.routine()
 
 
@@ -94,12 +94,12 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
 
         f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * vectors, step, once=True)
 
-    def full() -> list[Value]:
-        return run([None] * vectors)
+    def full() -> None:
+        run([None] * vectors)
 
-    def partly() -> list[Value]:
+    def partly() -> None:
         there = f.minus(i64(scan.columns), first)
-        return run([greatest(f, i64(0), f.minus(there, i64(k * lanes))) for k in range(vectors)])
+        run([greatest(f, i64(0), f.minus(there, i64(k * lanes))) for k in range(vectors)])
 
     if scan.columns % (vectors * lanes) == 0:
         full()
@@ -107,9 +107,9 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
         f.branch(f.compare("icmp sle", first, i64(scan.columns - vectors * lanes)), full, partly)
 
 
-def _numbers(scan: Scan, chunks: list[Value]) -> list[Number]:
+def _numbers(scan: Scan, components: list[Value]) -> list[Number]:
     each = 2 if scan.dtype.kind == "c" else 1
-    return [Number(scan.dtype, tuple(chunks[k : k + each])) for k in range(0, len(chunks), each)]
+    return [Number(scan.dtype, tuple(components[k : k + each])) for k in range(0, len(components), each)]
 
 
 # along rows
@@ -136,8 +136,8 @@ def _along(scan: Scan) -> Routine:
         nest(f, [scan.rows], lambda r: _run(f, scan, pointers, f.times(r[0], scan.size), bounds, before, lanes), mine)
 
     if chunks > 1:
-        writer.phase(rows * chunks, _cost(scan) / 2, sums)
-    writer.phase(rows * chunks, _cost(scan), task)
+        writer.launch(rows * chunks, _cost(scan) / 2, sums)
+    writer.launch(rows * chunks, _cost(scan), task)
     return writer.routine(rows * chunks * scan.dtype.itemsize if chunks > 1 else 0)
 
 
@@ -230,5 +230,5 @@ def _one_by_one(scan: Scan) -> Routine:
             f.loop(first, stop, count, [], partial(several, f, pointers, count))
 
     writer = RoutineWriter(scan.name, 2)
-    writer.phase(tasks, scan.rows * scan.size, task)
+    writer.launch(tasks, scan.rows * scan.size, task)
     return writer.routine()

@@ -33,7 +33,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Rou
         copy_block(f, type_, pointers[-1], source, loops, task_range(f, number, outermost, tasks) if tasks > 1 else None)
 
     writer = RoutineWriter("dynamic_slice", len(avals) + 1)
-    writer.phase(tasks, math.prod(sizes) * operand.dtype.itemsize / 6, task)
+    writer.launch(tasks, math.prod(sizes) * operand.dtype.itemsize / 6, task)
     return writer.routine()
 
 
@@ -56,7 +56,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any])
             target = _corner(f, pointers[-1], pointers[2:-1], operand, starts, update.shape)
             copy_block(f, type_, target, pointers[1], loops, task_range(f, number, outermost, tasks) if tasks > 1 else None)
 
-        writer.phase(tasks, update.size * operand.dtype.itemsize / 6, task)
+        writer.launch(tasks, update.size * operand.dtype.itemsize / 6, task)
     return writer.routine()
 
 
@@ -76,7 +76,7 @@ def copy_operand(writer: RoutineWriter, operand: ShapedArray, result: int = -1) 
 
         f.branch(f.compare("icmp ne", source, target), copy)
 
-    writer.phase(tasks, size / 6, task, COPY)
+    writer.launch(tasks, size / 6, task, COPY)
 
 
 def _tasks(sizes: Sequence[int], itemsize: int) -> tuple[int, int]:

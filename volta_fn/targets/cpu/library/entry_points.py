@@ -24,7 +24,7 @@ class RoutineWriter:
         self._buffers = buffers
         self._phases: list[Launch] = []
 
-    def phase(self, tasks: int, cost: float, body: Body, suffix: str = "") -> None:
+    def launch(self, tasks: int, cost: float, body: Body, suffix: str = "") -> None:
         """Add an entry point."""
         parameters = [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")]
         symbol = f"{self._name}_{len(self._phases)}{suffix}"

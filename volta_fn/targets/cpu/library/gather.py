@@ -48,7 +48,7 @@ def _write(gathering: _Gather, size: int) -> Routine:
         gathering.block(f, pointers, begin, least(f, f.plus(begin, i64(block)), i64(count)), block, first)
 
     writer = RoutineWriter("gather", 3)
-    writer.phase(blocks * cuts, count * 1.5 + size / 6, task)
+    writer.launch(blocks * cuts, count * 1.5 + size / 6, task)
     return writer.routine()
 
 

@@ -66,7 +66,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
     tasks = chunk_count(rows, max(1, _TASK // (axis.size * windows.taps // axis.taps + 1)))
     writer = RoutineWriter("reduce_window", 2)
     cost = rows * (axis.size * windows.taps / axis.taps + axis.positions * axis.taps) * 0.15
-    writer.phase(tasks, cost, lambda f, pointers, number: _task(f, pool, pointers, task_range(f, number, rows, tasks), lanes))
+    writer.launch(tasks, cost, lambda f, pointers, number: _task(f, pool, pointers, task_range(f, number, rows, tasks), lanes))
     return writer.routine()
 
 

@@ -64,7 +64,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
         nest(f, [windows.outer], lambda index: outer(f, pointers, index[0], f.times(number, scratch)), planes)
 
     writer = RoutineWriter("select_and_scatter_add", 3 + bool(scratch))
-    writer.phase(tasks, windows.outer * work * 0.4, task)
+    writer.launch(tasks, windows.outer * work * 0.4, task)
     return writer.routine(tasks * scratch)
 
 

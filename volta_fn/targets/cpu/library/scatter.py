@@ -69,7 +69,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str) -
     if updates.size:
         problem = _described(operand, indices, updates, params, combines, dtype)
         cost = problem.starts.number * 2.0 * problem.tasks + updates.size * dtype.itemsize / 4
-        writer.phase(
+        writer.launch(
             problem.tasks, cost, lambda f, pointers, task: _walk(f, problem, pointers[1], pointers[2], pointers[4 if wide else 3], task)
         )
     if wide:
@@ -181,4 +181,4 @@ def _convert(writer: RoutineWriter, operand: ShapedArray, old: np.dtype, new: np
         begin, end = task_range(f, number, operand.size, tasks, 64)
         map_run(f, begin, end, lanes_for(np.dtype(np.float32)), some)
 
-    writer.phase(tasks, operand.size / 2, task)
+    writer.launch(tasks, operand.size / 2, task)

@@ -132,7 +132,7 @@ def _ranked(rows: SortProblem) -> Routine:
         nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
 
     writer = RoutineWriter("sort", 2 * len(rows.avals))
-    writer.phase(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
+    writer.launch(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
     return writer.routine()
 
 
@@ -185,13 +185,13 @@ class Radix:
         writer = RoutineWriter(self.name, len(rows.avals) + self.results + 1)
         if rows.number >= _FEW or rows.size < _LONG:
             tasks = chunk_count(rows.number, max(1, _TASK // rows.size), 32)
-            writer.phase(tasks, cost, lambda f, pointers, number: self._row_by_row(f, pointers, number, tasks))
+            writer.launch(tasks, cost, lambda f, pointers, number: self._row_by_row(f, pointers, number, tasks))
             return writer.routine(tasks * 2 * rows.size * self.bytes)
         chunks = chunk_count(rows.size, _CHUNK, 16)
         for step in self.passes:
             self._cut(writer, step, chunks, cost / len(self.passes))
         if not self.self_contained:
-            writer.phase(rows.number * chunks, cost / len(self.passes), self._shared(chunks))
+            writer.launch(rows.number * chunks, cost / len(self.passes), self._shared(chunks))
         return writer.routine(rows.number * (2 * rows.size * self.bytes + chunks * 4 * 2048))
 
     # tasks
@@ -231,8 +231,8 @@ class Radix:
             fetch, emit = self._fetch(f, pointers, step, row, row), self._emit(f, pointers, step, row, row)
             deal(f, step.digit, fetch, begin, end, positions, emit)
 
-        writer.phase(self.rows.number * chunks, cost / 3, counting)
-        writer.phase(self.rows.number * chunks, cost, dealing)
+        writer.launch(self.rows.number * chunks, cost / 3, counting)
+        writer.launch(self.rows.number * chunks, cost, dealing)
 
     def _shared(self, chunks: int) -> Body:
         def task(f: Function, pointers: list[Value], number: Value) -> None:

@@ -86,7 +86,7 @@ def _ranked(rows: SortProblem, k: int) -> Routine:
         nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
 
     writer = RoutineWriter("top_k", 3)
-    writer.phase(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
+    writer.launch(tasks, rows.number * rows.size * (4 + rows.size / 16), task)
     return writer.routine()
 
 
@@ -154,9 +154,9 @@ class _Chosen:
             nest(f, [chunks * self.k], one)
             self._finish(f, pointers, row, best)
 
-        writer.phase(groups * chunks, rows.number * rows.size * (0.2 if rows.columns == 1 else 1.0), choose)
+        writer.launch(groups * chunks, rows.number * rows.size * (0.2 if rows.columns == 1 else 1.0), choose)
         if chunks > 1:
-            writer.phase(rows.number, rows.number * chunks * self.k * 10.0, merge)
+            writer.launch(rows.number, rows.number * chunks * self.k * 10.0, merge)
         return writer.routine(rows.number * chunks * self.k * self.bits // 8 if chunks > 1 else 0)
 
     def _walk(self, f: Function, pointers: list[Value], row: Value, begin: Value, end: Value, best: Value) -> None:

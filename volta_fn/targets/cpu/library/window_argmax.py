@@ -144,5 +144,5 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
         nest(f, [rows], lambda index: row(f, pointers, index[0]), task_range(f, number, rows, tasks))
 
     writer = RoutineWriter("select_and_gather_add", 3)
-    writer.phase(tasks, rows * across * windows.taps * 0.3, task)
+    writer.launch(tasks, rows * across * windows.taps * 0.3, task)
     return writer.routine()

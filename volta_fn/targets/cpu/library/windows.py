@@ -69,7 +69,7 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
     The count of a full vector is None.
     """
 
-    def full(count: int) -> Callable[[Value, list[Value]], list[Value]]:
+    def full(count: int) -> Callable[[Value, list[Value]], None]:
         def iteration(i: Value, _: list[Value]) -> None:
             write(i, [None] * count)
 

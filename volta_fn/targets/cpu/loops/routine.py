@@ -27,8 +27,8 @@ def routine(kernel: Kernel) -> Routine | None:
     if is_split(schedule):
         return Split(schedule).routine()
     module = Module()
-    phase = write(nest_of(entry(module, "kernel"), facts), schedule)
-    return Routine(str(module), (phase,))
+    launch = write(nest_of(entry(module, "kernel"), facts), schedule)
+    return Routine(str(module), (launch,))
 
 
 def _is_supported(facts: KernelAnalysis) -> bool:

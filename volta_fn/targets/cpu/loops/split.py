@@ -55,7 +55,7 @@ def is_wide(schedule: LoopSchedule) -> bool:
 
 
 class Split:
-    """The two phases of a schedule."""
+    """A schedule as two launches."""
 
     def __init__(self, schedule: LoopSchedule) -> None:
         self.schedule = schedule

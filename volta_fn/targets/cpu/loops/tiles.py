@@ -73,15 +73,15 @@ class TransposeTiles:
         sizes = self.facts.kernel.sizes
         return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
 
-    def tile(self, scope: VectorScope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> list[Value]:
+    def tile(self, scope: VectorScope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> None:
         """Load one tile, of which some may lie beyond the ends."""
         f, column = self.f, self.f.divided(self.f.minus(v, first), self.lanes)[0]
         if self.is_full:
-            return self.staged(scope, u, None, v, None, column)
+            self.staged(scope, u, None, v, None, column)
+            return
         high = least(f, i64(self.lanes), f.minus(end, v))
         full = f.compare("icmp eq", f.plus(wide, high), i64(2 * self.lanes))
         f.branch(full, lambda: self.staged(scope, u, None, v, None, column), lambda: self.staged(scope, u, wide, v, high, column))
-        return []
 
     def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> None:
         """Emit the work on a row of a block of tiles, along the vectors' axis."""
