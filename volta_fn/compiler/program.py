@@ -142,15 +142,15 @@ class LoweredProgram(NamedTuple):
         positions = [i for i, v in enumerate(item.operands) if isinstance(v, Var) and self.root(v) is operand]
         return len(positions) == 1 and positions[0] in self.target.overwritable(item, item.results.index(result))
 
-    def may_share(self, source: Var, output: Atom) -> bool:
+    def may_share(self, argument: Var, output: Atom) -> bool:
         """Return True if an output may be computed in the memory of an input."""
         if not isinstance(output, Var):
             return False
         result = self.root(output)
-        producer, last = self.producers.get(result), self.last_use.get(source, -1)
-        if producer is None or last > producer or not fits(source, result):
+        producer, last = self.producers.get(result), self.last_use.get(argument, -1)
+        if producer is None or last > producer or not fits(argument, result):
             return False
-        return last < producer or self.can_overwrite(producer, source, result)
+        return last < producer or self.can_overwrite(producer, argument, result)
 
     def overwritten_before(self, output: Var) -> list[Var]:
         """Return the values that an output's memory may hold before it, latest first.

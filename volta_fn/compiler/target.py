@@ -145,7 +145,7 @@ class Target:
         """Return the passes that the target adds to the pipeline, in order."""
         return ()
 
-    # what follows from these
+    # derived from the above
 
     def computes(self, eqn: Equation) -> bool:
         """Return True if kernels can compute an equation of these dtypes."""

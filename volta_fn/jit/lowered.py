@@ -39,7 +39,7 @@ class Lowered:
 
     @property
     def simplified(self) -> ClosedJaxpr:
-        """The program after the passes that all targets share."""
+        """The program after simplification, which is the same for all targets."""
         return pipeline.simplify(self._traced.jaxpr)
 
     @property

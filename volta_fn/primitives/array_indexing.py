@@ -86,7 +86,7 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
 
     Points leave size 1; negative steps are reversed afterwards.
     """
-    starts, limits, steps, turned = [0] * value.ndim, list(value.shape), [1] * value.ndim, []
+    starts, limits, steps, reversed_dims = [0] * value.ndim, list(value.shape), [1] * value.ndim, []
     for e in entries:
         if type(e) is Point and type(e.index) is int:
             starts[e.dim] = min(max(e.index, 0), value.shape[e.dim] - 1)
@@ -94,10 +94,10 @@ def _cut(value: Array, entries: Sequence[Entry]) -> Array:
         elif type(e) is Span:
             starts[e.dim], limits[e.dim] = _bounds(e)
             steps[e.dim] = abs(e.step)
-            turned += [e.dim] if e.step < 0 else []
+            reversed_dims += [e.dim] if e.step < 0 else []
     if limits != list(value.shape) or any(starts) or steps != [1] * value.ndim:
         value = slice_(value, starts, limits, steps)
-    return rev(value, turned)
+    return rev(value, reversed_dims)
 
 
 def _bounds(span: Span) -> tuple[int, int]:
@@ -137,7 +137,7 @@ class Windows(NamedTuple):
     shape: Shape
     compact: Shape
     #: Dimensions of the compact result that run backwards.
-    turned: tuple[int, ...]
+    reversed_dims: tuple[int, ...]
 
     @property
     def known(self) -> bool:
@@ -154,7 +154,7 @@ class _Layout(NamedTuple):
     batch: list[int]
     offsets: list[int]
     collapsed: list[int]
-    turned: list[int]
+    reversed_dims: list[int]
     #: (dimension, its indices, the batch dimension after the last one that they run along)
     columns: list[tuple[int, Any, int]]
 
@@ -183,7 +183,7 @@ class _Layout(NamedTuple):
         if 0 < span.size < full:
             self.columns.append((span.dim, np.asarray(first), 0))
         if span.step < 0:
-            self.turned.append(len(self.compact))
+            self.reversed_dims.append(len(self.compact))
         self.offsets.append(len(self.compact))
         self.compact.append(span.size)
         self.shape.append(span.size)
@@ -216,7 +216,7 @@ def window_numbers(entries: Sequence[Entry], shape: Shape) -> Windows:
             layout.shape.append(1)
     numbers = GatherDimensionNumbers(tuple(layout.offsets), tuple(sorted(layout.collapsed)), tuple([dim for dim, _, _ in layout.columns]))
     indices = _index_vectors([(values, end) for _, values, end in layout.columns], tuple(layout.batch))
-    return Windows(indices, numbers, tuple(layout.sizes), tuple(layout.shape), tuple(layout.compact), tuple(layout.turned))
+    return Windows(indices, numbers, tuple(layout.sizes), tuple(layout.shape), tuple(layout.compact), tuple(layout.reversed_dims))
 
 
 def _broadcast_indices(entries: Sequence[Entry]) -> Shape:

@@ -224,7 +224,7 @@ def _shaped_like(windows: Windows, new: Array) -> Array:
     """Broadcast the values to the index's result, laid out as its windows."""
     if not _fits(new.shape, windows.shape):
         raise BroadcastError(f"x.at[…]: values of shape {new.shape} do not broadcast to the indexed elements, of shape {windows.shape}")
-    return rev(reshape(broadcast_to(new, windows.shape), windows.compact), windows.turned)
+    return rev(reshape(broadcast_to(new, windows.shape), windows.compact), windows.reversed_dims)
 
 
 def _select_masked(array: Array, mask: Array, new: Array) -> Array:

@@ -46,8 +46,8 @@ def stop_gradient(x: Any) -> Any:
 def _barrier_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], Sequence[Any]]:
     outs = bind(optimization_barrier_p, *primals)
     live = [t for t in tangents if type(t) is not Zero]
-    rates = iter(bind(optimization_barrier_p, *live) if live else ())
-    return outs, [t if type(t) is Zero else next(rates) for t in tangents]
+    out_tangents = iter(bind(optimization_barrier_p, *live) if live else ())
+    return outs, [t if type(t) is Zero else next(out_tangents) for t in tangents]
 
 
 def _barrier_transpose(cotangents: Sequence[Any], *args: Any) -> list[Any]:
@@ -75,9 +75,9 @@ optimization_barrier_p = Primitive(
 
 
 def optimization_barrier(operand: Any) -> Any:
-    """Compute all of `operand`, a pytree of arrays, before any use of it.
+    """Return `operand`, a pytree of arrays, all of which is computed before any use.
 
-    The compiler shares it with nothing equal to it.
+    The compiler does not merge equations across the barrier.
     """
     leaves, structure = tree.flatten(operand)
     if not leaves:

@@ -101,13 +101,13 @@ def _free(ndim: int, contract: Axes, batch: Axes) -> Axes:
 
 def bilinear_jvp(primitive: Primitive, primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
     """Apply the product rule to a primitive that is linear in both operands."""
-    (lhs, rhs), (lhs_rate, rhs_rate) = primals, tangents
+    (lhs, rhs), (lhs_tangent, rhs_tangent) = primals, tangents
     out = bind(primitive, lhs, rhs, **params)
     terms = []
-    if type(lhs_rate) is not Zero:
-        terms.append(bind(primitive, lhs_rate, rhs, **params))
-    if type(rhs_rate) is not Zero:
-        terms.append(bind(primitive, lhs, rhs_rate, **params))
+    if type(lhs_tangent) is not Zero:
+        terms.append(bind(primitive, lhs_tangent, rhs, **params))
+    if type(rhs_tangent) is not Zero:
+        terms.append(bind(primitive, lhs, rhs_tangent, **params))
     if not terms:
         return out, Zero(out.aval.at_least_vspace())
     return out, terms[0] if len(terms) == 1 else add(*terms)

@@ -73,13 +73,13 @@ def _recurrence(a: Array, b: Array, axis: int) -> Array:
     return b
 
 
-Rates = Callable[[Array, Array, Array], tuple[Array, Array]]
+Derivatives = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
-def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start: float, rates: Rates) -> Primitive:
+def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start: float, derivatives: Derivatives) -> Primitive:
     """Declare a cumulative primitive whose recurrence begins with `start`.
 
-    ``rates(before, x, out)`` are its derivatives by before and by x.
+    ``derivatives(before, x, out)`` are its derivatives by before and by x.
     """
     primitive = Primitive(name, _abstract(name, allowed))
 
@@ -88,12 +88,12 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start
         out = bind(primitive, operand, axis=axis, reverse=reverse)
         if type(tangent) is Zero:
             return out, Zero(out.aval.at_least_vspace())
-        turned = (axis,) if reverse else ()
-        x, total, rate = (rev(v, turned) for v in (operand, out, tangent))
+        reversed_axes = (axis,) if reverse else ()
+        x, total, tangent = (rev(v, reversed_axes) for v in (operand, out, tangent))
         delay = [(int(i == axis), -int(i == axis), 0) for i in range(x.ndim)]
         before = pad(total, as_value(np.asarray(start, x.dtype)), delay) if x.shape[axis] else total
-        by_before, by_x = rates(before, x, total)
-        return out, rev(_recurrence(by_before, rate * by_x, axis), turned)
+        by_before, by_x = derivatives(before, x, total)
+        return out, rev(_recurrence(by_before, tangent * by_x, axis), reversed_axes)
 
     primitive.jvp = jvp
     primitive.batch = _batch(primitive)
@@ -101,36 +101,38 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start
     return primitive
 
 
-def _prevailing(lesser: Callable[[Array, Array], Array]) -> Rates:
+def _prevailing(lesser: Callable[[Array, Array], Array]) -> Derivatives:
     """Return the derivatives of a cumulative extremum.
 
-    The winner has all of it, equal values half each, and x all where NaN was before.
+    The winner's is 1, that of equal values 1/2 each, and that of x is 1 where `before` is NaN.
     """
 
-    def rates(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
+    def derivatives(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
         zero, half, one = (as_value(np.asarray(v, out.dtype)) for v in (0, 0.5, 1))
         by_x = select(lesser(x, before), zero, select(comparison.eq(x, before), half, one))
         return one - by_x, by_x
 
-    return rates
+    return derivatives
 
 
-def _shares(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
+def _logaddexp_derivatives(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
     """Return the derivatives of log(exp(before) + exp(x)).
 
     Each is a fraction of the sum; an infinity that equals the sum has all of it.
     """
 
-    def share(term: Array) -> Array:
+    def fraction(term: Array) -> Array:
         return exp(select(comparison.eq(term, out), as_value(np.zeros((), out.dtype)), term - out))
 
-    return share(before), share(x)
+    return fraction(before), fraction(x)
 
 
 cumprod_p = _declare("cumprod", dtypes.NUMBERS, reduction_of("reduce_prod"), 1, lambda before, x, out: (x, before))
 cummax_p = _declare("cummax", dtypes.REALS, reduction_of("reduce_max"), np.nan, _prevailing(comparison.lt))
 cummin_p = _declare("cummin", dtypes.REALS, reduction_of("reduce_min"), np.nan, _prevailing(comparison.gt))
-cumlogsumexp_p = _declare("cumlogsumexp", dtypes.FLOATS, Reduction("logaddexp", lambda dtype: -np.inf, rounds=True), -np.inf, _shares)
+cumlogsumexp_p = _declare(
+    "cumlogsumexp", dtypes.FLOATS, Reduction("logaddexp", lambda dtype: -np.inf, rounds=True), -np.inf, _logaddexp_derivatives
+)
 
 
 # The functions.

@@ -111,7 +111,7 @@ def elementwise(
         result: the result's dtype from the operands' (default: the same).
         linear: positions of the operands in each of which the primitive is linear, the others held fixed.
         domain: where tests may sample it.
-        float_ufunc: the NumPy ufunc that does the same for inexact dtypes, where `evaluate` is none.
+        float_ufunc: the NumPy ufunc that does the same for inexact dtypes, where `evaluate` is not one.
         doc: the function's docstring.
     """
 
@@ -316,7 +316,7 @@ def _typed_argument(function: str, position: int, value: Any) -> tuple[np.dtype,
 
 
 def to_dtype(value: Any, dtype: np.dtype) -> Array:
-    """`value` as an array of `dtype`; scalars and weak arrays stay weak."""
+    """Convert `value` to an array of `dtype`; scalars and weak arrays stay weak."""
     if isinstance(value, Array):
         return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=value.weak_type)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):

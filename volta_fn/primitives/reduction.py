@@ -35,7 +35,7 @@ class Reducer(Protocol):
     primitive: Primitive
 
     def __call__(self, operand: Any, axes: Sequence[int]) -> Array:
-        """Return the elements along `axes` combined."""
+        """Combine the elements along `axes`."""
 
 
 def reduction(
@@ -60,11 +60,11 @@ def reduction(
     primitive.reduction = declared
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axes: Axes) -> tuple[Array, Any]:
-        (operand,), (moved,) = primals, tangents
+        (operand,), (operand_tangent,) = primals, tangents
         out = bind(primitive, operand, axes=axes)
-        if tangent is None or type(moved) is Zero or not operand.size:
+        if tangent is None or type(operand_tangent) is Zero or not operand.size:
             return out, Zero(out.aval.at_least_vspace())
-        return out, tangent(moved, operand, out, axes)
+        return out, tangent(operand_tangent, operand, out, axes)
 
     primitive.jvp = jvp
 

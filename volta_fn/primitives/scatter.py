@@ -102,10 +102,10 @@ def _linear_jvp(primitive: Primitive) -> Callable[..., Any]:
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         out = bind(primitive, *primals, **params)
-        operand_rate, _, update_rate = tangents
-        if type(operand_rate) is Zero and type(update_rate) is Zero:
+        operand_tangent, _, update_tangent = tangents
+        if type(operand_tangent) is Zero and type(update_tangent) is Zero:
             return out, Zero(out.aval.at_least_vspace())
-        return out, bind(primitive, instantiate(operand_rate), primals[1], instantiate(update_rate), **params)
+        return out, bind(primitive, instantiate(operand_tangent), primals[1], instantiate(update_tangent), **params)
 
     return jvp
 
@@ -206,19 +206,19 @@ scatter_mul_p = _declare("scatter_mul", reduction_of("reduce_prod"))
 
 def _scatter_mul_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
     operand, indices, updates = primals
-    operand_rate, _, update_rate = tangents
+    operand_tangent, _, update_tangent = tangents
     out = bind(scatter_mul_p, operand, indices, updates, **params)
     total: Any = Zero(out.aval.at_least_vspace())
-    if type(operand_rate) is not Zero:
-        total = bind(scatter_mul_p, operand_rate, indices, updates, **params)
-    if type(update_rate) is not Zero:
+    if type(operand_tangent) is not Zero:
+        total = bind(scatter_mul_p, operand_tangent, indices, updates, **params)
+    if type(update_tangent) is not Zero:
         if not (params["unique_indices"] or _is_single(indices)):
             raise GradientError(
                 "scatter_mul (x.at[i].multiply) has a derivative by its updates only where no two of them meet in one element: "
                 "say so with unique_indices=True, or multiply by a gathered product."
             )
-        rate = arithmetic.mul(update_rate, _read_windows(operand, indices, updates, params))
-        total = bind(scatter_add_p, instantiate(total), indices, rate, **params)
+        term = arithmetic.mul(update_tangent, _read_windows(operand, indices, updates, params))
+        total = bind(scatter_add_p, instantiate(total), indices, term, **params)
     return out, total
 
 
@@ -244,15 +244,15 @@ def _extreme(name: str, combines: Reduction) -> Primitive:
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         operand, indices, updates = primals
-        operand_rate, _, update_rate = tangents
+        operand_tangent, _, update_tangent = tangents
         out = bind(primitive, operand, indices, updates, **params)
-        if type(operand_rate) is Zero and type(update_rate) is Zero:
+        if type(operand_tangent) is Zero and type(update_tangent) is Zero:
             return out, Zero(out.aval.at_least_vspace())
         kept = convert_element_type(comparison.eq(operand, out), out.dtype)
         taken = convert_element_type(comparison.eq(updates, _read_windows(out, indices, updates, params)), out.dtype)
         count = bind(scatter_add_p, kept, indices, taken, **params)
-        moved = arithmetic.mul(instantiate(update_rate), taken)
-        total = bind(scatter_add_p, arithmetic.mul(instantiate(operand_rate), kept), indices, moved, **params)
+        moved = arithmetic.mul(instantiate(update_tangent), taken)
+        total = bind(scatter_add_p, arithmetic.mul(instantiate(operand_tangent), kept), indices, moved, **params)
         return out, arithmetic.div(total, count)
 
     primitive.jvp = jvp

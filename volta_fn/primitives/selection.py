@@ -80,11 +80,11 @@ def _select_bits(which: np.ndarray, off: np.ndarray, on: np.ndarray, out: np.nda
 
 def _select_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
     out = bind(select_n_p, *primals)
-    rates = tangents[1:]
-    if all(type(t) is Zero for t in rates):
+    case_tangents = tangents[1:]
+    if all(type(t) is Zero for t in case_tangents):
         return out, Zero(out.aval.at_least_vspace())
     zero = as_value(np.zeros((), out.dtype))
-    chosen = bind(select_n_p, primals[0], *[zero if type(t) is Zero else t for t in rates])
+    chosen = bind(select_n_p, primals[0], *[zero if type(t) is Zero else t for t in case_tangents])
     return out, broadcast_to(chosen, out.shape)
 
 

@@ -111,7 +111,7 @@ class Slots:
             slot.begin = min(block.begin, self.time if slot.begin is None else slot.begin)
             slot.end = max(slot.end, self.time)
 
-    # the end
+    # after the last command
 
     def ordered(self) -> list[Slot]:
         """Assign numbers to all slots and return them.

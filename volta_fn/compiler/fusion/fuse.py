@@ -64,7 +64,7 @@ class _Fuser:
         #: The producer of a variable: a group, or the position of an equation.
         self.producers: dict[Var, Group | int] = {}
         #: The last group that loads a variable.
-        self.readers: dict[Var, Group] = {}
+        self.consumers: dict[Var, Group] = {}
         self.items: list[Group | Equation | None] = []
         #: Operands of products, which are not recomputed, because products read them many times.
         self.multiplied: set[Atom] = set()
@@ -98,7 +98,7 @@ class _Fuser:
         elif not self.join(eqn):
             self.new_group(eqn)
 
-    # who stands where
+    # producers and operands in memory
 
     def base(self, atom: Atom) -> Var | None:
         """Return the variable in memory, or in a group, that a variable is or shows.
@@ -200,7 +200,7 @@ class _Fuser:
             producer = self.producers.get(atom)
             if isinstance(producer, Group):
                 producer.required[atom] = None
-                producer.first_reader = min(producer.first_reader, len(self.items))
+                producer.first_consumer = min(producer.first_consumer, len(self.items))
             return
         if is_alias(eqn) and not (self.is_only_use(eqn) and self.join_as_output(eqn)):
             del self.views[atom]
@@ -260,7 +260,7 @@ class _Fuser:
         self.items.append(group)
         for base in self.bases(eqn):
             producer = self.producers.get(base)
-            if isinstance(producer, Group) and producer.reduced is None and producer.first_reader >= group.position:
+            if isinstance(producer, Group) and producer.reduced is None and producer.first_consumer >= group.position:
                 row = math.prod(sizes[len(producer.sizes) :])
                 if 0 < len(producer.sizes) < len(sizes) and row <= self.target.capabilities.longest_row:
                     self.merged(producer, group, eqn, index)
@@ -274,8 +274,8 @@ class _Fuser:
         shown = [self.base(v) for v in eqn.invars]
         bases = list(dict.fromkeys([v for v in shown if v is not None]))
         producers = {id(g): g for v in bases if isinstance(g := self.producers.get(v), Group)}
-        readers = {id(g): g for v in bases if (g := self.readers.get(v)) is not None and id(g) not in producers}
-        candidates = sorted(producers.values(), key=lambda g: -g.position) + sorted(readers.values(), key=lambda g: -g.position)
+        consumers = {id(g): g for v in bases if (g := self.consumers.get(v)) is not None and id(g) not in producers}
+        candidates = sorted(producers.values(), key=lambda g: -g.position) + sorted(consumers.values(), key=lambda g: -g.position)
         for group in candidates:
             if self.items[group.position] is not group:  # another candidate absorbed it
                 continue
@@ -297,7 +297,7 @@ class _Fuser:
         `shown` are the variables that the operands show.
         """
         if group.row_bound and group.reduced is None and reduces(eqn) and not reduces_rows(eqn):
-            return None  # it would make a loop over columns of one over rows
+            return None  # it would make the loop over rows one over columns
         produced = [base is not None and self.producers.get(base) is group for base in shown]
         index = group.index_of(eqn, produced, self.views)
         if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
@@ -330,10 +330,10 @@ class _Fuser:
         if producer is group:
             return
         group.reads[atom] = None
-        self.readers[atom] = group
+        self.consumers[atom] = group
         if isinstance(producer, Group):
             producer.required[atom] = None
-            producer.first_reader = min(producer.first_reader, group.position)
+            producer.first_consumer = min(producer.first_consumer, group.position)
 
     def buffers_with(self, group: Group, bases: list[Var]) -> int:
         """Return how many buffers the group needs if it takes an equation."""
@@ -351,7 +351,7 @@ class _Fuser:
         """Merge two groups, if their order and buffers allow it; else return the host."""
         early, late = sorted((guest, host), key=lambda g: g.position)
         up = all(self.position(v) <= early.position for v in late.reads)
-        down = early.first_reader >= late.position
+        down = early.first_consumer >= late.position
         if not (up or down) or self.buffers_together(guest, host) >= self.most:
             return host
         if len(guest.steps) + len(host.steps) >= self.longest:
@@ -366,9 +366,9 @@ class _Fuser:
         for var in guest.members:
             self.producers[var] = host
         for var in host.reads:
-            self.readers[var] = host
+            self.consumers[var] = host
             if isinstance(producer := self.producers.get(var), Group):
-                producer.first_reader = min(producer.first_reader, host.position)
+                producer.first_consumer = min(producer.first_consumer, host.position)
         return host
 
     def buffers_together(self, guest: Group, host: Group) -> int:
@@ -377,12 +377,12 @@ class _Fuser:
 
     def merge_columns(self) -> None:
         """Merge reductions over columns of the same arrays that no equation joined."""
-        readers: dict[Var, list[Group]] = {}
+        consumers: dict[Var, list[Group]] = {}
         for item in self.items:
             if not isinstance(item, Group) or item.reduced is None:
                 continue
             for var in item.reads:
-                others = readers.setdefault(var, [])
+                others = consumers.setdefault(var, [])
                 self._merge_with_first(others, item)
                 others.append(item)
 

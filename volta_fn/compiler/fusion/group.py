@@ -42,14 +42,14 @@ class Group:
         self.pulled: dict[Var, Equation] = {}
         #: Equations of variables that it computes again rather than load them.
         self.recomputed: dict[Var, Equation] = {}
-        #: Whether it is a product with what follows from it.
+        #: Whether it is a matrix product with its epilogue.
         self.is_product = False
         #: Whether what it computes leads to reductions along last dimensions.
         self.row_bound = False
-        #: Variables that others need from it.
+        #: Variables that other groups, equations or the program's outputs read.
         self.required: dict[Var, None] = {}
-        #: No reader of a member stands before this position.
-        self.first_reader = math.inf
+        #: The position of the first group or equation that reads a member.
+        self.first_consumer = math.inf
 
     # axes
 
@@ -103,7 +103,7 @@ class Group:
         return found
 
     def index_of(self, eqn: Equation, produced: list[bool], views: Views) -> Index | None:
-        """Return where the loop can compute an equation; None if nowhere.
+        """Return the index at which the loop can compute an equation, if there is one.
 
         `produced` marks the operands that the loop computes itself.
         """
@@ -186,15 +186,15 @@ class Group:
     def follows(self, index: Index) -> bool:
         """Return True if the loop visits an array in row-major order.
 
-        What only shares a load with a loop over columns stays separate.
+        Only then may equations join it that share no more than a load with it; loops over columns stay separate.
         """
         is_inner = [bool(i.axes & self.row) for i in index if i.terms]
         return len(known(index)) == len(self.sizes) and is_inner == sorted(is_inner)
 
     def walks_free_axes(self, eqn: Equation) -> bool:
-        """Return True if the last dimension of a transposed product is rows or columns.
+        """Return True if a transposed product keeps rows or columns in the last dimension.
 
-        Else it goes from product to product.
+        Otherwise the last dimension is one of the batch.
         """
         product = next(step for step in self.steps.values() if is_product(step.eqn))
         stacked = len(product.eqn.params["dimension_numbers"][1][0])
@@ -249,7 +249,7 @@ class Group:
         self.row_bound = self.row_bound or other.row_bound
         self.required |= other.required
         self.reads = {v: None for v in (*self.reads, *other.reads) if v not in self.members}
-        self.first_reader = min(self.first_reader, other.first_reader)
+        self.first_consumer = min(self.first_consumer, other.first_consumer)
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Primitives that only say where elements come from, as functions of indices.
+"""Views: equations that only change indices, as functions of indices.
 
 A *view* costs nothing: a consumer that reads its element at an index reads the operand's element at another (`operand_index`). In the
 other direction, a loop that visits the operand at some index visits the view at `view_index`, if it visits all of it.

@@ -68,7 +68,7 @@ def _chunk(kernel: Kernel, first: int, count: int) -> Chunk | None:
         if isinstance(node, Load):
             window = inputs[node.input]
             if node.mask and window.size < kernel.inputs[node.input].size:
-                return None  # conditions speak of dimensions, which a window has not
+                return None  # conditions are about dimensions, which a window does not have
             index = row_major(node.index, node.shape).plus(-window.first)
             nodes[number] = replace(node, shape=(window.size,), index=(index,))
     stores = [Store((w.size,), (row_major(s.index, s.shape).plus(-w.first),), s.value) for s, w in zip(kernel.stores, outputs, strict=True)]

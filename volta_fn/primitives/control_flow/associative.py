@@ -46,8 +46,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         shapes = ", ".join(str(v.shape) for v in values)
         raise ShapeError(f"associative_scan: the arrays must have one size along axis {dim}, got shapes {shapes}")
 
-    turned = [rev(v, (dim,)) for v in values] if reverse else values
-    results = _prefixes(combining("associative_scan", fn, structure), turned, dim)
+    in_order = [rev(v, (dim,)) for v in values] if reverse else values
+    results = _prefixes(combining("associative_scan", fn, structure), in_order, dim)
     return tree.unflatten(structure, [rev(r, (dim,)) for r in results] if reverse else results)
 
 

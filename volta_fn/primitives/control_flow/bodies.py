@@ -1,4 +1,4 @@
-"""Bodies: user functions written down as the sub-programs of control flow.
+"""Bodies: users' functions, traced to the sub-programs of control flow.
 
 A body is traced once per function and argument types. An eager loop that scans with one function thus does not trace it again and
 again. A program that captured tracers belongs to one call and is never kept.
@@ -21,7 +21,7 @@ from volta_fn.core.flatten import FlatFunction, argument_labels, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 
-#: Functions whose programs are kept, and programs kept of each, before the oldest go.
+#: Functions whose programs are kept, and programs kept per function, before all are dropped.
 _FUNCTIONS, _PROGRAMS = 512, 64
 
 

@@ -26,7 +26,7 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
 
     `computation` is one of `lax.add`, `mul`, `max`, `min`, `bitwise_and`, `bitwise_or`, `bitwise_xor`, which have kernels, or any
     associative function of two arrays that treats elements alike. That is applied about log2 n times to many elements at once, neighbours
-    first, so that their (row-major) order is kept, and it is differentiated as what it is made of.
+    first, so that their (row-major) order is kept, and its derivative is that of these applications.
 
     Args:
         operands: an array, or a pytree of arrays of one shape, whose elements are then reduced together.
@@ -64,7 +64,7 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
     inits = tree.flatten_up_to(structure, init_values, "reduce: init_values")
     starts = [_initial(init, value) for init, value in zip(inits, values, strict=True)]
     axes = canonical_axes(tuple(dimensions), values[0].ndim, "dimensions")
-    reduction = _primitive_that_repeats(computation)
+    reduction = _reduction_with_step(computation)
     if len(values) == 1 and reduction is not None:
         reduced = bind(reduction, values[0], axes=axes) if axes else values[0]
         return tree.unflatten(structure, [_with_start(reduction, starts[0], reduced, computation)])
@@ -81,8 +81,8 @@ def _initial(init_value: Any, operand: Array) -> Array:
     return convert_element_type(start, operand.dtype)
 
 
-def _primitive_that_repeats(computation: Any) -> Primitive | None:
-    """Return the reduction whose step `computation` is."""
+def _reduction_with_step(computation: Any) -> Primitive | None:
+    """Return the reduction primitive that repeats `computation`, if there is one."""
     step = getattr(computation, "primitive", None)
     found = [p for p in PRIMITIVES.values() if step and p.reduction and p.reduction.step == step.name and not p.reduction.index_of]
     return found[0] if found else None

@@ -2,9 +2,9 @@
 
 NumPy evaluates them, and every target generates code from them.
 
-They hold for every argument: infinities, NaN, both zeros, subnormal numbers, in float32 and in float64, without branches but where it is
-said. Polynomials were fitted by Lawson's algorithm (float32; each coefficient rounded in turn, the later ones refitted) and Chebyshev
-interpolation (float64).
+They hold for every argument: infinities, NaN, both zeros, subnormal numbers, in float32 and in float64, without branches unless a
+docstring says otherwise. Polynomials were fitted by Lawson's algorithm (float32; each coefficient rounded in turn, the later ones refitted)
+and Chebyshev interpolation (float64).
 
 In the order in which to read: `values` (what formulas are written over), `numpy_values` (NumPy arrays as such), `precision` (rounding
 errors, and computing in float64); `exponential`, `logarithm`, `trigonometric` (with `payne_hanek` for large angles), `hyperbolic`,

@@ -38,7 +38,7 @@ def _times_minus_i(z: Complex) -> Complex:
     return Complex(z.im, -z.re)
 
 
-def _turned(function: Callable[[Complex], Complex]) -> Callable[[Complex], Complex]:
+def _rotated(function: Callable[[Complex], Complex]) -> Callable[[Complex], Complex]:
     """Return -i f(i z), as the sine from the hyperbolic sine."""
     return lambda z: _times_minus_i(function(_times_i(z)))
 
@@ -269,13 +269,13 @@ COMPLEX: dict[str, ComplexFormula] = {
     "sinh": sinh,
     "cosh": cosh,
     "tanh": tanh,
-    "sin": _turned(sinh),
+    "sin": _rotated(sinh),
     "cos": lambda z: cosh(_times_i(z)),
-    "tan": _turned(tanh),
+    "tan": _rotated(tanh),
     "asin": asin,
     "acos": acos,
-    "atan": _turned(atanh),
-    "asinh": _turned(asin),
+    "atan": _rotated(atanh),
+    "asinh": _rotated(asin),
     "acosh": acosh,
     "atanh": atanh,
     "pow": pow,

@@ -9,7 +9,7 @@ from volta_fn.primitives.formulas.values import Values
 
 
 class Complex(NamedTuple):
-    """re + i im, of a lane's own class of `Values`."""
+    """re + i im, of a target's own class of `Values`."""
 
     re: Any
     im: Any

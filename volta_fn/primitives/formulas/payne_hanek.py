@@ -35,9 +35,9 @@ def reduced_large(x: V) -> tuple[V, V, V]:
     near, error3 = exact_sum(rest1, high)
     k2 = near.nearest()
     low = (error3 + error2) + integral * third
-    turned, more = exact_sum(near - k2, low + (x - x))
-    r, rest = exact_product(turned, _HALF_PI[0])
-    rest = rest + turned.fma(_HALF_PI[1], more * _HALF_PI[0])
+    fraction, more = exact_sum(near - k2, low + (x - x))
+    r, rest = exact_product(fraction, _HALF_PI[0])
+    rest = rest + fraction.fma(_HALF_PI[1], more * _HALF_PI[0])
     quarters = (k1.as_integer() + error1.as_integer()) + k2.as_integer()
     negative = bits.below(0)
     return negative.select(-quarters, quarters), negative.select(-r, r), negative.select(-rest, rest)

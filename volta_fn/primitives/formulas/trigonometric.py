@@ -222,5 +222,5 @@ def atan2(y: Values, x: Values) -> Values:
     angle = _arc(ratio * ratio, ratio)
     angle = steep.select((x.like(low / 2) - angle) + high / 2, angle)
     left = x.as_bits().below(0)
-    turned = left.select((x.like(low) - angle) + high, angle)
-    return x.compare("uno", y).select(x + y, turned.signed(y))
+    reflected = left.select((x.like(low) - angle) + high, angle)
+    return x.compare("uno", y).select(x + y, reflected.signed(y))

@@ -1,8 +1,8 @@
 """Values with operators: `x * y + 1.0` writes code.
 
-Formulas are written once, over `Values`. Each lane has a class of its own, which says what an operator writes. Python numbers stand for
-values of the other operand's type. Comparisons are methods, and give conditions. Operators write the plain operation: a formula may count
-on every single one being rounded, in this order.
+Formulas are written once, over `Values`. Each target has a class of its own, whose operators write the target's code. Python numbers
+stand for values of the other operand's type. Comparisons are methods, and give conditions. Operators write the plain operation: a formula
+may count on every single one being rounded, in this order.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence
     inner = triangular_solve(lower, permute_rows(tangents[0], permutation), left_side=True, lower=True, unit_diagonal=True)
     inner = triangular_solve(upper, inner)
     unit = lower + _identity(m, 0, m, packed.dtype)
-    rate = matmul(unit, tril(inner, -1)) + matmul(triu(inner), upper)
-    return outs, [rate, Zero(pivots.aval.at_least_vspace()), Zero(permutation.aval.at_least_vspace())]
+    tangent = matmul(unit, tril(inner, -1)) + matmul(triu(inner), upper)
+    return outs, [tangent, Zero(pivots.aval.at_least_vspace()), Zero(permutation.aval.at_least_vspace())]
 
 
 def _continued(x: Array, rows: int, columns: int) -> Array:
@@ -152,9 +152,9 @@ def _qr_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices:
 
     Of a wide matrix the square block makes Q; the other columns of R are Qᴴ times those of x.
     """
-    (x,), (rate,) = primals, tangents
+    (x,), (tangent,) = primals, tangents
     q, r = outs = bind(qr_p, x, full_matrices=full_matrices)
-    if type(rate) is Zero:
+    if type(tangent) is Zero:
         return no_tangents(outs)
     m, n = x.shape[-2:]
     if full_matrices and m > n:
@@ -163,21 +163,21 @@ def _qr_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices:
             "use full_matrices=False (mode='reduced')"
         )
     if m >= n:
-        return outs, list(_tall_qr_rates(q, r, rate))
-    q_rate, r_rate = _tall_qr_rates(q, slice_in_dim(r, 0, m, 1, -1), slice_in_dim(rate, 0, m, 1, -1))
-    rest, rest_rate = (slice_in_dim(v, m, n, 1, -1) for v in (x, rate))
-    beyond = matmul(adjoint(q_rate), rest) + matmul(adjoint(q), rest_rate)
-    return outs, [q_rate, concatenate([r_rate, beyond], r.ndim - 1)]
+        return outs, list(_tall_qr_tangents(q, r, tangent))
+    q_tangent, r_tangent = _tall_qr_tangents(q, slice_in_dim(r, 0, m, 1, -1), slice_in_dim(tangent, 0, m, 1, -1))
+    rest, rest_tangent = (slice_in_dim(v, m, n, 1, -1) for v in (x, tangent))
+    beyond = matmul(adjoint(q_tangent), rest) + matmul(adjoint(q), rest_tangent)
+    return outs, [q_tangent, concatenate([r_tangent, beyond], r.ndim - 1)]
 
 
-def _tall_qr_rates(q: Array, r: Array, rate: Array) -> tuple[Array, Array]:
+def _tall_qr_tangents(q: Array, r: Array, tangent: Array) -> tuple[Array, Array]:
     """Differentiate by C = Qᴴ dX R⁻¹: dR = (C - D) R, dQ = dX R⁻¹ - Q (C - D).
 
     D is the skew-Hermitian matrix that agrees with C below the diagonal.
 
     (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary diagonal of C, for R keeps a real one.)
     """
-    solved = triangular_solve(r, rate)
+    solved = triangular_solve(r, tangent)
     inner = matmul(adjoint(q), solved)
     below = tril(inner, -1)
     skew = below - adjoint(below)

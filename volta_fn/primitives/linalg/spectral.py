@@ -116,8 +116,8 @@ def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices
     The vectors of non-square matrices also leave the space that they span. (After Townsend, Differentiating the Singular Value
     Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so that K counts where singular values are equal.)
     """
-    (x,), (rate,) = primals, tangents
-    if type(rate) is Zero:
+    (x,), (tangent,) = primals, tangents
+    if type(tangent) is Zero:
         return no_tangents(bind(svd_p, x, full_matrices=full_matrices, compute_uv=compute_uv))
     m, n = x.shape[-2:]
     if compute_uv and full_matrices and m != n:
@@ -127,19 +127,19 @@ def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices
         )
     outs = s, u, vt = bind(svd_p, x, full_matrices=False, compute_uv=True)
     v = adjoint(vt)
-    inner = matmul(adjoint(u), matmul(rate, v))
-    s_rate = real_part(diagonal(inner))
+    inner = matmul(adjoint(u), matmul(tangent, v))
+    s_tangent = real_part(diagonal(inner))
     if not compute_uv:
-        return (s,), [s_rate]
+        return (s,), [s_tangent]
     hermitian = symmetrized(inner)
     total = hermitian * to_dtype(safe_inverse(_row(s) - _column(s)), x.dtype)
     difference = (inner - hermitian) * to_dtype(safe_inverse(_row(s) + _column(s)), x.dtype)
-    u_rate, v_rate = matmul(u, total + difference), matmul(v, total - difference)
+    u_tangent, v_tangent = matmul(u, total + difference), matmul(v, total - difference)
     if m > n:
-        u_rate = u_rate + _leaving(u, matmul(rate, v)) * to_dtype(safe_inverse(_row(s)), x.dtype)
+        u_tangent = u_tangent + _leaving(u, matmul(tangent, v)) * to_dtype(safe_inverse(_row(s)), x.dtype)
     if n > m:
-        v_rate = v_rate + _leaving(v, matmul(adjoint(rate), u)) * to_dtype(safe_inverse(_row(s)), x.dtype)
-    return outs, [s_rate, u_rate, adjoint(v_rate)]
+        v_tangent = v_tangent + _leaving(v, matmul(adjoint(tangent), u)) * to_dtype(safe_inverse(_row(s)), x.dtype)
+    return outs, [s_tangent, u_tangent, adjoint(v_tangent)]
 
 
 def _leaving(basis: Array, change: Array) -> Array:
@@ -202,9 +202,9 @@ def _drift(v: Array, moved: Array) -> Array:
     largest = _row(argmax(complex_components.real(complex_components.conj(v) * v), rows))
     is_largest = broadcasted_iota(np.int32, v.shape, rows) == largest
     ratio = select(is_largest, moved * safe_inverse(v), as_value(np.zeros((), v.dtype)))
-    longer = complex_components.real(reduce_sum(overlap, (rows,)))
-    turned = complex_components.imag(reduce_sum(ratio, (rows,)))
-    return _row(complex_components.complex(longer, turned))
+    stretch = complex_components.real(reduce_sum(overlap, (rows,)))
+    rotation = complex_components.imag(reduce_sum(ratio, (rows,)))
+    return _row(complex_components.complex(stretch, rotation))
 
 
 eig_p = Primitive("eig", _eig_abstract, jvp=_eig_jvp, multiple_results=True)

@@ -49,15 +49,15 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **flags: bool)
 
     Only the triangle of dA that is read counts.
     """
-    (a, b), (a_rate, b_rate) = primals, tangents
+    (a, b), (a_tangent, b_tangent) = primals, tangents
     x = bind(triangular_solve_p, a, b, **flags)
-    if type(a_rate) is Zero and type(b_rate) is Zero:
+    if type(a_tangent) is Zero and type(b_tangent) is Zero:
         return x, Zero(x.aval.at_least_vspace())
-    right = b_rate
-    if type(a_rate) is not Zero:
-        moved = _operated(a_rate, **flags)
+    right = b_tangent
+    if type(a_tangent) is not Zero:
+        moved = _operated(a_tangent, **flags)
         moved = matmul(moved, x) if flags["left_side"] else matmul(x, moved)
-        right = -moved if type(b_rate) is Zero else b_rate - moved
+        right = -moved if type(b_tangent) is Zero else b_tangent - moved
     return x, bind(triangular_solve_p, a, right, **flags)
 
 
@@ -138,11 +138,11 @@ def _cholesky_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Ar
 
     Φ takes the lower triangle with half its diagonal.
     """
-    (rate,) = tangents
+    (tangent,) = tangents
     factor = bind(cholesky_p, *primals)
-    if type(rate) is Zero:
+    if type(tangent) is Zero:
         return factor, Zero(factor.aval.at_least_vspace())
-    inner = triangular_solve(factor, hermitian_of(rate), left_side=True, lower=True)
+    inner = triangular_solve(factor, hermitian_of(tangent), left_side=True, lower=True)
     inner = triangular_solve(factor, inner, lower=True, transpose_a=True, conjugate_a=True)
     half = as_value(np.asarray(0.5, inner.dtype))
     return factor, matmul(factor, tril(inner) - half * only_diagonal(inner))

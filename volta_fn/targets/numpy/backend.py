@@ -1,7 +1,7 @@
 """The NumPy backend: the meaning of every primitive.
 
 A kernel with a parameter ``out`` writes its result there, if it is given an array (of the result's shape and dtype, whose elements lie one
-after another), else into new memory. A scan is given a tuple with None for what it is to make itself.
+after another), else into new memory. A scan's ``out`` is a tuple, with None for results that it allocates.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ except ImportError:  # on Windows
 
 Program = Callable[..., tuple[Any, ...]]
 
-#: Kernels of primitives that hold sub-programs: name -> maker(pipeline, params) -> function of buffers.
+#: Kernels of primitives that hold sub-programs: name -> factory(pipeline, params) -> function of buffers.
 STRUCTURED: dict[str, Callable[..., Callable[..., Any]]] = {}
 
-#: Kernels that are chosen by the types of their operands: name -> maker(*operand avals, **params) -> function of buffers.
+#: Kernels that are chosen by the types of their operands: name -> factory(*operand avals, **params) -> function of buffers.
 TYPED: dict[str, Callable[..., Callable[..., Any]]] = {}
 
 
 def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register how a primitive with sub-programs becomes a function of buffers."""
 
-    def register(maker: Callable[..., Any]) -> Callable[..., Any]:
-        STRUCTURED[name] = maker
-        return maker
+    def register(factory: Callable[..., Any]) -> Callable[..., Any]:
+        STRUCTURED[name] = factory
+        return factory
 
     return register
 
@@ -99,7 +99,7 @@ def subprogram(closed: ClosedJaxpr, pipeline: Pipeline) -> Program:
 
 
 class NumpyBackend:
-    """Buffers are NumPy arrays."""
+    """The backend of a CPU without llvmlite: buffers are NumPy arrays."""
 
     @property
     def target(self) -> Any:
@@ -161,7 +161,7 @@ class NumpyBackend:
         """Return: all is done."""
 
     def limit_memory(self, most: int | None) -> None:
-        """Raise `DeviceError`: the system shares out the memory."""
+        """Raise `DeviceError` for a limit: the operating system manages the memory."""
         if most is not None:
             raise DeviceError("the CPU's memory has no limit of its own; the system sets it (on Linux: ulimit -v, control groups)")
 

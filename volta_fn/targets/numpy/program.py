@@ -58,7 +58,7 @@ def _register(index: int) -> str:
     return f"r{index}"
 
 
-def _targets(step: Step) -> str:
+def _out_arrays(step: Step) -> str:
     """Return the expression of the arrays that results are written to."""
     arrays = ["None" if number is None else f"frame[{number}]" for number in step.buffers]
     return f"({', '.join(arrays)},)" if step.eqn.primitive.multiple_results else arrays[0]
@@ -94,21 +94,21 @@ class _Writer:
             donated = step.operands[step.into] in plan.overwritten
             args.append(f"out={target} if donate else None" if donated else f"out={target}")
         elif step.buffers:
-            args.append(f"out={_targets(step)}")
+            args.append(f"out={_out_arrays(step)}")
         results = ", ".join(map(_register, step.results))
         if eqn.primitive.multiple_results:
             results = results + "," if results else "_"
         call = f"{self.name('k', kernel)}({', '.join(args)})"
         if not eqn.primitive.multiple_results and not eqn.outvars[0].aval.shape:
             call = f"asarray({call})"  # NumPy's functions give scalars where a result has no dimensions; kernels expect arrays
-        text_lines = [f"{results} = {call}"]
+        statements = [f"{results} = {call}"]
         if step.frees:
-            text_lines.append(" = ".join([*map(_register, step.frees), "None"]))
-        return text_lines
+            statements.append(" = ".join([*map(_register, step.frees), "None"]))
+        return statements
 
     def function(self, parameters: Sequence[str], body: Sequence[str]) -> Callable[..., Any]:
         """Compile a function called ``program``."""
-        text = f"def program(frame, donate{''.join(', ' + p for p in parameters)}):\n" + "".join(f"    {text_line}\n" for text_line in body)
+        text = f"def program(frame, donate{''.join(', ' + p for p in parameters)}):\n" + "".join(f"    {statement}\n" for statement in body)
         exec(compile(text, "<volta_fn plan>", "exec"), self.globals)
         return self.globals["program"]
 

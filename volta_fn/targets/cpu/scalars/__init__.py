@@ -1,7 +1,7 @@
 """Operations on vectors of numbers in registers.
 
 In the order in which to read: `values` (vectors with operators), `number` (dtypes in registers), `memory` (to and from memory), `integers`,
-`convert` (one family of operations each; those of floats are in `targets.scalars`), `operations` (all of them by name), `reductions`,
+`convert` (one family of operations each; those of floats are in `codegen.scalars`), `operations` (all of them by name), `reductions`,
 `cost`, and `avx512` (instructions that some CPUs have).
 """
 

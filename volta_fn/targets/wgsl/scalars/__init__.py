@@ -3,7 +3,7 @@
 In the order in which to read: `shader` (a compute shader under construction), `number` (dtypes in shaders), `memory` (storage buffers as
 arrays, and `halves`, the bits of float16 and bfloat16), `values` (values with operators, with `helpers` for what devices do not compute
 accurately), `integers`, `floats`, `special`, `complex_functions`, `convert` (one family of operations each; most of those of floats are
-in `targets.scalars`), `operations` (all of them by name), `reductions`.
+in `codegen.scalars`), `operations` (all of them by name), `reductions`.
 """
 
 from volta_fn.targets.wgsl.scalars.convert import convert as convert
