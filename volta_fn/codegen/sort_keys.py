@@ -1,4 +1,4 @@
-"""Sort keys: unsigned integers in the order of numbers, so that sorting does not depend on dtypes.
+"""Sort keys: unsigned integers in the order of numbers of any dtype.
 
 Negative floats have all bits flipped, the others their sign; every NaN is the greatest key. Zeros of either sign are equal, but a key that
 is to be turned back into its number must distinguish them: such *faithful* keys of -0.0 and 0.0 are neighbours.

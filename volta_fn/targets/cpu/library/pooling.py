@@ -42,7 +42,6 @@ class _Pool(NamedTuple):
         return (self.tile - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
-        """Emit one step."""
         return combine(f, self.reduction, x, y)
 
 
@@ -108,7 +107,6 @@ def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, 
 
 
 def _clear(f: Function, pool: _Pool, padded: Value, lanes: int) -> None:
-    """Fill the padded row with what changes nothing."""
     neutral = constant(f, pool.reduction.start(pool.dtype), lanes)
 
     def some(i: Value, _: int, count: Value | None) -> None:
@@ -171,7 +169,6 @@ def _down(
 
 
 def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, first: Value, end: Value, lanes: int) -> None:
-    """Reduce along the padded row of a tile."""
     axis = pool.windows.across
 
     def some(i: Value, _: int, count: Value | None) -> None:

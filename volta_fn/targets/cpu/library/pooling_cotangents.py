@@ -113,7 +113,6 @@ def _each_window(f: Function, selection: WindowSelection, pointers: list[Value],
 
 
 def _note(f: Function, room: Value, offset: Value, winner: Value, count: Value | None) -> None:
-    """Remember winners."""
     store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", offset), count=count)
 
 
@@ -123,7 +122,7 @@ def _turned(axis: Axis) -> Axis:
 
 
 def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, room: Value, result: Value) -> None:
-    """Give to each element of a plane the sum of what those windows have that it wins."""
+    """Emit each element's sum of what those windows have that it wins."""
     windows, lanes, dtype = selection.windows, selection.lanes, accumulator(selection.moved)
     axes, across = [_turned(axis) for axis in windows.vertical], _turned(windows.across)
     sizes = [axis.size for axis in windows.vertical]
@@ -165,7 +164,7 @@ def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, r
 def _give(
     f: Function, selection: WindowSelection, source: Value, outer: Value, sums: Value, offset: Value, winner: Value, count: Value | None
 ) -> None:
-    """Add what some windows have to their winners."""
+    """Emit the sums of what some windows have into their winners."""
     windows = selection.windows
     at = f.plus(f.times(outer, windows.results * windows.across.positions), offset)
     given = load(f, selection.moved, f.at(source, f"[{selection.moved.itemsize} x i8]", at), selection.lanes, count=count)

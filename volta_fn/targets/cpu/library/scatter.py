@@ -112,7 +112,6 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
         return start, mine
 
     def fetch_later(number: Value) -> None:
-        """Emit the fetch of a window that will be this task's soon."""
         later = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", number, i64(problem.tasks)), i64(problem.starts.number - 1))
         start, mine = begin(later)
 
@@ -139,7 +138,6 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
 
 
 def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> None:
-    """Emit one window of updates."""
     sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
     old, dtype = problem.operand.dtype, problem.dtype
     combines = problem.combines
@@ -170,7 +168,6 @@ def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> Non
 
 
 def _convert(writer: RoutineWriter, operand: ShapedArray, old: np.dtype, new: np.dtype, source: int, target: int) -> None:
-    """Add a launch that converts one buffer to another."""
     tasks = chunk_count(operand.size * 4, TASK_BYTES)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:

@@ -263,7 +263,6 @@ class Radix:
         return fetch
 
     def _packed(self, f: Function, pointers: list[Value], which: SortKey, position: Value, number: Value) -> tuple[Value, Value]:
-        """Emit an element, and its key."""
         found = self.rows.read_key(f, pointers, which, position, self.self_contained)
         element = widen(f, found, int(self.type[1:]))
         if not self.shift:

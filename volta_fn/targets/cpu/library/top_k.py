@@ -91,8 +91,6 @@ def _ranked(rows: SortProblem, k: int) -> Routine:
 
 
 class _Sorted(Radix):
-    """The routine that sorts rows in full."""
-
     name = "top_k"
 
     def __init__(self, rows: SortProblem, k: int) -> None:
@@ -101,7 +99,6 @@ class _Sorted(Radix):
         self.wanted = k
 
     def put(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
-        """Emit the move of element `number` of a row to a position."""
         _put(f, self.rows, self.wanted, pointers, row, position, number)
 
 
@@ -124,7 +121,6 @@ class _Chosen:
         self.room = padded(k, self.lanes)
 
     def routine(self) -> Routine:
-        """Return the routine."""
         rows = self.rows
         chunks = chunk_count(rows.size, _CHUNK) if rows.number <= _ROWS and rows.size >= _LONG else 1
         groups = rows.number if chunks > 1 else chunk_count(rows.number, max(1, _TASK // rows.size), 1 << 10)
@@ -229,7 +225,6 @@ class _Chosen:
             f.store(f.load(self.type, f.at(best, self.type, i64(position + 1)), 8), f.at(target, self.type, i64(position)), 8)
 
     def _finish(self, f: Function, pointers: list[Value], row: Value, best: Value) -> None:
-        """Write the results of a row."""
 
         def one(position: list[Value]) -> None:
             kept = f.load(self.type, f.at(f.at(best, self.type, i64(1)), self.type, position[0]), self.bits // 8)

@@ -89,7 +89,7 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
 
 
 def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
-    """Rows whose elements are the lanes."""
+    """Return the body for rows whose elements are the lanes."""
     facts, nest = schedule.facts, root.nest
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, schedule.vectors)
@@ -99,7 +99,7 @@ def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
 
 
 def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
-    """Rows that are the lanes."""
+    """Return the body for rows that are the lanes."""
     facts, nest, vectors = schedule.facts, root.nest, schedule.vectors
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, vectors)
@@ -119,7 +119,7 @@ def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
 
 
 def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
-    """Loads and stores along different axes."""
+    """Return the body for loads and stores along different axes."""
     facts, nest, axis = schedule.facts, root.nest, schedule.axis
     assert schedule.crossing is not None
     other, loads = schedule.crossing
@@ -153,13 +153,12 @@ def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: C
 
 
 def _first_targets(schedule: LoopSchedule) -> list[int]:
-    """Return the nodes that the first pass needs."""
     first, kernel = schedule.passes[0], schedule.facts.kernel
     return [*first.targets(schedule.facts), *[kernel.stores[s].value for s in first.row_stores]]
 
 
 def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
-    """Room on the stack for what passes keep."""
+    """Reserve room on the stack for what passes keep."""
     facts, axis = schedule.facts, schedule.axis
     inside = axis in facts.reduction_axes
     order = [*[a for a in facts.kernel.reduction_axes if a != axis], *([axis] if inside else [])]

@@ -23,7 +23,7 @@ def passes_of(facts: KernelAnalysis, keeping: bool) -> list[Pass]:
 
 
 def _keep(facts: KernelAnalysis, found: list[Pass]) -> None:
-    """Have passes keep what they compute, is dear, and is needed again."""
+    """Have passes keep what is expensive and needed again."""
     computed: dict[int, int] = {}
     for number, here in enumerate(found):
         for n in _closure(facts, here, computed, found):

@@ -136,7 +136,7 @@ class RowCode:
         self.nest.kept.clear()
 
     def _residents(self, scope: VectorScope) -> list[VectorScope]:
-        """Return the vectors of a short row."""
+        """Emit the scopes of the vectors of a short row."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
         size = self.facts.kernel.sizes[axis]
         scopes = []
@@ -148,7 +148,7 @@ class RowCode:
         return scopes
 
     def _at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> list[State]:
-        """Return a pass over a row that is in registers."""
+        """Emit a pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
         partials = [self._step(here, accumulators, inner, first) for inner in scopes]
         self._stored(here, scopes)
@@ -157,7 +157,7 @@ class RowCode:
     # columns
 
     def columns(self, scope: VectorScope, segment: Segment, position: Value, count: Value | None, unroll: int) -> list[VectorScope]:
-        """Return all passes over some vectors of rows, which it returns."""
+        """Emit all passes over some vectors of rows, and return these."""
         columns = scope.vectors(VectorAxis(self.vectors.axis, self.vectors.lanes, count), position, unroll, segment.decided)
         self.side_by_side(scope, columns)
         return columns
@@ -191,7 +191,7 @@ class RowCode:
         axes: Sequence[int],
         states: States,
     ) -> States:
-        """Return the loops over the inner axes, in which the vectors' axis is the last."""
+        """Emit the loops over the reduction axes, of which the vectors' axis is the last."""
         if not axes:
             if columns or not self.inside:
                 return self._iteration(here, accumulators, columns, states)
@@ -216,7 +216,6 @@ class RowCode:
         return self.bounds.get(axis, (i64(0), i64(self.facts.kernel.sizes[axis])))
 
     def _along(self, here: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
-        """Return the loop over the elements of a row by vectors."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
         def body(segment: Segment, position: Value, count: Value | None, unroll: int, carried: States) -> States:
@@ -240,7 +239,7 @@ class RowCode:
         return new
 
     def _step(self, here: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State]) -> list[State]:
-        """Return the reductions with what one vector adds to them."""
+        """Emit the states after one vector."""
         new = []
         for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
             x = iteration.spread(self.facts.reduces[number].operand)
@@ -256,7 +255,6 @@ class RowCode:
         self._do_stores(here.stores, iterations)
 
     def _do_stores(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
-        """Stores by every vector."""
         if not stores:
             return
         for number in iterations[0].needed([self.facts.kernel.stores[s].value for s in stores]):
@@ -291,7 +289,6 @@ class RowCode:
     def _loop(
         self, low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States], once: bool = False
     ) -> States:
-        """Return a loop that carries states."""
         size = self.f.known(self.f.minus(high, low))
         shape = [[len(state) for state in vector] for vector in states]
 

@@ -136,7 +136,6 @@ class TransposeTiles:
 
 
 def _tile_element(dtype: np.dtype) -> str:
-    """Return the type of a number's component in a tile."""
     return "i8" if dtype.kind == "b" else element(dtype)
 
 

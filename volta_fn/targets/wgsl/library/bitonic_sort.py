@@ -35,7 +35,6 @@ def sort_keys(shader: Shader, tile: Tile, keys: list[str]) -> None:
 
 
 def _halves(count: int) -> Iterator[int]:
-    """Yield 1, 2, 4, …, below a power of two."""
     size = 1
     while size < count:
         yield size

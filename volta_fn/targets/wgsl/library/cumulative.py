@@ -67,7 +67,6 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Ta
 
 
 def _chunk_count(scan: Scan) -> int:
-    """Return into how many chunks rows are split."""
     return max(1, min(_ENOUGH // scan.row_count, scan.size // _CHUNK, _MOST_CHUNKS), -(-scan.size // _STRETCH))
 
 
@@ -226,7 +225,6 @@ class _Tiles:
         return f"({plus(times(row, self.scan.size), turned)}) / 4u"
 
     def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
-        """Emit the store of a four of elements."""
         four = [convert(shader, x, self.scan.stored) for x in numbers]
         if self.in_fours:
             with shader.block(f"if ({i} < {self.scan.size}u)"):
@@ -237,14 +235,12 @@ class _Tiles:
                     target.store(shader.let("u32", self.scan.offset(row, f"({i} + {n}u)")), x)
 
     def _sums(self, shader: Shader, numbers: list[Number]) -> list[Number]:
-        """Emit the scan of numbers."""
         found = numbers[:1]
         for x in numbers[1:]:
             found.append(self.scan.combine(shader, found[-1], x))
         return found
 
     def _sum(self) -> Dispatch:
-        """Return the dispatch of every tile's total."""
         shader, source, row, positions = self._begin(Shader.group)
         totals = shader.buffer(_TOTALS, self.scan.dtype, written=True)
         fours = self._read(shader, source, row, positions)

@@ -116,12 +116,10 @@ class _Corner:
 
     @property
     def strides(self) -> list[int]:
-        """The strides along which the block may begin anywhere."""
         return [stride for *_, stride in self._starts]
 
     @property
     def workspaces(self) -> tuple[int, ...]:
-        """The bytes of the workspaces of the dispatches."""
         return (4 * self._partial_sums,) if self._partial_sums else ()
 
     def _partial_sum(self, starts: Sequence[tuple[int, np.dtype, int, int]], number: int) -> Dispatch:

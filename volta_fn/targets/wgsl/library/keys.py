@@ -81,7 +81,7 @@ def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
 
 
 def number_of(shader: Shader, dtype: np.dtype, faithful: str) -> Number:
-    """Emit the bits, in its `storage`, of the number of a faithful key of 32 bits at most."""
+    """Emit the bits of the number of a faithful key, in the dtype's `storage`."""
     return Number(storage(dtype), number_of_key(Lanes(shader, "u32", faithful), dtype).text)
 
 

@@ -71,7 +71,6 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], f
 
 
 def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
-    """Emit the number of the element that wins a window."""
     at = Number(_UINT32, shader.var("u32", f"{_NONE}u"))
     zero = constant(operand.dtype, 0)
     best = Number(operand.dtype, shader.var(zero.type, zero.text))

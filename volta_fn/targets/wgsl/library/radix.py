@@ -57,13 +57,10 @@ class _Pass(NamedTuple):
 
     @property
     def buckets(self) -> int:
-        """The number of digits."""
         return 1 << self.bits
 
 
 class _Long:
-    """The dispatches for long rows."""
-
     def __init__(self, sorting: Sorting, facts: TargetCapabilities, workspaces: Workspaces) -> None:
         self.sorting, self.facts = sorting, facts
         self.ballots = lanes_of(facts) > 0
@@ -93,7 +90,6 @@ class _Long:
         return found
 
     def dispatches(self) -> list[Dispatch]:
-        """Return all dispatches."""
         if self.counted is None:
             return [self._deal(step, None) for step in self.passes]
         made = [(self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)) for step in self.passes]

@@ -66,7 +66,6 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Targe
 
 
 def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
-    """Emit whether a later row goes to the same slot."""
     found = shader.var("bool", "false")
     with shader.loop(rows.number, f"{number} + 1u") as other:
         row = rows.row(shader, indices, other)

@@ -111,7 +111,6 @@ class _Segments:
         return shader.buffer(number, dtype, written, self.sizes[number] if self.lanes == 4 else 0)
 
     def _load(self, shader: Shader, array: Array, at: str) -> list[Number]:
-        """Emit the load of an element, or a four, as what is combined."""
         read = array.load4(at) if self.lanes == 4 else [array.load(at)]
         return [convert(shader, x, self.dtype) for x in read]
 
@@ -245,7 +244,6 @@ class _Walk:
         self.totals = s._variables(shader, [constant(s.dtype, 0)] * s.lanes)
 
     def write(self) -> None:
-        """Emit the walk."""
         with self.shader.loop(self.end, self.first, _AT_ONCE) as at:
             self._combine_rows(at)
         following = f"{self.slots.name}[min({self.end}, {self.rows.number - 1}u)] == {self.slot}"
@@ -291,7 +289,6 @@ class _Walk:
         self.shader.line(f"{self.began} = true;")
 
     def _target_offset(self, slot: str) -> str:
-        """Emit the offset of the element in a slot of the result."""
         return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))
 
     def _store(self, goes_on: str) -> None:

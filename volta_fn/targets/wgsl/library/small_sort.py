@@ -62,7 +62,6 @@ def _count_before(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
 
 
 def _power(count: int) -> int:
-    """Return the least power of two that is not less."""
     return 1 << (count - 1).bit_length()
 
 
@@ -101,7 +100,6 @@ def _by_digits(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
 
 
 def _neighbours(shader: Shader, tile: Tile) -> list[str]:
-    """Emit the numbers of an invocation's elements, if it holds neighbours."""
     first = shader.let("u32", times(shader.local, tile.each))
     return [shader.let("u32", f"{first} + {k}u") for k in range(tile.each)]
 

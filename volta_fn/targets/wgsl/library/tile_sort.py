@@ -168,7 +168,6 @@ def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
 
 
 def _positions(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
-    """Emit the cell to which each element goes."""
     packed = [shader.var("u32", "0u") for _ in range(2)]
     counters, halves, ranks = [], [], []
     for text in digits:

@@ -93,15 +93,12 @@ class _Round(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """The number of chunks of a row."""
         return -(-self.given.number // self.length)
 
     def size(self, chunk: str) -> str:
-        """Return the number of candidates of a chunk."""
         return f"min({self.length}u, {self.given.number}u - {self.number(chunk, '0u')})"
 
     def row(self, chunk: str) -> str:
-        """Return the row of a chunk."""
         return quotient(chunk, self.chunks)
 
     def number(self, chunk: str, i: str) -> str:
@@ -159,7 +156,6 @@ class _Round(NamedTuple):
 
 
 def _results(shader: Shader, rows: SortRows, which: KeyWord, k: int) -> Callable[[str, str, str, str], None]:
-    """Return the function that stores the greatest and their indices."""
     stored = storage(which.dtype)
     source, values = shader.buffer(_OPERAND, stored), shader.buffer(_VALUES, stored, written=True)
     indices = shader.buffer(_INDICES, _UINT32, written=True)

@@ -79,7 +79,6 @@ class _Sieve:
         shader.workgroup("scratch", "u32", _TILE.room)
 
     def dispatch(self) -> Dispatch:
-        """Return the dispatch."""
         shader, wanted = self.shader, self.sieving.wanted
         self._first_bar()
         with shader.loop(self.size, 0, CHUNK) as start:

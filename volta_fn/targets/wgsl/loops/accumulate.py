@@ -53,7 +53,6 @@ class Accumulator(BaseAccumulator[State]):
         return Number(self.dtype, f"{found}.value"), Number(INT32, f"{found}.place")
 
     def _merging(self) -> str:
-        """Return a function that merges two states."""
         f, name, type_ = Function(self.shader.module), f"{self.node.op}_{self.dtype.name}", wgsl_type(self.dtype)
         x, y = Number(self.dtype, "x"), Number(self.dtype, "y")
         if not self.node.is_index:
@@ -114,7 +113,6 @@ class Accumulator(BaseAccumulator[State]):
 
 
 def _by_tree(texts: Sequence[str], both: Callable[[str, str], str]) -> str:
-    """Return many numbers as one, by a function of two."""
     if len(texts) == 1:
         return texts[0]
     half = (len(texts) + 1) // 2

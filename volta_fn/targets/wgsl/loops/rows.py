@@ -101,7 +101,6 @@ class _RowEmitter:
         return self.shader.let("u32", f"min({number}, {count - 1}u)")
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
-        """Return the reductions of a pass."""
         return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.facts, here.reduces)]
 
     # stores
@@ -153,7 +152,6 @@ class _RowEmitter:
         return None if (k + 1) * per_row <= groups else f"{self.element_number(k)} < {groups}u"
 
     def at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
-        """Emit a pass over a resident row."""
         write_together(scopes, here.targets(self.facts))
         exist = [self.exists(k) for k in range(len(scopes))]
         result = []
@@ -187,7 +185,6 @@ class _RowEmitter:
     # long rows
 
     def by_loops(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope) -> list[list[State]]:
-        """Emit a pass over a row by loops."""
         row, per_row, unroll = self.schedule.row, self.schedule.per_row, self.schedule.unroll
         full = row.groups // (per_row * unroll)
         totals = self.variables(accumulators)

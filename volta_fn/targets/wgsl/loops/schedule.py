@@ -96,7 +96,6 @@ def _in_lanes(facts: KernelAnalysis, span: AxisSpan, unaligned: bool) -> AxisSpa
 
 
 def _accesses(facts: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
-    """Return the offsets and buffers of all accesses."""
     kernel = facts.kernel
     loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_offsets.items()]
     return [*loads, *zip(facts.store_offsets, kernel.outputs, strict=True)]
@@ -132,7 +131,7 @@ def contiguous_axis(facts: KernelAnalysis) -> int:
 
 
 def _span(facts: KernelAnalysis, axes: Sequence[int], last: int | None) -> AxisSpan:
-    """Axes in the order of their strides in memory, largest first."""
+    """Return axes in the order of their strides in memory, largest first."""
     offsets = sorted([*facts.load_offsets.values(), *facts.store_offsets], key=lambda p: -facts.size(p.axes))
 
     def step(axis: int) -> tuple[bool, int, int]:
@@ -185,7 +184,6 @@ def _rows_per_group(device: TargetCapabilities, per_row: int, rows: int, few: bo
 
 
 def _unroll(facts: KernelAnalysis, lanes: int) -> int:
-    """Return how many iterations of a loop are unrolled."""
     statements = lanes * (_per_element(facts) + sum(4 if r.is_index else 2 for r in facts.reduces.values()))
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 

@@ -84,7 +84,6 @@ class _Tiles:
         self.root = LaneScope(arrays(shader, facts, (self.along, self.across), step.buffers), None, {})
 
     def write(self) -> Dispatch:
-        """Return the dispatch."""
         shader, facts, sizes = self.shader, self.facts, self.facts.kernel.sizes
         sides = {self.cross.other: self.cross.sides[1], self.cross.axis: self.cross.sides[0]}
         count = {a: -(-sizes[a] // sides.get(a, 1)) for a in (*[a for a in range(len(sizes)) if a not in sides], *sides)}
@@ -145,7 +144,6 @@ class _Tiles:
         return result
 
     def store(self, store_step: _StoreStep, tiles: dict[int, Array]) -> None:
-        """Emit the stores of one step."""
         for n, tile in tiles.items():
             dtype = self.facts.kernel.nodes[n].dtype
             if self.along.lanes > 1:

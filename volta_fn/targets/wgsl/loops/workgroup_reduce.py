@@ -139,7 +139,6 @@ class WorkgroupReduction:
         return self._read_in_a_loop(accumulator, names, per_row, rest, first)
 
     def _read(self, accumulator: Accumulator, names: list[str], slot: str) -> State:
-        """Emit the state in a slot of workgroup memory."""
         texts = [self.shader.let(wgsl_type(d), f"{n}[{slot}]") for d, n in zip(accumulator.dtypes, names, strict=True)]
         return tuple([Number(d, text) for d, text in zip(accumulator.dtypes, texts, strict=True)])
 
@@ -157,7 +156,6 @@ class WorkgroupReduction:
                 self.shader.line(f"{name}[{self.team.slot(self.team.rank)}] = {x.text};")
 
     def _memory(self, dtype: np.dtype, suffix: str) -> str:
-        """Return the name of an area of workgroup memory."""
         type_ = wgsl_type(dtype)
         name = f"shared_{''.join(c for c in type_ if c.isalnum())}_{suffix}_{self._area}"
         return self.shader.workgroup(name, type_, self.team.invocations)

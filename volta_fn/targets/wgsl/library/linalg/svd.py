@@ -82,7 +82,6 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
 
 
 def _written(shader: Shader, number: int, dtype: np.dtype) -> str:
-    """Return the name of a buffer that the shader writes."""
     return shader.buffer(number, dtype, written=True).name
 
 
