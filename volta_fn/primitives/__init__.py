@@ -2,7 +2,7 @@
 
 Read `declare` first: what is declared of a primitive, and what is derived from that. The families:
 
-- elementwise: `arithmetic`, `comparison`, `exponential`, `trigonometric`, `special`, `fma`, `complex_components`, `cast`, `selection`;
+- elementwise: `arithmetic`, `comparison`, `exponential`, `trigonometric`, `special`, `complex_components`, `cast`, `selection`;
   `formulas` has what they compute, written once for NumPy and every target;
 - data movement: `movement`, `joining`, `slicing`, `dynamic_slicing`, `gather` and `scatter` (with `indexing`, what both share);
 - over many elements: `reduction`, `cumulative`, `sorting`, `contraction`, `convolution` (with `convolution_forms`), `window`

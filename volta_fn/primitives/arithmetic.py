@@ -17,6 +17,7 @@ from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.exponential import log
 from volta_fn.primitives.formulas import numpy_rules as rules
 from volta_fn.primitives.formulas import powers, remainder
+from volta_fn.primitives.formulas.numpy_values import blockwise, fused_multiply_add
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.selection import select
 
@@ -217,3 +218,14 @@ def integer_pow(x: Any, y: int) -> Array:
     if y < 0 and value.dtype in dtypes.INTEGERS:
         raise ArgumentError(f"integers to the negative power {y} are no integers; convert the base to a floating dtype first")
     return _integer_pow(value, y=y)
+
+
+def _evaluate(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    return blockwise(fused_multiply_add, x, y, z)
+
+
+fma: Elementwise = elementwise(
+    "fma", _evaluate, operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x, y, z: mul(g, y), lambda g, out, x, y, z: mul(g, x), lambda g, out, x, y, z: g],
+    doc="x * y + z, rounded once (float64: provided that x * y does not overflow).",
+)  # fmt: skip

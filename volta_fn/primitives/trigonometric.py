@@ -7,7 +7,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.exponential import rsqrt, sqrt
-from volta_fn.primitives.formulas import exponential, hyperbolic, trigonometric
+from volta_fn.primitives.formulas import exponential, logarithm, trigonometric
 
 _UNIT = Domain(-0.9, 0.9)
 
@@ -93,7 +93,7 @@ tanh: Elementwise = elementwise(
 asinh: Elementwise = elementwise(
     "asinh",
     np.arcsinh,
-    formula=hyperbolic.asinh,
+    formula=logarithm.asinh,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g * rsqrt(x * x + 1.0)],
     doc="The inverse of sinh.",
@@ -101,7 +101,7 @@ asinh: Elementwise = elementwise(
 acosh: Elementwise = elementwise(
     "acosh",
     np.arccosh,
-    formula=hyperbolic.acosh,
+    formula=logarithm.acosh,
     operands=dtypes.INEXACT,
     domain=Domain(1.2, 4.0),
     derivatives=[lambda g, out, x: g / (sqrt(x - 1.0) * sqrt(x + 1.0))],
@@ -110,7 +110,7 @@ acosh: Elementwise = elementwise(
 atanh: Elementwise = elementwise(
     "atanh",
     np.arctanh,
-    formula=hyperbolic.atanh,
+    formula=logarithm.atanh,
     operands=dtypes.INEXACT,
     derivatives=[lambda g, out, x: g / (1.0 - x * x)],
     domain=_UNIT,

@@ -7,7 +7,7 @@ docstring says otherwise. Polynomials were fitted by Lawson's algorithm (float32
 and Chebyshev interpolation (float64).
 
 In the order in which to read: `values` (what formulas are written over), `numpy_values` (NumPy arrays as such), `precision` (rounding
-errors, and computing in float64); `exponential`, `logarithm`, `trigonometric` (with `payne_hanek` for large angles), `hyperbolic`,
-`powers`, `remainder`, `error`, `gamma`, `bessel`; `complex_numbers`, `complex_functions`, `threefry`. `numpy_rules` is
-arithmetic as NumPy evaluates it.
+errors, and computing in float64); `exponential`, `logarithm`, `trigonometric` (with `payne_hanek` for large angles), `powers`,
+`remainder`, `error`, `gamma`, `bessel`; `floats` (operations that are exact or rounded once), `complex_numbers`, `threefry`.
+`numpy_rules` is arithmetic as NumPy evaluates it.
 """

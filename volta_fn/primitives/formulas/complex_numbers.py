@@ -1,10 +1,16 @@
-"""Complex numbers: pairs of floats with operators."""
+"""Complex numbers: pairs of floats with operators, and functions of them, made of those of real numbers.
+
+Functions are right to some ulps of the complex number (not of each component), have NumPy's branch cuts, and are what one expects for
+finite numbers of moderate size; C's annex on infinite components is not followed everywhere.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from volta_fn.primitives.formulas import exponential, logarithm, powers, trigonometric
 from volta_fn.primitives.formulas.values import Values
 
 
@@ -65,3 +71,274 @@ def distance(x: Values, y: Values) -> Values:
     a, b = x * down, y * down
     root = a.mad(a, b * b).sqrt() * up
     return infinite.select(math.inf, x.compare("uno", y).select(math.nan, root))
+
+
+ComplexFormula = Callable[..., Any]
+
+
+def _of(formula: Callable[..., Any], x: Values, *others: Values) -> Any:
+    """Call a function of real numbers."""
+    return x.called(formula.__name__, formula, *others)
+
+
+def _abs(z: Complex) -> Values:
+    return _of(distance, z.re, z.im)
+
+
+def _scaled(z: Complex, factor: float | Values) -> Complex:
+    return Complex(z.re * factor, z.im * factor)
+
+
+def _times_i(z: Complex) -> Complex:
+    return Complex(-z.im, z.re)
+
+
+def _times_minus_i(z: Complex) -> Complex:
+    return Complex(z.im, -z.re)
+
+
+def _rotated(function: Callable[[Complex], Complex]) -> Callable[[Complex], Complex]:
+    """Return -i f(i z), as the sine from the hyperbolic sine."""
+    return lambda z: _times_minus_i(function(_times_i(z)))
+
+
+def _select(condition: Values, yes: Complex, no: Complex) -> Complex:
+    return Complex(condition.select(yes.re, no.re), condition.select(yes.im, no.im))
+
+
+def _product(x: Values, y: Values) -> Values:
+    """Return x y, where 0 times infinity is 0."""
+    x_wins, y_wins = x.equals(0.0) & y.abs().equals(math.inf), y.equals(0.0) & x.abs().equals(math.inf)
+    return x_wins.select(x, y_wins.select(y, x * y))
+
+
+def _one(z: Complex) -> Complex:
+    return Complex(z.re.like(1.0), z.re.like(0.0))
+
+
+def exp(z: Complex) -> Complex:
+    """Return e^x (cos y + i sin y)."""
+    size = _of(exponential.exp, z.re)
+    return Complex(_product(_of(trigonometric.cos, z.im), size), _product(_of(trigonometric.sin, z.im), size))
+
+
+def expm1(z: Complex) -> Complex:
+    """Re = (e^x - 1) cos y - 2 sin(y/2)^2."""
+    half = _of(trigonometric.sin, z.im * 0.5)
+    return Complex(
+        _of(exponential.expm1, z.re) * _of(trigonometric.cos, z.im) - half * half * 2.0,
+        _product(_of(trigonometric.sin, z.im), _of(exponential.exp, z.re)),
+    )
+
+
+def _log_distance(x: Values, y: Values) -> Values:
+    """Return log sqrt(x^2 + y^2).
+
+    Near the unit circle the squares' difference from 1 is taken.
+    """
+    a, b = x.abs(), y.abs()
+    large, small = a.at_least(b), a.at_most(b)
+    near = large.above(0.5) & large.below(2.0)
+    around = _of(logarithm.log1p, (large - 1.0).mad(large + 1.0, small * small)) * 0.5
+    return near.select(around, _of(logarithm.log, _of(distance, x, y)))
+
+
+def log(z: Complex) -> Complex:
+    """Return log |z| + i arg z."""
+    return Complex(_of(_log_distance, z.re, z.im), _of(trigonometric.atan2, z.im, z.re))
+
+
+def log1p(z: Complex) -> Complex:
+    """Return log |1 + z|^2 is log1p of x (2 + x) + y^2."""
+    x, y = z.re, z.im
+    near = x.abs().below(0.5) & y.abs().below(0.5)
+    size = near.select(_of(logarithm.log1p, x.mad(x + 2.0, y * y)) * 0.5, _of(_log_distance, x + 1.0, y))
+    return Complex(size, _of(trigonometric.atan2, y, x + 1.0))
+
+
+def sqrt(z: Complex) -> Complex:
+    """Return the root whose real component is not negative.
+
+    The larger component comes first, the other by division.
+    """
+    size = z.re.abs()
+    tiny, huge = _abs(z).below(1e-15), _abs(z).above(1e15)
+    down = huge.select(2.0**-64, tiny.select(2.0**64, size.like(1.0)))
+    up = huge.select(2.0**32, tiny.select(2.0**-32, size.like(1.0)))
+    large = ((_of(distance, z.re * down, z.im * down) + size * down) * 0.5).sqrt()
+    small = large.equals(0.0).select(0.0, (z.im.abs() * down) / (large + large))
+    large, small = large * up, small * up
+    left = z.re.below(0.0)
+    return Complex(left.select(small, large), left.select(large, small).signed(z.im))
+
+
+def rsqrt(z: Complex) -> Complex:
+    """Return 1 / sqrt(z)."""
+    return _one(z) / sqrt(z)
+
+
+def logistic(z: Complex) -> Complex:
+    """Return 1 / (1 + e^-z), on the left as e^z / (1 + e^z)."""
+    left = z.re.below(0.0)
+    power = exp(_select(left, z, -z))
+    return _select(left, power, _one(z)) / (_one(z) + power)
+
+
+def sinh(z: Complex) -> Complex:
+    """Return sinh x cos y + i cosh x sin y."""
+    return Complex(
+        _product(_of(exponential.sinh, z.re), _of(trigonometric.cos, z.im)),
+        _product(_of(trigonometric.sin, z.im), _of(exponential.cosh, z.re)),
+    )
+
+
+def cosh(z: Complex) -> Complex:
+    """Return cosh x cos y + i sinh x sin y."""
+    return Complex(
+        _product(_of(exponential.cosh, z.re), _of(trigonometric.cos, z.im)),
+        _product(_of(exponential.sinh, z.re), _of(trigonometric.sin, z.im)),
+    )
+
+
+def tanh(z: Complex) -> Complex:
+    """Kahan's form, with s = sinh x and t = tan y; far out 1 + 4 i e^-2x sin y cos y."""
+    size = z.re.abs().capped(11.0 * z.re.bits / 32)
+    s, t = _of(exponential.sinh, size), _of(trigonometric.tan, z.im)
+    beta = t.mad(t, 1.0)
+    below = beta.mad(s * s, 1.0)
+    near = Complex(beta * s.mad(s, 1.0).sqrt() * s / below, t / below)
+    far = Complex(s.like(1.0), _of(trigonometric.sin, z.im) * _of(trigonometric.cos, z.im) * _of(exponential.exp, z.re.abs() * -2.0) * 4.0)
+    result = _select(z.re.abs().above(10.0 * z.re.bits / 32), far, near)
+    return Complex(result.re.signed(z.re), result.im)
+
+
+def _asin_components(z: Complex) -> tuple[Values, Values, Values]:
+    """Return |Re asin z|, |Re acos z| mirrored to the first quadrant, and |Im|.
+
+    After Hull, Fairgrieve and Tang (1997), without their rare cases.
+    """
+    x, y = z.re.abs(), z.im.abs()
+    r, s = [_of(distance, x + d, y) for d in (1.0, -1.0)]
+    a = (r + s) * 0.5
+    square = y * y
+    outside = x.above(1.0)
+    gap = square / (r + (x + 1.0))  # r - (x + 1)
+    gap = (gap.is_nan()).select(0.0, gap)
+    mirrored = s + (x - 1.0).abs()
+    other = mirrored.equals(0.0).select(0.0, square / mirrored)
+    less = outside.select(gap + mirrored, gap + other) * 0.5  # a - 1
+    leg = outside.select(y * (((a + x) * (1.0 / (r + (x + 1.0)) + 1.0 / mirrored)) * 0.5).sqrt(), ((a + x) * (gap + mirrored) * 0.5).sqrt())
+    size = _of(logarithm.log1p, less + (less * (a + 1.0)).sqrt())
+    big = a.above(1e7)
+    size = big.select(_of(logarithm.log, a) + math.log(2.0), size)
+    return _of(trigonometric.atan2, x, leg), _of(trigonometric.atan2, leg, x), size
+
+
+def asin(z: Complex) -> Complex:
+    """Odd, and conjugate where the argument is."""
+    re, _, im = _asin_components(z)
+    return Complex(re.signed(z.re), im.signed(z.im))
+
+
+def acos(z: Complex) -> Complex:
+    """Left of the imaginary axis pi less that of the mirror image."""
+    _, re, im = _asin_components(z)
+    left = z.re.as_bits().below(0)
+    return Complex(left.select(math.pi - re, re), (-im.signed(z.im)))
+
+
+def acosh(z: Complex) -> Complex:
+    """Return i acos z, rotated such that the real part is not negative."""
+    found = acos(z)
+    return Complex(found.im.abs(), found.re.signed(z.im))
+
+
+def atanh(z: Complex) -> Complex:
+    """Return log1p(4 x / ((1 - x)^2 + y^2)) / 4 + i arg(1 - |z|^2 + 2 i y) / 2."""
+    x, y = z.re.abs(), z.im
+    far = x.above(1e7) | y.abs().above(1e7)
+    rest = 1.0 - x
+    re = _of(logarithm.log1p, x * 4.0 / rest.mad(rest, y * y)) * 0.25
+    im = _of(trigonometric.atan2, y + y, rest.mad(x + 1.0, -(y * y))) * 0.5
+    size = _of(distance, x, y)
+    right_angle = x.like(math.pi / 2).signed(y)
+    return Complex(far.select(x / size / size, re).signed(z.re), far.select(right_angle, im))
+
+
+def pow(z: Complex, w: Complex) -> Complex:  # the primitive's name
+    """Return e^(w log z); 1 for w = 0, and 0 for z = 0 where Re w > 0."""
+    power = exp(w * log(z))
+    z_zero, w_zero = z.re.equals(0.0) & z.im.equals(0.0), w.re.equals(0.0) & w.im.equals(0.0)
+    at_zero = Complex(w.re.above(0.0).select(0.0, z.re.like(math.nan)), w.re.above(0.0).select(0.0, z.re.like(math.nan)))
+    return _select(w_zero, _one(z), _select(z_zero, at_zero, power))
+
+
+def sign(z: Complex) -> Complex:
+    """Return z / |z|, and 0 for 0."""
+    size = _abs(z)
+    zero = size.equals(0.0)
+    safe = zero.select(1.0, size)
+    return Complex(z.re / safe, z.im / safe)
+
+
+def _extremum(first_wins: Callable[[Values, Values], Values]) -> ComplexFormula:
+    """Compare the real components, and of equal ones the imaginary ones.
+
+    NaN wins; of two the first.
+    """
+
+    def operation(z: Complex, w: Complex) -> Complex:
+        beyond, even = first_wins(z.re, w.re), z.re.equals(w.re)
+        no_nan = ~z.im.compare("uno", w.im)
+        at_least = first_wins(z.im, w.im) | z.im.equals(w.im)
+        return _select((beyond & no_nan) | (even & at_least) | z.re.compare("uno", z.im), z, w)
+
+    return operation
+
+
+def integer_pow(z: Complex, *, y: int) -> Complex:
+    """Return an integer power; a negative one is a reciprocal."""
+    power = powers.integer_pow(z, y=abs(y)) if y else _one(z)
+    return _one(z) / power if y < 0 else power
+
+
+#: By the names of primitives, what they are of complex numbers.
+COMPLEX: dict[str, ComplexFormula] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "neg": lambda x: -x,
+    "conj": lambda x: x.conj(),
+    "real": lambda x: x.re,
+    "imag": lambda x: x.im,
+    "eq": lambda x, y: x.re.equals(y.re) & x.im.equals(y.im),
+    "ne": lambda x, y: x.re.compare("une", y.re) | x.im.compare("une", y.im),
+    "max": _extremum(lambda x, y: x.above(y)),
+    "min": _extremum(lambda x, y: x.below(y)),
+    "exp": exp,
+    "exp2": lambda z: exp(_scaled(z, math.log(2.0))),
+    "expm1": expm1,
+    "log": log,
+    "log2": lambda z: _scaled(log(z), 1 / math.log(2.0)),
+    "log1p": log1p,
+    "sqrt": sqrt,
+    "rsqrt": rsqrt,
+    "logistic": logistic,
+    "sinh": sinh,
+    "cosh": cosh,
+    "tanh": tanh,
+    "sin": _rotated(sinh),
+    "cos": lambda z: cosh(_times_i(z)),
+    "tan": _rotated(tanh),
+    "asin": asin,
+    "acos": acos,
+    "atan": _rotated(atanh),
+    "asinh": _rotated(asin),
+    "acosh": acosh,
+    "atanh": atanh,
+    "pow": pow,
+    "sign": sign,
+    "integer_pow": integer_pow,
+    "abs": _abs,
+}

@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.primitives.formulas.exponential import LN2, LOG2_E, exp
 from volta_fn.primitives.formulas.numpy_values import of_numpy
-from volta_fn.primitives.formulas.precision import exact_product, exact_sum_ordered
+from volta_fn.primitives.formulas.precision import exact_product, exact_sum_ordered, in_float64
 from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values
 
 #: (log(1 + f) - f + f^2 / 2) / f^3 for -1/4 <= f <= 1/2: with an error of 2^-27 log(1 + f).
@@ -171,3 +171,37 @@ def logaddexp(x: Values, y: Values) -> Values:
     distance = x.equals(y).select(0.0, (x - y).abs())
     largest = (x.is_nan() | y.is_nan()).select(x + y, x.at_least(y))
     return largest + log1p(exp(-distance))
+
+
+#: From here on x^2 + 1 is x^2.
+_LARGE = {32: 2.0**13, 64: 2.0**28}
+
+
+@in_float64
+def asinh(x: Values) -> Values:
+    """Return log(|x| + sqrt(x^2 + 1)).
+
+    Near 1 it is a log1p; where x^2 might overflow, the argument is 2|x|.
+    """
+    size = x.abs()
+    square = size * size
+    near = log1p(size + square / ((square + 1.0).sqrt() + 1.0))
+    return size.below(_LARGE[x.bits]).select(near, log(size) + math.log(2.0)).signed(x)
+
+
+@in_float64
+def acosh(x: Values) -> Values:
+    """Return log(x + sqrt(x^2 - 1)); NaN below 1.
+
+    With t = x - 1 it is log1p(t + sqrt(2 t + t^2)).
+    """
+    t = x - 1.0
+    near = log1p(t + t.fma(t, t + t).sqrt())
+    return x.below(1.0).select(math.nan, x.below(_LARGE[x.bits]).select(near, log(x) + math.log(2.0)))
+
+
+@in_float64
+def atanh(x: Values) -> Values:
+    """Return log((1 + x) / (1 - x)) / 2, as log1p of 2 x / (1 - x)."""
+    size = x.abs()
+    return (log1p((size + size) / (1.0 - size)) * 0.5).signed(x)

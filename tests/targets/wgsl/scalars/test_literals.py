@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-import volta_fn.primitives.fma
+import volta_fn.primitives.arithmetic
 import volta_fn.primitives.special
 import volta_fn.primitives.trigonometric  # noqa: F401  # declare what programs ask for late
 from tests.targets.scalar_samples import CASES, assert_same_bits

@@ -1,7 +1,7 @@
 """Operations on vectors of numbers in registers.
 
 In the order in which to read: `values` (vectors with operators), `number` (dtypes in registers), `memory` (to and from memory), `integers`,
-`convert` (one family of operations each; those of floats are in `codegen.scalars`), `operations` (all of them by name), `reductions`,
+`convert` (one family of operations each; those of floats are in `primitives.formulas.floats`), `operations` (all of them by name),
 `cost`, and `avx512` (instructions that some CPUs have).
 """
 
@@ -12,7 +12,7 @@ from volta_fn.targets.cpu.scalars.number import Number as Number
 from volta_fn.targets.cpu.scalars.number import constant as constant
 from volta_fn.targets.cpu.scalars.number import splat as splat
 from volta_fn.targets.cpu.scalars.operations import apply as apply
+from volta_fn.targets.cpu.scalars.operations import combine as combine
+from volta_fn.targets.cpu.scalars.operations import horizontal as horizontal
 from volta_fn.targets.cpu.scalars.operations import position as position
 from volta_fn.targets.cpu.scalars.operations import supports as supports
-from volta_fn.targets.cpu.scalars.reductions import combine as combine
-from volta_fn.targets.cpu.scalars.reductions import horizontal as horizontal

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.scalars import floats
-from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.formulas.complex_functions import COMPLEX
-from volta_fn.primitives.formulas.complex_numbers import Complex
-from volta_fn.runtime.llvm.text import Function, Value
+from volta_fn.core.primitive import PRIMITIVES, Reduction
+from volta_fn.primitives.formulas import floats
+from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64
 from volta_fn.targets.cpu.scalars import integers
 from volta_fn.targets.cpu.scalars.convert import bitcast, convert
 from volta_fn.targets.cpu.scalars.integers import Operation
@@ -99,3 +98,26 @@ def position(f: Function, base: Value, step: int, dtype: np.dtype, lanes: int) -
         return Number(dtype, ((first + counting(f, type_, lanes) * step).value,))
     wide = Lanes(f, f.splat(base, lanes)) + counting(f, "i64", lanes) * step
     return convert(f, Number(np.dtype(np.int64), (wide.value,)), dtype)
+
+
+def combine(f: Function, reduction: Reduction, x: Number, y: Number) -> Number:
+    """Combine lane by lane, as a step of a reduction.
+
+    NaN wins against anything in maxima and minima.
+    """
+    return apply(f, reduction.step, (x, y), x.dtype, {})
+
+
+def horizontal(f: Function, reduction: Reduction, x: Number) -> Number:
+    """Combine the lanes, a power of two of them, by halves."""
+    while x.lanes > 1:
+        half = x.lanes // 2
+        x = combine(f, reduction, _taken(f, x, 0, half), _taken(f, x, half, half))
+    return x
+
+
+def _taken(f: Function, x: Number, start: int, count: int) -> Number:
+    if count == 1:
+        element = [f.let(element_of(p.type), f"extractelement {p}, {i64(start)}") for p in x.components]
+        return Number(x.dtype, tuple(element))
+    return Number(x.dtype, tuple([Lanes(f, p).taken(range(start, start + count)).value for p in x.components]))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from volta_fn.codegen.scalars import floats
+from volta_fn.primitives.formulas import floats
 from volta_fn.primitives.formulas.precision import exact_sum
 from volta_fn.targets.wgsl.scalars.halves import bits_of_half, half_of_bits
 from volta_fn.targets.wgsl.scalars.number import BFLOAT16, FLOAT16

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.scalars.floats import EXACT
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.formulas.complex_functions import COMPLEX
-from volta_fn.primitives.formulas.complex_numbers import Complex
+from volta_fn.core.primitive import PRIMITIVES, Reduction
+from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex
+from volta_fn.primitives.formulas.floats import EXACT
 from volta_fn.targets.wgsl.scalars import floats, integers
 from volta_fn.targets.wgsl.scalars.convert import bitcast, convert
 from volta_fn.targets.wgsl.scalars.halves import rounded
@@ -125,3 +124,35 @@ _SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = 
     "complex": lambda f, x, dtype: Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({x[0].text}, {x[1].text})")),
     "bitcast_convert_type": lambda f, x, dtype: bitcast(f, x[0], dtype),
 }
+
+
+#: A number and where it is: what argmax and argmin combine.
+Indexed = tuple[Number, Number]
+
+
+def combine(f: Function, reduction: Reduction, x: Number, y: Number) -> Number:
+    """Combine two numbers, as a step of a reduction.
+
+    NaN wins against anything in maxima and minima.
+    """
+    return apply(f, reduction.step, (x, y), x.dtype, {})
+
+
+def combine_indexed(f: Function, reduction: Reduction, x: Indexed, y: Indexed) -> Indexed:
+    """Return the number that wins a step of ``argmax`` or ``argmin``, and its index.
+
+    Of equal ones, and of NaNs, the first wins.
+    """
+    a, b = [Lanes(f, number.type, number.text) for number, _ in (x, y)]
+    first = Lanes(f, y[1].type, y[1].text).below(Lanes(f, x[1].type, x[1].text))
+    if kind(x[0].dtype) == "bool":
+        better = ~a & b if reduction.step == "max" else a & ~b
+        tie = ~(a ^ b)
+    else:
+        better, tie = b.above(a) if reduction.step == "max" else b.below(a), a.equals(b)
+    if kind(x[0].dtype) == "float":
+        a_nan, b_nan = a.is_nan(), b.is_nan()
+        better, tie = better | (b_nan & ~a_nan), tie | (a_nan & b_nan)
+    wins = (better | (tie & first)).text
+    chosen = [Number(p.dtype, f.let(p.type, f"select({p.text}, {q.text}, {wins})")) for p, q in zip(x, y, strict=True)]
+    return chosen[0], chosen[1]
