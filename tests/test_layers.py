@@ -113,6 +113,15 @@ def calls_the_compiler(module: str) -> list[str]:
     return [name for name in run_time_imports(module) if name.startswith(COMPILER_INSIDE)]
 
 
+def imports_other_targets(module: str) -> list[str]:
+    """List a target's imports of another one, except NumPy's, which computes what others have no code for."""
+    package = ".".join(module.split(".")[:3])
+    if not package.startswith("volta_fn.targets.") or module == "volta_fn.targets.cpu_device":
+        return []
+    allowed = (f"{package}.", "volta_fn.targets.numpy.")
+    return [name for name in run_time_imports(module) if name.startswith("volta_fn.targets.") and not f"{name}.".startswith(allowed)]
+
+
 def imports_inside_functions(module: str) -> list[str]:
     """List the imports of the package's modules inside functions."""
     functions = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, (*FUNCTIONS, ast.Lambda))]
@@ -215,6 +224,7 @@ def is_long(module: str) -> list[int]:
 RULES: dict[Callable[[str], list], tuple[str, str]] = {
     imports_upward: ("core.a", "from volta_fn.jit import jit"),
     calls_the_compiler: ("targets.a", "from volta_fn.compiler.passes.dce import eliminate_dead_code"),
+    imports_other_targets: ("targets.wgsl.a", "from volta_fn.targets.cpu.routine import Routine"),
     imports_inside_functions: ("nn.a", "def f():\n    from volta_fn import tree"),
     loads_upward_or_nothing: ("core.a", "load('volta_fn.jit')"),
     imports_by_name: ("nn.a", "import importlib.util"),

@@ -20,7 +20,7 @@ STEPS = 256
 
 
 @dataclass(frozen=True)
-class Blocks:
+class CacheBlocks:
     """The sizes of blocks in images, channels, and positions and taps per axis."""
 
     images: int
@@ -38,14 +38,14 @@ class Blocks:
         return self.images * self.channels * prod(spans)
 
 
-def position_blocks(c: Correlation) -> Blocks:
+def position_blocks(c: Correlation) -> CacheBlocks:
     """Choose blocks of few positions, with all channels and taps if x's tile fits."""
     positions = [axis.positions for axis in c.axes]
     taps = tuple([axis.taps for axis in c.axes])
     channels = c.channels
 
-    def blocks() -> Blocks:
-        return Blocks(1, channels, tuple(positions), taps)
+    def blocks() -> CacheBlocks:
+        return CacheBlocks(1, channels, tuple(positions), taps)
 
     def too_large(bound: int) -> bool:
         return blocks().reach(c) > bound
@@ -58,7 +58,7 @@ def position_blocks(c: Correlation) -> Blocks:
     return blocks()
 
 
-def sum_blocks(c: Correlation) -> Blocks:
+def sum_blocks(c: Correlation) -> CacheBlocks:
     """Choose blocks of a long summation: some images, and some taps or channels.
 
     They have all positions, or as many as there is room for.
@@ -75,8 +75,8 @@ def sum_blocks(c: Correlation) -> Blocks:
         channels = 1
         taps[0] = max(1, min(taps[0], STEPS // prod(taps[1:])))
 
-    def blocks() -> Blocks:
-        return Blocks(images, channels, tuple(positions), tuple(taps))
+    def blocks() -> CacheBlocks:
+        return CacheBlocks(images, channels, tuple(positions), tuple(taps))
 
     def too_large() -> bool:
         return blocks().reach(c) > 2 * TILE

@@ -14,12 +14,12 @@ from volta_fn.compiler.contractions.correlation import Correlation, correlations
 from volta_fn.compiler.contractions.matmul_problem import Operand, Problem, merged
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Module
-from volta_fn.targets.cpu.convolution.direct import DirectWriter, direct
+from volta_fn.targets.cpu.convolution.direct import Direct, direct
 from volta_fn.targets.cpu.convolution.igemm import Igemm
-from volta_fn.targets.cpu.convolution.igemm_plan import plan
+from volta_fn.targets.cpu.convolution.igemm_plan import igemm_plan
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros
 from volta_fn.targets.cpu.convolution.winograd import Winograd
-from volta_fn.targets.cpu.convolution.winograd_plan import scheme_for, shape_of, time_of
+from volta_fn.targets.cpu.convolution.winograd_plan import scheme_for, time_of, winograd_plan
 from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tiling_of
 from volta_fn.targets.cpu.matmul.blocking import choose_blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
@@ -77,7 +77,7 @@ def _write(builder: CorrelationBuilder, algorithm: str) -> None:
     """Write one correlation's code, by the algorithm asked for or the fastest one."""
     c, work = builder.c, builder.work
     scheme, tiling = scheme_for(c, work), tiling_of(c, work)
-    way, blocks = direct(c, work, builder.w_dtype), plan(c, work, builder.room)
+    way, blocks = direct(c, work, builder.w_dtype), igemm_plan(c, work, builder.room)
     times = {"igemm": max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _OVERHEAD)}
     if scheme:
         times["winograd"] = time_of(c, scheme)
@@ -88,11 +88,11 @@ def _write(builder: CorrelationBuilder, algorithm: str) -> None:
     candidates = [name for name in times if algorithm == "auto" or name.startswith(algorithm)]
     wanted = min(candidates, key=lambda name: times[name], default=algorithm)
     if wanted == "winograd" and scheme:
-        Winograd(builder, shape_of(c, work, scheme)).write()
+        Winograd(builder, winograd_plan(c, work, scheme)).write()
     elif wanted == "winograd sums" and tiling:
         WinogradSums(builder, tiling).write()
     elif wanted == "direct" and way:
-        DirectWriter(builder, way).write()
+        Direct(builder, way).write()
     else:
         Igemm(builder, blocks).write()
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation
 from volta_fn.runtime.llvm.text import Function, Value
-from volta_fn.targets.cpu.convolution.blocking import TILE, Blocks, RegisterTile, divisor, fitting, register_tile
+from volta_fn.targets.cpu.convolution.blocking import TILE, CacheBlocks, RegisterTile, divisor, fitting, register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
-from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
-from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
+from volta_fn.targets.cpu.convolution.input_tile import InputTile, gather, tile_of
+from volta_fn.targets.cpu.convolution.loop_nest import LoopIndex, Operands, TileLoops, dense
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, stored_as
@@ -28,7 +28,7 @@ _FEW_REGISTERS = 16
 
 
 @dataclass(frozen=True)
-class Direct:
+class DirectPlan:
     """How one correlation is computed."""
 
     c: Correlation
@@ -37,7 +37,7 @@ class Direct:
     along: str
     #: How many of these a block has.
     lanes: int
-    blocks: Blocks
+    blocks: CacheBlocks
     tile: RegisterTile
 
     @property
@@ -61,7 +61,7 @@ class Direct:
         return self.tile.cycles * self.c.channels * self.c.taps * prod(self.grid)
 
 
-def direct(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> Direct | None:
+def direct(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> DirectPlan | None:
     """Choose how to compute a correlation directly; None if vectors suit no axis."""
     if not is_itself(work, w_dtype):
         return None
@@ -69,7 +69,7 @@ def direct(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> Direct | Non
     return min(found, key=lambda way: way.cycles, default=None)
 
 
-def _along(c: Correlation, work: ComputeType, along: str) -> Direct | None:
+def _along(c: Correlation, work: ComputeType, along: str) -> DirectPlan | None:
     if along == "g":
         vectors = c.groups // work.lanes
         if vectors == 0 or c.groups % work.lanes or c.x.strides[0] != 1 or c.w.strides[0] != 1:
@@ -83,12 +83,12 @@ def _along(c: Correlation, work: ComputeType, along: str) -> Direct | None:
     return _planned(c, work, along, 1)
 
 
-def _planned(c: Correlation, work: ComputeType, along: str, groups: int) -> Direct | None:
+def _planned(c: Correlation, work: ComputeType, along: str, groups: int) -> DirectPlan | None:
     """Choose blocks of few positions or, where windows are large, of few taps."""
     positions, taps, channels = [axis.positions for axis in c.axes], [axis.taps for axis in c.axes], c.channels
 
-    def blocks() -> Blocks:
-        return Blocks(1, channels, tuple(positions), tuple(taps))
+    def blocks() -> CacheBlocks:
+        return CacheBlocks(1, channels, tuple(positions), tuple(taps))
 
     if c.taps <= 4 * c.positions:
         for i, axis in enumerate(c.axes):
@@ -104,23 +104,23 @@ def _planned(c: Correlation, work: ComputeType, along: str, groups: int) -> Dire
     steps = channels * prod(taps)
     if along == "g":
         tile = register_tile([("o", c.outputs), *rows], 1, steps, None, _FEW_REGISTERS)
-        return Direct(c, work, along, groups, blocks(), replace(tile, cycles=tile.cycles * groups // work.lanes))
+        return DirectPlan(c, work, along, groups, blocks(), replace(tile, cycles=tile.cycles * groups // work.lanes))
     number = int(along[1:])
     quick = None if c.y.strides[3 + number] == 1 else "o" if c.y.strides[2] == 1 else ""
     tile = register_tile([*rows, ("o", c.outputs)], -(-positions[number] // work.lanes), steps, quick)
-    return Direct(c, work, along, positions[number], blocks(), tile)
+    return DirectPlan(c, work, along, positions[number], blocks(), tile)
 
 
-class DirectWriter:
+class Direct:
     """The writer of one correlation's code."""
 
-    def __init__(self, builder: CorrelationBuilder, way: Direct) -> None:
+    def __init__(self, builder: CorrelationBuilder, way: DirectPlan) -> None:
         self.builder, self.way, self.c, self.work = builder, way, builder.c, builder.work
         c, block = builder.c, way.blocks
         spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.positions, block.taps, strict=True))}
         groups = {0: way.lanes} if way.along == "g" else {}
         self.vector = 0 if groups else 3 + int(way.along[1:])
-        self.x_tile: Tile | None = tile_of(c, self.work, {2: block.channels, **groups, **spans}, innermost=self.vector)
+        self.x_tile: InputTile | None = tile_of(c, self.work, {2: block.channels, **groups, **spans}, innermost=self.vector)
         full = way.lanes % (way.tile.vectors * self.work.lanes) == 0  # else vectors would be read beyond the end of x
         if full and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[self.vector] == 1:
             self.x_tile = None
@@ -194,21 +194,21 @@ class DirectWriter:
         gather(f, self.work, self.builder.x_dtype, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
         return Operands(to, w, y)
 
-    def _nest(self, y: tuple[int, ...], y_type: str) -> Nest:
+    def _nest(self, y: tuple[int, ...], y_type: str) -> TileLoops:
         """Return the loops of a block, for y's strides."""
         way, c, x = self.way, self.c, self._x_stride
-        dims = {"o": Dim(c.outputs, 0, c.w.strides[1], y[2]), "c": Dim(way.blocks.channels, x(2), c.w.strides[2])}
+        dims = {"o": LoopIndex(c.outputs, 0, c.w.strides[1], y[2]), "c": LoopIndex(way.blocks.channels, x(2), c.w.strides[2])}
         if way.along == "g":
-            dims["g"] = Dim(way.lanes, 1, 1, y[0])
+            dims["g"] = LoopIndex(way.lanes, 1, 1, y[0])
         for i, axis in enumerate(c.axes):
-            dims[f"p{i}"] = Dim(way.blocks.positions[i], x(3 + i) * axis.stride, 0, y[3 + i])
-            dims[f"k{i}"] = Dim(way.blocks.taps[i], x(3 + i) * axis.dilation, c.w.strides[3 + i])
+            dims[f"p{i}"] = LoopIndex(way.blocks.positions[i], x(3 + i) * axis.stride, 0, y[3 + i])
+            dims[f"k{i}"] = LoopIndex(way.blocks.taps[i], x(3 + i) * axis.dilation, c.w.strides[3 + i])
         depth = ("c", *(f"k{i}" for i in range(len(c.axes))))
         unrolled = {way.along, *dict(way.tile.rows), *depth}
         rows = tuple(sorted(way.tile.rows, key=lambda row: row[0] == "o"))
-        return Nest(self.work, y_type, dims, tuple(sorted(set(dims) - unrolled)), rows, way.along, way.tile.vectors, depth)
+        return TileLoops(self.work, y_type, dims, tuple(sorted(set(dims) - unrolled)), rows, way.along, way.tile.vectors, depth)
 
-    def _each_tile(self, f: Function, nest: Nest, at: Operands, body: Callable[[Operands, SumTile], None]) -> None:
+    def _each_tile(self, f: Function, nest: TileLoops, at: Operands, body: Callable[[Operands, SumTile], None]) -> None:
         """Call `body` for the vectors of each tile along a block, with what remains there."""
         span, size, dim = nest.vectors * self.work.lanes, self.way.lanes, nest.dims[self.way.along]
 

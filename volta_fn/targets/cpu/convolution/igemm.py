@@ -13,9 +13,9 @@ from math import prod
 
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times, value
-from volta_fn.targets.cpu.convolution.igemm_plan import Plan, iterations_of
-from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
-from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
+from volta_fn.targets.cpu.convolution.igemm_plan import IgemmPlan, iterations_of
+from volta_fn.targets.cpu.convolution.input_tile import InputTile, gather, tile_of
+from volta_fn.targets.cpu.convolution.loop_nest import LoopIndex, Operands, TileLoops, dense
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile
 from volta_fn.targets.cpu.convolution.weight_panels import pack
@@ -25,11 +25,11 @@ from volta_fn.targets.cpu.matmul.compute_dtype import is_itself, stored_as
 class Igemm:
     """The writer of one correlation's code."""
 
-    def __init__(self, builder: CorrelationBuilder, plan: Plan) -> None:
+    def __init__(self, builder: CorrelationBuilder, plan: IgemmPlan) -> None:
         self.builder, self.plan, self.c, self.work = builder, plan, builder.c, builder.work
         block, c = plan.blocks, builder.c
         spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.positions, block.taps, strict=True))}
-        self.x_tile: Tile | None = tile_of(c, self.work, {1: block.images, 2: block.channels, **spans})
+        self.x_tile: InputTile | None = tile_of(c, self.work, {1: block.images, 2: block.channels, **spans})
         if plan.packed and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[2] == 1:
             self.x_tile = None  # lines of channels are read where they are
         self.panel_room = self.tile_room = self.w_room = self.sum_room = 0
@@ -65,7 +65,7 @@ class Igemm:
 
     # panels
 
-    def _depth(self, index: dict[str, Index]) -> list[Dim]:
+    def _depth(self, index: dict[str, Index]) -> list[LoopIndex]:
         """Return the indices summed over, with strides in x's tile, panels and (as y) w.
 
         `index` has sizes that are known only when the code runs.
@@ -76,18 +76,20 @@ class Igemm:
         for name, size, stride in zip(names, sizes, panel, strict=True):
             axis = 2 if name == "c" else 3 + int(name[1:])
             x = self._x_stride(axis) * (1 if name == "c" else self.c.axes[axis - 3].dilation)
-            found.append(Dim(index.get(name, size), x, stride, self.c.w.strides[axis]))
+            found.append(LoopIndex(index.get(name, size), x, stride, self.c.w.strides[axis]))
         return found
 
     def _x_stride(self, index: int) -> int:
         return self.x_tile.stride(index) if self.x_tile else self.c.x.strides[index]
 
-    def _pack(self, f: Function, args: Arguments, group: Index, panel: Index, starts: list[Index], depth: list[Dim], to: Value) -> None:
+    def _pack(
+        self, f: Function, args: Arguments, group: Index, panel: Index, starts: list[Index], depth: list[LoopIndex], to: Value
+    ) -> None:
         c, width = self.c, self.plan.width
         first = times(f, panel, width)
         w = self.builder.at(f, "w", args.w, group, first, *starts)
         left: Index = width if c.outputs % width == 0 else plus(f, c.outputs, times(f, first, -1))
-        steps = [Dim(dim.size, 0, dim.y, dim.w) for dim in depth]
+        steps = [LoopIndex(dim.size, 0, dim.y, dim.w) for dim in depth]
         pack(f, self.work, self.builder.w_dtype, steps, c.w.strides[1], left, width, w, to)
 
     def _prepare(self, f: Function, args: Arguments, unit: Index) -> None:
@@ -183,7 +185,7 @@ class Igemm:
         gather(f, self.work, self.builder.x_dtype, c, tile, x, first, sure, to)
         return to
 
-    def _panels(self, f: Function, depth: list[Dim], operands: Operands, panel: Index) -> None:
+    def _panels(self, f: Function, depth: list[LoopIndex], operands: Operands, panel: Index) -> None:
         """Emit the products of a block with each of its panels."""
         plan, c = self.plan, self.c
         names = tuple([name for name, _ in plan.depth])
@@ -191,7 +193,7 @@ class Igemm:
         nest = self._nest(strides, c.y.strides[2] if self.plan.packed else 1, dict(zip(names, depth, strict=True)))
 
         def one(k: Index) -> None:
-            along = Dim(1, 0, plan.panel, plan.width * nest.dims["o"].y)
+            along = LoopIndex(1, 0, plan.panel, plan.width * nest.dims["o"].y)
             tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)) if self.plan.packed else None)
             load = None if self.plan.packed else lambda at, counts: tile.kept(f, at.y, counts)
             store = tile.result if self.plan.packed else tile.keep
@@ -199,17 +201,17 @@ class Igemm:
 
         repeat(f, plan.panel_block, one)
 
-    def _nest(self, y_strides: list[int], along: int, depth: dict[str, Dim]) -> Nest:
+    def _nest(self, y_strides: list[int], along: int, depth: dict[str, LoopIndex]) -> TileLoops:
         """Return the loops over a block and one panel, with y's strides."""
         plan, c = self.plan, self.c
         names = ["n", *(f"p{i}" for i in range(len(c.axes)))]
-        dims = {"o": Dim(plan.width, 0, 1, along), **depth}
+        dims = {"o": LoopIndex(plan.width, 0, 1, along), **depth}
         x_strides = [self._x_stride(1), *(self._x_stride(3 + i) * axis.stride for i, axis in enumerate(c.axes))]
         for name, size, x, y in zip(names, [plan.blocks.images, *plan.blocks.positions], x_strides, y_strides, strict=True):
-            dims[name] = Dim(size, x, 0, y)
+            dims[name] = LoopIndex(size, x, 0, y)
         loops = tuple([name for name in dims if name[0] in "np" and name not in dict(plan.tile.rows)])
         y_type = stored_as(self.builder.y_dtype) if self.plan.packed else self.work.type
-        return Nest(self.work, y_type, dims, loops, plan.tile.rows, "o", plan.tile.vectors, tuple(depth))
+        return TileLoops(self.work, y_type, dims, loops, plan.tile.rows, "o", plan.tile.vectors, tuple(depth))
 
     def _left(self, f: Function, panel: Index) -> Index | None:
         """Emit how many outputs remain at a panel's start; None where all panels are full."""

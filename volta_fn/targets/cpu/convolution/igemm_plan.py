@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from volta_fn.compiler.contractions.correlation import Correlation
-from volta_fn.targets.cpu.convolution.blocking import SUMS, Blocks, RegisterTile, position_blocks, register_tile, sum_blocks
+from volta_fn.targets.cpu.convolution.blocking import SUMS, CacheBlocks, RegisterTile, position_blocks, register_tile, sum_blocks
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 
 #: The sums of results in fewer blocks than this are split.
@@ -14,12 +14,12 @@ _FEW = 8
 
 
 @dataclass(frozen=True)
-class Plan:
+class IgemmPlan:
     """How one correlation is computed."""
 
     c: Correlation
     work: ComputeType
-    blocks: Blocks
+    blocks: CacheBlocks
     tile: RegisterTile
     #: Panels of w in all, and in a task's block.
     panels: int
@@ -83,7 +83,7 @@ class Plan:
         return self.blocks.images * prod(self.blocks.positions) * self.panel_block * self.width
 
 
-def plan(c: Correlation, work: ComputeType, room: int) -> Plan:
+def igemm_plan(c: Correlation, work: ComputeType, room: int) -> IgemmPlan:
     """Choose how to compute a correlation in so many bytes of workspace."""
     blocks, packed = position_blocks(c), True
     outputs = -(-c.outputs // work.lanes) * work.lanes
@@ -97,7 +97,7 @@ def plan(c: Correlation, work: ComputeType, room: int) -> Plan:
     same_row = None if c.x.strides[2] == 1 or not packed else contiguous[0] if contiguous else ""
     tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick, same_row=same_row)
     panels = -(-c.outputs // (tile.vectors * work.lanes))
-    found = Plan(c, work, blocks, tile, panels, panels, packed, 1)
+    found = IgemmPlan(c, work, blocks, tile, panels, panels, packed, 1)
     if not packed:
         one = replace(found, panel_block=1)
         found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
@@ -110,6 +110,6 @@ def plan(c: Correlation, work: ComputeType, room: int) -> Plan:
     return found
 
 
-def iterations_of(plan: Plan) -> list[int]:
+def iterations_of(plan: IgemmPlan) -> list[int]:
     """Return the blocks of the sum along channels and along the first axis's taps."""
     return [-(-plan.c.channels // plan.blocks.channels), -(-plan.c.axes[0].taps // plan.blocks.taps[0])]

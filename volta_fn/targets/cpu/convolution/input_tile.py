@@ -18,7 +18,7 @@ from volta_fn.targets.cpu.convolution.emit_utils import Index, between, gathered
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, is_itself, read, stored_as
 
 
-class Side(NamedTuple):
+class TileSide(NamedTuple):
     """An index of a tile: x's group, image or channel (0, 1, 2), or axis (3, 4, …)."""
 
     which: int
@@ -29,10 +29,10 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tile:
+class InputTile:
     """What a tile looks like."""
 
-    sides: tuple[Side, ...]
+    sides: tuple[TileSide, ...]
     #: How many elements it takes, with room for a vector written beyond its end.
     elements: int
 
@@ -41,7 +41,7 @@ class Tile:
         return next((side.stride for side in self.sides if side.which == index), 0)
 
 
-def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermost: int | None = None) -> Tile:
+def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermost: int | None = None) -> InputTile:
     """Return the tile of these extents, in x's order or with one index innermost.
 
     Its rows are full vectors then.
@@ -49,16 +49,16 @@ def tile_of(c: Correlation, work: ComputeType, extents: dict[int, int], innermos
     order = sorted((i for i in extents if i > 2 or extents[i] > 1 or i == innermost), key=lambda i: (i != innermost, -c.x.strides[i]))
     if innermost is not None and innermost in order:
         order = [*order[1:], innermost]
-    sides: list[Side] = []
+    sides: list[TileSide] = []
     stride = 1
     for index, index in enumerate(reversed(order)):
         if index and stride * work.itemsize % 1024 == 0:
             stride += work.lanes  # rows with a stride of a power of two would share few sets of the caches
-        sides.insert(0, Side(index, extents[index], c.x.strides[index], stride))
+        sides.insert(0, TileSide(index, extents[index], c.x.strides[index], stride))
         stride *= extents[index]
         if index == innermost:
             stride = -(-stride // work.lanes) * work.lanes
-    return Tile(tuple(sides), -(-stride // work.lanes) * work.lanes + work.lanes)
+    return InputTile(tuple(sides), -(-stride // work.lanes) * work.lanes + work.lanes)
 
 
 def gather(
@@ -66,7 +66,7 @@ def gather(
     work: ComputeType,
     dtype: np.dtype,
     c: Correlation,
-    tile: Tile,
+    tile: InputTile,
     x: Value,
     starts: list[Index],
     sure: list[bool],
@@ -91,7 +91,7 @@ class _RowCopier:
         work: ComputeType,
         dtype: np.dtype,
         c: Correlation,
-        tile: Tile,
+        tile: InputTile,
         starts: list[Index],
         sure: list[bool],
         left: Index | None,
@@ -100,16 +100,16 @@ class _RowCopier:
         self.c, self.starts, self.sure, self.left = c, starts, sure, left
         *self.outer, self.last = tile.sides
         #: The side whose neighbours are adjacent in x, where that is the last but one and lines are turned.
-        self.adjacent: Side | None = None
+        self.adjacent: TileSide | None = None
         #: An axis of which a line has several neighbours, each with all of the last side.
-        self.merged: Side | None = None
+        self.merged: TileSide | None = None
         before = self.outer[-1] if self.outer else None
         if before and before.source == 1 and self.last.source != 1:
             self.adjacent = self.outer.pop()
         elif before and before.which > 2 and self.last.which <= 2 and self._follow(before):
             self.merged = self.outer.pop()
 
-    def _follow(self, axis: Side) -> bool:
+    def _follow(self, axis: TileSide) -> bool:
         """Return True if the rows of an axis follow one another, in x and in the tile."""
         return self.last.source == 1 and axis.source == axis.stride == self.last.extent and self.left is None
 
@@ -131,7 +131,7 @@ class _RowCopier:
         _each_chunk(f, self.last.extent, self.work.lanes, band)
 
     def _loops(
-        self, sides: list[Side], x: Value, to: Value, good: Value | None, body: Callable[[Value, Value, Value | None], None]
+        self, sides: list[TileSide], x: Value, to: Value, good: Value | None, body: Callable[[Value, Value, Value | None], None]
     ) -> None:
         """Emit `body` for every combination of the sides, which says if it is within x."""
         f = self.f
@@ -152,7 +152,7 @@ class _RowCopier:
 
         repeat(f, side.extent, one)
 
-    def _limits(self, side: Side, good: Value | None, per: int = 1) -> tuple[Index, Index]:
+    def _limits(self, side: TileSide, good: Value | None, per: int = 1) -> tuple[Index, Index]:
         """Emit the range of a side's elements (`per` to a step) that are in x."""
         f, low, high = self.f, 0, side.extent * per
         first: Index = low

@@ -21,7 +21,7 @@ from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 _UNROLLED = 8
 
 
-class Dim(NamedTuple):
+class LoopIndex(NamedTuple):
     """An index: how many values it takes, and its stride in each operand."""
 
     size: Index
@@ -37,7 +37,7 @@ class Operands(NamedTuple):
     w: Value
     y: Value
 
-    def moved(self, f: Function, work: ComputeType, y_type: str, dim: Dim, by: Index) -> Operands:
+    def moved(self, f: Function, work: ComputeType, y_type: str, dim: LoopIndex, by: Index) -> Operands:
         """Emit the addresses after an index has grown by `by`."""
         types = (work.type, work.type, y_type)
         return Operands(*[step(f, p, t, times(f, by, stride)) for p, t, stride in zip(self, types, dim[1:], strict=True)])
@@ -51,13 +51,13 @@ Load = Callable[[Operands, Mapping[str, int]], list[Value]]
 
 
 @dataclass(frozen=True)
-class Nest:
+class TileLoops:
     """A loop nest."""
 
     work: ComputeType
     #: The type of y's elements in memory; x and w are prepared, and of the working type.
     y_type: str
-    dims: Mapping[str, Dim]
+    dims: Mapping[str, LoopIndex]
     #: Plain loops, outermost first.
     loops: tuple[str, ...]
     #: Unrolled indices with the most of each that a tile takes. The first vary slowest.
@@ -102,19 +102,19 @@ class Nest:
             total *= counts[name]
         return total
 
-    def positions(self, counts: Mapping[str, int]) -> list[Dim]:
+    def positions(self, counts: Mapping[str, int]) -> list[LoopIndex]:
         """Return the offsets of each row of a tile from the first, in the operands."""
-        found = [Dim(1)]
+        found = [LoopIndex(1)]
         for name, _ in self.rows:
             dim = self.dims[name]
-            found = [Dim(1, at.x + k * dim.x, at.w + k * dim.w, at.y + k * dim.y) for at in found for k in range(counts[name])]
+            found = [LoopIndex(1, at.x + k * dim.x, at.w + k * dim.w, at.y + k * dim.y) for at in found for k in range(counts[name])]
         return found
 
 
 class _Sum:
     """One tile's sums."""
 
-    def __init__(self, f: Function, nest: Nest, counts: Mapping[str, int]) -> None:
+    def __init__(self, f: Function, nest: TileLoops, counts: Mapping[str, int]) -> None:
         self.f, self.nest = f, nest
         self.rows = nest.positions(counts)
         self.along = nest.dims[nest.vector]
@@ -136,7 +136,7 @@ class _Sum:
             unroll = 1
         return self._loops(dims, unroll, unrolled, x, w, first)
 
-    def _repeated(self, dim: Dim, count: int, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _repeated(self, dim: LoopIndex, count: int, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         return [(k * dim.x + a, k * dim.w + b) for k in range(count) for a, b in steps]
 
     def _shared(self, steps: Sequence[tuple[int, int]]) -> bool:
@@ -147,7 +147,9 @@ class _Sum:
         met = [a + row.x for a, _ in steps for row in self.rows]
         return self.along.x == 0 and len(set(met)) < len(met)
 
-    def _loops(self, dims: list[Dim], unroll: int, unrolled: list[tuple[int, int]], x: Value, w: Value, sums: list[Value]) -> list[Value]:
+    def _loops(
+        self, dims: list[LoopIndex], unroll: int, unrolled: list[tuple[int, int]], x: Value, w: Value, sums: list[Value]
+    ) -> list[Value]:
         if not dims:
             return self._steps(unrolled, x, w, sums)
         f, dim, inner = self.f, dims[0], dims[1:]

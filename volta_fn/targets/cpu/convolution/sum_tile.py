@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, everywhere, plus, scattered, step, transposed
-from volta_fn.targets.cpu.convolution.loop_nest import Nest, Operands
+from volta_fn.targets.cpu.convolution.loop_nest import Operands, TileLoops
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, is_itself, stored_as, write
 
 
@@ -80,7 +80,7 @@ def store_transposed(
 class SumTile:
     """The sums of a register tile, between registers and memory."""
 
-    nest: Nest
+    nest: TileLoops
     dtype: np.dtype
     #: How many outputs remain at the start of the panel; None: as many as a panel has.
     left: Index | None

@@ -13,12 +13,12 @@ import numpy as np
 from volta_fn.runtime.llvm.text import Function, Value, vector_of
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, plus, repeat, step, times, transposed
 from volta_fn.targets.cpu.convolution.input_tile import strided
-from volta_fn.targets.cpu.convolution.loop_nest import Dim
+from volta_fn.targets.cpu.convolution.loop_nest import LoopIndex
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, read, stored_as
 
 
 def pack(
-    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[Dim], along: int, left: Index, width: int, w: Value, to: Value
+    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[LoopIndex], along: int, left: Index, width: int, w: Value, to: Value
 ) -> None:
     """Fill one panel from `w`, which points to its first output.
 
@@ -35,7 +35,7 @@ def pack(
         _loops(f, work, dtype, depth, w, to, lambda at, to: _numbers(f, work, dtype, along, left, width, at, to))
 
 
-def _with_one_run(depth: list[Dim]) -> list[Dim]:
+def _with_one_run(depth: list[LoopIndex]) -> list[LoopIndex]:
     """Merge the innermost steps that are adjacent in memory and in the panel."""
     *outer, last = depth
     while outer and isinstance(last.size, int) and outer[-1].w == last.size and outer[-1].y == last.size * last.y:
@@ -47,7 +47,7 @@ def _with_one_run(depth: list[Dim]) -> list[Dim]:
 
 
 def _loops(
-    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[Dim], w: Value, to: Value, body: Callable[[Value, Value], None]
+    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[LoopIndex], w: Value, to: Value, body: Callable[[Value, Value], None]
 ) -> None:
     if not depth:
         body(w, to)
@@ -91,7 +91,7 @@ def _numbers(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: 
 
 
 def _transposed(
-    f: Function, work: ComputeType, dtype: np.dtype, run: Dim, along: int, left: Index, width: int, at: Value, to: Value
+    f: Function, work: ComputeType, dtype: np.dtype, run: LoopIndex, along: int, left: Index, width: int, at: Value, to: Value
 ) -> None:
     """Emit adjacent steps of a panel: read along the steps, written along the outputs."""
     lanes, stored = work.lanes, stored_as(dtype)

@@ -18,22 +18,22 @@ from volta_fn.compiler.contractions.winograd_points import of_input
 from volta_fn.runtime.llvm.text import Function, Value
 from volta_fn.targets.cpu.convolution.blocking import register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
-from volta_fn.targets.cpu.convolution.input_tile import Tile, gather, tile_of
-from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands, dense
+from volta_fn.targets.cpu.convolution.input_tile import InputTile, gather, tile_of
+from volta_fn.targets.cpu.convolution.loop_nest import LoopIndex, Operands, TileLoops, dense
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile
-from volta_fn.targets.cpu.convolution.winograd_plan import Shape
+from volta_fn.targets.cpu.convolution.winograd_plan import WinogradPlan
 from volta_fn.targets.cpu.convolution.winograd_transforms import OutputTransform, VectorAlgebra, each_tile, transform_weights
 
 
 class Winograd:
     """The writer of one correlation's code."""
 
-    def __init__(self, builder: CorrelationBuilder, shape: Shape) -> None:
+    def __init__(self, builder: CorrelationBuilder, shape: WinogradPlan) -> None:
         self.builder, self.shape, self.c, self.work = builder, shape, builder.c, builder.work
         m, n = shape.positions, shape.points
         rows, columns = shape.spans
-        self.x_tile: Tile = tile_of(self.c, self.work, {2: self.c.channels, 3: rows, 4: columns}, innermost=2)
+        self.x_tile: InputTile = tile_of(self.c, self.work, {2: self.c.channels, 3: rows, 4: columns}, innermost=2)
         #: Elements of a task's rooms: x, x at the points, the products there, and positions before they are transposed.
         self.output_transform = OutputTransform(builder, shape)
         transposed = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.output_transform.transposed else 0
@@ -190,31 +190,31 @@ class Winograd:
         depth = self._depth()
         panel = shape.segments * shape.channels * shape.width
         dims = {
-            "e": Dim(points, shape.entered, shape.tapped, shape.multiplied),
-            "panel": Dim(shape.panels, 0, panel, shape.width),
+            "e": LoopIndex(points, shape.entered, shape.tapped, shape.multiplied),
+            "panel": LoopIndex(shape.panels, 0, panel, shape.width),
             **self._rows(),
-            "o": Dim(shape.width, 0, 1, 1),
+            "o": LoopIndex(shape.width, 0, 1, 1),
             **depth,
         }
         loops = ("e", "panel", *(name for name, _ in shape.rows if name not in dict(tile.rows)))
-        nest = Nest(work, work.type, dims, loops, tile.rows, "o", shape.vectors, tuple(depth))
+        nest = TileLoops(work, work.type, dims, loops, tile.rows, "o", shape.vectors, tuple(depth))
         sums = SumTile(nest, self.builder.y_dtype, None)
         nest.run(f, Operands(x, taps, to), lambda *args: sums.keep(f, *args))
 
-    def _rows(self) -> dict[str, Dim]:
+    def _rows(self) -> dict[str, LoopIndex]:
         """Return the rows of the products, as indices of tiles in x and in y."""
         shape = self.shape
         names, sizes = zip(*shape.rows, strict=True)
         steps = dense(sizes, shape.outputs)
         met = [shape.channels] if shape.segments == 1 else dense([shape.images, *shape.met], shape.channels)
-        return {name: Dim(size, x, 0, y) for name, size, x, y in zip(names, sizes, met, steps, strict=True)}
+        return {name: LoopIndex(size, x, 0, y) for name, size, x, y in zip(names, sizes, met, steps, strict=True)}
 
-    def _depth(self) -> dict[str, Dim]:
+    def _depth(self) -> dict[str, LoopIndex]:
         """Return the indices summed over at a point: segments of the taps, and channels."""
         shape, segments = self.shape, self.shape.scheme.segments
-        channels = Dim(self.c.channels, 1, shape.width, 0)
+        channels = LoopIndex(self.c.channels, 1, shape.width, 0)
         if segments == 1:
             return {"c": channels}
         row, column = [axis.dilation * stride for axis, stride in zip(self.c.axes, dense(shape.met, shape.channels), strict=True)]
         each = shape.channels * shape.width
-        return {"k0": Dim(segments, row, segments * each, 0), "k1": Dim(segments, column, each, 0), "c": channels}
+        return {"k0": LoopIndex(segments, row, segments * each, 0), "k1": LoopIndex(segments, column, each, 0), "c": channels}

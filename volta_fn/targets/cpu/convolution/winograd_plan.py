@@ -93,7 +93,7 @@ def odd_vectors(elements: int, lanes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Shape:
+class WinogradPlan:
     """How a correlation is cut up."""
 
     c: Correlation
@@ -189,7 +189,7 @@ class Shape:
         return [self.c.groups, -(-self.c.images // self.images), *tiles]
 
 
-def shape_of(c: Correlation, work: ComputeType, scheme: Scheme) -> Shape:
+def winograd_plan(c: Correlation, work: ComputeType, scheme: Scheme) -> WinogradPlan:
     """Choose blocks that fit the caches, but are worth reading the weights for."""
     tiles = [tiles_of(axis, scheme) for axis in c.axes]
     vectors = -(-c.outputs // work.lanes)
@@ -201,7 +201,7 @@ def shape_of(c: Correlation, work: ComputeType, scheme: Scheme) -> Shape:
     columns = tiles[1] if spread else _fitting(tiles[1], target, c.axes[1].dilation)
     rows = _fitting(tiles[0], target // columns, c.axes[0].dilation)
     images = 1 if spread else max(1, min(c.images, target // (rows * columns)))
-    shape = Shape(c, work, scheme, images, (rows, columns), 1, vectors, spread)
+    shape = WinogradPlan(c, work, scheme, images, (rows, columns), 1, vectors, spread)
     register = register_tile(shape.rows, vectors, scheme.segments**2 * c.channels, None)
     return replace(shape, vectors=register.vectors, panels=-(-vectors // register.vectors))
 

@@ -13,7 +13,7 @@ from volta_fn.targets.cpu.convolution.input_tile import strided
 from volta_fn.targets.cpu.convolution.loop_nest import dense
 from volta_fn.targets.cpu.convolution.stages import Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import store_transposed, store_vector
-from volta_fn.targets.cpu.convolution.winograd_plan import Shape
+from volta_fn.targets.cpu.convolution.winograd_plan import WinogradPlan
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, stored_as
 
 
@@ -47,7 +47,7 @@ class VectorAlgebra:
         return x if factor == 1 else self.f.binary("fmul", x, self.number(factor))
 
 
-def transform_weights(f: Function, builder: CorrelationBuilder, shape: Shape, args: Arguments, unit: Index, room: int) -> None:
+def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradPlan, args: Arguments, unit: Index, room: int) -> None:
     """Emit the transform of one segment of the taps of one channel and one panel.
 
     They are stored by point, panel, segment and channel.
@@ -85,7 +85,7 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: Shape, ar
     repeat(f, shape.vectors, vector)
 
 
-def _there(f: Function, shape: Shape, segment: Index, tap: int) -> Value | None:
+def _there(f: Function, shape: WinogradPlan, segment: Index, tap: int) -> Value | None:
     """Emit whether a segment has a tap; None if it surely has.
 
     All segments but the last have as many taps as tiles have positions, and the last has the rest.
@@ -103,7 +103,7 @@ def _there(f: Function, shape: Shape, segment: Index, tap: int) -> Value | None:
 
 
 def each_tile(
-    f: Function, shape: Shape, sizes: Sequence[int], length: int, body: Callable[[Index, tuple[Index, Index], Index], None]
+    f: Function, shape: WinogradPlan, sizes: Sequence[int], length: int, body: Callable[[Index, tuple[Index, Index], Index], None]
 ) -> None:
     """Emit `body` for every tile and vector of a block.
 
@@ -132,7 +132,7 @@ def each_tile(
 class OutputTransform:
     """The last step of a block: products at points become positions, and are stored."""
 
-    def __init__(self, builder: CorrelationBuilder, shape: Shape) -> None:
+    def __init__(self, builder: CorrelationBuilder, shape: WinogradPlan) -> None:
         self.builder, self.shape, self.c, self.work = builder, shape, builder.c, builder.work
         #: Whether positions are kept in the task's room, outputs innermost, before they are transposed to the order of y.
         self.transposed = self.c.y.strides[2] != 1

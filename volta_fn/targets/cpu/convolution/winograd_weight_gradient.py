@@ -17,7 +17,7 @@ from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution.blocking import TILE, RegisterTile, divisor, fitting, register_tile
 from volta_fn.targets.cpu.convolution.emit_utils import Index, between, least, plus, repeat, split, step, times, value
 from volta_fn.targets.cpu.convolution.input_tile import gather, strided, tile_of
-from volta_fn.targets.cpu.convolution.loop_nest import Dim, Nest, Operands
+from volta_fn.targets.cpu.convolution.loop_nest import LoopIndex, Operands, TileLoops
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile, store_transposed, store_vector
 from volta_fn.targets.cpu.convolution.winograd_plan import SPREAD, odd_vectors
@@ -32,7 +32,7 @@ _TERMS = 256
 
 
 @dataclass(frozen=True)
-class Tiling:
+class WinogradSumsPlan:
     """How a correlation is cut up."""
 
     c: Correlation
@@ -103,18 +103,18 @@ class Tiling:
         return self.points**2 * (self.depth * 0.7 * (images + outputs) + images * outputs * (0.2 + self.depth * NANOSECONDS * 1.1))
 
 
-def tiling_of(c: Correlation, work: ComputeType) -> Tiling | None:
+def tiling_of(c: Correlation, work: ComputeType) -> WinogradSumsPlan | None:
     """Choose the tiling of a correlation; None if this does not apply."""
     if c.groups > 1 or len(c.axes) != 2 or any((axis.positions, axis.stride, axis.dilation) != (_POSITIONS, 1, 1) for axis in c.axes):
         return None
-    tilings = [tiling for points in (6, 4) if (tiling := Tiling(c, work, points)).bytes <= SPREAD]
+    tilings = [tiling for points in (6, 4) if (tiling := WinogradSumsPlan(c, work, points)).bytes <= SPREAD]
     return min(tilings, key=lambda tiling: tiling.nanoseconds, default=None)
 
 
 class WinogradSums:
     """The writer of one correlation's code."""
 
-    def __init__(self, builder: CorrelationBuilder, tiling: Tiling) -> None:
+    def __init__(self, builder: CorrelationBuilder, tiling: WinogradSumsPlan) -> None:
         self.builder, self.tiling, self.c, self.work = builder, tiling, builder.c, builder.work
         #: Where x, w and the products are at the points.
         self.x_room, self.w_room, self.y_room = (builder.reserve(tiling.points**2 * size, self.work.itemsize) for size in tiling.sizes)
@@ -222,13 +222,13 @@ class WinogradSums:
         tiling, work = self.tiling, self.work
         outputs, terms = tiling.panels * tiling.width, tiling.terms
         dims = {
-            "part": Dim(tiling.depth // terms, terms * tiling.images, terms * tiling.width, 0),
-            "panel": Dim(tiling.panels, 0, tiling.depth * tiling.width, tiling.width),
-            "m": Dim(self.c.images, 1, 0, outputs),
-            "o": Dim(tiling.width, 0, 1, 1),
-            "k": Dim(terms, tiling.images, tiling.width, 0),
+            "part": LoopIndex(tiling.depth // terms, terms * tiling.images, terms * tiling.width, 0),
+            "panel": LoopIndex(tiling.panels, 0, tiling.depth * tiling.width, tiling.width),
+            "m": LoopIndex(self.c.images, 1, 0, outputs),
+            "o": LoopIndex(tiling.width, 0, 1, 1),
+            "k": LoopIndex(terms, tiling.images, tiling.width, 0),
         }
-        nest = Nest(work, work.type, dims, ("part", "panel"), tiling.register.rows, "o", tiling.register.vectors, ("k",))
+        nest = TileLoops(work, work.type, dims, ("part", "panel"), tiling.register.rows, "o", tiling.register.vectors, ("k",))
         tile = SumTile(nest, self.builder.y_dtype, None)
         rooms = zip((self.x_room, self.w_room, self.y_room), tiling.sizes, strict=True)
         at = Operands(*[args.room(f, room, size * work.itemsize, point) for room, size in rooms])

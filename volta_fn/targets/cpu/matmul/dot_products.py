@@ -12,7 +12,7 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.blocking import Blocking, unpacked_blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, lanes_below, read
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
-from volta_fn.targets.cpu.matmul.micro_kernel import Tile
+from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile
 from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin
 from volta_fn.targets.cpu.routine import Launch, Routine
 
@@ -116,7 +116,7 @@ class DotProducts:
             right = self._rows(f, self.problem.rhs, buffers, self.operands[1], batch, column, size.right, inner)
             sums = self._sums(f, left, right, depth)
             rows = [self._as_vectors(f, sums[i * size.right : (i + 1) * size.right]) for i in range(size.left)]
-            tile = Tile(self.work, buffers, batch, row, column, rows, size.right)
+            tile = ResultTile(self.work, buffers, batch, row, column, rows, size.right)
             if self.plan.splits > 1:
                 self.partial.store(f, tile, split)
             else:

@@ -10,7 +10,7 @@ from volta_fn.compiler.contractions.matmul_problem import Walk
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.blocking import Blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, load, write
-from volta_fn.targets.cpu.matmul.micro_kernel import Tile, TileAddress
+from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile, TileAddress
 from volta_fn.targets.cpu.matmul.task_loops import each, offset_of
 from volta_fn.targets.cpu.routine import Launch
 
@@ -21,7 +21,7 @@ class Epilogue(Protocol):
     #: The number of a buffer, of the working type and ``[stack, m, n]``, that may hold incomplete sums on the way; None if there is none.
     holds_sums: int | None
 
-    def write(self, f: Function, tile: Tile) -> None:
+    def write(self, f: Function, tile: ResultTile) -> None:
         """Write what follows from the sums of a tile."""
 
 
@@ -34,16 +34,16 @@ class StoreSums:
         self.direct = is_itself(work, dtype)
         self.holds_sums = buffer if self.direct else None
 
-    def address(self, f: Function, tile: Tile) -> TileAddress:
+    def address(self, f: Function, tile: ResultTile) -> TileAddress:
         """Emit where a tile's sums belong, if they are direct."""
         return TileAddress(self._start(f, tile), i64(self.sizes[1] * self.dtype.itemsize))
 
-    def _start(self, f: Function, tile: Tile) -> Value:
+    def _start(self, f: Function, tile: ResultTile) -> Value:
         m, n = self.sizes
         matrix = self._move(f, f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), _times(f, tile.batch, m * n))
         return self._move(f, self._move(f, matrix, _times(f, tile.row, n)), tile.column)
 
-    def write(self, f: Function, tile: Tile) -> None:
+    def write(self, f: Function, tile: ResultTile) -> None:
         """See `Epilogue`."""
         n, start, lanes = self.sizes[1], self._start(f, tile), tile.work.lanes
         for i, row in enumerate(tile.sums):
@@ -67,18 +67,18 @@ class StoreStrided:
         #: Whether the sums need no conversion, and rows have one stride.
         self.direct = is_itself(work, dtype) and rows.stride is not None
 
-    def address(self, f: Function, tile: Tile) -> TileAddress:
+    def address(self, f: Function, tile: ResultTile) -> TileAddress:
         """Emit where a tile's sums belong, if they are direct."""
         start = f.at(self._columns(f, tile), f"[{self.dtype.itemsize} x i8]", offset_of(f, self.rows, tile.row))
         return TileAddress(start, i64((self.rows.stride or 0) * self.dtype.itemsize))
 
-    def _columns(self, f: Function, tile: Tile) -> Value:
+    def _columns(self, f: Function, tile: ResultTile) -> Value:
         """Emit where the tile's columns begin in the first of all rows."""
         element = f"[{self.dtype.itemsize} x i8]"
         array = f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8)
         return f.at(f.at(array, element, offset_of(f, self.stack, tile.batch)), element, tile.column)
 
-    def write(self, f: Function, tile: Tile) -> None:
+    def write(self, f: Function, tile: ResultTile) -> None:
         """See `Epilogue`."""
         element, lanes, start = f"[{self.dtype.itemsize} x i8]", tile.work.lanes, self._columns(f, tile)
         first = f.at(start, element, offset_of(f, self.rows, tile.row)) if self.rows.stride is not None else None
@@ -106,11 +106,11 @@ class PartialSums(NamedTuple):
     offset: int
     plan: Blocking
 
-    def address(self, f: Function, tile: Tile, split: Value) -> TileAddress:
+    def address(self, f: Function, tile: ResultTile, split: Value) -> TileAddress:
         """Emit where a tile's sums belong."""
         return TileAddress(self._start(f, tile, split), i64(self.plan.n * tile.work.itemsize))
 
-    def _start(self, f: Function, tile: Tile, split: Value) -> Value:
+    def _start(self, f: Function, tile: ResultTile, split: Value) -> Value:
         plan, type_ = self.plan, tile.work.type
         start = f.at(f.load("ptr", f.at(tile.buffers, "ptr", i64(self.buffer)), 8), "i8", i64(self.offset))
         if plan.splits > 1:
@@ -118,7 +118,7 @@ class PartialSums(NamedTuple):
         matrix = f.at(start, f"[{plan.m * plan.n} x {type_}]", tile.batch)
         return f.at(f.at(matrix, f"[{plan.n} x {type_}]", tile.row), type_, tile.column)
 
-    def add(self, f: Function, tile: Tile, split: Value) -> list[Value]:
+    def add(self, f: Function, tile: ResultTile, split: Value) -> list[Value]:
         """Emit a tile's sums plus what the array holds."""
         work, start = tile.work, self._start(f, tile, split)
         return [
@@ -127,7 +127,7 @@ class PartialSums(NamedTuple):
             for v, sums in enumerate(row)
         ]
 
-    def store(self, f: Function, tile: Tile, split: Value) -> None:
+    def store(self, f: Function, tile: ResultTile, split: Value) -> None:
         """Store a tile's sums to the array."""
         work, start = tile.work, self._start(f, tile, split)
         dtype = np.dtype(_WORKING_DTYPES[work.type])
@@ -135,7 +135,7 @@ class PartialSums(NamedTuple):
             for v, sums in enumerate(row):
                 write(f, work, dtype, sums, work.lanes, self._vector(f, tile, start, i, v), tile.mask(v))
 
-    def _vector(self, f: Function, tile: Tile, start: Value, i: int, v: int) -> Value:
+    def _vector(self, f: Function, tile: ResultTile, start: Value, i: int, v: int) -> Value:
         return f.at(start, tile.work.type, i64(i * self.plan.n + v * tile.work.lanes))
 
 
@@ -148,7 +148,7 @@ def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partia
 
     def row_of_panel(batch: Value, row: Value, column: Value, count: int) -> None:
         across = -(-count // work.lanes)
-        empty = Tile(work, buffers, batch, row, column, [[work.zero()] * across], count)
+        empty = ResultTile(work, buffers, batch, row, column, [[work.zero()] * across], count)
 
         def add_split(split: Value, sums: list[Value]) -> list[Value]:
             return partial.add(f, empty._replace(sums=[sums]), split)

@@ -20,7 +20,7 @@ from volta_fn.targets.cpu.loops.passes import passes_of
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors
 from volta_fn.targets.cpu.loops.schedule import lanes_of
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, write
-from volta_fn.targets.cpu.matmul.micro_kernel import Tile
+from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile
 from volta_fn.targets.cpu.matmul.task_loops import each
 
 _UNROLL = 2  # vectors of a strip that are worked on side by side
@@ -57,7 +57,7 @@ class FusedEpilogue:
                 return len(kernel.inputs) + number
         return None
 
-    def write(self, f: Function, tile: Tile) -> None:
+    def write(self, f: Function, tile: ResultTile) -> None:
         """See `Epilogue`."""
         width = len(tile.sums[0]) * self.work.lanes
         sums = f.alloca(f"[{self.dtype.itemsize} x i8]", len(tile.sums) * width)
@@ -65,7 +65,7 @@ class FusedEpilogue:
         strip = Strip(tile.buffers, tile.batch, tile.row, i64(len(tile.sums)), tile.column, i64(tile.columns), sums, width)
         self.finish(f, strip)
 
-    def put(self, f: Function, tile: Tile, sums: Value, width: int) -> None:
+    def put(self, f: Function, tile: ResultTile, sums: Value, width: int) -> None:
         """Store a tile to a strip."""
         for i, row in enumerate(tile.sums):
             for v, vector in enumerate(row):

@@ -11,7 +11,7 @@ from volta_fn.compiler.contractions.matmul_problem import Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, read
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue
-from volta_fn.targets.cpu.matmul.micro_kernel import Tile
+from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile
 from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin
 from volta_fn.targets.cpu.routine import Launch, Routine
 
@@ -110,7 +110,7 @@ class _Gemv:
         """Emit the epilogue of one vector of columns, `valid` of which exist."""
         f, work = self.f, self.work
         total = f.load(work.vector, self._sum(j), work.itemsize)
-        self.epilogue.write(f, Tile(work, self.buffers, batch, i64(0), f.binary("add", column, j), [[total]], valid))
+        self.epilogue.write(f, ResultTile(work, self.buffers, batch, i64(0), f.binary("add", column, j), [[total]], valid))
 
     def _sum(self, j: Value) -> Value:
         return self.f.at(self.sums, self.work.type, j)

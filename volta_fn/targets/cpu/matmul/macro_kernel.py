@@ -9,7 +9,7 @@ from volta_fn.targets.cpu.matmul.blocking import Blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, StoreStrided, StoreSums
 from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue, Strip
-from volta_fn.targets.cpu.matmul.micro_kernel import Kind, Tile, TileAddress, multiply
+from volta_fn.targets.cpu.matmul.micro_kernel import MicroKernel, ResultTile, TileAddress, micro_kernel
 from volta_fn.targets.cpu.matmul.task_loops import parameters_of
 
 _STRIP_BYTES = 64 << 10  # of sums that are kept for the epilogue, at most
@@ -29,9 +29,9 @@ class TileArguments(NamedTuple):
     state: Value
     strip: Value
 
-    def tile(self, work: ComputeType, columns: int) -> Tile:
+    def tile(self, work: ComputeType, columns: int) -> ResultTile:
         """Return the tile, without sums."""
-        return Tile(work, self.buffers, self.batch, self.row, self.column, [], columns)
+        return ResultTile(work, self.buffers, self.batch, self.row, self.column, [], columns)
 
 
 class TileWriter:
@@ -79,15 +79,15 @@ class TileWriter:
         module.define(name, write)
         return name
 
-    def _multiply(self, f: Function, rows: int, arguments: TileArguments, tile: Tile, result: TileAddress | None) -> None:
+    def _multiply(self, f: Function, rows: int, arguments: TileArguments, tile: ResultTile, result: TileAddress | None) -> None:
         """Emit the micro-kernel; after the last block, the sums are in the result."""
         outer, inner = self.a_strides
         b_inner = self._width_of(tile.columns) if self.b_inner is None else self.b_inner
-        kind = Kind(self.work, rows, tile.columns, None if inner == 1 else outer, inner, b_inner, self.b_inner is None)
+        kind = MicroKernel(self.work, rows, tile.columns, None if inner == 1 else outer, inner, b_inner, self.b_inner is None)
         source, target = self._ways(f, arguments, tile, result)
-        f.run_shared(multiply(kind), arguments.a, i64(outer * self.work.itemsize), arguments.b, arguments.depth, *source, *target)
+        f.run_shared(micro_kernel(kind), arguments.a, i64(outer * self.work.itemsize), arguments.b, arguments.depth, *source, *target)
 
-    def _ways(self, f: Function, arguments: TileArguments, tile: Tile, result: TileAddress | None) -> tuple[TileAddress, TileAddress]:
+    def _ways(self, f: Function, arguments: TileArguments, tile: ResultTile, result: TileAddress | None) -> tuple[TileAddress, TileAddress]:
         """Emit the addresses that sums are read from and stored to.
 
         The state has bit 0 in the first block, bit 1 in the last.
@@ -102,7 +102,7 @@ class TileWriter:
             return source, partial
         return source, TileAddress(*[f.select(last, x, y) for x, y in zip(result, partial, strict=True)])
 
-    def _end(self, f: Function, tile: Tile, sums: Value, rows: int, strip: Value) -> None:
+    def _end(self, f: Function, tile: ResultTile, sums: Value, rows: int, strip: Value) -> None:
         """Emit the epilogue of complete sums, or store them to the strip for it."""
         work, width = self.work, self._width_of(tile.columns)
         if isinstance(self.epilogue, FusedEpilogue) and self.strips is None and is_itself(work, self.epilogue.dtype):

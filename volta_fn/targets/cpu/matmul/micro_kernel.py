@@ -40,7 +40,7 @@ class TileAddress(NamedTuple):
     stride: Value
 
 
-class Tile(NamedTuple):
+class ResultTile(NamedTuple):
     """A tile of the result: its sums by row and vector, and where they belong.
 
     Only the first `columns` columns exist.
@@ -164,7 +164,7 @@ _NULL = Value("ptr", "null")
 _WORTH_FETCHING = 32  # k: it takes so long until the tile is wanted
 
 
-class Kind(NamedTuple):
+class MicroKernel(NamedTuple):
     """What a micro-kernel depends on: the tile's size, and the strides of A and B."""
 
     work: ComputeType
@@ -179,7 +179,7 @@ class Kind(NamedTuple):
 
 
 @functools.cache
-def multiply(kind: Kind) -> SharedFunction:
+def micro_kernel(kind: MicroKernel) -> SharedFunction:
     """Return the micro-kernel, a function that adds products to a tile.
 
     Its arguments are A's address and the bytes between its rows, B's address, the number of k, and two tiles, each by its address
@@ -206,7 +206,7 @@ def multiply(kind: Kind) -> SharedFunction:
     return shared_function(f"{name}{'' if kind.padded else '_exact'}", parameters, write)
 
 
-def _vectors(f: Function, kind: Kind, first: Value, stride: Value) -> list[tuple[int, Value]]:
+def _vectors(f: Function, kind: MicroKernel, first: Value, stride: Value) -> list[tuple[int, Value]]:
     """Emit the number and the address of each vector of a tile, row by row."""
     across = -(-kind.columns // kind.work.lanes)
     row_pointers = RowPointers(f, stride, kind.rows)
@@ -215,12 +215,12 @@ def _vectors(f: Function, kind: Kind, first: Value, stride: Value) -> list[tuple
     return [(vector, f.at(address, kind.work.type, i64(vector * kind.work.lanes))) for address, vector in addresses]
 
 
-def _prefetch_tile(f: Function, kind: Kind, first: Value, stride: Value) -> None:
+def _prefetch_tile(f: Function, kind: MicroKernel, first: Value, stride: Value) -> None:
     for _, address in _vectors(f, kind, first, stride):
         prefetch(f, address, to_write=True)
 
 
-def _added(f: Function, kind: Kind, sums: list[Value], first: Value, stride: Value) -> list[Value]:
+def _added(f: Function, kind: MicroKernel, sums: list[Value], first: Value, stride: Value) -> list[Value]:
     """Emit sums plus what a tile in memory has."""
     work = kind.work
     masks = [first_lanes(kind.columns - start, work.lanes) for start in range(0, kind.columns, work.lanes)]

@@ -23,7 +23,7 @@ from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.fingerprint import fingerprint_of
 
 
-class Layout(NamedTuple):
+class SlotLayout(NamedTuple):
     """The table of slots: the caller's, the arena's, constants', and others."""
 
     callers: int
@@ -35,11 +35,11 @@ class Layout(NamedTuple):
     slots: int
 
 
-def layout_of(slots: Slots) -> Layout:
+def layout_of(slots: Slots) -> SlotLayout:
     """Number the slots, and arrange the arena's."""
     count = len(slots.ordered())
     offsets, size = arrange(slots.lifetimes())
-    return Layout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
+    return SlotLayout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
 
 
 class Artifact(NamedTuple):
@@ -48,7 +48,7 @@ class Artifact(NamedTuple):
     #: The commands; the words at `launch_words` are numbers of launches, and become their addresses.
     words: np.ndarray
     launch_words: np.ndarray
-    layout: Layout
+    layout: SlotLayout
     #: Whether other Python threads should run meanwhile.
     long: bool
     outputs: tuple[Output, ...]
@@ -92,7 +92,7 @@ class _TooLarge(Exception):
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles a program; large constants that the traced program has, too, are numbers."""
+    """Pickles a program, with the numbers of large constants of the traced program."""
 
     def __init__(self, file: BinaryIO, own: Sequence[np.ndarray]) -> None:
         super().__init__(file)
