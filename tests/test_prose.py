@@ -8,10 +8,11 @@ import pytest
 
 from tools import prose
 
-#: Paths whose prose is still to be rewritten. Goal: none.
+#: Files whose prose or names are still to be rewritten: the lines of text of a shader. Goal: none.
 NOT_DONE: tuple[str, ...] = (
-    "volta_fn/codegen",
-    "volta_fn/targets",
+    "volta_fn/targets/wgsl/matmul/results.py",
+    "volta_fn/targets/wgsl/scalars/shader.py",
+    "volta_fn/targets/wgsl/text.py",
 )
 
 #: Sources with one fault each, by the rule that they break.

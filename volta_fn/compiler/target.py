@@ -138,7 +138,7 @@ class Target:
         return None
 
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        """Return the program with equations for the calls that the target has routines for; other calls are inlined later."""
+        """Return the program with equations for calls that the target has routines for."""
         return closed
 
     def passes(self) -> Sequence[Pass]:

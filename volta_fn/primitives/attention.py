@@ -1,4 +1,4 @@
-"""Attention as calls of its expansions: products and a softmax, which targets without a routine for attention inline.
+"""Attention as calls of its expansions, which targets without a routine inline.
 
 Three calls, of which each has its expansion as a program (`jaxpr`), and what a target with routines needs to know (`Form`):
 
@@ -41,7 +41,7 @@ class Axes(NamedTuple):
         return tuple(np.argsort(self.order).tolist())
 
     def batched(self) -> Axes:
-        """Return the axes of arrays with a leading axis of examples, which counts as heads."""
+        """Return the axes of arrays with a leading axis of examples, counted as heads."""
         return Axes((0, *[a + 1 for a in self.heads]), self.rows + 1, self.features + 1)
 
 

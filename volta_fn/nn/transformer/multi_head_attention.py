@@ -197,7 +197,7 @@ class MultiHeadAttention(Module):
         return y if cache is None else (y, cache)
 
     def attend(self, x: Any, context: Any = None, values: Any = None, **options: Any) -> tuple[Array, KVCache | None]:
-        """Call the module; return the pair of the result and the new cache, None without one."""
+        """Call the module; return the result and the new cache (None without one)."""
         found = self(x, context, values, **options)
         return found if options.get("cache") is not None else (found, None)
 

@@ -59,7 +59,7 @@ class Routine:
 
 
 class Workspaces:
-    """The workspaces of a routine being written, whose buffers' numbers follow those of operands and results."""
+    """The workspaces of a routine, numbered after its operands and results."""
 
     def __init__(self, first: int) -> None:
         self._first = first

@@ -25,7 +25,7 @@ IN_PLACE: dict[str, int] = library.IN_PLACE
 def kernel_routine(
     kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}, batch_products: int = 0
 ) -> Routine:  # never changed
-    """Generate the routine of a kernel. `shared` maps outputs to the inputs whose memory they have.
+    """Generate a kernel's routine; `shared` maps outputs to inputs of the same memory.
 
     For a product that runs in one dispatch with others, `batch_products` counts the multiplications of all of them.
     """

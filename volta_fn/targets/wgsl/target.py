@@ -56,7 +56,7 @@ class WgslTarget(Target):
         return True
 
     def contracts(self, kernel: Kernel) -> bool:
-        """Return True if a matrix product is worth being a kernel, with epilogues, that reads its operands through these views."""
+        """Return True if a matrix product is worth a kernel that reads these views."""
         return matmul.contracts(kernel, device=self.capabilities)
 
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine:
@@ -64,11 +64,11 @@ class WgslTarget(Target):
         return kernel_routine(kernel, self.capabilities, batch_products=batch_products)
 
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        """Return the program with equations for the calls of attention that are worth a routine."""
+        """Return the program with equations for calls of attention worth a routine."""
         return self._kept_calls(closed)
 
     def passes(self) -> Sequence[Pass]:
-        """Return the passes that GPUs add: routines in place of equations, and fewer and fuller dispatches."""
+        """Return the passes that GPUs add: for routines, and for fewer, fuller dispatches."""
         device = self.capabilities
         most = min(device.buffers, _MOST_BUFFERS)
         small = partial(is_small, device=device)

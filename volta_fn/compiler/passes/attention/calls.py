@@ -1,4 +1,4 @@
-"""Calls of attention for which a target has routines: kept, where others are expanded, and laid out as their operands are in memory."""
+"""Calls of attention that a target has routines for, which are not expanded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from volta_fn.primitives.attention import ROUTINE_CALLS, Axes, Form, attention_p
 
 
 def keep_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:
-    """Replace the calls of attention that are worthwhile by equations that routines compute, in control flow, too.
+    """Replace worthwhile calls of attention by equations that routines compute.
 
     Routines read operands as they are before they are transposed. Other calls are inlined.
     """
@@ -44,7 +44,7 @@ def _is_supported(eqn: Equation) -> bool:
 
 
 def _routine(eqn: Equation) -> list[Equation]:
-    """Return the equations in place of a call: the statistics of a routine have one axis of heads."""
+    """Return a call's equations; a routine's statistics have one axis of heads."""
     form: Form = eqn.params["form"]
     operands = eqn.invars[: 3 + form.masked]
     if eqn.primitive is attention_p:

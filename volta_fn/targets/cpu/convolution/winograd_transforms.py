@@ -107,7 +107,8 @@ def each_tile(
 ) -> None:
     """Emit `body` for every tile and vector of a block.
 
-    It gets the tile's number, its first position, and the vector's first element."""
+    It gets the tile's number, its first position, and the vector's first element.
+    """
     lanes, m = shape.work.lanes, shape.positions
     (rows, columns), (down, along) = sizes, [axis.dilation for axis in shape.c.axes]
 

@@ -42,7 +42,8 @@ _START = len(_MAGIC) + _DIGEST
 class Compiled(NamedTuple):
     """A routine's object code, launches, workspace and shared code.
 
-    A launch is (symbol, tasks, cost); shared code is by entries' names."""
+    A launch is (symbol, tasks, cost); shared code is by entries' names.
+    """
 
     code: bytes
     launches: tuple[tuple[str, int, float], ...] = ()

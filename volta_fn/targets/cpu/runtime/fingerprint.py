@@ -159,7 +159,8 @@ def _meaning(primitive: Primitive) -> str:
 def _rule(rule: Any) -> str:
     """Return the name of a rule of this package or NumPy's.
 
-    Others may change unnoticed."""
+    Others may change unnoticed.
+    """
     if isinstance(rule, functools.partial):
         return f"{_rule(rule.func)}({_rules([*rule.args, *rule.keywords.values()])})"
     name = getattr(rule, "__name__", "")

@@ -106,7 +106,7 @@ class Writer(ProgramWriter):
             self.host(item, operands, results, block)
 
     def routine_of(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Routine | None:
-        """Return an item's routine, if it has one. Results may share the memory of operands."""
+        """Return an item's routine, if any; results may share the memory of operands."""
         if isinstance(item.node, KernelCall):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
             if shared:

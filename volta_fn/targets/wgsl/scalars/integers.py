@@ -68,7 +68,7 @@ def _shift_right_logical(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
 
 
 def _shift_right_arithmetic(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
-    """Copies of the highest bit move in, whether or not it is a sign."""
+    """Shift right; copies of the highest bit move in, even of unsigned integers."""
     signed = narrowed(x.as_type(f"i{x.bits}"), np.dtype(f"i{dtype.itemsize}"))
     most = _within(dtype, count).select(count, 8 * dtype.itemsize - 1)
     return narrowed(signed.shift_right(most, signed=True).as_type(x.type), dtype)

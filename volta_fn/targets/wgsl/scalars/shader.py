@@ -71,7 +71,7 @@ class Shader(Function):
         return f"_{name}"
 
     def number_by_subgroups(self) -> None:
-        """Number invocations such that those of a subgroup are neighbors.
+        """Order invocations such that those of a subgroup are neighbors.
 
         All subgroups are full.
         """
