@@ -1,4 +1,4 @@
-"""Complex numbers: pairs of floats with operators, and functions of them, made of those of real numbers.
+"""Complex numbers: pairs of floats with operators, and functions of them.
 
 Functions are right to some ulps of the complex number (not of each component), have NumPy's branch cuts, and are what one expects for
 finite numbers of moderate size; C's annex on infinite components is not followed everywhere.
