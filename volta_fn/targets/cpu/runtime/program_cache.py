@@ -36,7 +36,7 @@ class SlotLayout(NamedTuple):
 
 
 def layout_of(slots: Slots) -> SlotLayout:
-    """Number the slots, and arrange the arena's."""
+    """Assign numbers to the slots, and offsets in the arena."""
     count = len(slots.ordered())
     offsets, size = arrange(slots.lifetimes())
     return SlotLayout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
