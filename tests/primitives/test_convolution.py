@@ -55,8 +55,7 @@ class TestErrors:
             lax.conv_transpose(whole((1, 8, 1)), whole((3, 1, 1)), (2,), "FULL")
 
     @pytest.mark.parametrize(
-        "numbers",
-        [("NCHW", "OIHW"), ("NCH", "OIHW", "NCHW"), ("NCHW", "OIHD", "NCHW"), ("NCHH", "OIHW", "NCHW"), ((0, 1, 2, 2),) * 3, 7],
+        "numbers", [("NCHW", "OIHW"), ("NCH", "OIHW", "NCHW"), ("NCHW", "OIHD", "NCHW"), ("NCHH", "OIHW", "NCHW"), ((0, 1, 2, 2),) * 3, 7]
     )
     def test_dimension_numbers(self, numbers: Any) -> None:
         with pytest.raises(ArgumentError, match="dimension_numbers"):

@@ -166,26 +166,9 @@ SAMPLES = [
         dtypes=NUMBERS,
         linear=(0,),
     ),
+    Sample("custom_jvp_call", _softened, (Arg((2, 3)), Arg((2, 3))), lambda x, y: (np.sin(x) * y, x + y), dtypes=INEXACT),
+    Sample("custom_vjp_call", _product, (Arg((2, 3)), Arg((2, 3))), lambda x, y: (np.sin(x) * y, y * y), dtypes=INEXACT, differentiable=()),
     Sample(
-        "custom_jvp_call",
-        _softened,
-        (Arg((2, 3)), Arg((2, 3))),
-        lambda x, y: (np.sin(x) * y, x + y),
-        dtypes=INEXACT,
-    ),
-    Sample(
-        "custom_vjp_call",
-        _product,
-        (Arg((2, 3)), Arg((2, 3))),
-        lambda x, y: (np.sin(x) * y, y * y),
-        dtypes=INEXACT,
-        differentiable=(),
-    ),
-    Sample(
-        "custom_tangent",
-        _transposed_tangents,
-        (Arg((2,)), Arg((3, 2))),
-        lambda x, ct: (np.cos(x) * x + np.sin(x)) * ct,
-        label="transposed",
+        "custom_tangent", _transposed_tangents, (Arg((2,)), Arg((3, 2))), lambda x, ct: (np.cos(x) * x + np.sin(x)) * ct, label="transposed"
     ),
 ]

@@ -30,33 +30,19 @@ add: Elementwise = elementwise(
 )
 
 sub: Elementwise = elementwise(
-    "sub",
-    np.subtract,
-    operands=dtypes.NUMBERS,
-    derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(g)],
-    linear=(0, 1),
+    "sub", np.subtract, operands=dtypes.NUMBERS, derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(g)], linear=(0, 1),
     doc="x - y",
-)
+)  # fmt: skip
 
 mul: Elementwise = elementwise(
-    "mul",
-    np.multiply,
-    operands=dtypes.ALL,
-    derivatives=[lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)],
-    linear=(0, 1),
+    "mul", np.multiply, operands=dtypes.ALL, derivatives=[lambda g, out, x, y: mul(g, y), lambda g, out, x, y: mul(g, x)], linear=(0, 1),
     doc="x * y",
-)
+)  # fmt: skip
 
 div: Elementwise = elementwise(
-    "div",
-    rules.div,
-    operands=dtypes.NUMBERS,
-    derivatives=[lambda g, out, x, y: div(g, y), lambda g, out, x, y: neg(mul(g, div(out, y)))],
-    linear=(0,),
-    domain=_AWAY_FROM_ZERO,
-    float_ufunc=np.divide,
-    doc="x / y; for integers the quotient rounded toward zero (by zero: -1)",
-)
+    "div", rules.div, operands=dtypes.NUMBERS, derivatives=[lambda g, out, x, y: div(g, y), lambda g, out, x, y: neg(mul(g, div(out, y)))],
+    linear=(0,), domain=_AWAY_FROM_ZERO, float_ufunc=np.divide, doc="x / y; for integers the quotient rounded toward zero (by zero: -1)",
+)  # fmt: skip
 
 rem: Elementwise = elementwise(
     "rem",
@@ -88,13 +74,9 @@ def _sign_derivative(g: Array, out: Array, x: Array) -> Array:
 
 
 sign: Elementwise = elementwise(
-    "sign",
-    rules.sign,
-    operands=dtypes.NUMBERS,
-    derivatives=[_sign_derivative],
-    domain=_AWAY_FROM_ZERO,
+    "sign", rules.sign, operands=dtypes.NUMBERS, derivatives=[_sign_derivative], domain=_AWAY_FROM_ZERO,
     doc="-1, 0 or 1 by the sign of x; NaN for NaN; x / |x| for complex x.",
-)
+)  # fmt: skip
 
 
 def _abs_derivative(g: Array, out: Any, x: Array) -> Array:
@@ -104,14 +86,9 @@ def _abs_derivative(g: Array, out: Any, x: Array) -> Array:
 
 
 abs: Elementwise = elementwise(
-    "abs",
-    np.abs,
-    operands=dtypes.NUMBERS,
-    derivatives=[_abs_derivative],
-    domain=_AWAY_FROM_ZERO,
-    result=lambda d: dtypes.real_dtype(d) if d in dtypes.COMPLEX else d,
-    doc="|x|; real for complex x.",
-)
+    "abs", np.abs, operands=dtypes.NUMBERS, derivatives=[_abs_derivative], domain=_AWAY_FROM_ZERO,
+    result=lambda d: dtypes.real_dtype(d) if d in dtypes.COMPLEX else d, doc="|x|; real for complex x.",
+)  # fmt: skip
 
 
 def _winner(g: Array, out: Array, x: Array, y: Array) -> Array:
@@ -120,10 +97,7 @@ def _winner(g: Array, out: Array, x: Array, y: Array) -> Array:
     return mul(g, select(eq(x, out), select(eq(y, out), half, one), zero))
 
 
-_extremum_derivatives: list[Callable[..., Any]] = [
-    lambda g, out, x, y: _winner(g, out, x, y),
-    lambda g, out, x, y: _winner(g, out, y, x),
-]
+_extremum_derivatives: list[Callable[..., Any]] = [lambda g, out, x, y: _winner(g, out, x, y), lambda g, out, x, y: _winner(g, out, y, x)]
 max: Elementwise = elementwise(
     "max", np.maximum, operands=dtypes.ALL, derivatives=_extremum_derivatives, doc="The larger of x and y; NaN if either is."
 )
@@ -183,22 +157,14 @@ def _pow_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
 
 
 pow: Elementwise = elementwise(
-    "pow",
-    rules.pow,
-    formula=powers.pow,
-    operands=dtypes.NUMBERS,
-    derivatives=[_pow_base, _pow_exponent],
-    domain=Domain(0.3, 3.0),
+    "pow", rules.pow, formula=powers.pow, operands=dtypes.NUMBERS, derivatives=[_pow_base, _pow_exponent], domain=Domain(0.3, 3.0),
     doc="x to the power y.",
-)
+)  # fmt: skip
 
 _integer_pow: Elementwise = elementwise(
-    "integer_pow",
-    rules.integer_pow,
-    operands=dtypes.NUMBERS,
-    domain=_AWAY_FROM_ZERO,
+    "integer_pow", rules.integer_pow, operands=dtypes.NUMBERS, domain=_AWAY_FROM_ZERO,
     derivatives=[lambda g, out, x, *, y: mul(g, mul(integer_pow(x, y - 1), y))],
-)
+)  # fmt: skip
 
 
 def integer_pow(x: Any, y: int) -> Array:

@@ -42,25 +42,15 @@ bitwise_xor: Elementwise = elementwise(
 bitwise_not: Elementwise = elementwise("not", np.invert, operands=_BITS, derivatives=[None], doc="Bitwise (for bool: logical) ~x.")
 
 shift_left: Elementwise = elementwise(
-    "shift_left",
-    rules.shift_left,
-    operands=dtypes.INTEGERS,
-    derivatives=[None, None],
+    "shift_left", rules.shift_left, operands=dtypes.INTEGERS, derivatives=[None, None],
     doc="x << y; 0 when y is not below the number of bits",
-)
+)  # fmt: skip
 shift_right_arithmetic: Elementwise = elementwise(
-    "shift_right_arithmetic",
-    rules.shift_right_arithmetic,
-    operands=dtypes.INTEGERS,
-    derivatives=[None, None],
+    "shift_right_arithmetic", rules.shift_right_arithmetic, operands=dtypes.INTEGERS, derivatives=[None, None],
     doc="x >> y filling with the sign bit",
-)
+)  # fmt: skip
 shift_right_logical: Elementwise = elementwise(
-    "shift_right_logical",
-    rules.shift_right_logical,
-    operands=dtypes.INTEGERS,
-    derivatives=[None, None],
-    doc="x >> y filling with zeros",
+    "shift_right_logical", rules.shift_right_logical, operands=dtypes.INTEGERS, derivatives=[None, None], doc="x >> y filling with zeros"
 )
 population_count: Elementwise = elementwise(
     "population_count", rules.population_count, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of one bits."

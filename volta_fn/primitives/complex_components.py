@@ -26,22 +26,12 @@ def _as_complex(re: Any) -> Array:
 
 
 real: Elementwise = elementwise(
-    "real",
-    np.real,
-    operands=dtypes.COMPLEX,
-    derivatives=[lambda g, out, x: real(g)],
-    result=dtypes.real_dtype,
-    doc="The real part.",
+    "real", np.real, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: real(g)], result=dtypes.real_dtype, doc="The real part."
 )
 _transpose_is(real, _as_complex)
 
 imag: Elementwise = elementwise(
-    "imag",
-    np.imag,
-    operands=dtypes.COMPLEX,
-    derivatives=[lambda g, out, x: imag(g)],
-    result=dtypes.real_dtype,
-    doc="The imaginary part.",
+    "imag", np.imag, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: imag(g)], result=dtypes.real_dtype, doc="The imaginary part."
 )
 # JAX's convention: a transpose pairs without conjugation, so i * y picks up -ct in the imaginary direction.
 _transpose_is(imag, lambda ct: complex(as_value(np.zeros((), ct.dtype)), -ct))
@@ -54,20 +44,14 @@ def _join(re: np.ndarray, im: np.ndarray) -> np.ndarray:
 
 
 complex: Elementwise = elementwise(
-    "complex",
-    _join,
-    operands=frozenset({np.dtype(np.float32), np.dtype(np.float64)}),
+    "complex", _join, operands=frozenset({np.dtype(np.float32), np.dtype(np.float64)}),
     derivatives=[lambda g, out, x, y: _as_complex(g), lambda g, out, x, y: complex(as_value(np.zeros((), g.dtype)), g)],
-    result=dtypes.complex_dtype,
-    doc="The complex numbers x + iy from real parts and imaginary parts.",
-)
+    result=dtypes.complex_dtype, doc="The complex numbers x + iy from real parts and imaginary parts.",
+)  # fmt: skip
 
 
 def _complex_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
-    return [
-        unbroadcast(real(ct), x.shape) if type(x) is Linear else None,
-        unbroadcast(-imag(ct), y.shape) if type(y) is Linear else None,
-    ]
+    return [unbroadcast(real(ct), x.shape) if type(x) is Linear else None, unbroadcast(-imag(ct), y.shape) if type(y) is Linear else None]
 
 
 complex.primitive.transpose = _complex_transpose

@@ -316,8 +316,7 @@ scatter = _function(
     """,
 )
 scatter_add = _function(
-    scatter_add_p,
-    "`operand` with `updates` added to windows of it; arguments as of `scatter`. float16 and bfloat16 add in float32.",
+    scatter_add_p, "`operand` with `updates` added to windows of it; arguments as of `scatter`. float16 and bfloat16 add in float32."
 )
 scatter_mul = _function(
     scatter_mul_p,

@@ -105,14 +105,7 @@ def _select_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | No
     return bind(select_n_p, *aligned), dim
 
 
-select_n_p = Primitive(
-    "select_n",
-    _select_abstract,
-    evaluate=choose,
-    jvp=_select_jvp,
-    transpose=_select_transpose,
-    batch=_select_batch,
-)
+select_n_p = Primitive("select_n", _select_abstract, evaluate=choose, jvp=_select_jvp, transpose=_select_transpose, batch=_select_batch)
 
 
 def select_n(which: Any, *cases: Any) -> Array:
@@ -158,12 +151,9 @@ def _at_bound(comparison: str, position: int) -> Any:
 
 
 _clamp: Elementwise = elementwise(
-    "clamp",
-    _clamp_evaluate,
-    operands=dtypes.ALL - dtypes.COMPLEX,
-    derivatives=[_at_bound("lt", 0), _inside, _at_bound("gt", 1)],
+    "clamp", _clamp_evaluate, operands=dtypes.ALL - dtypes.COMPLEX, derivatives=[_at_bound("lt", 0), _inside, _at_bound("gt", 1)],
     domain=Domain(-3.0, 3.0, operands={0: (-1.5, -0.5), 2: (0.5, 1.5)}),
-)
+)  # fmt: skip
 
 
 def clamp(min: Any, x: Any, max: Any) -> Array:

@@ -22,27 +22,17 @@ _POSITIVE = Domain(0.2, 4.0)
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
 erf: Elementwise = elementwise(
-    "erf",
-    formula=error.erf,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))],
+    "erf", formula=error.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))],
     doc="Error function.",
-)
+)  # fmt: skip
 erfc: Elementwise = elementwise(
-    "erfc",
-    formula=error.erfc,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
+    "erfc", formula=error.erfc, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
     doc="1 - erf(x), exact for large x.",
-)
+)  # fmt: skip
 erf_inv: Elementwise = elementwise(
-    "erf_inv",
-    formula=error.erf_inv,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
-    domain=Domain(-0.9, 0.9),
-    doc="The inverse of erf.",
-)
+    "erf_inv", formula=error.erf_inv, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
+    domain=Domain(-0.9, 0.9), doc="The inverse of erf.",
+)  # fmt: skip
 
 # normal distribution: its density is the derivative of its function
 
@@ -52,66 +42,41 @@ def _density(x: Array) -> Array:
 
 
 ndtr: Elementwise = elementwise(
-    "ndtr",
-    formula=error.ndtr,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * _density(x)],
+    "ndtr", formula=error.ndtr, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _density(x)],
     doc="The normal distribution's function, exact far on the left.",
-)
+)  # fmt: skip
 gelu: Elementwise = elementwise(
-    "gelu",
-    formula=error.gelu,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * (ndtr(x) + x * _density(x))],
+    "gelu", formula=error.gelu, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (ndtr(x) + x * _density(x))],
     doc="x ndtr(x), exact far on the left; an operation by itself since one evaluation of the tail does for both signs.",
-)
+)  # fmt: skip
 
 # gamma function
 
 lgamma: Elementwise = elementwise(
-    "lgamma",
-    formula=gamma.lgamma,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * digamma(x)],
-    domain=_POSITIVE,
+    "lgamma", formula=gamma.lgamma, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * digamma(x)], domain=_POSITIVE,
     doc="log |gamma(x)|.",
-)
+)  # fmt: skip
 digamma: Elementwise = elementwise(
-    "digamma",
-    formula=gamma.digamma,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * polygamma(1.0, x)],
-    domain=_POSITIVE,
+    "digamma", formula=gamma.digamma, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * polygamma(1.0, x)], domain=_POSITIVE,
     doc="The derivative of lgamma.",
-)
+)  # fmt: skip
 polygamma: Elementwise = elementwise(
-    "polygamma",
-    formula=gamma.polygamma,
-    operands=dtypes.FLOATS,
-    derivatives=[None, lambda g, out, m, x: g * polygamma(m + 1.0, x)],
-    domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}),
-    doc="The m-th derivative of digamma at x.",
-)
+    "polygamma", formula=gamma.polygamma, operands=dtypes.FLOATS, derivatives=[None, lambda g, out, m, x: g * polygamma(m + 1.0, x)],
+    domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}), doc="The m-th derivative of digamma at x.",
+)  # fmt: skip
 
 # zeta and Bessel functions
 
 zeta: Elementwise = elementwise(
-    "zeta",
-    formula=gamma.zeta,
-    operands=dtypes.FLOATS,
-    derivatives=[None, lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
+    "zeta", formula=gamma.zeta, operands=dtypes.FLOATS, derivatives=[None, lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
     domain=Domain(0.5, 3.0, operands={0: (2.0, 2.0)}),
     doc="Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, …; differentiable in q.",
-)
+)  # fmt: skip
 
 bessel_i0e: Elementwise = elementwise(
-    "bessel_i0e",
-    formula=bessel.bessel_i0e,
-    operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * (bessel_i1e(x) - sign(x) * out)],
-    domain=Domain(avoid=(0.0,)),
-    doc="The modified Bessel function of order 0, scaled: exp(-|x|) I0(x).",
-)
+    "bessel_i0e", formula=bessel.bessel_i0e, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (bessel_i1e(x) - sign(x) * out)],
+    domain=Domain(avoid=(0.0,)), doc="The modified Bessel function of order 0, scaled: exp(-|x|) I0(x).",
+)  # fmt: skip
 
 
 def _i1e_derivative(g: Array, out: Array, x: Array) -> Array:
@@ -123,10 +88,6 @@ def _i1e_derivative(g: Array, out: Array, x: Array) -> Array:
 
 
 bessel_i1e: Elementwise = elementwise(
-    "bessel_i1e",
-    formula=bessel.bessel_i1e,
-    operands=dtypes.FLOATS,
-    derivatives=[_i1e_derivative],
-    domain=Domain(avoid=(0.0,), margin=0.2),
-    doc="The modified Bessel function of order 1, scaled: exp(-|x|) I1(x).",
-)
+    "bessel_i1e", formula=bessel.bessel_i1e, operands=dtypes.FLOATS, derivatives=[_i1e_derivative],
+    domain=Domain(avoid=(0.0,), margin=0.2), doc="The modified Bessel function of order 1, scaled: exp(-|x|) I1(x).",
+)  # fmt: skip

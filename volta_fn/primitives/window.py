@@ -22,15 +22,7 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Red
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.cast import convert_element_type
-from volta_fn.primitives.geometry import (
-    Ints,
-    canonical_ints,
-    canonical_padding,
-    check_cut,
-    counts_of_windows,
-    dilated,
-    padtype_to_pads,
-)
+from volta_fn.primitives.geometry import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
 from volta_fn.primitives.joining import pad
 from volta_fn.primitives.movement import broadcast, linear_primitive, moveaxis
 from volta_fn.primitives.selection import select
@@ -83,12 +75,7 @@ def _sum_transpose(ct: Array, operand: Linear, **geometry: Any) -> list[Array]:
 
 
 reduce_window_sum_p = linear_primitive(
-    "reduce_window_sum",
-    _abstract("reduce_window_sum", dtypes.NUMBERS),
-    None,
-    lambda *_, **__: None,
-    _sum_transpose,
-    views=False,
+    "reduce_window_sum", _abstract("reduce_window_sum", dtypes.NUMBERS), None, lambda *_, **__: None, _sum_transpose, views=False
 )
 reduce_window_sum_p.batch = _batch_of(reduce_window_sum_p)
 reduce_window_sum_p.combines = reduction_of("reduce_sum")
@@ -189,13 +176,7 @@ def reduce_window(
     sizes, reach = [list(map(dilated, ns, by)) for ns, by in ((value.shape, bases), (taps, dilations))]
     pads = canonical_padding(padtype_to_pads(sizes, reach, strides, padding), value.ndim, "reduce_window: padding")
     check_cut("reduce_window", value.shape, pads, bases)
-    geometry = {
-        "window_dimensions": taps,
-        "window_strides": strides,
-        "padding": pads,
-        "base_dilation": bases,
-        "window_dilation": dilations,
-    }
+    geometry = {"window_dimensions": taps, "window_strides": strides, "padding": pads, "base_dilation": bases, "window_dilation": dilations}
     for primitive, allowed in _FAST:
         combines = reduction_of(primitive.name)
         if getattr(computation, "primitive", None) is PRIMITIVES[combines.step] and value.dtype in allowed:

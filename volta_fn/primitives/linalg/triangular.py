@@ -14,17 +14,7 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.declare import weakly_promoted
-from volta_fn.primitives.linalg.matrices import (
-    adjoint,
-    batch_in_front,
-    check_matrix,
-    hermitian_of,
-    matmul,
-    only_diagonal,
-    swap,
-    tril,
-    triu,
-)
+from volta_fn.primitives.linalg.matrices import adjoint, batch_in_front, check_matrix, hermitian_of, matmul, only_diagonal, swap, tril, triu
 from volta_fn.primitives.movement import broadcast, expand_dims, moveaxis, reshape, squeeze
 
 # triangular_solve

@@ -18,12 +18,7 @@ from volta_fn.targets.cpu.scalars.integers import Operation
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, components_of, counting, is_supported, kind, rounded
 from volta_fn.targets.cpu.scalars.values import Lanes, inlined
 
-_REAL: dict[str, Mapping[str, Operation]] = {
-    "bool": integers.BOOL,
-    "int": integers.INT,
-    "uint": integers.UINT,
-    "float": floats.FLOAT,
-}
+_REAL: dict[str, Mapping[str, Operation]] = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT, "float": floats.FLOAT}
 
 
 def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any]) -> bool:

@@ -145,10 +145,4 @@ _MORE: dict[str, Operation] = {
 #: Of float32 and float64, of bfloat16, and of float16, of whose equal zeros NumPy takes the first.
 FLOAT: dict[str, Operation] = {**floats.FLOAT, **floats.NATIVE_ONLY, **_MORE}
 BRAIN: dict[str, Operation] = {**floats.FLOAT, **_MORE, "nextafter": _nextafter_half(BFLOAT16), "fma": _fma_brain}
-HALF: dict[str, Operation] = {
-    **floats.HALF,
-    **_MORE,
-    **_extrema("oge", "ole"),
-    "nextafter": _nextafter_half(FLOAT16),
-    "fma": _fma_half,
-}
+HALF: dict[str, Operation] = {**floats.HALF, **_MORE, **_extrema("oge", "ole"), "nextafter": _nextafter_half(FLOAT16), "fma": _fma_half}

@@ -190,9 +190,4 @@ UINT: dict[str, Operation] = {
     "pow": _pow_unsigned,
 }
 
-INT: dict[str, Operation] = {
-    **_EITHER,
-    "abs": _wrapping(lambda x: x.below(0).select(-x, x)),
-    "sign": _sign,
-    "pow": _pow_signed,
-}
+INT: dict[str, Operation] = {**_EITHER, "abs": _wrapping(lambda x: x.below(0).select(-x, x)), "sign": _sign, "pow": _pow_signed}

@@ -190,10 +190,7 @@ class Array:
         load, store = f"{self.name}[i]", f"{self.name}[i] = word"
         if self._is_atomic:
             load, store = f"atomicLoad(&{self.name}[i])", f"atomicStore(&{self.name}[i], word)"
-        return [
-            f"fn load_{self.name}(i: u32) -> u32 {{ return {load}; }}",
-            f"fn store_{self.name}(i: u32, word: u32) {{ {store}; }}",
-        ]
+        return [f"fn load_{self.name}(i: u32) -> u32 {{ return {load}; }}", f"fn store_{self.name}(i: u32, word: u32) {{ {store}; }}"]
 
     # between words and numbers
 
