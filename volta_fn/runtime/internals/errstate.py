@@ -98,5 +98,8 @@ def silenced_in_context(function: Callable[..., Any], arity: int) -> Callable[..
         except RuntimeError:
             return copy().run(function, *args)
 
-    forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}  # written out for the fewest, where every call counts
+    forms: dict[int, Callable[..., Any]] = {
+        1: unary,
+        2: binary,
+    }  # the fewest arguments have functions of their own, as they are the cheapest calls
     return forms.get(arity, nary)

@@ -20,7 +20,7 @@ from contextvars import Context, ContextVar
 from typing import Any
 
 import numpy as np
-from numpy._core import multiarray  # where NumPy says that extensions find its functions
+from numpy._core import multiarray  # which has NumPy's table of C functions
 
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
@@ -30,7 +30,7 @@ LARGE = 1 << 17
 _MOST_BLOCKS, _MOST_KEPT, _SPARE, _SECONDS = 64, 1 << 28, 1 << 26, 10
 #: A block begins with its size; the memory given out begins a cache line later. Blocks are multiples of a page, huge ones from `HUGE` on.
 _HEADER, _PAGE, HUGE = 64, 1 << 12, 1 << 22
-#: A free block serves for a request that is smaller by at most one in so many bytes.
+#: A free block is used for a request if it is larger by at most one in this many bytes.
 _WASTE = 8
 _ADVISE_HUGE = 14
 

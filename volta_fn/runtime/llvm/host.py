@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 class Host(NamedTuple):
-    """What the compiler is told of the CPU."""
+    """The CPU, as LLVM describes it."""
 
     triple: str
     cpu: str
@@ -39,21 +39,21 @@ def llvm() -> Any:
     Raises:
         ImportError: llvmlite is not installed.
     """
-    with _lock:  # an option may be set but once
+    with _lock:  # options can be set only once
         return _initialized()
 
 
 @functools.cache
 def _initialized() -> Any:
     binding = load("llvmlite.binding")
-    # Reducing the strength of loops' arithmetic would take half of the time of compiling, and loops here say what they want.
+    # Loop strength reduction would take half of the compile time, and loops are written as they should be.
     binding.set_option("volta_fn", "-disable-lsr")
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding
 
 
-#: Features to switch off, with all that imply them, so that vector registers of at most so many bytes are left.
+#: Features to switch off to leave vector registers of at most this many bytes.
 _WITHOUT = {16: ",-avx2", 32: ",-avx512f"}
 
 

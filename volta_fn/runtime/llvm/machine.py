@@ -14,7 +14,7 @@ _lock = threading.Lock()
 
 
 def _target_machine() -> Any:
-    # The loader fills in full addresses. It could not load several objects together that have a table of offsets each, as "pic" has.
+    # The loader relocates full addresses. It could not load several objects with an offset table each, as "pic" has.
     here = host()
     target = llvm().Target.from_triple(here.triple)
     return target.create_target_machine(cpu=here.cpu, features=here.features, opt=3, reloc="static", jit=True)
@@ -26,7 +26,7 @@ def compile_object(text: str, suffix: str = "") -> bytes:
     The text is expected to have the vectors and loops that it wants: the passes only clean up.
     """
     binding = llvm()
-    machine = _target_machine()  # one per compilation: they are not to be shared by threads
+    machine = _target_machine()  # one per compilation, as threads must not share them
     module = parse(text)
     module.triple = host().triple
     module.data_layout = str(machine.target_data)

@@ -66,7 +66,7 @@ class Module:
     def define(self, name: str, write: Callable[[], None]) -> None:
         """Have `write` add the function called `name`, unless it is there."""
         if name not in self._definitions:
-            self._definitions[name] = ""  # so that functions may ask for one another
+            self._definitions[name] = ""  # so that functions can call each other
             write()
 
     def put(self, name: str, text: str) -> None:

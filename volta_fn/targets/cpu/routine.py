@@ -19,9 +19,9 @@ class Launch:
     """An entry point: one parallel loop over tasks."""
 
     symbol: str
-    #: How many independent tasks there are; each should take some 20 µs or more, where there is so much to do.
+    #: The number of independent tasks; each should take 20 µs or more, if there is enough work.
     tasks: int
-    #: About how many nanoseconds all tasks take on one thread: below some 20,000 it is not worth while to wake another.
+    #: Estimated nanoseconds of all tasks on one thread; below 20,000 no other thread is woken.
     cost: float
 
 

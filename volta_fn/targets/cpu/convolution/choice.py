@@ -31,7 +31,7 @@ from volta_fn.targets.cpu.routine import Routine
 #: Nanoseconds of a cycle, about.
 _CYCLE = 1 / 2.7
 
-#: By how much the implicit product takes longer than its multiplications.
+#: The time of implicit GEMM as a multiple of its multiplications'.
 _OVERHEAD = 1.3
 
 

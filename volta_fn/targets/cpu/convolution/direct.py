@@ -23,7 +23,7 @@ from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, Corr
 from volta_fn.targets.cpu.convolution.sum_tile import SumTile
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, stored_as
 
-#: Registers for sums along groups, where elements of x wait in others for the taps that they meet.
+#: Registers for sums along groups; others hold elements of x for several taps.
 _FEW_REGISTERS = 16
 
 

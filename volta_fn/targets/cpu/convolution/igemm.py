@@ -31,7 +31,7 @@ class Igemm:
         spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.positions, block.taps, strict=True))}
         self.x_tile: InputTile | None = tile_of(c, self.work, {1: block.images, 2: block.channels, **spans})
         if plan.packed and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[2] == 1:
-            self.x_tile = None  # lines of channels are read where they are
+            self.x_tile = None  # channels are contiguous and read in place
         self.panel_room = self.tile_room = self.w_room = self.sum_room = 0
 
     @property

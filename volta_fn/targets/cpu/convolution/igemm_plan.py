@@ -24,7 +24,7 @@ class IgemmPlan:
     #: Panels of w in all, and in a task's block.
     panels: int
     panel_block: int
-    #: Whether the panels are made once, in front.
+    #: Whether the panels are packed once, ahead.
     packed: bool
     #: Splits of the sum.
     splits: int
@@ -84,7 +84,7 @@ class IgemmPlan:
 
 
 def igemm_plan(c: Correlation, work: ComputeType, room: int) -> IgemmPlan:
-    """Choose how to compute a correlation in so many bytes of workspace."""
+    """Choose how to compute a correlation with `room` bytes of workspace."""
     blocks, packed = position_blocks(c), True
     outputs = -(-c.outputs // work.lanes) * work.lanes
     if not blocks.covers_sum(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.positions:

@@ -30,7 +30,7 @@ class TileSide(NamedTuple):
 
 @dataclass(frozen=True)
 class InputTile:
-    """What a tile looks like."""
+    """The layout of a tile."""
 
     sides: tuple[TileSide, ...]
     #: How many elements it takes, with room for a vector written beyond its end.
@@ -99,9 +99,9 @@ class _RowCopier:
         self.f, self.work, self.dtype, self.stored = f, work, dtype, stored_as(dtype)
         self.c, self.starts, self.sure, self.left = c, starts, sure, left
         *self.outer, self.last = tile.sides
-        #: The side whose neighbours are adjacent in x, where that is the last but one and lines are turned.
+        #: The side along which x is contiguous, if it is the last but one and rows are transposed.
         self.adjacent: TileSide | None = None
-        #: An axis of which a line has several neighbours, each with all of the last side.
+        #: An axis that is merged with the last side to longer rows.
         self.merged: TileSide | None = None
         before = self.outer[-1] if self.outer else None
         if before and before.source == 1 and self.last.source != 1:
@@ -185,7 +185,7 @@ class _RowCopier:
         if (low, high) == (0, length):
             _each_chunk(f, length, work.lanes, some)
             return
-        # Vectors may be written beyond the end of what they are for: what follows is written after them.
+        # Vectors may be written beyond the end of a row: the next row is written after them.
         zero = functools.partial(f.store, work.zero(), align=work.itemsize)
         full_vectors = times(f, f.binary("sdiv", value(plus(f, high, times(f, low, -1))), i64(work.lanes)), work.lanes)
         rest = plus(f, low, full_vectors)

@@ -43,10 +43,10 @@ class Operands(NamedTuple):
         return Operands(*[step(f, p, t, times(f, by, stride)) for p, t, stride in zip(self, types, dim[1:], strict=True)])
 
 
-#: Of a tile: its addresses, how many of each unrolled index it has, and its sums by row and vector.
+#: A function of a tile's addresses, its counts of each unrolled index, and its sums by row and vector.
 Store = Callable[[Operands, Mapping[str, int], list[Value]], None]
 
-#: Of a tile: its addresses and counts to the sums that it starts from.
+#: A function of a tile's addresses and counts that returns its initial sums.
 Load = Callable[[Operands, Mapping[str, int]], list[Value]]
 
 
@@ -55,7 +55,7 @@ class TileLoops:
     """A loop nest."""
 
     work: ComputeType
-    #: The type of y's elements in memory; x and w are prepared, and of the working type.
+    #: The type of y's elements in memory; x and w are prepared, and of the compute type.
     y_type: str
     dims: Mapping[str, LoopIndex]
     #: Plain loops, outermost first.

@@ -23,7 +23,7 @@ _TAPS, SPREAD = 18 << 20, 26 << 20
 #: Tiles for which the transformed taps are worth reading.
 _TILES = 24
 
-#: Channels of which six points round too much.
+#: The most channels for six points, which round too much with more.
 MANY = 128
 
 
@@ -105,7 +105,7 @@ class WinogradPlan:
     #: Vectors of a panel of outputs, and panels.
     vectors: int
     panels: int
-    #: Whether all blocks are transformed before they are multiplied: where taps are too large to be read again for every block.
+    #: Whether all blocks are transformed before they are multiplied, as taps are too large to be read for every block.
     spread: bool
 
     @property

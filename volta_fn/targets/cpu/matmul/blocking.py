@@ -11,19 +11,19 @@ from typing import NamedTuple
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 from volta_fn.targets.cpu.matmul.micro_kernel import tile_shapes
 
-_DEPTH = 256  # k in a block: a panel of A, and what passes of B meanwhile, should fit into the level-1 cache
-_UNBLOCKED_DEPTH = 384  # so many k are not cut into blocks
-_BLOCK_BYTES = 600 << 10  # of B that a task goes over again and again: most of a level-2 cache
-_STACK_BYTES = 60 << 10  # that packed blocks may take on the stack
-_TASK_STEPS = 10_000  # multiplications of vectors, some 2 µs, are too few for a task
-_SPLIT_STEPS = 40_000  # and these for a part of long sums, which have to be added
-_TASKS = 16  # are enough for any thread to have its share,
-_MOST_TASKS = 64  # and so many for threads to be done at the same time though some are slower,
-_PANELS = 4  # of rows in each, at least, as it reads a block of B for them
-_FEW = 20  # panels of A, over which tasks pack their columns of B themselves
-_NEAR_BYTES = 300 << 10  # of a block of A, or so, over which tasks go with a few columns of B each: a part of a level-2 cache
-_GROUP = 8  # panels of A that are packed together where A is contiguous along m,
-_GROUP_BYTES = 32 << 10  # if they are not larger than that
+_DEPTH = 256  # k in a block: a panel of A and one of B should fit into the level-1 cache
+_UNBLOCKED_DEPTH = 384  # most k that are not cut into blocks
+_BLOCK_BYTES = 600 << 10  # most bytes of B in a task, which goes over it repeatedly: most of a level-2 cache
+_STACK_BYTES = 60 << 10  # most bytes of packed blocks on the stack
+_TASK_STEPS = 10_000  # least multiplications of vectors in a task, some 2 µs
+_SPLIT_STEPS = 40_000  # and in a split of long sums, which have to be added
+_TASKS = 16  # least tasks, so that every thread has its share
+_MOST_TASKS = 64  # most tasks, so that threads finish together though some are slower
+_PANELS = 4  # least panels of rows in a task, as it reads a block of B for them
+_FEW = 20  # most panels of A for which tasks pack their columns of B themselves
+_NEAR_BYTES = 300 << 10  # bytes of A for which tasks have few columns of B: fits a level-2 cache
+_GROUP = 8  # most panels of A that are packed together where A is contiguous along m
+_GROUP_BYTES = 32 << 10  # most bytes of these
 _SET = 2048  # rows with a stride of a multiple of so many bytes share a set of a level-1 cache
 
 

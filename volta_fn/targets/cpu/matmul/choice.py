@@ -34,7 +34,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
     if few_rows(problem):
         return DotProducts(work, problem, StoreSums(work, dtype, (problem.m, problem.n), 2), 3, "product").routine()
     operands = 0, 1
-    if problem.n == 1:  # a matrix times a column is a row times its transpose, and lies in memory alike
+    if problem.n == 1:  # a matrix times a column is a row times the transpose, without moving memory
         problem, operands = problem.swapped(), (1, 0)
     store = StoreSums(work, dtype, (problem.m, problem.n), 2)
     if one_row(problem):

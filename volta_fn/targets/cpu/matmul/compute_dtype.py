@@ -90,7 +90,7 @@ def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes:
         found = f.cast("bitcast", f.binary("shl", wide, f.splat(Value("i32", "16"), lanes)), vector_of("float", lanes))
     if dtype.kind == "f" or dtype == _BFLOAT16:
         return f.cast("fpext", found, type_)
-    to_float = work.type in ("float", "double")  # the other operand's dtype is a floating one
+    to_float = work.type in ("float", "double")  # because of the other operand's dtype
     return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), found, type_)
 
 

@@ -16,10 +16,10 @@ from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile
 from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin
 from volta_fn.targets.cpu.routine import Launch, Routine
 
-_FEW = 8  # rows, at most, of the operand that has fewer
-_SHORT = 48  # terms, below which adding up lanes takes too long
+_FEW = 8  # most rows of the smaller operand
+_SHORT = 48  # least terms; with fewer, adding up lanes takes too long
 _SUMS = 24  # vectors of sums that fit into the registers
-_LONG = 16_384  # terms, from which on sums are split
+_LONG = 16_384  # most terms of a sum that is not split
 _TASK_STEPS = 10_000  # vectors multiplied in a task
 _STEP = 0.3  # nanoseconds for each
 
@@ -139,7 +139,7 @@ class DotProducts:
         """Emit the dot products of each row of `left` with each of `right`."""
         work, lhs, rhs = self.work, self.problem.lhs.dtype, self.problem.rhs.dtype
         tiles = len(left) * len(right)
-        copies = max(1, min(4, 8 // tiles))  # so many sums of each, lest the next addition wait for the last one
+        copies = max(1, min(4, 8 // tiles))  # sums of each, so that additions need not wait for each other
 
         def at(row: Value, size: int, k: Value, further: int) -> Value:
             return f.at(f.at(row, f"[{size} x i8]", k), f"[{size} x i8]", i64(further * work.lanes))

@@ -18,7 +18,7 @@ from volta_fn.targets.cpu.routine import Launch
 class Epilogue(Protocol):
     """The end of a product."""
 
-    #: The number of a buffer, of the working type and ``[stack, m, n]``, that may hold incomplete sums on the way; None if there is none.
+    #: The number of a buffer ``[stack, m, n]`` of the compute type that can hold incomplete sums; None if there is none.
     holds_sums: int | None
 
     def write(self, f: Function, tile: ResultTile) -> None:
@@ -30,7 +30,7 @@ class StoreSums:
 
     def __init__(self, work: ComputeType, dtype: np.dtype, sizes: tuple[int, int], buffer: int) -> None:
         self.dtype, self.sizes, self.buffer = dtype, sizes, buffer
-        #: Whether the sums stay as they are, and lines stay lines.
+        #: Whether the sums need no conversion.
         self.direct = is_itself(work, dtype)
         self.holds_sums = buffer if self.direct else None
 
@@ -57,7 +57,7 @@ class StoreSums:
 class StoreStrided:
     """Stores sums, rounded to a dtype, to rows that are contiguous along columns.
 
-    The rows and matrices lie where index maps say.
+    Index maps give the offsets of rows and matrices.
     """
 
     def __init__(self, work: ComputeType, dtype: np.dtype, stack: Walk, rows: Walk, columns: int, buffer: int) -> None:

@@ -23,7 +23,7 @@ from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, wr
 from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile
 from volta_fn.targets.cpu.matmul.task_loops import each
 
-_UNROLL = 2  # vectors of a strip that are worked on side by side
+_UNROLL = 2  # vectors of a strip that are interleaved
 
 
 class Strip(NamedTuple):

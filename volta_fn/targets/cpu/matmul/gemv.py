@@ -15,8 +15,8 @@ from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile
 from volta_fn.targets.cpu.matmul.task_loops import each, offset_of, origin
 from volta_fn.targets.cpu.routine import Launch, Routine
 
-_NARROW = 256  # columns, below which tiles do better
-_RUN = 512  # columns that a task has about
+_NARROW = 256  # least columns; with fewer, tiles are faster
+_RUN = 512  # columns of a task, about
 _TOGETHER = 8  # rows that are added at a time
 _STEP = 1.0  # nanoseconds for a vector of the matrix
 

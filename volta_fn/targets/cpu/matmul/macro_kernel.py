@@ -12,7 +12,7 @@ from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue, Strip
 from volta_fn.targets.cpu.matmul.micro_kernel import MicroKernel, ResultTile, TileAddress, micro_kernel
 from volta_fn.targets.cpu.matmul.task_loops import parameters_of
 
-_STRIP_BYTES = 64 << 10  # of sums that are kept for the epilogue, at most
+_STRIP_BYTES = 64 << 10  # most bytes of sums that are kept for the epilogue
 
 
 class TileArguments(NamedTuple):
@@ -44,7 +44,7 @@ class TileWriter:
         self.work, self.plan, self.a_strides, self.b_inner, self.epilogue, self.partial = work, plan, a_strides, b_inner, epilogue, partial
         self.strip_width = plan.task_columns * plan.width
         short = plan.tallest * self.strip_width * work.itemsize <= _STRIP_BYTES
-        #: The epilogue, where it waits until all columns of some rows are done.
+        #: The epilogue, if it runs when all columns of some rows are done.
         self.strips = epilogue if isinstance(epilogue, FusedEpilogue) and short else None
         self.direct = epilogue if isinstance(epilogue, StoreSums | StoreStrided) and epilogue.direct else None
 

@@ -16,10 +16,10 @@ from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, sha
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, load, put
 
 _UNROLLED = 56  # multiplications unrolled in an iteration of the loop, at most
-_AHEAD = 24  # how many k ahead packed panels are fetched
-CACHE_LINE = 64  # bytes of a line of memory in the caches, as a rule
+_AHEAD = 24  # k by which packed panels are prefetched
+CACHE_LINE = 64  # bytes of a cache line, on most CPUs
 _SHARE = 3  # rows that share a pointer
-_NEAR = 128  # bytes between the k of A, up to which that is done for A
+_NEAR = 128  # most bytes between A's k for which A is prefetched
 
 
 class MatrixView(NamedTuple):
@@ -161,11 +161,11 @@ def prefetch(f: Function, pointer: Value, *, to_write: bool = False, soon: bool 
 
 
 _NULL = Value("ptr", "null")
-_WORTH_FETCHING = 32  # k: it takes so long until the tile is wanted
+_WORTH_FETCHING = 32  # least k, which give the prefetch of a tile time
 
 
 class MicroKernel(NamedTuple):
-    """What a micro-kernel depends on: the tile's size, and the strides of A and B."""
+    """A micro-kernel's parameters: the tile's size, and the strides of A and B."""
 
     work: ComputeType
     rows: int
@@ -174,7 +174,7 @@ class MicroKernel(NamedTuple):
     a_outer: int | None
     a_inner: int
     b_inner: int
-    #: Whether B may be read beyond the last column, to a whole number of vectors.
+    #: Whether B may be read beyond the last column, to a full vector.
     padded: bool
 
 

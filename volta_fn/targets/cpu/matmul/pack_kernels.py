@@ -16,11 +16,8 @@ from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, first_lanes, 
 from volta_fn.targets.cpu.matmul.micro_kernel import RowPointers, type_name
 from volta_fn.targets.cpu.matmul.task_loops import each
 
-#: Lines that are packed at a time where they belong to several panels.
+#: Rows that are packed at a time where they belong to several panels.
 RUN = 8
-
-
-# packing: the arguments are an address, the bytes between lines, how many k there are, and the panel's address
 
 
 @functools.cache
@@ -122,7 +119,7 @@ def transposed_rows(
 
     ``rows_at(k)`` gives the rows' addresses from k on; each of the panel's rows has zeros up to `width`.
     """
-    square = 16 // work.itemsize  # what a quarter of the widest register holds: shuffles within quarters are cheap
+    square = 16 // work.itemsize  # a quarter of the widest register, within which shuffles are cheap
 
     def squares(k: Value) -> None:
         rows = rows_at(k)

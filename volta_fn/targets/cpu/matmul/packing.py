@@ -44,7 +44,7 @@ def pack_panels(
     each(f, i64(0), span.depth, chunk_index, chunk)
 
 
-_TASK_BYTES = 64 << 10  # that a task packs, about
+_TASK_BYTES = 64 << 10  # bytes that a task packs, about
 
 
 class PackTasks(NamedTuple):

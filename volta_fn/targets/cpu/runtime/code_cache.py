@@ -13,7 +13,7 @@ from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.pool import thread_count
 
-#: A phase that costs less than this many nanoseconds is done by one thread: waking another takes about as long.
+#: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
 _WORTH_SHARING = 20_000.0
 
 
@@ -33,7 +33,7 @@ class LoadedRoutine(NamedTuple):
 
     launches: tuple[LoadedLaunch, ...]
     workspace: int
-    #: Nanoseconds, roughly, on one thread.
+    #: Estimated nanoseconds on one thread.
     cost: float
 
 

@@ -46,7 +46,7 @@ class CommandWriter(ProgramWriter):
         self.control_flow = control_flow
         self.words: list[int | Slot | LoadedLaunch] = []
         self.hosts: list[HostCall] = []
-        #: Nanoseconds that the program takes, roughly.
+        #: Estimated nanoseconds of the program.
         self.cost = 0.0
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -214,7 +214,7 @@ def _params(item: Item) -> dict[str, Any]:
 CONTROL_FLOW: dict[str, ControlFlow] = {"scan": _scan, "while": _while, "cond": _cond}
 
 
-#: A program of more nanoseconds than this lets other Python threads run.
+#: A program of more estimated nanoseconds releases Python's lock.
 _LONG = 20_000.0
 
 

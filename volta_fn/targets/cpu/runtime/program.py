@@ -50,7 +50,7 @@ class Program:
         """Take a program whose launches are at some addresses, and its host functions."""
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
         large = support_code_of_process().large_empty
-        #: How each array that a call makes is made: by what, of which shape and dtype.
+        #: The allocator, shape and dtype of each array that a call makes.
         self.specs = [(large if math.prod(s) * d.itemsize >= LARGE else np.empty, s, d) for s, d in artifact.specs]
         self.code = artifact.words.copy()
         self.code[artifact.launch_words] = np.array(addresses, np.int64)[artifact.words[artifact.launch_words]]

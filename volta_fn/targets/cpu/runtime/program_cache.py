@@ -27,11 +27,11 @@ class SlotLayout(NamedTuple):
     """The table of slots: the caller's, the arena's, constants', and others."""
 
     callers: int
-    #: Where in the arena its slots are, and how many bytes it has.
+    #: The offsets of slots in the arena, and the arena's size in bytes.
     offsets: np.ndarray
     arena: int
     constants: tuple[np.ndarray, ...]
-    #: How many slots there are.
+    #: The number of slots.
     slots: int
 
 
@@ -49,18 +49,18 @@ class Artifact(NamedTuple):
     words: np.ndarray
     launch_words: np.ndarray
     layout: SlotLayout
-    #: Whether other Python threads should run meanwhile.
+    #: Whether to release Python's lock.
     long: bool
     outputs: tuple[Output, ...]
     #: The arrays that the program makes.
     specs: tuple[tuple[tuple[int, ...], np.dtype], ...]
-    #: Results that go into the memory of donated arguments: pairs of their numbers.
+    #: Results in the memory of donated arguments: pairs of their numbers.
     reuse: tuple[tuple[int, int], ...]
 
 
-#: Constants of so many bytes are not written if the traced program has them; programs with more bytes of others are not kept.
+#: Larger constants are not written if the traced program has them; programs with more bytes of others are not written.
 _SMALL, _LARGEST = 4096, 1 << 26
-#: The addresses of the phases of entries that this process has loaded.
+#: The addresses of the launches of programs that this process has loaded.
 _loaded: dict[str, list[int]] = {}
 _lock = threading.Lock()
 

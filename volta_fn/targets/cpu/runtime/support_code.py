@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 class SupportCode(NamedTuple):
-    """What programs need of the process."""
+    """What programs share in a process."""
 
     entry: Entry
     workers: Workers
