@@ -280,7 +280,7 @@ def finfo(dtype: Any) -> Any:
 
 
 def iinfo(int_type: Any) -> np.iinfo:
-    """Limits of an integer dtype: `min`, `max`, `bits`.
+    """Return the limits of an integer dtype: `min`, `max`, `bits`.
 
     >>> iinfo("uint8").max
     255

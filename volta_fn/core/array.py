@@ -323,7 +323,7 @@ def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None
 
 
 def _native(values: np.ndarray) -> np.ndarray:
-    """`values` in native byte order, or a `DTypeError` if its dtype is none of ours."""
+    """Return `values` in native byte order; raise `DTypeError` for unknown dtypes."""
     native = values.dtype.newbyteorder("=") if values.dtype.kind in "iufc" else values.dtype
     if native not in dtypes.ALL and native != dtypes.float0:
         raise DTypeError(

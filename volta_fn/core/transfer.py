@@ -39,7 +39,7 @@ def _put(leaf: Any, target: Device | None) -> Array:
 
 
 def device_get(x: Any) -> Any:
-    """`x` with every array replaced by a NumPy array of its elements.
+    """Return `x` with every array replaced by a NumPy array of its elements.
 
     >>> import volta_fn as vf
     >>> vf.device_get([vf.numpy.arange(2), 1.5])
@@ -49,7 +49,7 @@ def device_get(x: Any) -> Any:
 
 
 def block_until_ready(x: Any) -> Any:
-    """`x`, once all its arrays are computed.
+    """Return `x` once all of its arrays are computed.
 
     >>> import volta_fn as vf
     >>> vf.block_until_ready({"x": vf.numpy.ones(2) + 1})

@@ -109,7 +109,7 @@ def _bounds(span: Span) -> tuple[int, int]:
 
 
 def _slide(value: Array, points: Sequence[Point]) -> Array:
-    """`value` with size 1 along the dimension of each traced point."""
+    """Slice `value` to size 1 along the dimension of each traced point."""
     traced = {p.dim: p.index for p in points if type(p.index) is not int}
     if not traced:
         return value
@@ -159,7 +159,7 @@ class _Layout(NamedTuple):
     columns: list[tuple[int, Any, int]]
 
     def pick(self, dim: int, indices: Any, end: int) -> None:
-        """Windows have size 1 along `dim`, at `indices`."""
+        """Give windows size 1 along `dim`, at `indices`."""
         self.sizes[dim] = 1
         self.collapsed.append(dim)
         self.columns.append((dim, indices, end))

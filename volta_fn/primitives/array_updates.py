@@ -96,37 +96,37 @@ class AtIndex:
         return read(self.array, self._entries(how, wrap_negative_indices), how, fill_value)
 
     def set(self, values: Any, **options: Any) -> Array:
-        """``x[index] = values``."""
+        """Return x with ``x[index] = values``."""
         return self._update(scatter, values, **options)
 
     def add(self, values: Any, **options: Any) -> Array:
-        """``x[index] += values``, adding up where the index repeats."""
+        """Return x with ``x[index] += values``, adding up where the index repeats."""
         return self._update(scatter_add, values, **options)
 
     def subtract(self, values: Any, **options: Any) -> Array:
-        """``x[index] -= values``."""
+        """Return x with ``x[index] -= values``."""
         return self._update(scatter_add, arithmetic.neg(_cast_like(self.array, values)), **options)
 
     def multiply(self, values: Any, **options: Any) -> Array:
-        """``x[index] *= values``."""
+        """Return x with ``x[index] *= values``."""
         return self._update(scatter_mul, values, **options)
 
     mul = multiply
 
     def divide(self, values: Any, **options: Any) -> Array:
-        """``x[index] /= values``; an integer x gives floats."""
+        """Return x with ``x[index] /= values``; an integer x gives floats."""
         return true_divide(self.array, self._ones(dtypes.to_inexact(self.array.dtype))._update(scatter_mul, values, **options))
 
     def power(self, values: Any, **options: Any) -> Array:
-        """``x[index] **= values``."""
+        """Return x with ``x[index] **= values``."""
         return power(self.array, self._ones(self.array.dtype)._update(scatter_mul, values, **options))
 
     def min(self, values: Any, **options: Any) -> Array:
-        """``x[index] = minimum(x[index], values)``."""
+        """Return x with ``x[index] = minimum(x[index], values)``."""
         return self._update(scatter_min, values, **options)
 
     def max(self, values: Any, **options: Any) -> Array:
-        """``x[index] = maximum(x[index], values)``."""
+        """Return x with ``x[index] = maximum(x[index], values)``."""
         return self._update(scatter_max, values, **options)
 
     def apply(self, func: Callable[[Array], Any], *, mode: Any = None, wrap_negative_indices: bool = True, **hints: bool) -> Array:
@@ -186,7 +186,7 @@ def _mode(mode: Any) -> GatherScatterMode | None:
 
 
 def _check_hints(hints: dict[str, bool]) -> None:
-    """Promises that change nothing; any other keyword is a mistake."""
+    """Raise for keywords other than the hints, which change nothing."""
     unknown = hints.keys() - {"indices_are_sorted", "unique_indices"}
     if unknown:
         raise ArgumentTypeError(

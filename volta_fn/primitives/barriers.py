@@ -31,7 +31,7 @@ stop_gradient_p: Primitive = Primitive(
 
 
 def stop_gradient(x: Any) -> Any:
-    """`x`, a pytree of arrays, as a constant to differentiation.
+    """Return `x`, a pytree of arrays, as constants for differentiation.
 
     >>> import volta_fn as vf
     >>> vf.grad(lambda x: x * vf.lax.stop_gradient(x))(3.0)

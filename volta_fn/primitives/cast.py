@@ -75,7 +75,7 @@ convert_element_type_p = Primitive(
 
 
 def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) -> Array:
-    """`operand` with its elements converted to `new_dtype`.
+    """Convert the elements of `operand` to `new_dtype`.
 
     Floats become integers by rounding toward zero (NaN becomes 0, values out of range the nearest bound); complex numbers become
     real ones by dropping the imaginary part. Raises `DTypeError` for a dtype that arrays cannot have.
@@ -143,7 +143,7 @@ bitcast_convert_type_p = Primitive(
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
-    """`operand`'s bits read as elements of `new_dtype`.
+    """Reinterpret the bits of `operand` as elements of `new_dtype`.
 
     A narrower dtype adds a last dimension, a wider one consumes it. Raises `DTypeError` for bool and complex dtypes and
     `ShapeError` when the last dimension does not fit.

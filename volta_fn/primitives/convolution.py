@@ -267,7 +267,7 @@ conv_general_dilated_p.bilinear = True
 
 
 def conv_dimension_numbers(lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any) -> ConvDimensionNumbers:
-    """`dimension_numbers` as positions.
+    """Return `dimension_numbers` as positions of dimensions.
 
     It may be None (batch, feature, spatial; out feature, in feature, spatial), a `ConvDimensionNumbers`, or three strings in which N
     (batch), C (feature), O and I (out and in feature) and any other letters (spatial) stand where the dimensions are. Spatial dimensions

@@ -47,7 +47,7 @@ def conv_with_general_padding(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Array:
-    """`conv` with any padding, and dilation of either operand."""
+    """Convolve like `conv`, with any padding and dilation of either operand."""
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision, preferred_element_type=preferred_element_type
     )

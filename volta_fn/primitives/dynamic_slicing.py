@@ -253,7 +253,7 @@ def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool
 
 
 def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True) -> Array:
-    """`dynamic_update_slice` with a start along one dimension, zero along the others.
+    """Apply `dynamic_update_slice` to one dimension; other dimensions start at 0.
 
     >>> import volta_fn as vf
     >>> vf.lax.dynamic_update_slice_in_dim(vf.numpy.arange(4), vf.numpy.array([7, 8]), 1, 0)

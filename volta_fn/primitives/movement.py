@@ -43,7 +43,7 @@ def linear_primitive(
 
 
 def canonical_axis(axis: int, ndim: int, name: str = "axis") -> int:
-    """`axis` counted from the front; `ShapeError` if the array has no such dimension."""
+    """Count `axis` from the front; raise `ShapeError` if there is no such dimension."""
     index = as_integer(axis, name)
     if not -ndim <= index < ndim:
         raise ShapeError(f"{name}={index} is out of range for an array with {ndim} dimensions")
@@ -51,7 +51,7 @@ def canonical_axis(axis: int, ndim: int, name: str = "axis") -> int:
 
 
 def canonical_axes(axes: int | Sequence[int] | None, ndim: int, name: str = "axes") -> tuple[int, ...]:
-    """`axes` as a tuple counted from the front, without repetition; None means all."""
+    """Count `axes` from the front, and drop repetitions; None means all."""
     if axes is None:
         return tuple(range(ndim))
     single = axes[0] if type(axes) is tuple and len(axes) == 1 else axes
@@ -108,7 +108,7 @@ def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | 
 
 
 def infer_size(sizes: Sequence[int], operand: ShapedArray) -> Shape:
-    """`sizes` with its one -1 replaced by what fits `operand`."""
+    """Replace the one -1 in `sizes` by the size that fits `operand`."""
     if list(sizes).count(-1) != 1 or min(sizes) < -1:
         raise ShapeError(f"a new shape may have one -1 and no other negative size, got {tuple(sizes)}")
     rest = math.prod(s for s in sizes if s != -1)
@@ -144,7 +144,7 @@ transpose_p = linear_primitive(
 
 
 def transpose(operand: Any, permutation: Sequence[int]) -> Array:
-    """`operand` with its dimensions in the order of `permutation`.
+    """Permute the dimensions of `operand` to the order of `permutation`.
 
     >>> import volta_fn as vf
     >>> vf.lax.transpose(vf.numpy.zeros((2, 3, 4)), (2, 0, 1)).shape
@@ -156,7 +156,7 @@ def transpose(operand: Any, permutation: Sequence[int]) -> Array:
 
 
 def moveaxis(operand: Array, source: int, destination: int) -> Array:
-    """`operand` with one dimension moved."""
+    """Move one dimension of `operand`."""
     if source == destination:
         return operand
     order = [i for i in range(operand.ndim) if i != source]
@@ -217,7 +217,7 @@ def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: S
 
 
 def broadcast(operand: Any, sizes: Sequence[int]) -> Array:
-    """`operand` repeated along new leading dimensions of the given `sizes`.
+    """Repeat `operand` along new leading dimensions of the given `sizes`.
 
     >>> import volta_fn as vf
     >>> vf.lax.broadcast(vf.numpy.array([1, 2]), (2,))
@@ -262,7 +262,7 @@ squeeze_p = linear_primitive(
 
 
 def squeeze(array: Any, dimensions: Sequence[int]) -> Array:
-    """`array` without the given dimensions, which must have size 1.
+    """Drop the given dimensions, which must have size 1.
 
     >>> import volta_fn as vf
     >>> vf.lax.squeeze(vf.numpy.ones((1, 3, 1)), (0,)).shape
@@ -302,7 +302,7 @@ rev_p: Primitive = linear_primitive(
 
 
 def rev(operand: Any, dimensions: Sequence[int]) -> Array:
-    """`operand` with the order of elements reversed along the given dimensions.
+    """Reverse the order of elements along the given dimensions.
 
     >>> import volta_fn as vf
     >>> vf.lax.rev(vf.numpy.arange(3), (0,))

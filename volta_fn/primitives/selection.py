@@ -157,7 +157,7 @@ _clamp: Elementwise = elementwise(
 
 
 def clamp(min: Any, x: Any, max: Any) -> Array:
-    """`x` where it lies between `min` and `max`, else the bound it exceeds.
+    """Return `x` where it is between `min` and `max`, else the bound it exceeds.
 
     >>> import volta_fn as vf
     >>> vf.lax.clamp(0.0, vf.numpy.array([-1.0, 0.5, 2.0]), 1.0)

@@ -115,7 +115,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
 
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Array:
-    """Arrays of one shape and dtype along a new dimension.
+    """Stack arrays of one shape and dtype along a new dimension.
 
     >>> import volta_fn as vf
     >>> vf.lax.stack([vf.numpy.array([1, 2]), vf.numpy.array([3, 4])], axis=1)
@@ -142,7 +142,7 @@ def unstack(x: Any, axis: int = 0) -> list[Array]:
 
 
 def tile(operand: Any, reps: Sequence[int]) -> Array:
-    """`operand` repeated ``reps[i]`` times along dimension i.
+    """Repeat `operand` ``reps[i]`` times along dimension i.
 
     >>> import volta_fn as vf
     >>> vf.lax.tile(vf.numpy.array([1, 2]), (2,))
@@ -158,7 +158,7 @@ def tile(operand: Any, reps: Sequence[int]) -> Array:
 
 
 def broadcast_to_rank(x: Any, rank: int) -> Array:
-    """`x` with leading dimensions of size 1, up to `rank` of them in all.
+    """Add leading dimensions of size 1 to `x`, up to `rank` dimensions.
 
     >>> import volta_fn as vf
     >>> vf.lax.broadcast_to_rank(vf.numpy.ones(2), 3).shape
@@ -171,7 +171,7 @@ def broadcast_to_rank(x: Any, rank: int) -> Array:
 
 
 def broadcast_like(arr: Any, like_arr: Any) -> Array:
-    """`arr` broadcast to the shape of `like_arr`.
+    """Broadcast `arr` to the shape of `like_arr`.
 
     >>> import volta_fn as vf
     >>> vf.lax.broadcast_like(vf.numpy.array([1, 2]), vf.numpy.zeros((2, 2)))

@@ -75,7 +75,7 @@ def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[in
 
 
 def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Array:
-    """`slice` along one dimension; indices may be negative or None as in Python.
+    """Slice one dimension; indices may be negative or None as in Python.
 
     >>> import volta_fn as vf
     >>> vf.lax.slice_in_dim(vf.numpy.arange(6), 1, 6, 2)

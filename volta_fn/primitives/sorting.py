@@ -84,7 +84,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Array, Array]:
-    """`keys` sorted along `dimension`, and `values` in the same order.
+    """Sort `keys` along `dimension`, and permute `values` in the same way.
 
     >>> import volta_fn as vf
     >>> vf.lax.sort_key_val(vf.numpy.array([3, 1, 2]), vf.numpy.array([0, 1, 2]))

@@ -80,7 +80,7 @@ bessel_i0e: Elementwise = elementwise(
 
 
 def _i1e_derivative(g: Array, out: Array, x: Array) -> Array:
-    """I0e - (sign x + 1 / x) I1e, whose limit at zero is 1/2."""
+    """Return I0e - (sign x + 1 / x) I1e, whose limit at zero is 1/2."""
     at_zero = eq(x, 0.0)
     safe = select(at_zero, as_value(np.ones((), x.dtype)), x)
     slope = bessel_i0e(x) - (out * sign(x) + out / safe)

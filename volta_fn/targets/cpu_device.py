@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CpuBackend(NumpyBackend):
-    """Buffers are NumPy arrays."""
+    """The backend of the CPU: NumPy arrays as buffers, programs in machine code."""
 
     def __init__(self) -> None:
         #: Whether programs become machine code.

@@ -80,7 +80,7 @@ def _batch_rule(primitive: Primitive) -> Any:
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
     ) -> tuple[Sequence[Array], list[int]]:
-        """Examples are heads."""
+        """Batch a call: the examples count as heads."""
         front = [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
         body, _ = batch_jaxpr(jaxpr, axis, [True] * len(args), [True] * len(jaxpr.out_avals))
         cotangent = None if form.cotangent is None else form.cotangent.batched()

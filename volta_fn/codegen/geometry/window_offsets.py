@@ -172,7 +172,7 @@ def _starts(
 
 
 def _window(operand: ShapedArray, sizes: Sequence[int], absent: Sequence[int]) -> list[tuple[int, int]]:
-    """Size and stride of the operand's dimensions that windows have."""
+    """Return size and stride of the operand's dimensions that windows have."""
     strides = row_major(operand.shape)
     return [(size, strides[d]) for d, size in enumerate(sizes) if d not in absent]
 

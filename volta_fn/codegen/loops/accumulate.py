@@ -1,4 +1,4 @@
-"""Reductions under way: what loops carry, and how two states become one.
+"""Accumulators: the states of reductions that loops carry, and how two merge.
 
 The state of ``argmax`` and ``argmin`` is the best value so far and its index in the row.
 """

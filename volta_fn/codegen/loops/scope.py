@@ -1,7 +1,7 @@
 """Emitting the values of nodes, each once, as far out of the loops as it can be.
 
-A `Scope` is a position in a nest of loops: some axes are *bound* to indices. Before a loop is opened, `prepare` emits what the loop's nodes
-need and what is known already, which hoists it out of the loop. Targets say how a node is emitted.
+A `Scope` is a position in a nest of loops: some axes are *bound* to indices. Before a loop is opened, `hoist` emits what the loop's nodes
+need and what depends on bound axes alone. Targets say how a node is emitted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Scope(ABC, Generic[I, N]):
         return sorted(found)
 
     def hoist(self, targets: Iterable[int]) -> None:
-        """Emit what inner loops need for some nodes, if it is known here."""
+        """Emit what inner loops need for some nodes and what is the same in all of them."""
         bound = self.axes.keys()
         for number in self.needed(targets):
             if isinstance(self.facts.kernel.nodes[number], Constant | Reduce):

@@ -6,8 +6,8 @@ is
     y[g, n, o, p] = sum over c, k of x[g, n, c, p * stride + k * dilation - low] * w[g, o, c, k]
 
 with zeros outside x. The arrays are views, given by an offset and a stride per index, so that any order of dimensions, feature groups,
-batch groups and both gradients are correlations; where the left operand is dilated, every residue of the output positions is one of its
-own. In a gradient by the weights the "taps" are as many as the cotangent has positions, and "channels" are images.
+batch groups and both gradients are correlations; where the left operand is dilated, each residue class of the output positions is a
+correlation of its own. In a gradient by the weights the "taps" are as many as the cotangent has positions, and "channels" are images.
 """
 
 from __future__ import annotations

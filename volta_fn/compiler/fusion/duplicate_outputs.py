@@ -1,4 +1,4 @@
-"""A value that is several outputs is stored once for each, not copied."""
+"""Values that are several outputs: stored once for each, rather than copied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volta_fn.core.jaxpr import Atom, Var
 def duplicate_outputs(found: FusedProgram, most: int) -> FusedProgram:
     """Store an output that aliases another separately, in the kernel that computes it.
 
-    Only in control flow, whose outputs are stored separately. No kernel gets more than `most` buffers.
+    This concerns programs in control flow, whose outputs are stored separately. No kernel gets more than `most` buffers.
     """
     if not found.nested:
         return found

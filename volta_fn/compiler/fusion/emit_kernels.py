@@ -1,7 +1,7 @@
 """The end of fusion: groups become kernels.
 
-From the last to the first, so that each stores just what later ones load. A group that needs too many buffers is split in runs of its
-steps.
+Groups are lowered from the last to the first, so that each stores just what later ones load. A group that needs too many buffers is split
+in runs of its steps.
 """
 
 from __future__ import annotations

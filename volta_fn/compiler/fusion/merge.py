@@ -1,6 +1,6 @@
-"""Whether two groups are one loop.
+"""Decide whether two groups fit in one loop.
 
-An equation reads both, so its index in one gives the axes of the other.
+An equation that reads both has an index in each, which pairs their axes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _are_independent(guest: Group, host: Group) -> bool:
 
 
 def _match(here: Affine, there: Affine, guest: Group, host: Group, axes: dict[int, int]) -> bool:
-    """Pair the axes of two affine numbers that are the same but for the axes' names."""
+    """Pair the axes of two affine numbers that differ only in their axes."""
     mine, yours = (sorted(a.terms, key=lambda term: term[1]) for a in (here, there))
     if here.offset != there.offset or [c for _, c in mine] != [c for _, c in yours]:
         return False

@@ -1,8 +1,8 @@
 """Minimum cuts of acyclic graphs, by maximum flow.
 
-The nodes to keep so that everything above them can be computed from them at the least cost. By the theorem of Ford and Fulkerson (1956)
-the cost of a minimum cut is that of the maximum flow, which shortest augmenting paths find (Edmonds & Karp 1972). Each node is two here,
-its upper and its lower side, and its cost is what can flow from the one to the other.
+A minimum cut is the cheapest set of nodes to keep so that everything above them can be computed from them. By the theorem of Ford and
+Fulkerson (1956) the cost of a minimum cut is that of the maximum flow, which shortest augmenting paths find (Edmonds & Karp 1972). Each
+node is two here, its upper and its lower side, and its cost is what can flow from the one to the other.
 """
 
 from __future__ import annotations

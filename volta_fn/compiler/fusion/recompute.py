@@ -62,7 +62,7 @@ def _work(eqn: Equation) -> int | None:
 
 
 class _Region:
-    """The equations that a group's wanted values consist of.
+    """The equations from which a group computes the values that others want.
 
     They end at what is in memory or expensive.
     """
@@ -117,7 +117,7 @@ class _Region:
         return _bytes(var) if is_stored else 2 * _bytes(var)
 
     def apply(self, limit: int) -> None:
-        """Cut, and let the consumers compute what is above the cut."""
+        """Find the cut, and let the consumers compute what is above it."""
         cut = smallest_cut(self.cost, self.below, self.wanted)
         ways = {v: self._way(v, cut) for v in self.wanted if v not in cut}
         plans = []

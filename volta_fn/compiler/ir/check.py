@@ -1,4 +1,4 @@
-"""The executable specification of kernels: what is a well-formed kernel."""
+"""The executable specification of kernels: which kernels are well formed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from volta_fn.core.jaxpr import Equation, Var
 
 
 def split_concatenations(found: FusedProgram, most: int) -> FusedProgram:
-    """Concatenate in groups where there are more arrays than a kernel may bind."""
+    """Split concatenations of more arrays than a kernel can bind."""
     return found._replace(nodes=tuple([new for node in found.nodes for new in _in_groups(node, most)]))
 
 

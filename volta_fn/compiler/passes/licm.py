@@ -2,8 +2,8 @@
 
 What is the same in every iteration is computed once, before the loop. Equations with effects stay, and so do barriers and calls of the
 host's functions. Everything else raises nothing and always gives a value, so that it may even be computed for a loop that then makes no
-iteration; all but a while loop, which might not end. Large results of small operands stay, too: they are cheap to make and would take
-memory for as long as the loop runs.
+iteration. The exception is a while loop, which might not end. Large results of small operands stay, too: they are cheap to make and would
+take memory for as long as the loop runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loops without the carries that no iteration changes.
+"""Loop variance: carries that no iteration changes become constants of the loop.
 
 A value of the carry that every iteration passes on as it got it is a const. A const operand that is a literal is written into the body. An
 output of a scan's iterations needs no work where it is a const (then it is a broadcast), the row itself, or equal to another output.

@@ -108,7 +108,7 @@ def checked_unroll(caller: str, unroll: int | bool, steps: int) -> int:
 def run_scan(
     name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, unroll: int
 ) -> tuple[Any, Any]:
-    """`scan` after its arguments were checked; `name` is what messages call it."""
+    """Run `scan` on checked arguments; messages call it `name`."""
     leaves, init_tree = tree.flatten(init)
     row_avals = [r.aval.update(shape=r.shape[1:]) for r in rows]
     start, body = _trace_step(f, init, [as_value(x) for x in leaves], xs, row_avals)

@@ -246,6 +246,6 @@ def _tail_32(z: Values) -> tuple[Values, Values]:
 
 
 def _mills_ratio(z: Values, divisor: float) -> Values:
-    """Mills' ratio over a power of 2."""
+    """Return Mills' ratio over a power of 2."""
     n, r = z.polynomial(_MILLS_N), z.polynomial([c * divisor for c in _MILLS_R])
     return n / z.mad(_MILLS_SLOPE * divisor, _MILLS_OFFSET * divisor).mad(n, r)

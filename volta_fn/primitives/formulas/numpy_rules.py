@@ -12,7 +12,7 @@ def _widened(x: np.ndarray) -> np.ndarray:
 
 
 def _rounded(x: np.ndarray, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
-    """`x` in a dtype, and in `out` if there is one."""
+    """Convert `x` to a dtype, and write it to `out` if there is one."""
     if out is None:
         return x.astype(dtype, copy=False)
     out[...] = x

@@ -25,7 +25,7 @@ _HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
 
 
 def reduced_large(x: V) -> tuple[V, V, V]:
-    """`Values.quarter_periods` of float64."""
+    """Reduce large arguments as `Values.quarter_periods` does, in float64."""
     bits = x.as_bits()
     exponent = (bits.shift_right(52) & 0x7FF) - 1075
     integral = ((bits & ((1 << 52) - 1)) | (1075 << 52)).as_float()

@@ -81,7 +81,7 @@ def _reduced(x: Values, periods: Values, scale: float) -> Values:
 
 
 def _with_large(name: str, ordinary: Callable[[Values], Values], large: Callable[[Values], Values], x: Values) -> Values:
-    """`ordinary`, and `large` where the argument is large (or infinite)."""
+    """Select `large` where the argument is large or infinite, else `ordinary`."""
     usual = ordinary(x)
     return x.abs().compare("oge", _LARGE[x.bits]).rarely(name, large, [x], usual)
 

@@ -120,7 +120,7 @@ class Values:
 
     @abstractmethod
     def select(self, yes: Self | Scalar, no: Self | Scalar) -> Self:
-        """`yes` where this condition holds, else `no`; one of them is a value."""
+        """Return `yes` where this condition holds, else `no`; one of them is a value."""
 
     # floats
 

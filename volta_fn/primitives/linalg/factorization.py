@@ -80,7 +80,7 @@ def _continued(x: Array, rows: int, columns: int) -> Array:
 
 
 def _identity(size: int, start: int, stop: int, dtype: np.dtype) -> Array:
-    """Ones on the diagonal from `start` up to `stop`."""
+    """Return ones on the diagonal from `start` up to `stop`."""
     return as_value(np.diag(np.isin(np.arange(size), np.arange(start, stop)).astype(dtype)))
 
 

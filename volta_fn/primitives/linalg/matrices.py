@@ -49,7 +49,7 @@ def batch_in_front(primitive: Primitive) -> Callable[..., Any]:
 
 
 def no_tangents(outs: Sequence[Array]) -> tuple[Sequence[Array], list[Zero]]:
-    """Results none of which has a tangent."""
+    """Return results with symbolic zeros as their tangents."""
     return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
 
 

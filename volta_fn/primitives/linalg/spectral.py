@@ -41,12 +41,12 @@ from volta_fn.primitives.sorting import argmax
 
 
 def _row(values: Array) -> Array:
-    """Values per column of a matrix, to multiply its columns."""
+    """Return values per column in a shape that multiplies a matrix's columns."""
     return expand_dims(values, (values.ndim - 1,))
 
 
 def _column(values: Array) -> Array:
-    """Values per row of a matrix, to multiply its rows."""
+    """Return values per row in a shape that multiplies a matrix's rows."""
     return expand_dims(values, (values.ndim,))
 
 

@@ -91,7 +91,7 @@ def triangular_solve(
     conjugate_a: bool = False,
     unit_diagonal: bool = False,
 ) -> Array:
-    """X with op(A) X = B if `left_side`, else X op(A) = B, for triangular matrices A.
+    """Solve op(A) X = B, or without `left_side` X op(A) = B, for triangular A.
 
     Args:
         a: square matrices (*batch, n, n), of which one triangle is read.

@@ -115,7 +115,7 @@ class NumpyBackend:
         return buffer
 
     def wait(self, buffer: Any) -> None:
-        """Return: NumPy has computed it."""
+        """Return at once: NumPy has computed the buffer."""
 
     def known(self, buffer: Any) -> np.ndarray | None:
         """Return the buffer itself."""
@@ -158,7 +158,7 @@ class NumpyBackend:
         return WorkStats()
 
     def synchronize(self, timeout: float | None) -> None:
-        """Return: all is done."""
+        """Return at once: no work is pending."""
 
     def limit_memory(self, most: int | None) -> None:
         """Raise `DeviceError` for a limit: the operating system manages the memory."""

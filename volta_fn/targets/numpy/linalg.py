@@ -168,7 +168,7 @@ def _factor(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _factor_columns(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`_factor`, one column after the other."""
+    """Factor like `_factor`, one column after the other."""
     stack, m, n = a.shape
     each = np.arange(stack)
     pivots = np.zeros((stack, min(m, n)), np.intp)

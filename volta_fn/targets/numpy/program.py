@@ -122,7 +122,7 @@ class _Writer:
 
 
 def _compile_in_chunks(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tuple[Any, ...]]:
-    """Long plans: functions that each read and write a shared list of registers."""
+    """Compile a long plan to functions that share a list of registers."""
     functions = []
     for start in range(0, len(plan.steps), _STEPS_PER_FUNCTION):
         writer = _Writer(make_kernel)

@@ -26,9 +26,9 @@ from volta_fn.targets.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally
 from volta_fn.targets.wgsl.scalars import supports
 
-#: What fusion lets a kernel bind, where the device would have more: it gains little beyond.
+#: The most buffers that fusion gives a kernel: more gain little, even where the device has them.
 _KERNEL_BUFFERS = 24
-#: What a kernel binds at most, if that saves copies.
+#: The most buffers of a kernel whose further outputs save copies.
 _MOST_BUFFERS = 32
 
 #: Products that no other depends on are deferred if there are at least so many, and while what they read is at most so many bytes.
@@ -83,7 +83,7 @@ class WgslTarget(Target):
                 True,
             ),
             ProgramPass(
-                "delay stacks", "Stack what a scan carries once: as iterations leave it, not also as they get it.", drop_delay_stacks
+                "delay stacks", "Stack a scan's carry once: before an iteration it is what it was after the last.", drop_delay_stacks
             ),
             NodePass("duplicate outputs", "Store values that are several outputs several times.", partial(duplicate_outputs, most=most)),
             NodePass(

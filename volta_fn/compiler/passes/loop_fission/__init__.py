@@ -5,6 +5,6 @@ iterations are one of many rows. So products of the scanned rows alone go before
 (`move_products`), and sums over the iterations of products, as the gradients of weights are, become products that sum over the iterations
 as well (`batch_reductions`). These round differently.
 
-`delay_stacks`, for targets that would rather not copy, computes what a scan stacks of its carry as each iteration gets it after the loop.
-`scan_view` gives a scan's variables as they are outside of it.
+`delay_stacks`, a pass that targets may add, takes the stack of a carry before each iteration from that of the carry after each iteration.
+`scan_view` relates the variables of a scan's body to those outside.
 """

@@ -14,18 +14,18 @@ from volta_fn.primitives.slicing import slice_p
 
 
 def drop_delay_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Let scans stack no carry as iterations get it.
+    """Compute stacks of the carry before each iteration from those after it.
 
-    It is computed after the loop, from the stack of what iterations leave, if these compute it anew.
+    That happens after the loop, and only for values of the carry that iterations compute anew.
     """
-    eqns = [e for eqn in closed.eqns for e in (_moved_on(eqn) if eqn.primitive is scan_p and eqn.params["length"] else [eqn])]
+    eqns = [e for eqn in closed.eqns for e in (_without_delay_stacks(eqn) if eqn.primitive is scan_p and eqn.params["length"] else [eqn])]
     if len(eqns) == len(closed.eqns):
         return closed
     return closed.replace(eqns=eqns)
 
 
-def _moved_on(eqn: Equation) -> list[Equation]:
-    """Return a scan, and what computes the results that it no longer gives."""
+def _without_delay_stacks(eqn: Equation) -> list[Equation]:
+    """Return a scan, and equations for the results that it no longer gives."""
     body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     jaxpr = body.jaxpr
     carried, made = jaxpr.invars[consts : consts + count], {v for e in jaxpr.eqns for v in e.outvars}
@@ -60,9 +60,9 @@ def _with_outputs(body: ClosedJaxpr, outvars: tuple[Atom, ...]) -> ClosedJaxpr:
 
 
 def _shifted(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equation]:
-    """Return equations for what each iteration gets, from what each one leaves.
+    """Return equations that shift a stack by one iteration.
 
-    `first` is the initial carry, `stack` what iterations leave, and `wanted` the result.
+    `first` is the initial carry, `stack` the carry after each iteration, and `wanted` the carry before each.
     """
     length, *rest = stack.aval.shape
     start, stop = (1, length) if eqn.params["reverse"] else (0, length - 1)

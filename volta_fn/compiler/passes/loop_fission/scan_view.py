@@ -1,4 +1,4 @@
-"""A scan with its variables as they are outside of it."""
+"""A scan under change: the variables of its body, with those outside."""
 
 from __future__ import annotations
 
