@@ -172,9 +172,9 @@ def _give(
 
 
 def _add(f: Function, sums: Value, offsets: Value, given: Value) -> None:
-    """Add numbers to elements one by one: several windows may have one winner.
+    """Emit the addition of numbers to elements one by one.
 
-    Negative offsets are left out.
+    Several windows may have one winner. Negative offsets are left out.
     """
     lanes, element = lanes_of(offsets.type), element_of(given.type)
     exist = f.compare("icmp sge", offsets, f.splat(Value("i32", "0"), lanes))

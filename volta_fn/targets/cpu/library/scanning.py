@@ -15,7 +15,7 @@ class Scan(CumulativeOp):
     """A cumulative operation, and the code of its steps."""
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
-        """`x`, which came before, with `y`."""
+        """Emit `x`, which came before, combined with `y`."""
         return combine(f, self.reduction, x, y)
 
     def neutral(self, f: Function, lanes: int) -> Number:
@@ -85,7 +85,7 @@ def _last(scan: Scan, lanes: int) -> int:
 
 
 def taken(f: Function, x: Number, order: Sequence[int], other: Number | None = None) -> Number:
-    """Lanes of a vector (and of another, numbered on) in the given order."""
+    """Emit lanes of a vector (and of another, numbered on) in the given order."""
     others = other.components if other else (None,) * len(x.components)
     return Number(x.dtype, tuple([f.taken(p, order, o) for p, o in zip(x.components, others, strict=True)]))
 

@@ -40,13 +40,13 @@ class Accumulator(BaseAccumulator[State]):
         return tuple([self.f.select(there, y, old) for y, old in zip(new, state, strict=True)])
 
     def merge(self, x: State, y: State) -> State:
-        """Return two states as one."""
+        """Emit the combination of two states."""
         if self.node.is_index:
             return self._better(x, y, in_order=False)
         return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).components
 
     def across(self, state: State) -> State:
-        """Return the lanes of a state as one, by a tree."""
+        """Emit the combination of a state's lanes, by a tree."""
         if not self.node.is_index:
             return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).components
         lanes = lanes_of(state[0].type)
@@ -85,7 +85,7 @@ class Accumulator(BaseAccumulator[State]):
 
 
 def mask_of(f: Function, count: Value, lanes: int) -> Value:
-    """Emit the first `count` lanes, as a vector of i1."""
+    """Emit a mask of the first `count` lanes, as a vector of i1."""
     numbers = Value(f"<{lanes} x i64>", f"<{', '.join(f'i64 {k}' for k in range(lanes))}>")
     return f.compare("icmp ult", numbers, f.splat(Value("i64", count.name), lanes))
 

@@ -136,7 +136,7 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
 
 
 def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
-    """Walk along the vectors' axis, carrying nothing."""
+    """Emit a walk along the vectors' axis that carries nothing."""
 
     def iteration(segment: Segment, offset: Value, count: Value | None, unroll: int, _: States) -> States:
         body(segment, offset, count, unroll)

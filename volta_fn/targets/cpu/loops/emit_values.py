@@ -111,7 +111,7 @@ class VectorScope(Scope[Value, Number]):
     # numbers
 
     def number(self, number: int) -> Number:
-        """Return a node's value."""
+        """Return a node's value, which is emitted here unless it is known."""
         found = self.find(number)
         if found is None:
             found = self.numbers[number] = self._made(number, self.nest.facts.kernel.nodes[number])
@@ -180,7 +180,7 @@ class VectorScope(Scope[Value, Number]):
     # indices and conditions
 
     def affine(self, affine: Affine) -> Value:
-        """Return an affine number; of a vector, the first lane's."""
+        """Emit an affine number; of a vector, the first lane's."""
         total = i64(affine.offset)
         for axis, c in affine.terms:
             total = self.nest.f.plus(total, self.nest.f.times(self.axes[axis], c))
@@ -202,7 +202,7 @@ class VectorScope(Scope[Value, Number]):
         return result if result is not None or not ranges else Value("i1", "true")
 
     def condition(self, condition: Range) -> Value:
-        """Return True if a condition holds."""
+        """Emit whether a condition holds."""
         found = self.inherited("conditions", condition)
         if found is None:
             assert not self.is_vector(condition.value.axes), "what holds in some lanes only is decided before"
@@ -255,11 +255,11 @@ class VectorScope(Scope[Value, Number]):
         return slot.memory, slot.offset, slot.unit * kernel.nodes[number].dtype.itemsize
 
     def keep(self, number: int) -> None:
-        """Store a node's value in its slot."""
+        """Emit the store of a node's value in its slot."""
         store(self.nest.f, self.spread(number), self.pointer(("slot", number)), count=self.count)
 
     def store(self, number: int) -> None:
-        """Do a store."""
+        """Emit a store."""
         facts = self.nest.facts
         value, offset = facts.kernel.stores[number].value, facts.store_offsets[number]
         pointer = self.pointer(("store", number))
@@ -325,7 +325,7 @@ def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
 
 
 def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
-    """Have the cache fetch what lies so many bytes ahead, if it is anywhere."""
+    """Emit a prefetch of memory so many bytes ahead."""
     offset = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.run("llvm.prefetch.p0", offset, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))

@@ -43,7 +43,7 @@ class Grid(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Into how many chunks the axis is cut."""
+        """The number of chunks of the axis."""
         return -(-self.size // self.chunk)
 
     @property

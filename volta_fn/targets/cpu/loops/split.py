@@ -88,13 +88,13 @@ class Split:
         return Routine(str(module), launches, self.workspace)
 
     def memory(self, f: Function) -> Value:
-        """Emit the workspace."""
+        """Emit the address of the workspace."""
         return buffer(f, len(self.facts.kernel.inputs) + len(self.facts.kernel.stores))
 
     # chunks
 
     def first(self, module: Module) -> Launch:
-        """Reduce the chunks."""
+        """Return the launch that reduces the chunks."""
         schedule, f = self.schedule, entry(module, "chunks")
         here = replace(schedule.passes[0], row_stores=[], keeps=[])
         nest = nest_of(f, self.facts)._replace(streams=self.facts.streams(schedule.axis))
@@ -157,12 +157,12 @@ class Split:
             f.loop(low, high, step, [], partial(self.added, code, root, step))
 
     def walk(self, code: RowCode, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
-        """Walk along all columns."""
+        """Emit a walk along all columns."""
         vectors = self.schedule.vectors._replace(unroll=2)
         plain_walk(code.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), body)
 
     def cleared(self, code: RowCode, scope: VectorScope) -> None:
-        """Begin sums."""
+        """Emit the identities that sums begin with."""
         here, vectors = code.passes[0], self.schedule.vectors
 
         def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
@@ -174,7 +174,7 @@ class Split:
         self.walk(code, iteration)
 
     def added(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> None:
-        """Add some rows to the sums."""
+        """Emit the addition of some rows to the sums."""
         here, f, vectors = code.passes[0], code.f, self.schedule.vectors
         rows = [scope.child({self.axis: f.plus(i, i64(k))}) for k in range(together)]
         for row in rows:
@@ -199,7 +199,7 @@ class Split:
     # rows
 
     def second(self, module: Module) -> Launch:
-        """Combine what the chunks gave."""
+        """Return the launch that combines partial results."""
         f = entry(module, "rows")
         kernel, numbers = self.combining()
         facts = KernelAnalysis(simplified(kernel))

@@ -74,7 +74,7 @@ class TransposeTiles:
         return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
 
     def tile(self, scope: VectorScope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> None:
-        """Load one tile, of which some may lie beyond the ends."""
+        """Emit the load of one tile, of which some may be beyond the ends."""
         f, column = self.f, self.f.divided(self.f.minus(v, first), self.lanes)[0]
         if self.is_full:
             self.staged(scope, u, None, v, None, column)
@@ -116,7 +116,7 @@ class TransposeTiles:
                 self.put(number, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
 
     def put(self, number: int, component: int, vectors: Sequence[Value], column: Value) -> None:
-        """Write a tile to the stack."""
+        """Emit the stores of a tile on the stack."""
         tiles, type_ = self.tiles.setdefault(number, []), vectors[0].type
         if component == len(tiles):
             tiles.append(self.f.alloca(type_, self.lanes * self.columns))
@@ -125,7 +125,7 @@ class TransposeTiles:
             self.f.store(vector, self.f.at(tiles[component], type_, slot), _align(type_))
 
     def taken(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
-        """Return a row of a tile on the stack."""
+        """Emit the load of a row of a tile on the stack."""
         dtype = self.facts.kernel.nodes[number].dtype
         components = []
         for tile in tiles:

@@ -23,7 +23,7 @@ class Scan(CumulativeOp):
         return supports(self.reduction.step, (self.dtype, self.dtype), {}, facts)
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
-        """`x`, which came before, with `y`."""
+        """Emit `x`, which came before, combined with `y`."""
         return combine(f, self.reduction, x, y)
 
     def neutral(self) -> Number:
@@ -42,7 +42,7 @@ def variable(f: Function, value: Number) -> Number:
 
 
 def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
-    """Combine a variable with what comes next."""
+    """Emit the combination of a variable with what comes next."""
     f.line(f"{total.text} = {scan.combine(f, total, value).text};")
 
 

@@ -42,7 +42,7 @@ class Accumulator(BaseAccumulator[State]):
         return (first, constant(INT32, 0)) if self.node.is_index else (first,)
 
     def merge(self, x: State, y: State) -> State:
-        """Return two states as one."""
+        """Emit the combination of two states."""
         if self.node.reduction.step in _OPERATORS:
             return (combine(self.shader, self.node.reduction, x[0], y[0]),)
         name = self.shader.module.define(f"{self.node.op}_{self.dtype.name}", self._merging)
@@ -102,7 +102,7 @@ class Accumulator(BaseAccumulator[State]):
         return tuple([Number(d, self.shader.let(wgsl_type(d), name)) for d, name in zip(self.dtypes, variables, strict=True)])
 
     def add(self, variables: Sequence[str], state: State) -> None:
-        """Merge a state into what variables hold."""
+        """Emit the combination of a state with what variables hold."""
         held = tuple([Number(d, name) for d, name in zip(self.dtypes, variables, strict=True)])
         for name, x in zip(variables, self.merge(held, state), strict=True):
             self.shader.line(f"{name} = {x.text};")

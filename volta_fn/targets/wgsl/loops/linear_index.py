@@ -22,7 +22,7 @@ class Namer(Protocol):
     """The part of a shader that is used here."""
 
     def let(self, type_: str, expression: str) -> str:
-        """Names a value."""
+        """Name a value."""
 
 
 class AxisSpan(NamedTuple):

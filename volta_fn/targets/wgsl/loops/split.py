@@ -66,7 +66,7 @@ class Split:
             which.setdefault(facts.stages[store.value], []).append(s)
 
     def steps(self) -> list[KernelStep]:
-        """Return all steps in order; the last ones have no inner axes."""
+        """Return all steps in order; the last ones have no reduction axes."""
         result: list[KernelStep] = []
         last = [s for stage, stores in self.stores.items() if stage for s in stores]
         for stage in range(1, max(self.facts.stages) + 1):
