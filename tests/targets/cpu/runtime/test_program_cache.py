@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -151,8 +150,8 @@ def test_a_damaged_entry_is_compiled_again(name: str, builds: list[Any]) -> None
 
 def test_an_entry_of_something_else_is_compiled_again(builds: list[Any]) -> None:
     path = entry(PROGRAMS["product"], X)
-    for content in (b"foreign", pickle.dumps({}), pickle.dumps(("artifact", [b"code"], ["symbol"])), b"cno_module\nname\n."):
-        disk_cache.write(path.name, content)
+    for header in ({}, [], {"words": [1, 2, 3]}, {"words": [["float99", [1]]] * 3}):
+        disk_cache.write(path.name, header, [b"foreign"])
         of(PROGRAMS["product"], X)
     assert len(builds) == 4
 

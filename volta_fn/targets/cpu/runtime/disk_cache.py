@@ -9,8 +9,7 @@ CPU:
 - a *program*: its commands with all objects, by the text of the traced program (`program_cache`), so that a process that has the same
   program need not lower it. It loads in one read what would take as many as it has routines.
 
-An entry holds a checksum, so that a damaged one is noticed, deleted and made anew, and a pickle (whoever can write to the folder can run
-code in any case: it holds machine code). Entries are written under
+An entry holds a checksum, so that a damaged one is noticed, deleted and made anew, a row of JSON, and bytes. Entries are written under
 another name and then renamed: readers never see incomplete ones.
 """
 
@@ -19,13 +18,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
-import pickle
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -34,7 +33,7 @@ from volta_fn.runtime.cache_dir import cache_dir
 from volta_fn.runtime.llvm.host import host, llvm
 
 T = TypeVar("T")
-_MAGIC = b"volta_fn object 4\n"
+_MAGIC = b"volta_fn object 3\n"
 _DIGEST = 32
 _START = len(_MAGIC) + _DIGEST
 
@@ -72,8 +71,8 @@ def name_of(key: str) -> str:
     return hashlib.sha256(_circumstances() + b"\0" + key.encode()).hexdigest()
 
 
-def read(name: str, load: Callable[[bytes], T]) -> T | None:
-    """Return what `load` makes of an entry's content; None if there is none.
+def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
+    """Return what `parse` makes of an entry's header and bytes; None if there is none.
 
     A damaged entry is deleted.
     """
@@ -86,32 +85,39 @@ def read(name: str, load: Callable[[bytes], T]) -> T | None:
     except OSError:
         return None
     if data.startswith(_MAGIC) and hashlib.sha256(data[_START:]).digest() == data[len(_MAGIC) : _START]:
-        with contextlib.suppress(pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError, ValueError):
-            return load(data[_START:])  # or the entry is intact, and of something else
+        header, _, content = data[_START:].partition(b"\n")
+        with contextlib.suppress(LookupError, TypeError, ValueError):  # it is intact, and of something else
+            return parse(json.loads(header), content)
     with contextlib.suppress(OSError):
         path.unlink()
     return None
 
 
-def write(name: str, content: bytes) -> None:
+def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
     """Write an entry, if there are room and permission for it."""
     where = cache_dir()
     if where is None:
         return
+    body = b"".join([json.dumps(header).encode(), b"\n", *contents])
     target = where / name[:2]
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target)
         with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(content).digest() + content)
+            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
         os.replace(temporary, target / name)
 
 
 def read_compiled(name: str) -> Compiled | None:
     """Return a routine from the disk, or None."""
-    return read(name, lambda content: Compiled(*pickle.loads(content)))
+
+    def parse(said: Any, code: bytes) -> Compiled:
+        return Compiled(code, tuple([(s, t, c) for s, t, c in said["launches"]]), said["workspace"], tuple(said["shared"]))
+
+    return read(name, parse)
 
 
 def write_compiled(name: str, compiled: Compiled) -> None:
     """Write a routine to the disk."""
-    write(name, pickle.dumps(tuple(compiled)))
+    header = {"launches": compiled.launches, "workspace": compiled.workspace, "shared": compiled.shared}
+    write(name, header, [compiled.code])

@@ -1,23 +1,22 @@
 """Compiled programs in the cache on disk, with the objects of all their routines.
 
-A later process neither compiles nor chooses again. Large constants that the traced program has too are not in the entry but are named by
-their numbers.
+A later process neither compiles nor chooses again. An entry's header gives the sizes of what follows it: the commands, the layout's
+offsets, constants, objects. Large constants that the traced program has too are not in the entry but are named by their numbers.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import pickle
+import math
 import threading
 from collections.abc import Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.compiler.buffers.buffer_assignment import Slots
 from volta_fn.compiler.buffers.memory_layout import Output, arrange
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.dtypes import ALL
 from volta_fn.runtime.llvm.machine import load_objects
 from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.fingerprint import fingerprint_of
@@ -60,6 +59,7 @@ class Artifact(NamedTuple):
 
 #: Larger constants are not written if the traced program has them; programs with more bytes of others are not written.
 _SMALL, _LARGEST = 4096, 1 << 26
+_DTYPES = {dtype.name: dtype for dtype in ALL}
 #: The addresses of the launches of programs that this process has loaded.
 _loaded: dict[str, list[int]] = {}
 _lock = threading.Lock()
@@ -87,40 +87,31 @@ def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     return None if found is None else Key(disk_cache.name_of(f"program {found.text}"), found.constants)
 
 
-class _TooLarge(Exception):
-    """A program has too many constants."""
+# writing
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles a program, with the numbers of large constants of the traced program."""
+class _Unkeepable(Exception):
+    """A program has too many constants, or uncommon ones."""
 
-    def __init__(self, file: BinaryIO, own: Sequence[np.ndarray]) -> None:
-        super().__init__(file)
-        self.numbers = {_identity(array): number for number, array in enumerate(own) if array.flags.c_contiguous}
+
+class _Arrays:
+    """The arrays of an entry, in the order in which they are written."""
+
+    def __init__(self, own: Sequence[np.ndarray]) -> None:
+        self.own = {_identity(array): number for number, array in enumerate(own) if array.flags.c_contiguous}
+        self.contents: list[bytes] = []
         self.size = 0
 
-    def persistent_id(self, value: Any) -> int | None:
-        """Return the number of a constant of the traced program."""
-        if not isinstance(value, np.ndarray):
-            return None
-        number = self.numbers.get(_identity(value)) if value.nbytes > _SMALL and value.flags.c_contiguous else None
-        if number is None:
-            self.size += value.nbytes
-            if self.size > _LARGEST:
-                raise _TooLarge
-        return number
-
-
-class _Unpickler(pickle.Unpickler):
-    """Unpickles a program."""
-
-    def __init__(self, content: bytes, own: Sequence[np.ndarray]) -> None:
-        super().__init__(io.BytesIO(content))
-        self.own = own
-
-    def persistent_load(self, number: Any) -> np.ndarray:
-        """Return a constant of the traced program."""
-        return self.own[number]
+    def put(self, array: np.ndarray) -> Any:
+        """Write an array, and return its description for the header."""
+        number = self.own.get(_identity(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
+        if number is not None:
+            return number
+        self.size += array.nbytes
+        if self.size > _LARGEST or array.dtype.name not in _DTYPES:
+            raise _Unkeepable
+        self.contents.append(array.tobytes())
+        return [array.dtype.name, array.shape]
 
 
 def _identity(array: np.ndarray) -> tuple[Any, ...]:
@@ -132,25 +123,80 @@ def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> N
 
     `launches` are pairs of a routine's entry and a symbol.
     """
-    routines = [disk_cache.read_compiled(entry) for entry in dict.fromkeys([entry for entry, _ in launches])]
+    entries = list(dict.fromkeys([entry for entry, _ in launches]))
+    routines = [disk_cache.read_compiled(entry) for entry in entries]
     shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
     compiled = [*routines, *[disk_cache.read_compiled(name) for name in shared]]
     codes = [found.code for found in compiled if found is not None]
-    file = io.BytesIO()
-    with contextlib.suppress(_TooLarge):
-        _Pickler(file, key.constants).dump((artifact, codes, [symbol for _, symbol in launches]))
-        if len(codes) == len(compiled):
-            disk_cache.write(key.name, file.getvalue())
+    arrays, layout = _Arrays(key.constants), artifact.layout
+    try:
+        header = {
+            "words": [arrays.put(artifact.words), arrays.put(artifact.launch_words), arrays.put(layout.offsets)],
+            "layout": [layout.callers, layout.arena, layout.slots],
+            "constants": [arrays.put(array) for array in layout.constants],
+            "long": artifact.long,
+            "outputs": [[o.made, o.argument, None if o.constant is None else [arrays.put(o.constant)], o.shape] for o in artifact.outputs],
+            "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
+            "reuse": artifact.reuse,
+            "codes": [len(code) for code in codes],
+            "symbols": [symbol for _, symbol in launches],
+        }
+    except _Unkeepable:
+        return
+    if len(codes) == len(compiled):
+        disk_cache.write(key.name, header, [*arrays.contents, *codes])
+
+
+def _name(dtype: np.dtype) -> str:
+    if dtype.name not in _DTYPES:
+        raise _Unkeepable
+    return dtype.name
+
+
+# reading
+
+
+class _Reader:
+    """An entry's bytes, read from the front."""
+
+    def __init__(self, content: bytes, own: Sequence[np.ndarray]) -> None:
+        self.content = content
+        self.own = own
+        self.position = 0
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes."""
+        self.position += size
+        return self.content[self.position - size : self.position]
+
+    def array(self, said: Any) -> np.ndarray:
+        """Return an array by its description in the header."""
+        if isinstance(said, int):
+            return self.own[said]
+        dtype, shape = _DTYPES[said[0]], tuple(said[1])
+        return np.ndarray(shape, dtype, bytearray(self.take(math.prod(shape) * dtype.itemsize)))
 
 
 def find(key: Key) -> Kept | None:
     """Return a program from the disk, loaded, or None."""
 
-    def load(content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
-        artifact, codes, symbols = _Unpickler(content, key.constants).load()
-        return Artifact(*artifact), codes, symbols
+    def parse(said: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
+        reader = _Reader(content, key.constants)
+        words, launch_words, offsets = [reader.array(entry) for entry in said["words"]]
+        callers, arena, slots = said["layout"]
+        layout = SlotLayout(callers, offsets, arena, tuple([reader.array(entry) for entry in said["constants"]]), slots)
+        outputs = tuple(
+            [
+                Output(made, argument, None if constant is None else reader.array(constant[0]), tuple(shape))
+                for made, argument, constant, shape in said["outputs"]
+            ]
+        )
+        specs = tuple([(tuple(shape), _DTYPES[name]) for shape, name in said["specs"]])
+        reuse = tuple([(result, argument) for result, argument in said["reuse"]])
+        artifact = Artifact(words, launch_words, layout, said["long"], outputs, specs, reuse)
+        return artifact, [reader.take(size) for size in said["codes"]], said["symbols"]
 
-    found = disk_cache.read(key.name, load)
+    found = disk_cache.read(key.name, parse)
     if found is None:
         return None
     artifact, codes, symbols = found
