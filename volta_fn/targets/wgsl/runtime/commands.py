@@ -1,7 +1,7 @@
 """Define commands, the form in which the runtime executes a program.
 
 `Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit` submits the
-pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.lowering.buffer_assignment`): the caller's, then
+pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.buffers.buffer_assignment`): the caller's, then
 temporary ones, then constants. A `BufferRange` is a range of bytes in a slot, whose offset may advance with the iterations of loops.
 """
 
