@@ -62,11 +62,16 @@ def _fusion(target: Target) -> list[Pass]:
     ]
 
 
+def _kept_calls(target: Target) -> ProgramPass:
+    """Return the pass that comes before those which are the same for all targets."""
+    return ProgramPass("kept calls", "Replace the calls that the target has routines for, and inline the others.", target.keep_calls)
+
+
 def passes_of(target: Target) -> list[Pass]:
     """Return all passes for a target, in order."""
     own = target.passes()
     early, late = [p for p in own if isinstance(p, ProgramPass)], [p for p in own if not isinstance(p, ProgramPass)]
-    return [*EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION, *early, *EXPANSIONS, *_fusion(target), *late]
+    return [_kept_calls(target), *EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION, *early, *EXPANSIONS, *_fusion(target), *late]
 
 
 #: A round of simplification is for what the one before made possible; two or three are enough.
@@ -121,7 +126,7 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
 
 def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> FusedProgram:
     """Return a program as kernel calls and equations, before it gets routines."""
-    program = optimize(target.keep_calls(closed))
+    program = optimize(_kept_calls(target).run(closed))
     for expansion in (*[p for p in target.passes() if isinstance(p, ProgramPass)], *EXPANSIONS):
         changed = expansion.run(program)
         program = simplify(changed) if expansion.simplify_after and changed is not program else changed
@@ -187,7 +192,7 @@ def early_routine_keys(closed: ClosedJaxpr, target: Target) -> Iterator[RoutineK
 
     Their code can be compiled while fusion, which takes long, still runs.
     """
-    for eqn in optimize(target.keep_calls(closed)).eqns:
+    for eqn in optimize(_kept_calls(target).run(closed)).eqns:
         key = None if is_product(eqn) or is_lowered(eqn) else _equation_key(eqn, target)
         if key is not None:
             yield key
