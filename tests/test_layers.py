@@ -155,6 +155,14 @@ def imports_by_name(module: str) -> list[int]:
     return [] if module == "volta_fn.lazy_imports" else found
 
 
+def unpickles(module: str) -> list[int]:
+    """List the lines that import a module which runs code out of the files it reads."""
+    unsafe = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+    imports = [n for n in ast.walk(parsed(MODULES[module])) if isinstance(n, ast.Import | ast.ImportFrom)]
+    named = [(n.lineno, [a.name for a in n.names] if isinstance(n, ast.Import) else [n.module or ""]) for n in imports]
+    return [line for line, names in named if unsafe & {name.partition(".")[0] for name in names}]
+
+
 def stub_names_nothing_or_later_layers(module: str) -> list[str]:
     """List the modules in a module's stub that do not exist, or are of later layers."""
     stub = MODULES[module].with_suffix(".pyi")
@@ -228,6 +236,7 @@ RULES: dict[Callable[[str], list], tuple[str, str]] = {
     imports_inside_functions: ("nn.a", "def f():\n    from volta_fn import tree"),
     loads_upward_or_nothing: ("core.a", "load('volta_fn.jit')"),
     imports_by_name: ("nn.a", "import importlib.util"),
+    unpickles: ("nn.a", "from pickle import loads"),
     stub_names_nothing_or_later_layers: ("core.a", "from volta_fn.jit import jit as jit"),
     lacks_docstrings: ("nn.a", "def f(): pass"),
     says_nothing_of_modules: ("core", '"""See `c`."""'),
