@@ -1,4 +1,4 @@
-"""The CPU as a compilation target."""
+"""The CPU as a compilation target, with the routines that it generates."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.program import Item
-from volta_fn.compiler.target import Target, TargetCapabilities
-from volta_fn.targets.cpu import matmul
+from volta_fn.compiler.target import RoutineMaker, Target, TargetCapabilities
+from volta_fn.targets.cpu import convolution, library, loops, matmul
 from volta_fn.targets.cpu.routine import Routine
-from volta_fn.targets.cpu.routines import IN_PLACE, ROUTINES, kernel_routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
+
+#: Makers of routines, by the names of primitives.
+ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
 
 
 class CpuTarget(Target):
@@ -21,7 +23,7 @@ class CpuTarget(Target):
     name = "cpu"
     capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, kernel_buffers=48)
     equations = ROUTINES
-    in_place = IN_PLACE
+    in_place = library.IN_PLACE
 
     def supports(self, op: str, dtypes: Sequence[Any], params: Mapping[str, Any]) -> bool:
         """Return True if kernels can do a scalar operation on operands of these dtypes."""
@@ -32,8 +34,8 @@ class CpuTarget(Target):
         return matmul.contracts(kernel)
 
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:
-        """Generate the routine of a kernel; None if there is none."""
-        return kernel_routine(kernel)
+        """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
+        return matmul.contraction(kernel) or loops.routine(kernel)
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
