@@ -1,4 +1,4 @@
-"""Lowered programs: what the pipeline gives a target to generate code for."""
+"""Lowered programs: the output of the pipeline, for which targets generate code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Abstract values ("avals"): what tracing knows of an array before it has numbers.
+"""Abstract values ("avals"): types of arrays, known before their numbers.
 
 An aval is interned: two avals with equal shape, dtype and weak type are the same object, so caches compare and hash them by
 identity, at the speed of a pointer. *Weak* avals belong to Python scalars, whose dtype yields to that of any array they meet.

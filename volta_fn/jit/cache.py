@@ -144,7 +144,7 @@ def _no_match(args: Any) -> None:
 
 
 def _with_arguments(run: Run, positions: list[int]) -> Run:
-    """Make `run` a function of all arguments, of which it takes those at `positions`."""
+    """Make `run`, of the arguments at `positions`, a function of all arguments."""
     first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
     if last - first == len(positions):
         return lambda args: run(args[first:last])

@@ -156,7 +156,7 @@ class _Function:
         return run(values)
 
     def _staged_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the key of `Cache.staged`; `AttributeError` if an argument is no array."""
+        """Return the key of `Cache.staged`; raise `AttributeError` for non-arrays."""
         return call_key(self.statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device()
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:

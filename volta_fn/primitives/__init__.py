@@ -1,6 +1,6 @@
 """The instruction set: all primitives and their rules, one file per family.
 
-Read `declare` first: what is declared of a primitive, and what is derived from that. The families:
+Read `declare` first: the declaration of an elementwise primitive, from which its rules are derived. The families:
 
 - elementwise: `arithmetic`, `comparison`, `exponential`, `trigonometric`, `special`, `complex_components`, `cast`, `selection`;
   `formulas` has what they compute, written once for NumPy and every target;

@@ -63,7 +63,7 @@ def _toward_zero(x: Array) -> Array:
 def _sign_derivative(g: Array, out: Array, x: Array) -> Array:
     """Return zero for real x; x / |x| rotates with complex x.
 
-    Its derivative is what is left of g / |x| without the component along the sign.
+    Its derivative is g / |x| without the component along the sign.
     """
     if x.dtype not in dtypes.COMPLEX:
         return broadcast_to(as_value(np.zeros((), g.dtype)), g.shape)

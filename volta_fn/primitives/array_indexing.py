@@ -41,7 +41,7 @@ def get_item(array: Any, index: Any) -> Array:
 
     Raises:
         OutOfBoundsError: a known index outside, too many indices, or a mask of another shape.
-        ArgumentTypeError, DTypeError: something that is no index.
+        ArgumentTypeError, DTypeError: something that is not an index.
         ConcretizationError: a traced boolean mask, or a slice with traced bounds.
 
     >>> import volta_fn as vf
@@ -131,9 +131,9 @@ class Windows(NamedTuple):
     #: The index vectors: a NumPy array if all are known.
     indices: Any
     numbers: GatherDimensionNumbers
-    #: Of a window, along each dimension of the array.
+    #: A window's size along each dimension of the array.
     sizes: Shape
-    #: The result's shape, and what it is without the dimensions that None adds.
+    #: The result's shape with and without the dimensions that None adds.
     shape: Shape
     compact: Shape
     #: Dimensions of the compact result that run backwards.

@@ -60,7 +60,7 @@ class AtIndex:
     element that the index names several times is updated several times, in order: by `set` the last value stays.
 
     The methods take, by keyword:
-        mode: what becomes of indices outside: None drops traced ones on update, moves them inside on `get`, and raises for known ones;
+        mode: the treatment of indices outside: None drops traced ones on update, moves them inside on `get`, and raises for known ones;
             "drop" or "fill" drops them on update and gives `fill_value` on `get`; "clip" moves them inside; "promise_in_bounds" says
             there are none.
         unique_indices: a promise that no element is named twice, which some derivatives need (`multiply`) or are faster for.

@@ -1,13 +1,13 @@
 """Attention as calls of its expansions, which targets without a routine inline.
 
-Three calls, of which each has its expansion as a program (`jaxpr`), and what a target with routines needs to know (`Form`):
+Each of the three calls holds its expansion as a program (`jaxpr`), and a description for targets with routines (`Form`):
 
 - ``attention(q, k, v[, mask])`` gives the result, and the statistics of the softmax: for each query its largest logit and the sum of its
   weights relative to that, of shape (*heads, queries, 2).
-- ``attention_tangent(q, k, v[, mask], result, statistics, *tangents)`` gives the result's tangent, and is linear in the tangents, which are
-  of those of q, k and v that `moved` marks.
-- ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents of those of q, k and v. It is the tangent's
-  transpose; with the statistics a routine needs no array of all weights.
+- ``attention_tangent(q, k, v[, mask], result, statistics, *tangents)`` gives the result's tangent, and is linear in the tangents, one
+  for each of q, k and v that `moved` marks.
+- ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents of the `moved` ones of q, k and v. It is the
+  tangent's transpose; with the statistics a routine needs no array of all weights.
 
 Their derivatives and batching rules are in `volta_fn.transforms.attention_rules`.
 """
@@ -56,7 +56,7 @@ class Form(NamedTuple):
     k: Axes
     v: Axes
     cotangent: Axes | None
-    #: The factor of logits, and what they are where a query does not see a key.
+    #: The factor of logits, and their value where a query does not see a key.
     scale: float
     unseen: float
     #: Whether query t sees keys up to t only, and whether there is a mask, which broadcasts to (*heads, queries, keys).

@@ -214,7 +214,7 @@ def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = Fal
     Its result is ignored.
 
     Calls happen in program order, whether or not `ordered` asks for it; under `vmap` once per example; under differentiation with
-    the primal values. Arguments that are no arrays are passed as they are.
+    the primal values. Arguments other than arrays are passed as they are.
     """
     leaves, in_tree = tree.flatten((args, kwargs))
     is_array = [isinstance(x, _ARRAYS) for x in leaves]

@@ -109,7 +109,7 @@ def gather(
         dimension_numbers: which dimension is which.
         slice_sizes: the size of a window along each dimension of `operand`.
         unique_indices, indices_are_sorted: promises that cost and gain nothing here; JAX has them.
-        mode: what becomes of windows not wholly inside `operand`; None means "fill".
+        mode: the treatment of windows not completely inside `operand`; None means "fill".
         fill_value: a number that fills them; None: NaN, the least signed or the greatest unsigned integer, or True.
 
     Raises:

@@ -81,7 +81,7 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
 
     Raises:
         OutOfBoundsError: too many indices, a mask of another shape, or a known index outside.
-        ArgumentTypeError, DTypeError: something that is no index.
+        ArgumentTypeError, DTypeError: something that is not an index.
         ConcretizationError: a traced mask, whose number of elements cannot be known, or a slice with traced bounds.
     """
     items = list(index) if isinstance(index, tuple) else [index]

@@ -112,7 +112,7 @@ def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Arr
 
     They have `bit_width` bits: 8, 16, 32 or 64.
 
-    Raises `DTypeError` or `ShapeError` if `key_data` is no array of keys, `ArgumentError` for another width.
+    Raises `DTypeError` or `ShapeError` if `key_data` is not an array of keys, `ArgumentError` for another width.
 
     >>> import numpy as np
     >>> random_bits(np.array([0, 42], np.uint32), (2,), 16)

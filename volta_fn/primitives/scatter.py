@@ -238,7 +238,7 @@ scatter_mul_p.transpose = _scatter_mul_transpose
 def _extreme(name: str, combines: Reduction) -> Primitive:
     """Declare a scatter that keeps extremes.
 
-    Equal ones, of the operand and of updates, share the tangent equally.
+    Equal extremes, of the operand and of updates, share the tangent equally.
     """
     primitive = _declare(name, combines)
 
@@ -303,7 +303,7 @@ scatter = _function(
         dimension_numbers: which dimension is which.
         indices_are_sorted: a promise that costs and gains nothing here; JAX has it.
         unique_indices: a promise that no two windows overlap; then the derivative by `updates` costs less.
-        mode: what becomes of windows not wholly inside `operand`; None means "drop".
+        mode: the treatment of windows not completely inside `operand`; None means "drop".
 
     Raises:
         ShapeError: the numbers and shapes do not fit together.

@@ -72,7 +72,7 @@ def _split_branches(first: ClosedJaxpr, others: Branches, unknown: Sequence[bool
 
 
 def _residual_slots(types: Sequence[Sequence[ShapedArray]]) -> list[ShapedArray]:
-    """Return types that hold the residuals of any branch, one of which runs."""
+    """Return types in which any branch's residuals fit; only one branch runs."""
     most: Counter[ShapedArray] = Counter()
     for avals in types:
         most |= Counter([a.strip_weak_type() for a in avals])

@@ -212,7 +212,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
 custom_vjp_call_p = Primitive("custom_vjp_call", call_types, jvp=_jvp, batch=_batch, multiple_results=True, views=True)
 custom_vjp_call_p.call_param = "call_jaxpr"
 
-# The linear map from tangents to tangents of which only the transpose is known.
+# The linear map from tangents to tangents, known only by its transpose.
 
 
 def _tangent_abstract(*avals: ShapedArray, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]) -> Any:

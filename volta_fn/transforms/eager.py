@@ -150,7 +150,7 @@ class Recording(JVPTrace):
         self.steps: list[Step] = []
         self.start, self.count = 0, len(inputs)
         self.node = TRIE.root(*[v._spec for v in inputs])
-        #: From the first flush on: what differentiates, and the values that it gave.
+        #: From the first flush on: the trace that differentiates, and the values computed so far.
         self.linear: LinearizeTrace | None = None
         self.values: list[Any] = []
         self.lock = threading.RLock()  # a function may hand its values to other threads

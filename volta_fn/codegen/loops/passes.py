@@ -1,4 +1,4 @@
-"""The passes over a row: what each reduces, stores, and keeps for later passes."""
+"""Passes over a row: what each reduces, stores and keeps for later ones."""
 
 from __future__ import annotations
 

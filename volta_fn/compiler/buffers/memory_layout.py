@@ -55,7 +55,7 @@ class _Gaps:
         self.by_size: list[tuple[int, int]] = []
 
     def take(self, size: int) -> int:
-        """Return the offset of a range that is no longer free."""
+        """Reserve a range and return its offset."""
         found = bisect.bisect_left(self.by_size, (size, -1))
         if found < len(self.by_size):
             room, offset = self.by_size[found]
@@ -71,7 +71,7 @@ class _Gaps:
         return offset
 
     def give(self, offset: int, size: int) -> None:
-        """Free a range, and join it to free neighbours."""
+        """Free a range, and merge it with free neighbours."""
         position = bisect.bisect_left(self.starts, offset)
         if position < len(self.starts) and self.starts[position] == offset + size:
             following = self.starts[position]

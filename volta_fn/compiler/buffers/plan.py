@@ -56,7 +56,7 @@ class Plan(NamedTuple):
     #: The arrays that lie in the block, and its size in bytes.
     buffers: tuple[BlockBuffer, ...]
     block: int
-    #: When other values live that are neither arguments nor results.
+    #: The lifetimes of values outside the block that are neither arguments nor results.
     loose: tuple[Lifetime, ...]
 
 
@@ -94,7 +94,7 @@ class _Planner:
         self.registers: dict[Var, int] = {}
         self.count = 0
         self.overwritten: list[int] = []
-        #: What lies in the block, and when; which of it a variable is.
+        #: The arrays in the block, their lifetimes, and the number of each variable's array.
         self.in_block: list[ShapedArray] = []
         self.lifetimes: list[Lifetime] = []
         self.homes: dict[Var, int] = {}

@@ -175,7 +175,7 @@ def _simplified(c: Correlation) -> Correlation:
 
 
 def _merged(axes: Sequence[Axis], x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> Axis | None:
-    """Merge two axes of which only positions, or only taps, are more than one."""
+    """Merge two axes that both have only one position, or both only one tap."""
     outer, inner = axes
     if not (outer.inside and inner.inside) or x[0] != x[1] * inner.size:
         return None

@@ -15,7 +15,7 @@ class Window(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """The taps and positions of one phase, and how they meet the undilated input."""
+    """The taps and positions of one phase, and their window over the undilated input."""
 
     taps: slice
     positions: slice

@@ -55,7 +55,7 @@ def of_taps(a: Algebra[T], w: Sequence[T], count: int) -> list[T]:
 
 
 def _combined(a: Algebra[T], factors: Sequence[float], xs: Sequence[T]) -> T:
-    """Return the sum of factors, the first of which is not 0, times values."""
+    """Return the sum of factors times values; the first factor is not 0."""
     total = a.times(factors[0], xs[0])
     for factor, x in zip(factors[1:], xs[1:], strict=True):
         if factor:

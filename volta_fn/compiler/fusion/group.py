@@ -210,7 +210,7 @@ class Group:
         """Compute an equation at an index."""
         (out,) = eqn.outvars
         self.steps[number] = Step(eqn, index)
-        if is_product(eqn):  # whose operands are no indices for others: it reads them over and over
+        if is_product(eqn):  # reads its operands over and over, so their indices propose nothing
             rank = len(out.aval.shape)
             self.is_product = True
             self.reduced = known(index[rank:])

@@ -137,7 +137,7 @@ class _Region:
             consumer.reads = loads
 
     def _way(self, var: Var, cut: Collection[Var]) -> tuple[dict[Var, Equation], list[Var]]:
-        """Return the equations from the cut to a variable, and what they load of the cut."""
+        """Return the equations from the cut to a variable, and the variables they load."""
         equations: dict[Var, Equation] = {}
         loads: list[Var] = []
         stack = [var]

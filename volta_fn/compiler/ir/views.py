@@ -14,7 +14,7 @@ from volta_fn.compiler.ir.index import ZERO, Affine, Index, NotAffine, SplitAxis
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Equation, Var
 
-#: An index of which some dimensions may be anything (None), as the array repeats along them.
+#: An index; None stands for any index along a dimension, as the array repeats along it.
 PartialIndex = tuple[Affine | None, ...]
 
 #: Views that keep the row-major order of elements, so that a contiguous operand serves as the result.

@@ -56,7 +56,7 @@ class Loop(NamedTuple):
     outputs: tuple[tuple[Var, Index], ...]
 
     def replaced(self, sizes: tuple[int, ...], reduced: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
-        """Return the loop with other axes, in terms of which the old ones are given."""
+        """Return the loop over other axes; `axes` gives the old ones in terms of these."""
 
         def renamed(index: Index) -> Index:
             return tuple([i.replaced(axes) for i in index])

@@ -12,7 +12,7 @@ Marks = tuple[bool, ...]
 
 
 def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None) -> ClosedJaxpr:
-    """Drop what the `used` outputs (default: all) and effects do not need.
+    """Drop equations that neither the `used` outputs (default: all) nor effects need.
 
     The program keeps all of its inputs.
     """

@@ -1,4 +1,4 @@
-"""Inlining: calls are replaced by the bodies of what they call."""
+"""Inlining: calls are replaced by the bodies of the functions that they call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from volta_fn.core.primitive import Primitive
 
 
 def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Container[Primitive] = ()) -> ClosedJaxpr:
-    """Replace all calls (or those `of` one primitive) but those `kept` by bodies.
+    """Replace calls (all, or those `of` a primitive) except `kept` ones by bodies.
 
     A body has the call's values, but not the derivative that a call may have of its own.
     """

@@ -21,7 +21,7 @@ _INFLATED = 1024
 
 
 def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Compute what does not change in a program's loops before them."""
+    """Move loop-invariant equations before the loops of a program."""
     eqns: list[Equation] = []
     for eqn in closed.eqns:
         if eqn.primitive is scan_p and eqn.params["length"]:
@@ -36,7 +36,7 @@ def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equation]:
-    """Return calls of what can be computed before the loop, and the loop.
+    """Return calls of the invariant equations, and the loop without them.
 
     Its programs are given by the names of their parameter and of that with the number of their consts, and by whether they run at least
     once.
@@ -64,7 +64,7 @@ def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equati
 
 @program_cache
 def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
-    """Split a body in what its consts determine, and the rest.
+    """Split a body into the equations that its consts determine, and the rest.
 
     The rest takes the results of the former as further consts.
     """

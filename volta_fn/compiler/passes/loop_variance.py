@@ -17,7 +17,7 @@ from volta_fn.primitives.movement import broadcast_in_dim_p
 
 
 def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Reduce the carries of loops to what changes; write literal operands inside."""
+    """Drop unchanged carries of loops, and write literal operands into the bodies."""
     if not any(e.primitive is scan_p or e.primitive is while_p for e in closed.eqns):
         return closed
     renamed: dict[Atom, Atom] = {}
@@ -138,7 +138,7 @@ def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
 
 
 def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom] | None]:
-    """Return what stacked outputs of a scan are without running it.
+    """Return the stacked outputs of a scan that are known without running it.
 
     That is a repeated operand or literal, a scanned operand, or another output.
     """

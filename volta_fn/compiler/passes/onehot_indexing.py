@@ -28,7 +28,7 @@ _FAR = 32
 def expand_onehot_indexing(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand gathers and scatters of one element per row to comparisons.
 
-    Only where that is no more work.
+    They are expanded only where comparisons are not more work.
     """
     return rewrite(closed, _LISTED)
 
@@ -71,7 +71,7 @@ class _Rows(NamedTuple):
 
 
 def _rows(eqn: Equation) -> _Rows | None:
-    """Return the rows of which a gather or a scatter touches one element each.
+    """Return the rows if a gather or a scatter touches one element of each.
 
     None if it does anything else, or in another order.
     """

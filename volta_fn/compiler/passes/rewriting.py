@@ -62,7 +62,7 @@ def rewrite(closed: ClosedJaxpr, rules: Rules) -> ClosedJaxpr:
 
 
 class Rewriter:
-    """The program as far as it is rewritten, in which rules look things up."""
+    """The rewritten beginning of a program, in which rules look up equations."""
 
     def __init__(self, closed: ClosedJaxpr, rules: Rules) -> None:
         self._closed = closed

@@ -30,7 +30,7 @@ class Body(NamedTuple):
 
     jaxpr: ClosedJaxpr
     out_tree: tree.TreeDef
-    #: The outer tracers that the function closed over: what the leading inputs stand for.
+    #: The outer tracers that the function closed over; the leading inputs stand for them.
     captured: list[Array]
 
 
@@ -67,7 +67,7 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
 
 class _Kept(NamedTuple):
     body: Body
-    #: The names of globals that the function may read, and what it could see when it was traced.
+    #: The names of globals that the function may read, and their values and those of its closure when it was traced.
     names: tuple[str, ...]
     seen: list[Any]
 

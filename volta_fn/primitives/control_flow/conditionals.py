@@ -35,7 +35,7 @@ def _cond_abstract(index: ShapedArray, *operands: ShapedArray, branches: tuple[C
     return tuple([column[0].update(weak_type=all(a.weak_type for a in column)) for column in columns])
 
 
-#: Operands: an int32 scalar below the number of branches, and what every branch takes. False and True are branches 0 and 1.
+#: Operands: an int32 scalar below the number of branches, and every branch's operands. False and True are branches 0 and 1.
 cond_p = Primitive("cond", _cond_abstract, multiple_results=True, holds_programs=True, views=True)
 
 
@@ -53,7 +53,7 @@ def cond(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, operand: Any 
             ``cond(pred, true_operand, true_fun, false_operand, false_fun)``, gives each function an operand of its own.
 
     Raises:
-        ShapeError, DTypeError, TreeError: `pred` is no scalar, or the branches' results differ.
+        ShapeError, DTypeError, TreeError: `pred` is not a scalar, or the branches' results differ.
 
     >>> import volta_fn as vf
     >>> vf.lax.cond(True, lambda x: x + 1, lambda x: x * 10, 5)
@@ -90,7 +90,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
 
     Raises:
         ArgumentError: there are no branches.
-        ShapeError, DTypeError, TreeError: `index` is no integer scalar, or the branches' results differ.
+        ShapeError, DTypeError, TreeError: `index` is not an integer scalar, or the branches' results differ.
 
     >>> import volta_fn as vf
     >>> vf.lax.switch(2, [lambda x: x, lambda x: -x, lambda x: x * x], 3)

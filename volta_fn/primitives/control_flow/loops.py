@@ -31,7 +31,7 @@ def _while_abstract(
     return tuple(body_jaxpr.out_avals)
 
 
-#: Operands: what the condition closes over, what the body closes over, the initial carry.
+#: Operands: the values that the condition closes over, those that the body closes over, and the initial carry.
 while_p = Primitive("while", _while_abstract, multiple_results=True, holds_programs=True, views=True)
 
 

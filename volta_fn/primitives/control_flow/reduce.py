@@ -38,7 +38,7 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
 
     Raises:
         ArgumentError: there are no arrays, or an array and its initial value have two dtypes.
-        ShapeError: the arrays have several shapes, or an initial value is no scalar.
+        ShapeError: the arrays have several shapes, or an initial value is not a scalar.
         TreeError, ShapeError, DTypeError: `computation` returns something unlike what it takes.
 
     >>> import volta_fn as vf

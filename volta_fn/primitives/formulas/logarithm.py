@@ -1,4 +1,4 @@
-"""log, log2, log1p, and what is made of them: asinh, acosh, atanh.
+"""Logarithms (log, log2, log1p), and functions made of them: asinh, acosh, atanh.
 
 x = 2^k (1 + f) with 3/4 <= 1 + f < 3/2, so that k = 0 around 1 and log(1 + f) = f - t is precise there.
 """

@@ -12,13 +12,13 @@ V = TypeVar("V", bound=Values)
 
 
 def exact_product(x: V, y: V | float) -> tuple[V, V]:
-    """Return x y rounded, and what was rounded off."""
+    """Return x y rounded, and the rounding error."""
     product = x * y
     return product, x.product_error(y, product)
 
 
 def exact_sum(x: V, y: V) -> tuple[V, V]:
-    """Return x + y rounded, and what was rounded off (Knuth)."""
+    """Return x + y rounded, and the rounding error (Knuth)."""
     total = (x + y).held()
     added = (total - x).held()
     return total, (x - (total - added)) + (y - added)

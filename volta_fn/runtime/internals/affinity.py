@@ -8,7 +8,7 @@ the waking thread is on. System calls are needed only when that is not the CPU o
 Workers' allowed CPUs are otherwise those that they had when they began: CPUs that are taken from the running process, or given to it
 (`taskset -ap`), take effect after the next program. A container's limits hold in any case.
 
-Where the C library has not these functions (only Linux has), workers wake up where the system puts them.
+Where the C library lacks these functions (only Linux has them), workers wake up where the system puts them.
 """
 
 from __future__ import annotations

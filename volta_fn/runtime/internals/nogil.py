@@ -4,7 +4,7 @@ llvmlite has one lock around all of its functions, under which threads compile o
 threads work on at once belong to different contexts. These functions are called in the same library, without the lock. Two threads compile
 the routines of a program in about half the time.
 
-Where llvmlite's library has not these functions with these parameters, llvmlite's own are called, and threads wait for one another.
+Where llvmlite's library lacks these functions, or they have other parameters, llvmlite's own are called, and threads wait for one another.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class NumpyBackend:
         return MemoryStats(now, max(now, peak), now, None)
 
     def work(self) -> WorkStats:
-        """Return no pending work: what is called is done when it returns."""
+        """Return no pending work: NumPy's functions return when they are done."""
         return WorkStats()
 
     def synchronize(self, timeout: float | None) -> None:

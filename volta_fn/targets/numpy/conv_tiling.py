@@ -58,7 +58,7 @@ def choose_tiling(
     itemsize: int,
     capacity: int,
 ) -> Tiling:
-    """Choose blocks of which all arrays involved have at most `capacity` elements.
+    """Choose blocks such that all arrays involved have at most `capacity` elements.
 
     These are a patch, what it reaches of the input, its weights and its result. `sizes` and `patch_strides` run over the axes of the patch
     array; `out_strides` over (group, batch, output channel, *positions).

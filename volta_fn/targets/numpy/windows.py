@@ -92,7 +92,7 @@ def select_and_scatter_add(
 
 
 def _scatter(given: np.ndarray, values: np.ndarray, sums: np.ndarray, block: _Block, select: str) -> None:
-    """Add what is given for the windows of a block to the sums at their winners."""
+    """Add the values given for a block's windows to the sums at their winners."""
     with Scratch() as scratch:
         zero, room = np.zeros((), given.dtype), scratch.array(given.shape, given.dtype)
         for positions, met, wins in _winners(values, given.shape, block, select, scratch):

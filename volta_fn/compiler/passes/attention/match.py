@@ -27,7 +27,7 @@ _CHANGES = ("reshape", "convert_element_type")
 
 
 class Match(NamedTuple):
-    """Attention as a program has it."""
+    """The variables of a program that play the roles of attention."""
 
     logits: Logits
     q: Matrix

@@ -17,7 +17,7 @@ _LEAST_LOGIT = -0.7 * float(np.finfo(np.float32).max)
 
 
 class Lookup(DefUse):
-    """A program to look things up in."""
+    """An index of a program, for matching patterns."""
 
     def __init__(self, closed: ClosedJaxpr) -> None:
         super().__init__(closed.eqns)
@@ -25,7 +25,7 @@ class Lookup(DefUse):
         self.outputs = {v for v in closed.jaxpr.outvars if isinstance(v, Var)}
 
     def before(self, atom: Atom, *names: str) -> Atom:
-        """Return what an atom is before equations of these names are applied to it."""
+        """Return the atom from which equations of these names compute an atom."""
         while (eqn := self.producer(atom, *names)) is not None:
             atom = eqn.invars[0]
         return atom
@@ -117,7 +117,7 @@ def _is_negated_sum(program: Lookup, atom: Atom, made: Var) -> bool:
 
 
 class Side(NamedTuple):
-    """An operand of a product: its axes, of which one is summed over and one is free."""
+    """An operand of a product, with one axis that is summed over and one free axis."""
 
     atom: Atom
     batch: tuple[int, ...]

@@ -104,7 +104,7 @@ def _sums(scan: ScanView) -> list[_Sum]:
 
 
 class _Reader:
-    """Looks up what the values of a body consist of."""
+    """Finds the terms of which the values of a body are sums."""
 
     def __init__(self, scan: ScanView) -> None:
         self.scan = scan

@@ -21,7 +21,7 @@ def move_products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _divided(eqn: Equation) -> list[Equation]:
-    """Return what precedes a scan, the scan, and what follows it."""
+    """Return the calls before a scan, the scan, and the calls after it."""
     scan = view_of(eqn)
     before = products_before(scan)
     sums = sums_after(scan)

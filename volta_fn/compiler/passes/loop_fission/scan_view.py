@@ -31,13 +31,13 @@ class Carry(NamedTuple):
 
 @dataclass
 class ScanView:
-    """A scan that is being changed, bit by bit."""
+    """A scan that passes take equations out of."""
 
     eqn: Equation
-    #: Variables of the body that are the same in every step, and what they are.
+    #: Variables of the body that are the same in every iteration, with their values outside.
     consts: dict[Var, Atom]
     carry: list[Carry]
-    #: Variables of the body that are rows of stacked arrays, and these.
+    #: Variables of the body that are rows of stacked arrays, with these arrays.
     rows: dict[Var, Atom]
     #: The outputs of an iteration, and the stacked arrays of each.
     ys: list[tuple[Atom, Var]]
@@ -66,7 +66,7 @@ class ScanView:
         return [*[c.next for c in self.carry], *self.given]
 
     def is_constant(self, atom: Atom) -> bool:
-        """Return True if an operand in the body is plainly the same in all iterations."""
+        """Return True if an operand in the body is known to be loop-invariant."""
         return isinstance(atom, Literal) or atom in self.consts or atom in self.body.jaxpr.constvars
 
     def stacked(self, var: Var) -> Var:
