@@ -15,6 +15,7 @@ from volta_fn.targets.wgsl.library.bitonic_sort import sort_keys
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, SortWord, Write, variables
 from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread
+from volta_fn.targets.wgsl.loops.schedule import power_above
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -61,14 +62,10 @@ def _count_before(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     return for_each(shader, sorting.rows * sorting.size, put)
 
 
-def _power(count: int) -> int:
-    return 1 << (count - 1).bit_length()
-
-
 def _by_digits(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     """Return the dispatch that sorts each row by a workgroup, with values."""
     lanes, size = lanes_of(facts), sorting.size
-    invocations = max(lanes or 64, _power(-(-size // _ELEMENTS)))
+    invocations = max(lanes or 64, power_above(-(-size // _ELEMENTS)))
     tile = Tile(invocations, -(-size // invocations))
     shader = Shader(facts, invocations)
     keys, values = variables(shader, tile.each), variables(shader, tile.each)
@@ -111,8 +108,8 @@ def _by_comparisons(sorting: Sorting, facts: TargetCapabilities) -> Dispatch:
     """
     (word,) = sorting.words
     lanes = max(facts.subgroup_least, 32)
-    each = max(2, min(_KEYS, _power(-(-sorting.size // lanes))))
-    tile = Tile(max(lanes, _power(-(-sorting.size // each))), each)
+    each = max(2, min(_KEYS, power_above(-(-sorting.size // lanes))))
+    tile = Tile(max(lanes, power_above(-(-sorting.size // each))), each)
     shader = Shader(facts, tile.invocations)
     keys, read = variables(shader, tile.each), word.key(shader)
     numbers = [shader.let("u32", f"{shader.local} + {k * tile.invocations}u") for k in range(tile.each)]

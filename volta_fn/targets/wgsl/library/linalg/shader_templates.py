@@ -106,11 +106,6 @@ def field_shader(facts: TargetCapabilities, dtype: np.dtype, count: int) -> Shad
     return shader
 
 
-def each(count: str, body: str, name: str = "i", first: str = "0u") -> str:
-    """Return a loop over numbers that the invocations divide."""
-    return f"for (var {name} = {first} + local; {name} < {count}; {name} += STEP) {{ {body} }}"
-
-
 def written(shader: Shader, text: str) -> None:
     """Add WGSL to a shader, in which STEP is the number of invocations."""
     for statement in text.replace("STEP", f"{shader.invocations}u").strip().splitlines():
