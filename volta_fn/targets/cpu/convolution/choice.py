@@ -21,11 +21,9 @@ from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, ROOM, Correlati
 from volta_fn.targets.cpu.convolution.winograd import Winograd
 from volta_fn.targets.cpu.convolution.winograd_plan import scheme_for, time_of, winograd_plan
 from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tiling_of
-from volta_fn.targets.cpu.matmul.blocking import choose_blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided
 from volta_fn.targets.cpu.matmul.gemm import Gemm
-from volta_fn.targets.cpu.matmul.operands import StridedOperand
 from volta_fn.targets.cpu.routine import Routine
 
 #: Nanoseconds of a cycle, about.
@@ -139,8 +137,5 @@ def product(c: Correlation, work: ComputeType, dtypes: Sequence[np.dtype]) -> Ro
     if not _along_positions(c):
         left, right = right, left
     problem = Problem(left[0], right[0], dtypes[2])
-    lhs, rhs = StridedOperand(work, *left), StridedOperand(work, *right)
-    plan = choose_blocking(
-        work, (problem.batch, problem.m, problem.n, problem.k), lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None
-    )
-    return Gemm(work, plan, lhs, rhs, StoreStrided(work, dtypes[2], stacks[2], rows_y, problem.n, _Y), _WORKSPACE, "convolution").routine()
+    store = StoreStrided(work, dtypes[2], stacks[2], rows_y, problem.n, _Y)
+    return Gemm(work, problem, (left[1], right[1]), store, _WORKSPACE, "convolution").routine()

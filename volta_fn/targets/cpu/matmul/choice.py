@@ -10,7 +10,6 @@ from volta_fn.compiler.ir.kernel import Apply, Kernel
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
-from volta_fn.targets.cpu.matmul.blocking import choose_blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.matmul.dot_products import DotProducts
 from volta_fn.targets.cpu.matmul.dot_products import suits as few_rows
@@ -19,7 +18,6 @@ from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue
 from volta_fn.targets.cpu.matmul.gemm import Gemm
 from volta_fn.targets.cpu.matmul.gemv import gemv
 from volta_fn.targets.cpu.matmul.gemv import suits as one_row
-from volta_fn.targets.cpu.matmul.operands import StridedOperand
 from volta_fn.targets.cpu.routine import Routine
 
 
@@ -39,10 +37,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
     store = StoreSums(work, dtype, (problem.m, problem.n), 2)
     if one_row(problem):
         return gemv(work, problem, store, operands, "product")
-    left, right = StridedOperand(work, problem.lhs, operands[0]), StridedOperand(work, problem.rhs, operands[1])
-    sizes = problem.batch, problem.m, problem.n, problem.k
-    plan = choose_blocking(work, sizes, left.in_place(), right.in_place(), transposed=left.chunk is not None)
-    return Gemm(work, plan, left, right, store, 3, "product").routine()
+    return Gemm(work, problem, operands, store, 3, "product").routine()
 
 
 def contracts(kernel: Kernel) -> bool:
@@ -71,14 +66,11 @@ def contraction(kernel: Kernel) -> Routine | None:
     problem = found.problem()
     work = compute_type(problem.dtype)
     assert work is not None
-    buffers = len(kernel.inputs) + len(kernel.stores)
+    operands, buffers = (found.lhs.input, found.rhs.input), len(kernel.inputs) + len(kernel.stores)
     epilogue = _strided_epilogue(work, found) or FusedEpilogue(work, found)
     if few_rows(problem):
-        return DotProducts(work, problem, epilogue, buffers, "product", (found.lhs.input, found.rhs.input)).routine()
-    left, right = StridedOperand(work, problem.lhs, found.lhs.input), StridedOperand(work, problem.rhs, found.rhs.input)
-    sizes = problem.batch, problem.m, problem.n, problem.k
-    plan = choose_blocking(work, sizes, left.in_place(), right.in_place(), transposed=left.chunk is not None)
-    return Gemm(work, plan, left, right, epilogue, buffers, "product").routine()
+        return DotProducts(work, problem, epilogue, buffers, "product", operands).routine()
+    return Gemm(work, problem, operands, epilogue, buffers, "product").routine()
 
 
 def _oriented(found: Contraction) -> Contraction:

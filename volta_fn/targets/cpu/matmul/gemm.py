@@ -2,8 +2,8 @@
 
 As in GotoBLAS and BLIS, panels are packed so that the innermost loop reads memory in order. A task computes a block of C: for each
 block of k it packs the block of B (unless that is done ahead, or B is read in place), and then for each panel of A, which stays in
-the level-1 cache, goes over the block's panels of B, which stay in the level-2 cache. Panel sources say how operands are packed, and an
-epilogue what becomes of the sums.
+the level-1 cache, goes over the block's panels of B, which stay in the level-2 cache. `operands` has the packing of
+panels, `epilogues` what follows from the sums.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from volta_fn.compiler.contractions.matmul_problem import Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Blocking, Packing
+from volta_fn.targets.cpu.matmul.blocking import Packing, choose_blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
 from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue, Strip
 from volta_fn.targets.cpu.matmul.macro_kernel import TileArguments, TileWriter
-from volta_fn.targets.cpu.matmul.operands import PanelSource, Span
+from volta_fn.targets.cpu.matmul.operands import Span, StridedOperand
 from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, column_sections, pack_panels, row_sections
 from volta_fn.targets.cpu.matmul.task_loops import each, entry, flat_index, indices_of, parameters_of, range_of
 from volta_fn.targets.cpu.routine import Launch, Routine
@@ -43,9 +44,11 @@ class Task(NamedTuple):
 class Gemm:
     """Writes the routine of a product, whose workspace is the last buffer."""
 
-    def __init__(
-        self, work: ComputeType, plan: Blocking, lhs: PanelSource, rhs: PanelSource, epilogue: Epilogue, buffers: int, name: str
-    ) -> None:
+    def __init__(self, work: ComputeType, problem: Problem, operands: tuple[int, int], epilogue: Epilogue, buffers: int, name: str) -> None:
+        """Take a problem whose operands are these buffers."""
+        lhs, rhs = [StridedOperand(work, operand, buffer) for operand, buffer in zip(problem[:2], operands, strict=True)]
+        sizes = problem.batch, problem.m, problem.n, problem.k
+        plan = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None)
         self.work, self.plan, self.lhs, self.rhs, self.epilogue, self.name = work, plan, lhs, rhs, epilogue, name
         self.workspace_buffer = buffers
         self.module = Module()

@@ -1,12 +1,11 @@
 """Operands of products: code that packs their panels, or finds them in place.
 
-A panel has, for each of `depth` k, the numbers of a few rows of A, or of a few vectors of columns of B, next to each other. Whatever can
-write such panels (a strided array, patches of an image, a function of other arrays) can be multiplied.
+A panel has, for each of `depth` k, the numbers of a few rows of A, or of a few vectors of columns of B, next to each other.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from volta_fn.compiler.contractions.matmul_problem import Operand
 from volta_fn.runtime.llvm.text import Function, Value, i64
@@ -35,51 +34,27 @@ class Panels(NamedTuple):
     stride: int
 
 
-class PanelSource(Protocol):
-    """An operand of a product."""
-
-    #: How many k of a panel are packed before the next panel's, where panels are adjacent in memory; None: all of them.
-    chunk: int | None
-
-    def in_place(self) -> tuple[int, int] | None:
-        """Return the strides (of m or n, of k) in elements if it can be read in place."""
-
-    def address(self, f: Function, span: Span) -> Value:
-        """Emit where the span begins, of sources that are read in place."""
-
-    def prefetch(self, f: Function, span: Span, count: Value) -> None:
-        """Prefetch `count` neighbours for each k, of sources with a chunk."""
-
-    def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
-        """Write a panel: for each k, `count` neighbours, and zeros up to `width`."""
-
-    def in_rows(self) -> bool:
-        """Return True if neighbours along m or n are adjacent, and k has one stride."""
-
-    def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
-        """Write several panels at once, each row to all of them, of sources `in_rows`."""
-
-
 class StridedOperand:
     """An operand that is an array, number `buffer` of the routine's buffers."""
 
     def __init__(self, work: ComputeType, operand: Operand, buffer: int) -> None:
         self.work, self.operand, self.buffer = work, operand, buffer
+        #: How many k of a panel are packed before the next panel's, where panels are adjacent in memory; None: all of them.
         self.chunk = _CHUNK if operand.outer.stride == 1 and operand.inner.stride != 1 else None
 
     def in_place(self) -> tuple[int, int] | None:
-        """See `Source`."""
+        """Return the strides (of m or n, of k) in elements if it can be read in place."""
         outer, inner = self.operand.outer.stride, self.operand.inner.stride
         if outer is None or inner is None or not is_itself(self.work, self.operand.dtype):
             return None
         return outer, inner
 
     def address(self, f: Function, span: Span) -> Value:
-        """See `Source`."""
+        """Emit where the span begins, of an operand that is read in place."""
         return self._at(f, self._matrix(f, span), span.outer, span.inner)
 
     def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
-        """See `Source`."""
+        """Write a panel: for each k, `count` neighbours, and zeros up to `width`."""
         matrix = self._matrix(f, span)
         outer, inner = self.operand.outer, self.operand.inner
         dtype = self.operand.dtype
@@ -99,11 +74,11 @@ class StridedOperand:
                 self._gather_rows(f, span, rows, width, target)
 
     def in_rows(self) -> bool:
-        """See `Source`."""
+        """Return True if neighbours along m or n are adjacent, and k has one stride."""
         return self.chunk is not None and self.operand.inner.stride is not None
 
     def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
-        """See `Source`."""
+        """Write several panels at once, each row to all of them, of an operand `in_rows`."""
         dtype, stride = self.operand.dtype, self.operand.inner.stride
         assert stride is not None
         start = self._at(f, self._matrix(f, span), span.outer, span.inner)
@@ -111,7 +86,7 @@ class StridedOperand:
         f.run_shared(packing, start, i64(stride * dtype.itemsize), span.depth, target, i64(panels.number), i64(panels.stride))
 
     def prefetch(self, f: Function, span: Span, count: Value) -> None:
-        """See `Source`."""
+        """Prefetch `count` neighbours for each k, of an operand with a chunk."""
         matrix = self._matrix(f, span)
 
         def row(k: Value) -> None:

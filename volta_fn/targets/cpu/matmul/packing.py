@@ -13,7 +13,7 @@ from typing import NamedTuple
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.matmul.blocking import Blocking
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
-from volta_fn.targets.cpu.matmul.operands import Panels, PanelSource, Span
+from volta_fn.targets.cpu.matmul.operands import Panels, Span, StridedOperand
 from volta_fn.targets.cpu.matmul.pack_kernels import RUN
 from volta_fn.targets.cpu.matmul.task_loops import each, indices_of, range_of
 
@@ -88,7 +88,7 @@ class RowPacking(NamedTuple):
 
     work: ComputeType
     plan: Blocking
-    source: PanelSource
+    source: StridedOperand
     sections: tuple[Section, ...]
     panel_bytes: int
 
