@@ -78,7 +78,7 @@ class WgslTarget(Target):
             ),
             ProgramPass(
                 "attention",
-                "Replace softmax(QKᵀ)V and its gradient by routines.",
+                "Replace hand-written softmax(QKᵀ)V by a routine.",
                 partial(replace_attention, worthwhile=self._attends),
                 True,
             ),

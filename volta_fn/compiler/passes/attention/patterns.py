@@ -85,37 +85,6 @@ def _is_largest(program: Lookup, shift: Atom, x: Var) -> bool:
     return largest is not None and largest.invars[0] is x and _along_rows(largest)
 
 
-class Derivative(NamedTuple):
-    """``weights * (c - sum(weights * c))`` along rows."""
-
-    #: The result, and the equation that multiplies weights and the sum.
-    slopes: Var
-    by_sum: Equation
-
-
-def derivative(program: Lookup, weights: Var, product: Equation) -> Derivative | None:
-    """Return the derivative in which an equation computes ``weights * c``."""
-    (made,) = product.outvars
-    for eqn in program.users(weights):
-        if eqn.primitive.name == "mul" and eqn is not product:
-            total = eqn.invars[1 if eqn.invars[0] is weights else 0]
-            if _is_negated_sum(program, total, made):
-                sums = [s for s in program.users(made) if s.primitive.name == "add" and eqn.outvars[0] in s.invars]
-                return Derivative(sums[0].outvars[0], eqn) if len(sums) == 1 else None
-    return None
-
-
-def _is_negated_sum(program: Lookup, atom: Atom, made: Var) -> bool:
-    while True:
-        eqn = program.producer(atom, "reshape", "reduce_sum")
-        if eqn is None:
-            return False
-        atom = eqn.invars[0]
-        if eqn.primitive.name == "reduce_sum" and eqn.outvars[0].aval.size != atom.aval.size:
-            negated = program.producer(atom, "neg")
-            return _along_rows(eqn) and negated is not None and negated.invars[0] is made
-
-
 class Side(NamedTuple):
     """An operand of a product, with one axis that is summed over and one free axis."""
 
