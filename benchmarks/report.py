@@ -103,8 +103,8 @@ def draw(results: dict[str, Any], path: Path) -> bool:
     axes.tick_params(axis="y", labelsize=8)
     axes.set_xlabel("volta_fn's time over the faster of JAX and PyTorch (left of 1: volta_fn is faster)")
     machine, mean = results["machine"], results["geometric_mean"]
-    lane = ("machine code" if machine["machine_code"] else "NumPy alone") + (", tiny sizes" if results["quick"] else "")
-    axes.set_title(f"{machine['processor']}, threads: {machine['threads']}, {lane}; geometric mean {mean:.2f}", fontsize=10)
+    settings = ("machine code" if machine["machine_code"] else "NumPy alone") + (", tiny sizes" if results["quick"] else "")
+    axes.set_title(f"{machine['processor']}, threads: {machine['threads']}, {settings}; geometric mean {mean:.2f}", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     return True

@@ -1,4 +1,4 @@
-"""The reference for tests of the lanes' libraries: what the NumPy functions of primitives give, also for the calls in samples."""
+"""The reference for tests of the targets' libraries: what the NumPy functions of primitives give, also for the calls in samples."""
 
 from __future__ import annotations
 

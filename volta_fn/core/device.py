@@ -61,7 +61,7 @@ class Hardware(NamedTuple):
 
 
 class Backend(Protocol):
-    """What a device must do; it knows nothing of derivatives or pytrees."""
+    """The interface between `jit` and devices: buffers, kernels and programs."""
 
     def put(self, values: np.ndarray) -> Any:
         """Return a device buffer with these elements; it may keep the NumPy array."""

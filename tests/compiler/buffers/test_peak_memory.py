@@ -43,8 +43,8 @@ def test_loops_hold_what_a_step_does() -> None:
 
 
 def test_memory_of_a_jitted_function() -> None:
-    for lane in (vf.jit(lambda x: (x @ x).sum()), vf.jit(lambda x: jnp.linalg.inv(x).sum())):
-        memory = lane.lower(X).memory()
+    for function in (vf.jit(lambda x: (x @ x).sum()), vf.jit(lambda x: jnp.linalg.inv(x).sum())):
+        memory = function.lower(X).memory()
         assert memory.arguments == SIZE
         assert memory.results == 4
         assert SIZE <= memory.temporaries <= 4 * SIZE

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.kernel import Reduce
 
-#: A target's state: its values for what is carried.
+#: The state of a reduction: a target's values for the numbers that loops carry.
 S = TypeVar("S")
 
 

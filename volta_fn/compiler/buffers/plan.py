@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     loose: tuple[Lifetime, ...]
 
 
-#: How programs inside of programs are planned.
+#: Plans a program that an equation holds.
 Planner = Callable[[ClosedJaxpr], Plan]
 
 

@@ -21,7 +21,7 @@ from volta_fn.compiler.fusion.recompute import recompute
 from volta_fn.compiler.ir.index import Index, NotAffine, loop_over
 from volta_fn.compiler.ir.nodes import FusedProgram
 from volta_fn.compiler.ir.views import is_alias, is_elementwise, is_lowered, is_product, is_readable, is_view, known, reduces, reduces_rows
-from volta_fn.compiler.lowering.equations import Kernels, Loop, Step, lower, product_loop
+from volta_fn.compiler.lowering.equations import Kernels, Loop, Step, lower_loop, product_loop
 from volta_fn.compiler.target import Target
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
@@ -246,7 +246,7 @@ class _Fuser:
     def _is_affine(self, loop: Loop) -> bool:
         """Return True if a loop can be a kernel, its operands read through views."""
         try:
-            lower(loop, self.views)
+            lower_loop(loop, self.views)
         except NotAffine:
             return False
         return True

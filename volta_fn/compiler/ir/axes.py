@@ -22,7 +22,7 @@ from volta_fn.core.aval import Shape
 @lru_cache(maxsize=1024)
 def simplified(kernel: Kernel) -> Kernel:
     """Return the same kernel in fewer axes; outputs have at most one dimension."""
-    kernel = _without_reductions_of_nothing(_without_single_axes(kernel))
+    kernel = _without_reductions_of_single_elements(_without_single_axes(kernel))
     if 0 in kernel.sizes:
         return kernel
     kernel = replace(
@@ -62,7 +62,7 @@ def _without_single_axes(kernel: Kernel) -> Kernel:
     return rewritten(kernel, tuple([kernel.sizes[a] for a in kept]), sum(a < kernel.parallel for a in kept), axes)
 
 
-def _without_reductions_of_nothing(kernel: Kernel) -> Kernel:
+def _without_reductions_of_single_elements(kernel: Kernel) -> Kernel:
     """Replace reductions over rows of one element by that element."""
     if kernel.reduction_axes:
         return kernel

@@ -75,7 +75,7 @@ class Range(NamedTuple):
     high: int
 
     def holds(self, sizes: Sequence[int]) -> bool | None:
-        """Return True or False if it is so in every iteration of the loop, else None."""
+        """Return its truth if that is the same in every iteration of the loop, else None."""
         least, greatest = self.value.bounds(sizes)
         if self.low <= least and greatest < self.high:
             return True

@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A kernel to be: equations, and the variables to store with their indices."""
+    """A kernel before lowering: equations, and the variables to store, with indices."""
 
     #: Sizes of the axes, and which of them are reduction axes.
     sizes: tuple[int, ...]
@@ -80,14 +80,14 @@ class Loop(NamedTuple):
         return self.replaced(tuple([self.sizes[a] for a in order]), frozenset(range(parallel, len(order))), axes)
 
 
-class Lowered(NamedTuple):
-    """A kernel and the variables that its inputs are."""
+class LoweredKernel(NamedTuple):
+    """A kernel and the variables that it reads."""
 
     kernel: Kernel
     operands: tuple[Var, ...]
 
 
-def lower(loop: Loop, views: Mapping[Var, Equation]) -> Lowered:
+def lower_loop(loop: Loop, views: Mapping[Var, Equation]) -> LoweredKernel:
     """Return the kernel of a loop. Raises `NotAffine`.
 
     `views` are the equations of variables that are pulled instead of loaded.
@@ -110,14 +110,14 @@ def product_loop(eqn: Equation) -> Loop:
     return Loop(sizes, reduced, (Step(eqn, index),), ((out, index[:rank]),))
 
 
-def lower_equation(eqn: Equation) -> Lowered:
+def lower_equation(eqn: Equation) -> LoweredKernel:
     """Return the kernel of one equation. Raises `NotAffine`."""
     (out,) = eqn.outvars
     reduced = eqn.params["axes"] if reduces(eqn) else ()
     sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else out.aval.shape)
     axes = frozenset().union(*[index[d].axes for d in reduced])
     outputs = ((out, tuple([i for d, i in enumerate(index) if d not in reduced])),)
-    return lower(Loop(sizes, axes, (Step(eqn, index),), outputs), {})
+    return lower_loop(Loop(sizes, axes, (Step(eqn, index),), outputs), {})
 
 
 class _Lowering:
@@ -133,7 +133,7 @@ class _Lowering:
         self.found: dict[tuple[Var, Index], int] = {}
         self.computed: set[Var] = set()
 
-    def lowered(self) -> Lowered:
+    def lowered(self) -> LoweredKernel:
         """Return the kernel."""
         for step in self.loop.steps:
             (out,) = step.eqn.outvars
@@ -319,9 +319,9 @@ class _Lowering:
             return number
         return self.add(Apply(dtype, "convert_element_type", (number,), (("new_dtype", dtype), ("weak_type", False))))
 
-    # the end
+    # the kernel
 
-    def pruned(self, stores: list[Store]) -> Lowered:
+    def pruned(self, stores: list[Store]) -> LoweredKernel:
         """Return the kernel with the nodes and inputs that the stores need."""
         needed = {s.value for s in stores}
         for n in range(len(self.nodes) - 1, -1, -1):
@@ -340,7 +340,7 @@ class _Lowering:
             nodes,
             tuple([Store(s.shape, s.index, new[s.value]) for s in stores]),
         )
-        return Lowered(kernel, tuple(variables))
+        return LoweredKernel(kernel, tuple(variables))
 
 
 def _operand_indices(eqn: Equation, index: Index) -> list[Index]:
@@ -381,19 +381,19 @@ class Kernels:
     def __init__(self) -> None:
         self._known: dict[Any, tuple[Any, list[int]]] = {}
 
-    def lowered(self, loop: Loop, views: Mapping[Var, Equation]) -> Lowered:
-        """Return the kernel of a loop, as `lower` does. Raises `NotAffine`."""
+    def lowered(self, loop: Loop, views: Mapping[Var, Equation]) -> LoweredKernel:
+        """Return the kernel of a loop, as `lower_loop` does. Raises `NotAffine`."""
         key, variables = _signature(loop, views)
         if key not in self._known:
-            found = lower(loop, views)
+            found = lower_loop(loop, views)
             numbers = {v: n for n, v in enumerate(variables)}
             self._known[key] = found.kernel, [numbers[v] for v in found.operands]
         kernel, operands = self._known[key]
-        return Lowered(kernel, tuple([variables[n] for n in operands]))
+        return LoweredKernel(kernel, tuple([variables[n] for n in operands]))
 
 
 def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var]]:
-    """Return what a kernel depends on, and the variables.
+    """Return a key of everything that a kernel depends on, and the variables.
 
     Variables are numbered in the order of their first appearance.
     """

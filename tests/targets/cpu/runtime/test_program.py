@@ -40,7 +40,7 @@ def swapped(c: Any, x: Any) -> Any:
 
 
 def recurrent(x: Any) -> Any:
-    """What leaves a loop on its way to a lane: products before and behind it, and a sum over its steps."""
+    """What loop fission moves out of a scan: products before and after it, and a sum over its iterations."""
 
     def loss(w: Any) -> Any:
         _, y = lax.scan(lambda h, r: (lambda h: (h, h @ w))(jnp.tanh(h @ w + r[:, None] @ w[:1])), jnp.zeros((4, 4)), x)

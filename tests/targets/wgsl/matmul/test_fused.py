@@ -23,7 +23,7 @@ TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, contracts=partial(contracts,
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
-    """The kernels of a function's program as this lane has them."""
+    """The kernels of a function's program as this target has them."""
     return kernels_in(function, shapes, dtype, TARGET)
 
 

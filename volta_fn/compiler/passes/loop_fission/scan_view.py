@@ -13,7 +13,7 @@ from volta_fn.core.primitive import AxisData
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.transforms.vmap import batch_jaxpr
 
-#: Rows (and terms of a sum) from which on a product is as fast as one of more.
+#: Rows (and terms of a sum) beyond which a product gains no speed.
 _MANY = 512
 
 #: Bytes that may be stacked for the sake of speed; more only if the loop's operands and results take as much.
