@@ -1,4 +1,4 @@
-"""No floating-point warning reaches a user, from any thread, and nobody's error state is changed."""
+"""No floating-point warning reaches a user, from any thread, and no caller's error state is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of large results: it is used again when nobody sees it any more, and only then."""
+"""Memory of large results: it is reused when the last array over it has died, and only then."""
 
 from __future__ import annotations
 

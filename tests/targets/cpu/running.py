@@ -1,4 +1,4 @@
-"""Running one routine by itself: its text compiled, its phases called one after another."""
+"""Running one routine by itself: its text compiled, its launches called one after another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _code(function: SharedFunction) -> bytes:
 
 
 class Guarded:
-    """Memory, aligned to 64 bytes, that is full of 0xA5, with margins that tell whether somebody wrote beyond its ends."""
+    """Memory, aligned to 64 bytes, that is full of 0xA5, with margins that tell if code wrote out of bounds."""
 
     def __init__(self, size: int) -> None:
         self.raw = np.full(size + 2 * _MARGIN + 64, 0xA5, np.uint8)
@@ -50,11 +50,11 @@ class Guarded:
 
 
 def run_routine(
-    routine: Routine, inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], np.dtype]], pieces: int = 1
+    routine: Routine, inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], np.dtype]], chunks: int = 1
 ) -> list[np.ndarray]:
     """The results of a routine on contiguous copies of `inputs`.
 
-    Every phase's tasks are split into so many `pieces`, done one by one in reverse order: tasks must not depend on each other. Fails if
+    Every launch's tasks are split into so many `chunks`, done one by one in reverse order: tasks must not depend on each other. Fails if
     an operand is changed, or if memory next to results or workspace is.
     """
     held = [Guarded(x.nbytes) for x in inputs]
@@ -65,9 +65,9 @@ def run_routine(
     extra = [Guarded(routine.workspace)] if routine.workspace else []
     memory = [*held, *made, *extra]
     pointers = np.array([m.raw.ctypes.data + m.start for m in memory] + [0], np.int64)
-    addresses = entries(routine.text, tuple([phase.symbol for phase in routine.launches]), routine.shared)
-    for phase, address in zip(routine.launches, addresses, strict=True):
-        cuts = np.linspace(0, phase.tasks, max(1, min(pieces, phase.tasks)) + 1).astype(int).tolist()
+    addresses = entries(routine.text, tuple([launch.symbol for launch in routine.launches]), routine.shared)
+    for launch, address in zip(routine.launches, addresses, strict=True):
+        cuts = np.linspace(0, launch.tasks, max(1, min(chunks, launch.tasks)) + 1).astype(int).tolist()
         for begin, end in reversed(list(itertools.pairwise(cuts))):
             _ENTRY(address)(pointers.ctypes.data, begin, end)
     for number, (guarded, old) in enumerate(zip(held, before, strict=True)):

@@ -20,7 +20,7 @@ from volta_fn import lax, nn, random
 from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
 
 COUNTS = (1, 2, 3, 4, 5, 7, 8)
-TURNS = 2
+REPEATS = 2
 STEPS: dict[str, dict[str, Any]] = {
     "train/lenet": {"batch": 16},
     "train/lstm": {"batch": 16, "steps": 6, "width": 96},
@@ -82,7 +82,7 @@ def main() -> None:
         support_code_of_process().workers.add(count - threads)
         threads = count
         for name, (function, arguments) in work.items():
-            found[name][count] = [digest(function(*arguments)) for _ in range(TURNS)]
+            found[name][count] = [digest(function(*arguments)) for _ in range(REPEATS)]
     print(json.dumps(found))
 
 

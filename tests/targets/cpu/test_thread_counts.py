@@ -32,5 +32,5 @@ def test_any_number_of_threads_and_any_run_give_the_same_bits(tmp_path: Path) ->
     assert set(STEPS) < set(compiled)
     for name, by_count in compiled.items():
         assert list(by_count) == [str(count) for count in COUNTS]
-        assert len({bits for turns in by_count.values() for bits in turns}) == 1, name
+        assert len({bits for repeats in by_count.values() for bits in repeats}) == 1, name
     assert digests(tmp_path) == compiled

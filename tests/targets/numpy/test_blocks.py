@@ -81,7 +81,7 @@ def test_few_blocks_are_kept_and_the_smallest_that_serves_is_taken() -> None:
 
 
 def test_scratch_lies_in_a_block_that_grows_to_what_was_needed() -> None:
-    for turn in range(3):
+    for iteration in range(3):
         with blocks.Scratch() as scratch:
             arrays = [
                 scratch.array((3, 5), np.dtype(np.float32)),
@@ -93,14 +93,14 @@ def test_scratch_lies_in_a_block_that_grows_to_what_was_needed() -> None:
             with blocks.Scratch() as inner:
                 inner.array((1000,), np.dtype(np.float64))[...] = 7.0
             assert [np.unique(array).tolist() for array in arrays] == [[0.0], [True], [0]]
-        if turn:
+        if iteration:
             assert all(array.ctypes.data % 64 == 0 for array in arrays)
     assert sorted(block.size for block in blocks._spare)[0] >= 256
     assert len(blocks._spare) == 2
 
 
 def test_memory_is_what_is_used() -> None:
-    """A chain of products, large values at the same time, and a loop that keeps what each turn computes."""
+    """A chain of products, large values at the same time, and a loop that keeps what each iteration computes."""
 
     def function(x: Any) -> Any:
         kept = [jnp.tanh(x @ x) + float(i) for i in range(4)]

@@ -38,7 +38,7 @@ def viewed(c: Any, x: Any) -> Any:
 
 
 def viewed_late(c: Any, x: Any) -> Any:
-    """A view of the old carry goes on beside a new one."""
+    """A view of the old carry is carried together with a new one."""
     return (c[0] + x, lax.rev(c[0], (0,))), (c[1], lax.rev(c[0], (0,)))
 
 
@@ -57,7 +57,7 @@ def held(c: Any, x: Any) -> Any:
 
 
 def nested(c: Any, x: Any) -> Any:
-    """The result of a loop inside, whose memory nobody vouches for."""
+    """The result of an inner loop, whose memory may be shared."""
     inner = lax.scan(lambda d, _: (d * 0.5 + x, None), c[0], None, length=2)[0]
     return (inner, c[0] - inner), (inner, c[1])
 

@@ -21,7 +21,7 @@ from volta_fn.targets.numpy.convolution import conv_general_dilated
 maker = ROUTINES["conv_general_dilated"]
 
 
-def check(lhs: tuple[int, ...], rhs: tuple[int, ...], params: dict[str, Any], dtype: Any, tolerance: float, pieces: int = 2) -> None:
+def check(lhs: tuple[int, ...], rhs: tuple[int, ...], params: dict[str, Any], dtype: Any, tolerance: float, chunks: int = 2) -> None:
     """Compare a routine with the oracle, relative to the largest result."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(dtype) for shape in (lhs, rhs))
@@ -30,15 +30,15 @@ def check(lhs: tuple[int, ...], rhs: tuple[int, ...], params: dict[str, Any], dt
     assert routine.workspace <= 32 << 20
     known = {k: v for k, v in params.items() if k != "algorithm"}
     expected = conv_general_dilated(x.astype(np.float64), w.astype(np.float64), **known)
-    (found,) = run_routine(routine, [x, w], [(expected.shape, x.dtype)], pieces)
+    (found,) = run_routine(routine, [x, w], [(expected.shape, x.dtype)], chunks)
     error = np.abs(found.astype(np.float64) - expected).max()
     assert error <= tolerance * max(np.abs(expected).max(), 1e-30)
 
 
 @given(configurations(9, 5), st.sampled_from([(np.float32, 2e-6), (np.float64, 1e-14)]), st.integers(1, 3))
 @settings(max_examples=25, deadline=None)
-def test_small_convolutions_of_any_form(configuration: Any, dtype: tuple[Any, float], pieces: int) -> None:
-    check(*configuration, *dtype, pieces)
+def test_small_convolutions_of_any_form(configuration: Any, dtype: tuple[Any, float], chunks: int) -> None:
+    check(*configuration, *dtype, chunks)
 
 
 @given(configurations(20, 40), st.sampled_from(["auto", "igemm", "direct", "winograd"]))
@@ -98,7 +98,7 @@ def test_winograd(
     numbers: Any, sizes: tuple[int, ...], taps: int, dilation: tuple[int, int], padding: tuple[int, int], dtype: tuple[Any, float]
 ) -> None:
     images, channels, height, width, outputs = sizes
-    assume(all(size + sum(padding) > (taps - 1) * apart for size, apart in zip((height, width), dilation, strict=True)))
+    assume(all(size + sum(padding) > (taps - 1) * step for size, step in zip((height, width), dilation, strict=True)))
     params = params_of(2, dimension_numbers=numbers, padding=(padding, padding), rhs_dilation=dilation, algorithm="winograd")
     check(placed((images, channels, height, width), numbers[0]), placed((outputs, channels, taps, taps), numbers[1]), params, *dtype)
 
@@ -110,7 +110,7 @@ def test_winograd(
         ((28, 21), 3, {"padding": ((2, 2), (2, 2)), "rhs_dilation": (2, 2)}),
         ((20, 20), 4, {"padding": ((2, 2), (2, 2)), "lhs_dilation": (2, 2)}),
     ],
-    ids=["many taps", "taps apart", "holes between elements"],
+    ids=["many taps", "dilated taps", "holes between elements"],
 )
 def test_what_winograd_computes_by_choice(image: tuple[int, int], taps: int, changed: dict[str, Any]) -> None:
     lhs, rhs = (3, 40, *image), (33, 40, taps, taps)
@@ -151,7 +151,7 @@ def test_winograd_of_many_channels_multiplies_all_tiles_together(numbers: Any) -
     check(lhs, rhs, params, np.float32, 2e-5, 3)
 
 
-#: Operands of gradients by the weights, of images with channels behind batches and last.
+#: Operands of gradients by the weights, of images with channels second and last.
 BY_WEIGHTS = [((1, 0, 2, 3),) * 3, ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))]
 
 
@@ -175,7 +175,7 @@ def test_few_places_and_many_taps_at_points(
     lhs, rhs = placed((images, channels, *sizes), numbers[0]), placed((outputs, channels, *taps), numbers[1])
     routine = maker((ShapedArray(lhs, np.dtype(np.float32)), ShapedArray(rhs, np.dtype(np.float32))), params)
     assert routine is not None
-    assert [phase.tasks for phase in routine.launches][2] == points**2
+    assert [launch.tasks for launch in routine.launches][2] == points**2
     check(lhs, rhs, params, np.float32, 1e-5, 3)
 
 
@@ -191,7 +191,7 @@ def test_large_gradients_by_the_weights_are_made_at_points() -> None:
     avals = [ShapedArray(shape, np.dtype(np.float32)) for shape in ((8, 256, 14, 14), (8, 256, 14, 14))]
     routine = maker((avals[0], avals[1]), params_of(2, dimension_numbers=BY_WEIGHTS[0], padding=((1, 1), (1, 1))))
     assert routine is not None
-    assert [phase.tasks for phase in routine.launches][2] == 36
+    assert [launch.tasks for launch in routine.launches][2] == 36
 
 
 def test_what_transforms_do_faster_is_left_to_them() -> None:

@@ -21,7 +21,7 @@ def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact
     expected = reference(name, inputs, params)
     outputs = [(x.shape, x.dtype) for x in expected]
     whole = run_routine(routine, inputs, outputs)
-    cut = run_routine(routine, inputs, outputs, pieces=3)
+    cut = run_routine(routine, inputs, outputs, chunks=3)
     for got, again, wanted in zip(whole, cut, expected, strict=True):
         assert got.tobytes() == again.tobytes(), "the result depends on how tasks are shared out"
         assert_same(got, wanted, exact)

@@ -13,13 +13,13 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.loops import routine
 
 
-def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], pieces: int = 1) -> list[np.ndarray] | None:
+def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], chunks: int = 1) -> list[np.ndarray] | None:
     """The outputs of the kernel's machine code; None if it has none."""
     made = routine(kernel)
     if made is None:
         return None
     outputs = [(store.shape, kernel.nodes[store.value].dtype) for store in kernel.stores]
-    return run_routine(made, inputs, outputs, pieces)
+    return run_routine(made, inputs, outputs, chunks)
 
 
 def agrees(kernel: Kernel, inputs: Sequence[np.ndarray], what: str, factor: float = 1.0) -> bool:
@@ -27,7 +27,7 @@ def agrees(kernel: Kernel, inputs: Sequence[np.ndarray], what: str, factor: floa
     actual = run_kernel(kernel, inputs)
     if actual is None:
         return False
-    again = run_kernel(kernel, inputs, pieces=3)
+    again = run_kernel(kernel, inputs, chunks=3)
     assert again is not None
     for here, there, wanted in zip(actual, again, interpret(kernel, *inputs), strict=True):
         assert here.tobytes() == there.tobytes(), f"{what}: results depend on who does the tasks"

@@ -12,11 +12,11 @@ from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.targets.cpu.matmul import ROUTINES
 
 
-def native(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None, pieces: int = 1) -> np.ndarray:
+def native(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None, chunks: int = 1) -> np.ndarray:
     """The product by machine code."""
     params = {"dimension_numbers": dims, "preferred_element_type": None if preferred is None else np.dtype(preferred)}
     avals = ShapedArray(lhs.shape, lhs.dtype, False), ShapedArray(rhs.shape, rhs.dtype, False)
     out = dot_general_p.result_avals(avals, params)
     routine = ROUTINES["dot_general"](avals, params)
     assert routine is not None
-    return run_routine(routine, [lhs, rhs], [(out.shape, out.dtype)], pieces)[0]
+    return run_routine(routine, [lhs, rhs], [(out.shape, out.dtype)], chunks)[0]

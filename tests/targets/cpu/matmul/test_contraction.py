@@ -25,12 +25,12 @@ def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtyp
     return kernels_in(function, shapes, dtype, TARGET)
 
 
-def check(kernel: Kernel, pieces: int = 1) -> None:
+def check(kernel: Kernel, chunks: int = 1) -> None:
     """The routine of a kernel gives what the kernel means, for small numbers of its dtypes."""
     inputs = inputs_of(kernel)
     routine = contraction(kernel)
     assert routine is not None
-    got = run_routine(routine, inputs, [(s.shape, b.dtype) for s, b in zip(kernel.stores, kernel.outputs, strict=True)], pieces)
+    got = run_routine(routine, inputs, [(s.shape, b.dtype) for s, b in zip(kernel.stores, kernel.outputs, strict=True)], chunks)
     check_results(kernel, inputs, got)
 
 
@@ -38,7 +38,7 @@ def check(kernel: Kernel, pieces: int = 1) -> None:
 def test_epilogues_of_products_of_any_size(m: int, k: int, n: int) -> None:
     """Single tiles, edges, blocks of k, sums cut into parts, many tasks, a few rows, lines too long for strips."""
     (kernel,) = kernels_of(gelu_layer, [(m, k), (k, n), (n,)], np.float32)
-    check(kernel, pieces=3)
+    check(kernel, chunks=3)
 
 
 @pytest.mark.parametrize("columns", [19, 200])
@@ -53,7 +53,7 @@ def test_operands_are_read_and_results_stored_through_index_maps() -> None:
     found = [kernel for kernel in kernels_of(attention, [(2, 21, 72)], np.float32) if contracts(kernel)]
     assert len(found) == 2
     for kernel in found:
-        check(kernel, pieces=2)
+        check(kernel, chunks=2)
 
 
 def test_a_transposed_result_makes_rows_columns() -> None:

@@ -21,9 +21,9 @@ pytest.importorskip("llvmlite")
 SIZES = st.sampled_from([0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 40])
 
 
-def check(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None, pieces: int = 1) -> None:
+def check(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None, chunks: int = 1) -> None:
     """Compare with NumPy."""
-    products.check(lambda *operands: native(*operands, pieces), lhs, rhs, dims, preferred)
+    products.check(lambda *operands: native(*operands, chunks), lhs, rhs, dims, preferred)
 
 
 @settings(max_examples=40, deadline=None)
@@ -31,7 +31,7 @@ def check(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None, pi
 def test_matrices_of_any_shape_and_layout(m: int, n: int, k: int, dims: Any, dtype: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     lhs, rhs = operands(rng, (m, n, k), dims, dtype)
-    check(lhs, rhs, dims, pieces=seed % 3 + 1)
+    check(lhs, rhs, dims, chunks=seed % 3 + 1)
 
 
 @settings(max_examples=20, deadline=None)
@@ -54,7 +54,7 @@ def test_shapes_that_are_cut_into_blocks_and_parts(dims: Any, m: int, n: int, k:
     rng = np.random.default_rng(1)
     lhs, rhs = operands(rng, (m, n, k), dims, np.float32)
     check(lhs, rhs, dims)
-    np.testing.assert_array_equal(native(lhs, rhs, dims), native(lhs, rhs, dims, pieces=5))
+    np.testing.assert_array_equal(native(lhs, rhs, dims), native(lhs, rhs, dims, chunks=5))
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_complex_numbers_are_left_to_others() -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 100), (8, 21, 70), (13, 5, 333), (1, 3, 40_000)])
 def test_few_rows_along_k(dtype: Any, m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(4)
-    check(arrays(rng, (m, k), dtype), arrays(rng, (n, k), dtype), LAYOUTS[3], pieces=2)
+    check(arrays(rng, (m, k), dtype), arrays(rng, (n, k), dtype), LAYOUTS[3], chunks=2)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, ml_dtypes.bfloat16, np.bool_])
 @pytest.mark.parametrize(("n", "k"), [(256, 1), (1000, 20), (1543, 9)])
 def test_a_row_times_a_matrix(dtype: Any, n: int, k: int) -> None:
     rng = np.random.default_rng(5)
-    check(arrays(rng, (1, k), dtype), arrays(rng, (k, n), dtype), MATRICES, pieces=2)
+    check(arrays(rng, (1, k), dtype), arrays(rng, (k, n), dtype), MATRICES, chunks=2)
     check(arrays(rng, (k, n), dtype), arrays(rng, (k, 1), dtype), LAYOUTS[0])
     check(arrays(rng, (3, k), dtype), arrays(rng, (3, k, n), dtype), (((1,), (1,)), ((0,), (0,))))
 
@@ -120,7 +120,7 @@ def test_a_row_times_a_matrix(dtype: Any, n: int, k: int) -> None:
 def test_lines_that_fall_upon_one_another(dims: Any, m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(6)
     lhs, rhs = operands(rng, (m, n, k), dims, np.float32)
-    check(lhs, rhs, dims, pieces=3)
+    check(lhs, rhs, dims, chunks=3)
 
 
 @pytest.mark.parametrize("dims", LAYOUTS)
@@ -131,10 +131,10 @@ def test_operands_packed_beforehand(dims: Any, m: int, n: int, dtype: Any) -> No
     """Whole and cut panels, blocks of k that are no multiple of the lines packed at a time; of the first two, one is past the caches."""
     rng = np.random.default_rng(7)
     lhs, rhs = operands(rng, (m, n, 500), dims, dtype)
-    check(lhs, rhs, dims, pieces=7)
+    check(lhs, rhs, dims, chunks=7)
 
 
 def test_stacks_packed_beforehand() -> None:
     rng = np.random.default_rng(8)
     lhs, rhs = arrays(rng, (3, 500, 330), np.float32), arrays(rng, (3, 500, 150), np.float32)
-    check(lhs, rhs, (((1,), (1,)), ((0,), (0,))), pieces=5)
+    check(lhs, rhs, (((1,), (1,)), ((0,), (0,))), chunks=5)
