@@ -1,0 +1,163 @@
+"""Compare the code that two versions of volta_fn generate.
+
+`python -m benchmarks.generated_code cpu FILE` writes the LLVM IR of all programs to a JSON file, `gpu` the WGSL that an NVIDIA H200 would
+get; that needs a GPU of any kind, but compiles no shader. Run it in two versions, then compare the files:
+`python -m benchmarks.generated_code compare BEFORE AFTER`. Programs are the benchmark's workloads and the samples of all primitives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import volta_fn as vf
+from benchmarks.workloads import WORKLOADS, large
+from benchmarks.workloads.case import library, map_arrays
+from tests.samples import all_samples
+
+#: The dtypes in which a sample is compiled: the first few of these that it has.
+DTYPES, MOST_DTYPES = ("float32", "bfloat16", "complex64", "int32", "uint8", "bool", "float64"), 4
+
+#: Capabilities of an NVIDIA H200, whose tuned schedules come with the package.
+H200: dict[str, Any] = {
+    "float16": True,
+    "float64": True,
+    "int64": True,
+    "subgroups": True,
+    "subgroup_least": 32,
+    "subgroup_most": 32,
+    "buffers": 1 << 19,
+    "binding": (1 << 32) - 4,
+    "workgroup_memory": 49152,
+    "invocations": 1024,
+    "alignment": 16,
+    "adapter": "NVIDIA H200",
+}
+
+Texts = dict[str, list[str]]
+
+
+def workloads(target: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the names of jitted workloads, and functions that compile them."""
+    for workload in [*WORKLOADS, *(large.WORKLOADS if target == "gpu" else [])]:
+        case = workload.case()
+        if case.jit:
+            with vf.default_device("cpu"):
+                args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
+            function = vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ())
+            yield f"bench/{workload.name}", lambda function=function, args=args: function.lower(*args).compile()
+
+
+def samples() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the names of the registry's samples, in several dtypes, and functions that compile them."""
+    for sample in all_samples():
+        for dtype in [d for d in DTYPES if d in sample.dtypes][:MOST_DTYPES]:
+            args = [vf.ShapeDtypeStruct(a.shape, a.dtype or dtype) for a in sample.args]
+            name = f"sample/{'-'.join(sample.primitives)}/{sample.label}/{dtype}"
+            yield name, lambda sample=sample, args=args: vf.jit(sample.function).lower(*args).compile()
+
+
+def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
+    """Record the LLVM IR of all modules in `texts`; return the device, and a function that forgets what is compiled."""
+    from volta_fn.runtime.llvm import machine
+    from volta_fn.targets.cpu.runtime import code_cache, compile
+
+    compile_object = machine.compile_object
+
+    def recorded(text: str, *suffix: str) -> bytes:
+        texts.append(text)
+        return compile_object(text, *suffix)
+
+    code_cache.compile_object = recorded  # type: ignore[attr-defined]
+
+    def forget() -> None:
+        compile.CODE_CACHE.__init__()  # type: ignore[misc]
+
+    return vf.devices("cpu")[0], forget
+
+
+def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
+    """Record the WGSL of all shaders in `texts`; return a device that passes for an H200, and a function that forgets its pipelines."""
+    from benchmarks.gpu.device import opened_gpu
+    from volta_fn.targets.wgsl.runtime import gpu as gpu_module
+    from volta_fn.targets.wgsl.runtime.pipelines import Pipeline, Pipelines
+
+    open_device = gpu_module.open_device
+
+    def as_h200(adapter: Any) -> Any:
+        opened = open_device(adapter)
+        return opened._replace(facts=opened.facts._replace(**H200), kind="discrete")
+
+    gpu_module.open_device = as_h200  # type: ignore[attr-defined]
+    pipelines = opened_gpu().pipelines
+
+    def make(self: Pipelines, source: str, *rest: Any) -> Pipeline:
+        texts.append(source)
+        return Pipeline(None, None)
+
+    Pipelines.make = make  # type: ignore[method-assign]
+    return vf.devices("gpu")[0], pipelines._found.clear
+
+
+def generated(target: str, only: str) -> Texts:
+    """Compile all programs whose names match a regular expression, and return the code of each."""
+    os.environ["VOLTA_CACHE_DIR"] = ""
+    texts: list[str] = []
+    device, forget = (record_llvm if target == "cpu" else record_wgsl)(texts)
+    found: Texts = {}
+    with vf.default_device(device), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, compile_program in (*workloads(target), *samples()):
+            if re.search(only, name):
+                texts.clear()
+                forget()
+                compile_program()
+                found[name] = sorted({*found.get(name, ()), *texts})
+    return found
+
+
+def compare(before: Texts, after: Texts) -> int:
+    """Print which programs have other code, and how the first of them differ; return their number."""
+    both = [name for name in before if name in after]
+    changed = [name for name in both if _lines(before[name]) != _lines(after[name])]
+    print(f"{len(both)} programs in both, {len(changed)} with other code; {len(before) + len(after) - 2 * len(both)} in one of them only")
+    for name in changed:
+        print(f"  {name}")
+    for name in changed[:3]:
+        old, new = [[t for t in x[name] if t not in y[name]] for x, y in ((before, after), (after, before))]
+        for a, b in list(zip(old, new, strict=False))[:1]:
+            print(f"== {name}", *list(difflib.unified_diff(a.splitlines(), b.splitlines(), lineterm="", n=1))[:60], sep="\n")
+    return len(changed)
+
+
+def _lines(texts: list[str]) -> list[list[str]]:
+    """Return the lines of texts without blank ones."""
+    return sorted([[line for line in text.splitlines() if line.strip()] for text in texts])
+
+
+def main() -> int:
+    """Record or compare, as the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.generated_code", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("mode", choices=("cpu", "gpu", "compare"), metavar="{cpu,gpu,compare}")
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="a regular expression: only programs whose names contain a match")
+    options = parser.parse_args()
+    if options.mode == "compare":
+        return min(1, compare(*[json.loads(path.read_text()) for path in options.files]))
+    found = generated(options.mode, options.only)
+    options.files[0].write_text(json.dumps(found))
+    print(f"{len(found)} programs, {sum(map(len, found.values()))} texts")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
