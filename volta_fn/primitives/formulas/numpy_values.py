@@ -98,7 +98,9 @@ def _fused(x: Any, y: Any, z: Any) -> Any:
 
 def _product_error(x: Any, y: Any, product: Any) -> Any:
     x_high, x_low = _halves(x)
-    y_high, y_low = (x_high, x_low) if x is y else _halves(y)
+    if x is y:
+        return x_low * x_low - ((product - x_high * x_high) - 2.0 * x_high * x_low)
+    y_high, y_low = _halves(y)
     return x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
 
 
