@@ -13,7 +13,8 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ H200: dict[str, Any] = {
 Texts = dict[str, list[str]]
 
 
+def _compile(function: Any, args: Sequence[Any]) -> None:
+    function.lower(*args).compile()
+
+
 def workloads(target: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the names of jitted workloads, and functions that compile them."""
     for workload in [*WORKLOADS, *(large.WORKLOADS if target == "gpu" else [])]:
@@ -54,20 +59,23 @@ def workloads(target: str) -> Iterator[tuple[str, Callable[[], Any]]]:
             with vf.default_device("cpu"):
                 args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
             function = vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ())
-            yield f"bench/{workload.name}", lambda function=function, args=args: function.lower(*args).compile()
+            yield f"bench/{workload.name}", partial(_compile, function, args)
 
 
 def samples() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the names of the registry's samples, in several dtypes, and functions that compile them."""
+    """Yield the registry's samples in several dtypes, as `workloads` does."""
     for sample in all_samples():
         for dtype in [d for d in DTYPES if d in sample.dtypes][:MOST_DTYPES]:
             args = [vf.ShapeDtypeStruct(a.shape, a.dtype or dtype) for a in sample.args]
             name = f"sample/{'-'.join(sample.primitives)}/{sample.label}/{dtype}"
-            yield name, lambda sample=sample, args=args: vf.jit(sample.function).lower(*args).compile()
+            yield name, partial(_compile, vf.jit(sample.function), args)
 
 
 def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
-    """Record the LLVM IR of all modules in `texts`; return the device, and a function that forgets what is compiled."""
+    """Record the LLVM IR of all modules in `texts`.
+
+    Returns the device, and a function that forgets what has been compiled.
+    """
     from volta_fn.runtime.llvm import machine
     from volta_fn.targets.cpu.runtime import code_cache, compile
 
@@ -77,7 +85,7 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
         texts.append(text)
         return compile_object(text, *suffix)
 
-    code_cache.compile_object = recorded  # type: ignore[attr-defined]
+    setattr(code_cache, "compile_object", recorded)  # noqa: B010  # a replacement that the type checker need not know
 
     def forget() -> None:
         compile.CODE_CACHE.__init__()  # type: ignore[misc]
@@ -86,7 +94,10 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
 
 
 def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
-    """Record the WGSL of all shaders in `texts`; return a device that passes for an H200, and a function that forgets its pipelines."""
+    """Record the WGSL of all shaders in `texts`.
+
+    Returns a device with the capabilities of an H200, and a function that forgets its pipelines.
+    """
     from benchmarks.gpu.device import opened_gpu
     from volta_fn.targets.wgsl.runtime import gpu as gpu_module
     from volta_fn.targets.wgsl.runtime.pipelines import Pipeline, Pipelines
@@ -97,19 +108,19 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
         opened = open_device(adapter)
         return opened._replace(facts=opened.facts._replace(**H200), kind="discrete")
 
-    gpu_module.open_device = as_h200  # type: ignore[attr-defined]
+    setattr(gpu_module, "open_device", as_h200)  # noqa: B010
     pipelines = opened_gpu().pipelines
 
     def make(self: Pipelines, source: str, *rest: Any) -> Pipeline:
         texts.append(source)
         return Pipeline(None, None)
 
-    Pipelines.make = make  # type: ignore[method-assign]
+    setattr(Pipelines, "make", make)  # noqa: B010
     return vf.devices("gpu")[0], pipelines._found.clear
 
 
 def generated(target: str, only: str) -> Texts:
-    """Compile all programs whose names match a regular expression, and return the code of each."""
+    """Compile the programs whose names match `only`, and return the code of each."""
     os.environ["VOLTA_CACHE_DIR"] = ""
     texts: list[str] = []
     device, forget = (record_llvm if target == "cpu" else record_wgsl)(texts)
@@ -126,9 +137,9 @@ def generated(target: str, only: str) -> Texts:
 
 
 def compare(before: Texts, after: Texts) -> int:
-    """Print which programs have other code, and how the first of them differ; return their number."""
+    """Print which programs have other code, and how; return their number."""
     both = [name for name in before if name in after]
-    changed = [name for name in both if _lines(before[name]) != _lines(after[name])]
+    changed = [name for name in both if _without_blanks(before[name]) != _without_blanks(after[name])]
     print(f"{len(both)} programs in both, {len(changed)} with other code; {len(before) + len(after) - 2 * len(both)} in one of them only")
     for name in changed:
         print(f"  {name}")
@@ -139,9 +150,9 @@ def compare(before: Texts, after: Texts) -> int:
     return len(changed)
 
 
-def _lines(texts: list[str]) -> list[list[str]]:
+def _without_blanks(texts: list[str]) -> list[list[str]]:
     """Return the lines of texts without blank ones."""
-    return sorted([[line for line in text.splitlines() if line.strip()] for text in texts])
+    return sorted([list(filter(str.strip, text.splitlines())) for text in texts])
 
 
 def main() -> int:
