@@ -193,7 +193,7 @@ def test_gradient_of_a_real_function_of_complex_numbers_is_jax_s() -> None:
         (lambda: vf.grad(lambda x: x)(1), GradientError, r"argument 0 of <lambda> has dtype int32.*allow_int=True"),
         (lambda: vf.grad(lambda p: p["a"])({"a": 1.0, "n": True}), GradientError, r"argument 0\['n'\] of <lambda> has dtype bool"),
         (lambda: vf.grad(lambda x: (x > 0).sum())(1.0), GradientError, "real scalar result, but <lambda> returned dtype int"),
-        (lambda: vf.grad(lambda x: x, argnums=1)(1.0), ArgumentError, "positional argument 1 is meant, but the call has 1"),
+        (lambda: vf.grad(lambda x: x, argnums=1)(1.0), ArgumentError, "positional argument 1 was chosen, but the call has 1"),
         (lambda: vf.grad(3.0), ArgumentTypeError, "transforms a function, got 3.0"),
         (lambda: vf.grad(lambda x: None)(1.0), GradientError, "one scalar result"),
         (lambda: vf.grad(lambda x: "no")(1.0), ArgumentTypeError, "<lambda> must return arrays.*'no' of type str"),

@@ -84,5 +84,5 @@ def check_callable(function: Any, transform: str) -> None:
 def positional_index(argnum: int, count: int, transform: str) -> int:
     """Count `argnum` from the front; raise `ArgumentError` if the call lacks it."""
     if not -count <= argnum < count:
-        raise ArgumentError(f"{transform}: positional argument {argnum} is meant, but the call has {count} positional arguments")
+        raise ArgumentError(f"{transform}: positional argument {argnum} was chosen, but the call has {count} positional arguments")
     return argnum % count

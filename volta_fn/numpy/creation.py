@@ -179,7 +179,7 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
-    """Create an array like `a` (but for `dtype`, `shape`) filled with `fill_value`.
+    """Create an array like `a` (or of `dtype` and `shape`) filled with `fill_value`.
 
     >>> jnp.full_like(jnp.zeros(2), 3)
     Array([3., 3.], dtype=float32)

@@ -141,7 +141,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     """Return where to insert the elements `v` to keep the vector `a` sorted, as int32.
 
     "left" is before equal elements, "right" after them; NaN counts as the largest number. `sorter` is an argsort of an unsorted `a`.
-    Found by bisection for every `method`.
+    The search is by bisection for every `method`.
 
     >>> jnp.searchsorted(jnp.array([1, 2, 2, 3]), 2, side="right")
     Array(3, dtype=int32)

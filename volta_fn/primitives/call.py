@@ -1,6 +1,6 @@
 """`jit`'s primitive: a call of a sub-program.
 
-Transforms apply to the sub-program; the driver decides how it runs.
+Transforms apply to the sub-program; `jit` decides how it runs.
 """
 
 from __future__ import annotations

@@ -51,8 +51,9 @@ class ConvDimensionNumbers(NamedTuple):
     out_spec: Ints
 
 
-#: How a convolution may be computed: as is likely the fastest; as it is defined; as matrix products of patches made tile by tile, or of
-#: patches never made; by Winograd's transforms; by Fourier transforms. Backends use what they have: the choice changes rounding alone.
+#: How a convolution may be computed: by the algorithm that is likely the fastest; by the definition; as matrix products of patches that
+#: are gathered tile by tile, or are never stored; by Winograd's transforms; by Fourier transforms. A target without an algorithm uses
+#: another one: the choice changes rounding alone.
 ALGORITHMS = ("auto", "direct", "im2col", "igemm", "winograd", "fft")
 
 

@@ -83,7 +83,7 @@ def _counts(half: Array, length: int, axis: int) -> Array:
     return as_value(counts.reshape([-1 if i == axis else 1 for i in range(half.ndim)]))
 
 
-#: Parameters: the name of an `FftType`, how many elements a full line has, and along which axis lines are.
+#: Parameters: the name of an `FftType`, how many elements a full row has, and along which axis rows are.
 fft_p: Primitive = linear_primitive("fft", _abstract, None, _batch, _transpose, views=False)
 
 
@@ -100,7 +100,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Array:
     Args:
         x: complex numbers, or for RFFT real ones: float32, float64, complex64 or complex128.
         fft_type: an `FftType` or its name. IFFT and IRFFT divide by how many elements there are.
-        fft_lengths: for each of the last axes how many elements a line has: as many as in `x`, but for the last axis of IRFFT, where
+        fft_lengths: for each of the last axes how many elements a row has: as many as in `x`, except along the last axis of IRFFT, where
             `x` has half a spectrum of those.
 
     Raises `ArgumentError` for an unknown kind or no lengths, `DTypeError` for another dtype, `ShapeError` if `x` has other lengths.

@@ -35,7 +35,7 @@ def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any =
 def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the Poisson distribution of mean `lam`, in an integer dtype (int32).
 
-    By Knuth's method (the product of uniform numbers) where lam < 10, else by the transformed rejection of Hörmann, "The transformed
+    It uses Knuth's method (the product of uniform numbers) where lam < 10, else the transformed rejection of Hörmann, "The transformed
     rejection method for generating Poisson random variables", 1993.
 
     >>> vf.random.poisson(vf.random.key(0), 3.0, (2, 3)).dtype
@@ -104,8 +104,9 @@ def _first_accepted(
 def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
     """Sample the number of successes in `n` trials with probability `p`, as floats.
 
-    They are float32 by default; NaN for n < 0 or p < 0. By the gaps between successes where few are expected (Devroye, "Non-uniform random
-    variate generation", 1986, X.4.3), else by the transformed rejection of Hörmann, "The generation of binomial random variates", 1993.
+    They are float32 by default; NaN for n < 0 or p < 0. They come from the gaps between successes where few are expected (Devroye,
+    "Non-uniform random variate generation", 1986, X.4.3), else from the transformed rejection of Hörmann, "The generation of binomial
+    random variates", 1993.
 
     >>> vf.random.binomial(vf.random.key(0), 10, 0.5, (2, 3)).shape
     (2, 3)

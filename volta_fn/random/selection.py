@@ -143,7 +143,7 @@ def choice(
 def _weighted(data: Array, p: Any, population: int, draws: int, replace: bool, mode: str | None) -> Array:
     """Sample indices with the given probabilities.
 
-    With replacement by the cumulative ones, else by the largest of log p plus Gumbel noise.
+    With replacement they are found in the cumulative probabilities, else as the largest of log p plus Gumbel noise.
     """
     chances = as_value(p)
     if chances.shape != (population,):

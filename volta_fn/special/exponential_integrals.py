@@ -36,7 +36,7 @@ def _power_series(n: Array, x: Array) -> Array:
 def _fraction(n: Array, x: Array) -> Array:
     """Return e^x En(x) for x > 1 by a continued fraction (Abramowitz & Stegun 5.1.22).
 
-    Lentz's method; fractions that have converged stay as they are.
+    It is evaluated by Lentz's method; fractions that have converged stay as they are.
     """
     eps = dtypes.finfo(x.dtype).eps
 
@@ -74,8 +74,8 @@ _expn.defjvps(None, lambda g, out, n, x: g * -vnp.where(n == 0, out * (1.0 + 1.0
 def expn(n: Any, x: Any) -> Array:
     """Return En(x), the integral of exp(-x t) / t^n over t from 1 to infinity.
 
-    n is an integer >= 0 and x >= 0; NaN for others. Differentiable by x. By a power series up to 1, by a continued fraction beyond
-    (Abramowitz & Stegun 5.1.12 and 5.1.22).
+    n is an integer >= 0 and x >= 0; the result is NaN for others. It is differentiable by x, and computed by a power series up to 1, by a
+    continued fraction beyond (Abramowitz & Stegun 5.1.12 and 5.1.22).
 
     >>> vf.special.expn(2, vf.numpy.array([0.0, 1.0])).round(4)
     Array([1.    , 0.1485], dtype=float32)
@@ -140,8 +140,8 @@ _expi.defjvps(lambda g, out, x: g * _expi_slope(x))
 def expi(x: Any) -> Array:
     """Return Ei(x), the principal value of the integral of exp(t) / t from -inf to x.
 
-    It is -inf at 0. By -E1(-x) on the left; on the right by a power series up to 40 and an asymptotic one beyond (Abramowitz & Stegun
-    5.1.10 and 5.1.51).
+    It is -inf at 0 and -E1(-x) left of it; on the right it is computed by a power series up to 40 and an asymptotic one beyond (Abramowitz
+    & Stegun 5.1.10 and 5.1.51).
 
     >>> vf.special.expi(vf.numpy.array([-1.0, 1.0])).round(4)
     Array([-0.2194,  1.8951], dtype=float32)
@@ -192,7 +192,7 @@ _erfcx.defjvps(lambda g, out, x: g * _erfcx_slope(x, out))
 def erfcx(x: Any) -> Array:
     """Return exp(x^2) erfc(x), which neither overflows nor underflows for large x.
 
-    By Chebyshev interpolation (Schonfelder 1978), far on the right by the asymptotic series (Abramowitz & Stegun 7.1.23).
+    It is computed by Chebyshev interpolation (Schonfelder 1978), far on the right by the asymptotic series (Abramowitz & Stegun 7.1.23).
 
     >>> vf.special.erfcx(vf.numpy.array([0.0, 100.0])).round(6)
     Array([1.      , 0.005642], dtype=float32)

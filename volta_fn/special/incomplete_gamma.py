@@ -53,8 +53,8 @@ def _series(a: Array, x: Array) -> _Values:
 def _fraction(a: Array, x: Array) -> _Values:
     """Return x times the density times a continued fraction, with derivatives by a.
 
-    Abramowitz & Stegun 6.5.31, by Lentz's method. A fraction that has converged stays as it is, so that rounding errors do not accumulate
-    while others go on.
+    The fraction is Abramowitz & Stegun 6.5.31, evaluated by Lentz's method. One that has converged stays as it is, so that rounding errors
+    do not accumulate while others go on.
     """
     eps = dtypes.finfo(x.dtype).eps
 

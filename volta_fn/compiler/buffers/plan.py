@@ -2,7 +2,7 @@
 
 A plan's *registers* are reused as values die. A step may be told to write its result into an operand that dies there (`Step.into`), if the
 operand's memory is the plan's own: computed by an earlier step, or donated by the caller, and shared with no view that lives on. Large
-values that are no results lie in one block of memory (`Step.buffers`), if the backend can write them there.
+values that are no results lie in one block of memory (`Step.buffers`), if kernels can write them there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Planner = Callable[[ClosedJaxpr], Plan]
 def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Equation], Sequence[int]] = lambda eqn: ()) -> Plan:
     """Assign registers, overwrites and buffers to an optimized program.
 
-    `writes` says which results of an equation the backend computes into memory that it is given.
+    `writes` says which results an equation's kernel writes into given arrays.
     """
     return _Planner(closed, donated, writes).plan()
 

@@ -29,7 +29,7 @@ class Walk(NamedTuple):
 
     @property
     def stride(self) -> int | None:
-        """The one stride, if there is but one axis (0 if there is none)."""
+        """The stride of the only axis (0 if there is none)."""
         return self.strides[0] if len(self.strides) == 1 else None if self.strides else 0
 
 

@@ -13,7 +13,7 @@ from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Buffer, Kernel, Load, Store
 from volta_fn.compiler.ir.views import row_major
 
-#: Chunks begin at multiples of so many iterations, and windows of so many elements: no word of memory belongs to two.
+#: Chunks begin at multiples of this many iterations, and windows of this many elements: no word of memory belongs to two.
 _UNIT = 256
 
 

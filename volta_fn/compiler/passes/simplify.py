@@ -21,7 +21,7 @@ from volta_fn.core.trace import EVAL
 #: Elements of the largest result that becomes a constant of the program, and of the operands that it is computed from.
 _RESULT_LIMIT, _OPERAND_LIMIT = 1024, 65536
 
-#: Operations whose operands may be swapped, to the last bit. (Not max and min: the first of two zeros may win.)
+#: Operations that are commutative to the last bit. (Not max and min: the first of two zeros may win.)
 _COMMUTATIVE = frozenset(["add", "mul", "and", "or", "xor", "eq", "ne"])
 
 
@@ -109,7 +109,7 @@ IDENTITIES = (
 )
 #: Small values that do not depend on the program's inputs are computed, by the kernels that would compute them later.
 FOLDING = (_folding_rules,)
-#: Each value is computed once (common-subexpression elimination). Programs are pure but for effects, so equal equations have equal results
+#: Each value is computed once (common-subexpression elimination). Programs are pure except for effects: equal equations have equal results
 #: wherever they are, random bits included. Equations with effects are never merged, nor are barriers, which keep equal values separate.
 MERGING = (_merging_rules,)
 #: Merging is last: it must see equations in their final form.

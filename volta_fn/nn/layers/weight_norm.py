@@ -83,7 +83,7 @@ class SpectralNorm(Module):
             n_power_iterations: steps of each call in training.
             eps: the lower bound of lengths in divisions.
 
-        Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is no layer.
+        Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is not a layer.
         """
         inner, own = split_state(layer)
         weight, chosen = _weight_and_axis(cls.__name__, inner, name, axis)
@@ -160,7 +160,7 @@ class WeightNorm(Module):
             name: of its weight.
             axis: the axis of the weight that counts the vectors; default: that of the output's features.
 
-        Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is no layer.
+        Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is not a layer.
         """
         inner, state = split_state(layer)
         weight, chosen = _weight_and_axis(cls.__name__, inner, name, axis)

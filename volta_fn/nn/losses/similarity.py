@@ -16,8 +16,8 @@ __all__ = ["cosine_embedding_loss", "cosine_similarity", "pairwise_distance", "t
 def cosine_similarity(first: Any, second: Any, *, axis: int = -1, eps: float = 1e-8) -> Array:
     """Return the cosine of the angle between vectors along `axis`.
 
-    Their lengths count as at least `eps`. The other dimensions broadcast. Of zero vectors it is 0, with a gradient of 0 through their
-    length.
+    Their lengths count as at least `eps`. The other dimensions broadcast. For zero vectors the cosine is 0, with a gradient of 0
+    through their length.
 
     >>> vf.nn.cosine_similarity(vf.numpy.array([[3.0, 4.0], [0.0, 0.0]]), vf.numpy.array([1.0, 0.0])).round(4)
     Array([0.6, 0. ], dtype=float32)

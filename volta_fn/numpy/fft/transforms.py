@@ -28,7 +28,7 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
         axis: the axis that is transformed.
         norm: "backward" (None) divides the inverse's sums by n, "forward" the transform's, "ortho" both by √n.
 
-    The result has `a`'s shape but for n elements along `axis`, in complex64, or complex128 for 64-bit numbers. Raises `ArgumentError` for
+    The result has `a`'s shape, with n elements along `axis`, in complex64, or complex128 for 64-bit numbers. Raises `ArgumentError` for
     an unknown `norm` and if n is not positive, `ShapeError` for no elements or if there is no such axis.
 
     >>> jnp.fft.fft(jnp.array([0.0, 1.0, 0.0, -1.0])).round(4)

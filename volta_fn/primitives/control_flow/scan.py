@@ -33,7 +33,7 @@ def _scan_abstract(
 
 
 #: Parameters: the body, the number of steps, whether they go from last to first, how the operands divide, and the steps per iteration
-#: that a backend which writes loops should write out.
+#: that a target which generates loops should unroll.
 scan_p = Primitive("scan", _scan_abstract, multiple_results=True, holds_programs=True, views=True)
 
 
@@ -59,7 +59,7 @@ def scan(
         xs: a pytree of arrays that share the size of their leading axis, or None.
         length: the number of steps; needed if `xs` has no arrays.
         reverse: go from the last row to the first (``ys[i]`` still belongs to ``xs[i]``).
-        unroll: how many steps (0 or True: all) a backend that generates loops may write out per iteration; the result is the same.
+        unroll: how many steps (0 or True: all) a target that generates loops may write out per iteration; the result is the same.
 
     Raises:
         TreeError, ShapeError, DTypeError: the carry changes its structure, shape or dtype, or the lengths differ.

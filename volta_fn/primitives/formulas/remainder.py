@@ -45,7 +45,7 @@ def _hard(x: Values, y: Values) -> Values:
 
 
 def _multiple(x: Values, y: Values, digits: int) -> Values:
-    """Return y 2^k, k >= 0, where the quotient by it has so many digits, or k is 0."""
+    """Return y 2^k with the least k >= 0 that leaves a quotient of `digits` digits."""
     gap = _exponent(x) - _exponent(y) - digits
     k = gap.below(0).select(0, gap)
     half = k.shift_right(1)

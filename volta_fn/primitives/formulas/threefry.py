@@ -22,7 +22,7 @@ GROUPS = 5
 PARITY = 0x1BD11BDA
 _MASK = 0xFFFFFFFF
 
-#: Up to so many counters Python's integers are faster than a hundred calls of NumPy.
+#: The most counters for which Python's integers are faster than a hundred calls of NumPy.
 FEW = 12
 
 

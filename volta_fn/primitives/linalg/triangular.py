@@ -37,7 +37,7 @@ def _solve_abstract(a: ShapedArray, b: ShapedArray, *, left_side: bool, **flags:
 def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **flags: bool) -> tuple[Array, Any]:
     """Differentiate op(A) X = B: op(A) dX = dB - op(dA) X.
 
-    Only the triangle of dA that is read counts.
+    The other triangle of dA, which is not read, does not count.
     """
     (a, b), (a_tangent, b_tangent) = primals, tangents
     x = bind(triangular_solve_p, a, b, **flags)

@@ -25,7 +25,7 @@ Product = Callable[..., np.ndarray]  # of two arrays, and perhaps `out`
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _FLOAT32 = np.dtype(np.float32)
 _LIMB_BITS = 16
-_EXACT_TERMS = 1 << 20  # so many products of two 16-bit limbs sum exactly in a float64: 2^20 * 2^32 < 2^53
+_EXACT_TERMS = 1 << 20  # products of two 16-bit limbs, which sum exactly in a float64: 2^20 * 2^32 < 2^53
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:

@@ -50,7 +50,7 @@ class _Block(NamedTuple):
 def reduce_window(operand: np.ndarray, *, op: str, out: np.ndarray | None = None, **geometry: Unpack[Geometry]) -> np.ndarray:
     """Return the "sum", "max" or "min" of every window.
 
-    Of no element that is 0, the dtype's least or its greatest value.
+    For windows without elements these are 0, the dtype's least and its greatest value.
     """
     if out is None:
         out = np.empty(counts_of_windows(operand.shape, geometry), operand.dtype)
