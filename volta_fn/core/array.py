@@ -100,6 +100,11 @@ class Array:
             raise ArgumentTypeError("len() of a zero-dimensional array")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise ArgumentTypeError("iteration over a zero-dimensional array")
+        return (self[i] for i in range(self.shape[0]))
+
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise ImmutableError(
             "arrays are immutable, so x[i] = v cannot change one. Write x = x.at[i].set(v), which returns a new array "
@@ -268,11 +273,6 @@ class ConcreteArray(Array):
 
     def __str__(self) -> str:
         return repr(self) if self.is_deleted() else str(self.host())
-
-    def __iter__(self) -> Iterator[Any]:
-        if not self.shape:
-            raise ArgumentTypeError("iteration over a zero-dimensional array")
-        return (self[i] for i in range(self.shape[0]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return from_host, (np.array(self.host()), self.weak_type)

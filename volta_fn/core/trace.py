@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import (
-    ArgumentTypeError,
     ConcretizationError,
     LeakedTracerError,
     TracerBoolError,
@@ -151,11 +150,6 @@ class Tracer(Array):
     def tolist(self) -> Any:
         """Raise `ConcretizationError`: a traced array has no value yet."""
         self._concrete("tolist()", "Return the array from the traced function and read it there.")
-
-    def __iter__(self) -> Any:
-        if not self.shape:
-            raise ArgumentTypeError("iteration over a zero-dimensional array")
-        return (self[i] for i in range(self.shape[0]))
 
     def __copy__(self) -> Tracer:
         return self

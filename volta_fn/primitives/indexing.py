@@ -1,4 +1,4 @@
-"""What gather and scatter share: dimension numbers and modes.
+"""What gather and scatter share: dimension numbers, modes and default fill values.
 
 Jargon. A gather reads a *window* (a block of ``slice_sizes``) of the operand at each of many *start indices*, and lays the windows
 out in the result; a scatter writes windows of *updates* into the operand. The start indices are one integer array, whose last
@@ -11,7 +11,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.aval import Shape, ShapedArray
@@ -141,3 +143,13 @@ def shift_dims(dims: tuple[int, ...], lead: int | None = None) -> tuple[int, ...
     """
     later = tuple([d + 1 for d in dims])
     return later if lead is None else (lead, *later)
+
+
+def default_fill(dtype: np.dtype) -> Any:
+    """Return the default fill value of a gather's invalid windows.
+
+    It is the least signed integer, the greatest unsigned one, True, or NaN.
+    """
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
+    return True if dtype.kind == "b" else np.nan

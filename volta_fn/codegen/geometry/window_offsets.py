@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple
 
-import numpy as np
-
 from volta_fn.codegen.geometry.strides import Dims, merged, row_major
 from volta_fn.codegen.index_arith import IndexArithmetic, V
 from volta_fn.core.aval import ShapedArray
@@ -142,16 +140,6 @@ def window_offset(f: IndexArithmetic[V], layout: Layout, number: V) -> V:
     """Emit the offset of the window of a number in the result or the updates."""
     sizes, strides = layout.batch
     return f.dotted(f.coordinates(number, sizes), strides)
-
-
-def default_fill(dtype: np.dtype) -> Any:
-    """Return the default fill value of a gather's invalid windows.
-
-    It is the least signed integer, the greatest unsigned one, True, or NaN.
-    """
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
-    return True if dtype.kind == "b" else np.nan
 
 
 def _starts(

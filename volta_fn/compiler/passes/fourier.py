@@ -20,7 +20,8 @@ from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.complex_components import complex, conj, real
 from volta_fn.primitives.contraction import dot_general
 from volta_fn.primitives.joining import concatenate, pad
-from volta_fn.primitives.movement import moveaxis, reshape, rev, transpose
+from volta_fn.primitives.linalg.matrices import swap
+from volta_fn.primitives.movement import moveaxis, reshape, rev
 from volta_fn.primitives.slicing import slice_in_dim
 
 #: The most elements that are transformed by one matrix.
@@ -64,17 +65,13 @@ def transform(x: Array, sign: int) -> Array:
     if factor is None:
         return _by_convolution(x, sign)
     rest = n // factor
-    columns = _swapped(reshape(x, (*x.shape[:-1], factor, rest)))
-    rotated = mul(_swapped(_times(columns, _twiddles(factor, factor, factor, sign, x.dtype))), _twiddles(factor, rest, n, sign, x.dtype))
-    return reshape(_swapped(transform(rotated, sign)), x.shape)
+    columns = swap(reshape(x, (*x.shape[:-1], factor, rest)))
+    rotated = mul(swap(_times(columns, _twiddles(factor, factor, factor, sign, x.dtype))), _twiddles(factor, rest, n, sign, x.dtype))
+    return reshape(swap(transform(rotated, sign)), x.shape)
 
 
 def _times(x: Array, matrix: Array) -> Array:
     return dot_general(x, matrix, (((x.ndim - 1,), (0,)), ((), ())), precision="highest")
-
-
-def _swapped(x: Array) -> Array:
-    return transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
 def _constant(values: np.ndarray) -> Array:

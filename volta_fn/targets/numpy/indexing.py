@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, default_fill
 
 Dims = tuple[int, ...]
 
@@ -46,7 +46,7 @@ def gather(
     dims = numbers.operand_batching_dims + numbers.start_index_map
     absent = numbers.operand_batching_dims + numbers.collapsed_slice_dims
     fills = mode is GatherScatterMode.FILL_OR_DROP
-    fill = _default_fill(operand.dtype) if fill_value is None else fill_value
+    fill = default_fill(operand.dtype) if fill_value is None else fill_value
     if math.prod(indices.shape[:-1]) == 1:
         return _read_one(operand, indices, numbers, slice_sizes, absent, not fills, fill)
     if _is_along_axis(operand, indices, numbers):
@@ -294,12 +294,6 @@ def _read_windows(operand: np.ndarray, dims: Dims, sizes: Dims, absent: Dims, st
     if not dims:
         return np.broadcast_to(windows, batch + windows.shape)
     return windows[tuple(starts)]
-
-
-def _default_fill(dtype: np.dtype) -> Any:
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
-    return True if dtype.kind == "b" else np.nan
 
 
 def _lay_out(read: np.ndarray, lead: int, batch_rank: int, offset_dims: Dims) -> np.ndarray:
