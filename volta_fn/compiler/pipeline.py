@@ -1,8 +1,8 @@
 """The pipeline: every pass from a traced jaxpr to a lowered program, in order.
 
-`lower` is what code generators get their programs from, `plan` what NumPy gets its straight-line program from; both begin with
-`optimize`. `passes_of` lists all passes for a target, by name and description. Calls that the target has routines for are kept as equations
-before them all (`Target.keep_calls`). Programs of control flow (bodies, branches) pass through the same pipeline, each once.
+`lower` makes the programs that code generators get, `plan` the straight-line program that NumPy gets; both begin with `optimize`.
+`passes_of` lists all passes for a target, by name and description. Programs of control flow (bodies, branches) pass through the same
+pipeline, each once.
 """
 
 from __future__ import annotations
