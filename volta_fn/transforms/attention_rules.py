@@ -1,4 +1,4 @@
-"""The rules of attention: expansions derived from its own, with its form."""
+"""The rules of attention: each call's expansion is derived from another's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr
     """
     count = len(jaxpr.in_avals)
     derived, _ = jvp_jaxpr(jaxpr, [*nonzero, *[False] * (count - 3)], [True, False])
-    flat = inline_calls(derived, jit_p)  # so that what is known and what is linear are different equations
+    flat = inline_calls(derived, jit_p)  # so that an equation is either known or linear
     pruned = dce_jaxpr(flat, [False, False, True, *[False] * (len(derived.out_avals) - 3)])
     inner = pruned.jaxpr
     unused = [Var(a) for a in jaxpr.out_avals]
