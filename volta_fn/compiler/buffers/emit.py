@@ -1,6 +1,6 @@
-"""Emission: a lowered program becomes a target's commands.
+"""Emission: the commands of a lowered program.
 
-Which slot holds each value is the same for all targets.
+The assignment of slots to values is the same for all targets; a target's subclass writes the commands.
 """
 
 from __future__ import annotations

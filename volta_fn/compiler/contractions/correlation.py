@@ -149,7 +149,7 @@ def _restricted(c: Correlation, phases_of: Sequence[_PhaseAxis]) -> Correlation:
 
 
 def _simplified(c: Correlation) -> Correlation:
-    """Merge axes over which nothing slides; at least one is left.
+    """Merge axes along which windows do not slide; at least one axis is left.
 
     With one tap, no padding and adjacent rows, two axes are one; an axis of one tap or one position steps through a view; one position and
     one tap are no axis.

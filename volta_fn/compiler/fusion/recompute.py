@@ -119,7 +119,7 @@ class _Region:
     def apply(self, limit: int) -> None:
         """Find the cut, and let the consumers compute what is above it."""
         cut = smallest_cut(self.cost, self.below, self.wanted)
-        ways = {v: self._way(v, cut) for v in self.wanted if v not in cut}
+        ways = {v: self._equations_above_cut(v, cut) for v in self.wanted if v not in cut}
         plans = []
         for consumer in self.users:
             again = [v for v in consumer.reads if v in ways]
@@ -136,7 +136,7 @@ class _Region:
                 self.consumers.setdefault(var, []).append(consumer)
             consumer.reads = loads
 
-    def _way(self, var: Var, cut: Collection[Var]) -> tuple[dict[Var, Equation], list[Var]]:
+    def _equations_above_cut(self, var: Var, cut: Collection[Var]) -> tuple[dict[Var, Equation], list[Var]]:
         """Return the equations from the cut to a variable, and the variables they load."""
         equations: dict[Var, Equation] = {}
         loads: list[Var] = []
