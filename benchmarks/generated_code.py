@@ -106,7 +106,7 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
 
     def as_h200(adapter: Any) -> Any:
         opened = open_device(adapter)
-        return opened._replace(facts=opened.facts._replace(**H200), kind="discrete")
+        return opened._replace(capabilities=opened.capabilities._replace(**H200), kind="discrete")
 
     setattr(gpu_module, "open_device", as_h200)  # noqa: B010
     pipelines = opened_gpu().pipelines

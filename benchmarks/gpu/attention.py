@@ -48,8 +48,8 @@ def times(bench: Bench, shape: tuple[int, int, int, int], causal: bool) -> list[
     q, k, v, d = (bench.put(rng.standard_normal(shape, np.float32)) for _ in range(4))
     size = 4 * int(np.prod(shape))
     out, statistics = bench.room(size), bench.room(8 * int(np.prod(shape[:3])))
-    ahead = attention((rows,) * 3, {"form": form._replace(cotangent=None)}, bench.facts)
-    back = attention_gradient((rows,) * 6, {"form": form}, bench.facts)
+    ahead = attention((rows,) * 3, {"form": form._replace(cotangent=None)}, bench.capabilities)
+    back = attention_gradient((rows,) * 6, {"form": form}, bench.capabilities)
     first = bench.seconds(ahead, [q, k, v, out, statistics], wake=WAKING)
     results = [bench.room(size) for _ in range(3)]
     return [first, bench.seconds(back, [q, k, v, out, statistics, d, *results, *[bench.room(n) for n in back.workspaces]])]

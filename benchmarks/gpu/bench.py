@@ -33,7 +33,7 @@ class Bench:
         self.device = self.opened.device
         #: The same device as programs have it, and what they are compiled with: what it was seen to do, too.
         self.gpu = opened_gpu()
-        self.facts = self.gpu.facts
+        self.capabilities = self.gpu.capabilities
         self.usage = wgpu().BufferUsage
         self.threads = ThreadPoolExecutor(max(2, (os.cpu_count() or 2) - 2))
         self.pipelines: dict[str, Future[Any]] = {}

@@ -145,18 +145,18 @@ def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, c
     sums = contractions(each.avals, each.params)
 
     def seconds(algorithm: str) -> float:
-        routine = conv_general_dilated(each.avals, {**each.params, "algorithm": algorithm}, bench.facts)
+        routine = conv_general_dilated(each.avals, {**each.params, "algorithm": algorithm}, bench.capabilities)
         assert routine is not None
         return runner.trial(routine, operands, sums[0][0].target.elements, FLOAT)[1]
 
     untried = seconds("auto")
-    for c, buffers in [*sums, *products_at_points(each.avals, each.params, bench.facts)]:
+    for c, buffers in [*sums, *products_at_points(each.avals, each.params, bench.capabilities)]:
         if is_tiled(c) and c.k:
             work = working(FLOAT)
-            schedules = candidates(c, work, bench.facts, count)
+            schedules = candidates(c, work, bench.capabilities, count)
             for schedule in schedules:
-                bench.compiled(tiled(c, work, schedule, bench.facts, rounded(FLOAT), buffers))
-            found = tune(c, work, bench.facts, runner.trial, buffers, count=count)
+                bench.compiled(tiled(c, work, schedule, bench.capabilities, rounded(FLOAT), buffers))
+            found = tune(c, work, bench.capabilities, runner.trial, buffers, count=count)
             wrong += len(schedules) + 1 - len(found)
             known[class_of(c)] = found[0].schedule
             chosen.append(describe(found[0].schedule))

@@ -134,7 +134,7 @@ def values(kernel: Kernel) -> list[np.ndarray]:
 def error(bench: Bench, case: Case) -> float:
     """Return the largest error of a small case, relative to the largest number."""
     kernel = kernel_of(smaller(case))
-    made, inputs = routine(kernel, bench.facts), values(kernel)
+    made, inputs = routine(kernel, bench.capabilities), values(kernel)
     buffers = room(bench, kernel, made, inputs)
     bench.run(made, buffers)
     worst = 0.0
@@ -181,7 +181,7 @@ def table_row(bench: Bench, case: Case, quick: bool, copying: Callable[[], float
     """Measure a case; return its row, and its rate as a fraction of the copy's."""
     wrong = error(bench, case)
     kernel = kernel_of(smaller(case) if quick else case)
-    made = routine(kernel, bench.facts)
+    made = routine(kernel, bench.capabilities)
     buffers = room(bench, kernel, made, values(kernel))
     start = time.perf_counter()
     for pipeline in bench.compiled(made):
@@ -212,7 +212,7 @@ def main() -> None:
         getattr(found, attribute)
         setattr(found, attribute, int(value))
     bench = Bench()
-    print(bench.opened.name, bench.facts)
+    print(bench.opened.name, bench.capabilities)
     print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7} {'of copy':>7}", flush=True)
     copying, slow = torch_timer(CASES[0]), []
     for case in CASES:

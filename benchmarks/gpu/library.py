@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _table_row(case: Case, bench: Bench, dispatches: bool) -> str:
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in case.operands])
-    routine = ROUTINES[case.primitive](avals, case.params, bench.facts)
+    routine = ROUTINES[case.primitive](avals, case.params, bench.capabilities)
     if routine is None:
         return f"{case.name:>40} none"
     sizes = _result_sizes(case, avals)

@@ -55,24 +55,24 @@ def contraction_of(product: Product) -> tuple[Contraction, BufferNumbers]:
 def case_of(bench: Bench, product: Product, count: int) -> Case:
     """Return a product with so many candidates, and variations of the first."""
     c, buffers = contraction_of(product)
-    found = candidates(c, working(FLOAT), bench.facts, count)
+    found = candidates(c, working(FLOAT), bench.capabilities, count)
     schedules = [SIMPLE, *found, *[replace(best, unroll=u) for best in found[:6] for u in (0, 8) if best.unroll]]
     if c.products >= 2**36 and product.layout == "NN":
         for best in found[:3]:
-            schedules += [s for s in variations(best, working(FLOAT), bench.facts) if s not in schedules]
+            schedules += [s for s in variations(best, working(FLOAT), bench.capabilities) if s not in schedules]
     return Case(product, c, buffers, schedules, found[0])
 
 
 def prepare(bench: Bench, case: Case) -> None:
     """Begin to compile all that a case needs."""
     for schedule in case.schedules:
-        bench.compiled(tiled(case.contraction, working(FLOAT), schedule, bench.facts, rounded(FLOAT), case.buffers))
+        bench.compiled(tiled(case.contraction, working(FLOAT), schedule, bench.capabilities, rounded(FLOAT), case.buffers))
 
 
 def first_is_right(case: Case, runner: Runner) -> bool:
     """Return True if the first schedule gives NumPy's result."""
     c, bench = case.contraction, runner.bench
-    routine = tiled(c, working(FLOAT), case.schedules[0], bench.facts, rounded(FLOAT), case.buffers)
+    routine = tiled(c, working(FLOAT), case.schedules[0], bench.capabilities, rounded(FLOAT), case.buffers)
     x, y = (z.reshape(shape) for z, shape in zip(runner.operands, case.product.shapes, strict=False))
     return is_right(case.product, x, y, runner.trial(routine, runner.operands, c.target.elements, FLOAT)[0])
 
@@ -111,12 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def one(runner: Runner, case: Case, best: Choices, *, everything: bool) -> None:
     """Try a product and print its row; with `everything`, a row for each schedule."""
     c, bench = case.contraction, runner.bench
-    found = timings(c, working(FLOAT), bench.facts, case.schedules, runner.trial, case.buffers)
+    found = timings(c, working(FLOAT), bench.capabilities, case.schedules, runner.trial, case.buffers)
     right, peer = first_is_right(case, runner), peers.product(case.product.sizes, case.product.layout)()
     rate, ours = 2e-12 * c.products, found[0].seconds
     guess = next((t.seconds for t in found if t.schedule == case.guess), float("inf"))
     if not is_tiled(c):
-        guess = runner.trial(contract(c, bench.facts, case.buffers), runner.operands, c.target.elements, FLOAT)[1]
+        guess = runner.trial(contract(c, bench.capabilities, case.buffers), runner.operands, c.target.elements, FLOAT)[1]
     row = f"{case.product.name:>22} {rate / ours:7.2f} {rate / guess:7.2f} {rate / peer:7.2f} {peer / ours:5.2f}"
     wrong = len(case.schedules) - len(found)
     flaws = ("" if right else "  NOT NUMPY'S RESULT") + (f"  {wrong} WRONG" if wrong else "")

@@ -19,7 +19,7 @@ _TINY = 2.0**-126
 def kept() -> bool:
     """Return True if arithmetic on the default device keeps subnormal numbers."""
     device = current_default_device()
-    return device.platform != "gpu" or device.backend.gpu.facts.subnormals  # type: ignore[attr-defined]  # a GPU's
+    return device.platform != "gpu" or device.backend.gpu.capabilities.subnormals  # type: ignore[attr-defined]  # a GPU's
 
 
 def flushed(x: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
-#: The features that shaders may use, and the names of their facts.
+#: The features that shaders may use, and the names of their capabilities.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
 
 #: What results and workspaces are full of before a routine runs, and what a buffer has behind its end.
@@ -32,12 +32,12 @@ def device() -> Any:
 
 
 @functools.cache
-def facts() -> TargetCapabilities:
+def capabilities() -> TargetCapabilities:
     """What that GPU can do; how it computes is known to the backend, which has tried."""
     limits = device().limits
     known = {fact: name in device().features for name, fact in _FEATURES.items()}
     info = device().adapter.info
-    tested = vf.devices("gpu")[0].backend.gpu.facts  # type: ignore[attr-defined]  # a GPU's
+    tested = vf.devices("gpu")[0].backend.gpu.capabilities  # type: ignore[attr-defined]  # a GPU's
     return TargetCapabilities(
         **known,
         subgroup_least=info.get("subgroup_min_size", 4) or 4,
@@ -123,10 +123,10 @@ def _run(
 @functools.cache
 def known_width() -> TargetCapabilities:
     """What this GPU can do, with the one width that its subgroups have in workgroups of whole ones."""
-    shader = Shader(facts(), 128)
+    shader = Shader(capabilities(), 128)
     size = shader.builtin("subgroup_size")
     target = shader.buffer(0, np.dtype(np.uint32), written=True)
     shader.line(f"{target.name}[{shader.local}] = {size};")
     (sizes,) = run_routine(Routine((shader.dispatch(1),)), [], [((128,), np.uint32)])
     assert len(np.unique(sizes)) == 1
-    return facts()._replace(subgroup_least=int(sizes[0]), subgroup_most=int(sizes[0]))
+    return capabilities()._replace(subgroup_least=int(sizes[0]), subgroup_most=int(sizes[0]))

@@ -43,6 +43,6 @@ class BaseAccumulator(Generic[S]):
         return self.merge(self.merged(states[:half]), self.merged(states[half:]))
 
 
-def reductions(facts: KernelAnalysis, numbers: Sequence[int]) -> list[tuple[Reduce, np.dtype]]:
+def reductions(analysis: KernelAnalysis, numbers: Sequence[int]) -> list[tuple[Reduce, np.dtype]]:
     """Return the reductions of some numbers, each with the dtype of what it reduces."""
-    return [(facts.reduces[n], facts.kernel.nodes[facts.reduces[n].operand].dtype) for n in numbers]
+    return [(analysis.reduces[n], analysis.kernel.nodes[analysis.reduces[n].operand].dtype) for n in numbers]

@@ -19,10 +19,10 @@ class Pass:
     stores: list[int]
     keeps: list[int] = field(default_factory=list)
 
-    def targets(self, facts: KernelAnalysis) -> list[int]:
+    def targets(self, analysis: KernelAnalysis) -> list[int]:
         """Return the nodes that its iterations need."""
-        reduced = [facts.reduces[n].operand for n in self.reduces]
-        return [*reduced, *[facts.kernel.stores[s].value for s in self.stores], *self.keeps]
+        reduced = [analysis.reduces[n].operand for n in self.reduces]
+        return [*reduced, *[analysis.kernel.stores[s].value for s in self.stores], *self.keeps]
 
     @property
     def has_iterations(self) -> bool:
@@ -30,12 +30,12 @@ class Pass:
         return bool(self.reduces or self.stores)
 
 
-def passes_of(facts: KernelAnalysis) -> list[Pass]:
+def passes_of(analysis: KernelAnalysis) -> list[Pass]:
     """Return the passes over a row of a kernel, which keep nothing."""
     result: list[Pass] = []
-    for number in range(facts.passes):
-        stores = [s for s, store in enumerate(facts.kernel.stores) if facts.stages[store.value] == number]
-        inside = [s for s in stores if facts.store_axes(s) & facts.reduction_axes]
-        ready = [n for n in facts.reduces if facts.stages[n] == number + 1]
+    for number in range(analysis.passes):
+        stores = [s for s, store in enumerate(analysis.kernel.stores) if analysis.stages[store.value] == number]
+        inside = [s for s in stores if analysis.store_axes(s) & analysis.reduction_axes]
+        ready = [n for n in analysis.reduces if analysis.stages[n] == number + 1]
         result.append(Pass([s for s in stores if s not in inside], ready, inside))
     return result

@@ -24,8 +24,8 @@ class Scope(ABC, Generic[I, N]):
     #: Nodes whose values are loaded from where they were kept, so that their operands are not needed.
     kept: Set[int] = frozenset()
 
-    def __init__(self, facts: KernelAnalysis, parents: Sequence[Self], axes: Mapping[int, I]) -> None:
-        self.facts = facts
+    def __init__(self, analysis: KernelAnalysis, parents: Sequence[Self], axes: Mapping[int, I]) -> None:
+        self.analysis = analysis
         self.parents = parents
         self.axes: dict[int, I] = {}
         for parent in parents:
@@ -56,7 +56,7 @@ class Scope(ABC, Generic[I, N]):
 
     def needed(self, targets: Iterable[int]) -> list[int]:
         """Return the nodes, in order, that are to be emitted for some nodes."""
-        nodes, found = self.facts.kernel.nodes, set[int]()
+        nodes, found = self.analysis.kernel.nodes, set[int]()
         waiting = list(targets)
         while waiting:
             number = waiting.pop()
@@ -71,9 +71,9 @@ class Scope(ABC, Generic[I, N]):
         """Emit what inner loops need for some nodes and what is the same in all of them."""
         bound = self.axes.keys()
         for number in self.needed(targets):
-            if isinstance(self.facts.kernel.nodes[number], Constant | Reduce):
+            if isinstance(self.analysis.kernel.nodes[number], Constant | Reduce):
                 continue
-            if self.facts.depends[number] <= bound:
+            if self.analysis.depends[number] <= bound:
                 self.number(number)
             else:
                 self.prepare_operands(number)

@@ -11,7 +11,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
 from volta_fn.targets.wgsl.routine import Routine
 
-#: How an equation becomes a routine: (operands' types, parameters, facts) -> routine, or None if it has none.
+#: How an equation becomes a routine: (operands' types, parameters, capabilities) -> routine, or None if it has none.
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
 
 #: By the names of primitives.
@@ -23,11 +23,11 @@ IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
 def kernel_routine(
-    kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}, batch_products: int = 0
+    kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}, batch_products: int = 0
 ) -> Routine:  # never changed
     """Generate a kernel's routine; `shared` maps outputs to inputs of the same memory.
 
     For a product that runs in one dispatch with others, `batch_products` counts the multiplications of all of them.
     """
-    product = matmul.contraction(kernel, facts, batch_products) if not shared else None
-    return product or loops.routine(kernel, facts, shared)
+    product = matmul.contraction(kernel, device, batch_products) if not shared else None
+    return product or loops.routine(kernel, device, shared)

@@ -13,8 +13,8 @@ from volta_fn.targets.wgsl.shader_module import WorkgroupVariable
 class Module:
     """Declarations and functions for a device, each added once."""
 
-    def __init__(self, facts: TargetCapabilities) -> None:
-        self.facts = facts
+    def __init__(self, device: TargetCapabilities) -> None:
+        self.device = device
         self._declared: dict[str, str | WorkgroupVariable] = {}
 
     def declare(self, name: str, declaration: str | WorkgroupVariable) -> str:

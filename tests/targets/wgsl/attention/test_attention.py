@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 from benchmarks.workloads import named
 from benchmarks.workloads.case import arrays_in, contestant, library
-from tests.targets.wgsl.running import facts, run_routine
+from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -92,7 +92,7 @@ def test_halves_that_do_not_fill_words() -> None:
 def check(sizes: tuple[int, ...], kind: str, dtype: Any, tolerance: float, **limits: int) -> None:
     """Compare results and gradients, relative to the largest of each. Keys and cotangents have their rows first."""
     batch, heads, groups, t, s, width, v_width = sizes
-    rng, plain = np.random.default_rng(0), TargetCapabilities(float64=facts().float64, int64=facts().int64)._replace(**limits)
+    rng, plain = np.random.default_rng(0), TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)._replace(**limits)
     shapes = (batch, heads, t, width), (batch, groups, s, width), (batch, groups, s, v_width), (batch, heads, t, v_width)
     q, k, v, d = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
     mask = rng.random((1, heads, t, s)) < 0.5

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.targets.convolutions import ORDERS, configurations, params_of, placed
 from tests.targets.products import arrays
-from tests.targets.wgsl.running import facts, run_routine
+from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 from volta_fn.targets.wgsl.convolution import ROUTINES
 
-PLAIN = TargetCapabilities(float64=facts().float64, int64=facts().int64)
+PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)
 
 maker = ROUTINES["conv_general_dilated"]
 

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from tests.targets.reference import assert_same, reference
-from tests.targets.wgsl.running import facts, run_routine
+from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library import ROUTINES
 from volta_fn.targets.wgsl.routine import Routine
 
 
-def least_facts() -> TargetCapabilities:
+def least_capabilities() -> TargetCapabilities:
     """What every device can do; 64-bit numbers are there if this device has them, as runtimes refuse them otherwise."""
-    known = facts()
+    known = capabilities()
     return TargetCapabilities(float64=known.float64, int64=known.int64)
 
 
@@ -41,6 +41,6 @@ def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact
     """The routine agrees with the primitive's NumPy function."""
     expected = reference(name, inputs, params)
     outputs = [(x.shape, x.dtype) for x in expected]
-    for routine in {routine_of(name, inputs, params, known) for known in (least_facts(), facts())}:
+    for routine in {routine_of(name, inputs, params, known) for known in (least_capabilities(), capabilities())}:
         for got, wanted in zip(run_routine(routine, inputs, outputs), expected, strict=True):
             assert_same(got, wanted, exact)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.targets.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
 from tests.targets.reference import reference
-from tests.targets.wgsl.library.checking import check, least_facts, results
+from tests.targets.wgsl.library.checking import check, least_capabilities, results
 from volta_fn.primitives.indexing import GatherScatterMode, ScatterDimensionNumbers
 
 
@@ -97,5 +97,5 @@ def test_more_workgroups_than_one_dimension_has() -> None:
     x = np.arange(9000, dtype=np.int32)
     indices = x[::-1, None].copy()
     params = {"dimension_numbers": ROWS._replace(offset_dims=()), "slice_sizes": (1,), "mode": MODES[0], "fill_value": None}
-    (got,) = results("gather", [x, indices], params, least_facts()._replace(groups=11), [x])
+    (got,) = results("gather", [x, indices], params, least_capabilities()._replace(groups=11), [x])
     np.testing.assert_array_equal(got, x[::-1])

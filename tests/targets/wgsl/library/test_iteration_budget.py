@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 from tests.targets.reference import reference
-from tests.targets.wgsl.library.checking import check, least_facts, results, routine_of
+from tests.targets.wgsl.library.checking import check, least_capabilities, results, routine_of
 from volta_fn import lax
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -58,7 +58,7 @@ FACTORISATIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", FACTORISATIONS)
 def test_the_largest_matrix_that_is_factored_in_so_many_turns(name: str) -> None:
     params, determined = FACTORISATIONS[name]
-    known = least_facts()._replace(iterations=TURNS)
+    known = least_capabilities()._replace(iterations=TURNS)
     sizes = range(8, 128, 4)  # larger ones take a driver in software long
     n = max(n for n in sizes if ROUTINES[name]((ShapedArray((n, n), np.dtype(np.float32)),), params, known) is not None)
     assert n >= 32
@@ -107,10 +107,10 @@ def test_sweeps_by_themselves_give_what_they_give_together(name: str, monkeypatc
     x = RNG.normal(size=(4, 9, 9)).astype(np.float32)
     x[1], x[2, 3, 4] = 0, np.nan
     params = FACTORISATIONS[name][0]
-    together = results(name, [x], params, least_facts(), expected := reference(name, [x], params))
+    together = results(name, [x], params, least_capabilities(), expected := reference(name, [x], params))
     monkeypatch.setattr(iteration_budget, "_MANY", 0)
-    assert len(routine_of(name, [x], params, least_facts()).dispatches) == SWEEPS + 2
-    apart = results(name, [x], params, least_facts(), expected)
+    assert len(routine_of(name, [x], params, least_capabilities()).dispatches) == SWEEPS + 2
+    apart = results(name, [x], params, least_capabilities(), expected)
     for one, other in zip(together, apart, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.targets.reference import assert_same
-from tests.targets.wgsl.library.checking import check, least_facts, results
+from tests.targets.wgsl.library.checking import check, least_capabilities, results
 
 
 def matrices(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -33,7 +33,7 @@ def test_cholesky(dtype: str) -> None:
     x[1, 7, 7] = -1
     expected = np.where(np.arange(3)[:, None, None] == 1, np.tril(np.full((40, 40), np.nan)), 0).astype(dtype)
     expected[0], expected[2] = np.linalg.cholesky(x[0]), np.linalg.cholesky(x[2])
-    (got,) = results("cholesky", [x], {}, least_facts(), [x])
+    (got,) = results("cholesky", [x], {}, least_capabilities(), [x])
     np.testing.assert_allclose(got, expected, rtol=1e-4 if dtype in ("float32", "complex64") else 1e-12, atol=1e-5)
 
 
@@ -53,7 +53,7 @@ def test_lu(dtype: str, shape: tuple[int, ...]) -> None:
     x = matrices(dtype, shape)
     m, n = shape[-2:]
     like = [x, np.zeros((*shape[:-2], min(m, n)), np.int32), np.zeros(shape[:-1], np.int32)]
-    factors, pivots, permutation = results("lu", [x], {}, least_facts(), like)
+    factors, pivots, permutation = results("lu", [x], {}, least_capabilities(), like)
     lower = np.tril(factors, -1)[..., : min(m, n)] + np.eye(m, min(m, n), dtype=dtype)
     product = lower @ np.triu(factors)[..., : min(m, n), :]
     assert_same(product, np.take_along_axis(x, permutation[..., None].astype(int), -2), exact=False)
@@ -67,7 +67,7 @@ def test_lu(dtype: str, shape: tuple[int, ...]) -> None:
 
 def test_lu_of_singular_matrices() -> None:
     x = np.ones((4, 4), np.float32)
-    factors, *_ = results("lu", [x], {}, least_facts(), [x, np.zeros(4, np.int32), np.zeros(4, np.int32)])
+    factors, *_ = results("lu", [x], {}, least_capabilities(), [x, np.zeros(4, np.int32), np.zeros(4, np.int32)])
     np.testing.assert_array_equal(np.diagonal(factors), [1, 0, 0, 0])
 
 
@@ -76,7 +76,7 @@ def test_lu_of_singular_matrices() -> None:
 def test_qr(dtype: str, shape: tuple[int, ...], full: bool) -> None:
     x = matrices(dtype, shape)
     expected = np.linalg.qr(x, mode="complete" if full else "reduced")
-    q, r = results("qr", [x], {"full_matrices": full}, least_facts(), list(expected))
+    q, r = results("qr", [x], {"full_matrices": full}, least_capabilities(), list(expected))
     close(q @ r, x)
     close(adjoint(q) @ q, np.broadcast_to(np.eye(q.shape[-1]), (*shape[:-2], q.shape[-1], q.shape[-1])))
     k = min(shape[-2:])
@@ -92,7 +92,7 @@ def test_eigh(dtype: str, lower: bool, sizes: tuple[int, ...]) -> None:
         half = np.tril(x, -1) if lower else np.triu(x, 1)
         whole = half + adjoint(half) + np.eye(n) * np.real(x)
         like = [x, np.zeros((2, n), x.real.dtype)]
-        v, w = results("eigh", [x], {"lower": lower, "sort_eigenvalues": True}, least_facts(), like)
+        v, w = results("eigh", [x], {"lower": lower, "sort_eigenvalues": True}, least_capabilities(), like)
         close(w, np.linalg.eigvalsh(whole))
         close((v * w[:, None]) @ adjoint(v), whole)
         close(adjoint(v) @ v, np.broadcast_to(np.eye(n), x.shape))
@@ -108,18 +108,18 @@ def test_svd(dtype: str, shape: tuple[int, ...], rank: int) -> None:
     for full in {rank == 3, True}:
         expected = np.linalg.svd(x, full_matrices=full)
         like = [expected[1], expected[0], expected[2]]
-        s, u, vt = results("svd", [x], {"full_matrices": full, "compute_uv": True}, least_facts(), like)
+        s, u, vt = results("svd", [x], {"full_matrices": full, "compute_uv": True}, least_capabilities(), like)
         close(s, expected[1])
         close((u[..., :k] * s[..., None, :]) @ vt[..., :k, :], x)
         close(adjoint(u) @ u, np.broadcast_to(np.eye(u.shape[-1]), (*shape[:-2], u.shape[-1], u.shape[-1])))
         close(vt @ adjoint(vt), np.broadcast_to(np.eye(vt.shape[-2]), (*shape[:-2], vt.shape[-2], vt.shape[-2])))
-    (s,) = results("svd", [x], {"full_matrices": False, "compute_uv": False}, least_facts(), like[:1])
+    (s,) = results("svd", [x], {"full_matrices": False, "compute_uv": False}, least_capabilities(), like[:1])
     close(s, like[0])
 
 
 def test_what_is_not_finite_has_nan() -> None:
     x = matrices("float32", (2, 4, 4))
     x[0, 1, 1], x[1, 2, 2] = np.nan, np.inf
-    found = results("eigh", [x], {"lower": True, "sort_eigenvalues": True}, least_facts(), [x, x[0, :2]])
-    found += results("svd", [x], {"full_matrices": True, "compute_uv": True}, least_facts(), [x[0, :2], x, x])
+    found = results("eigh", [x], {"lower": True, "sort_eigenvalues": True}, least_capabilities(), [x, x[0, :2]])
+    found += results("svd", [x], {"full_matrices": True, "compute_uv": True}, least_capabilities(), [x[0, :2], x, x])
     assert all(np.isnan(values).all() for values in found)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.targets.keys import numbers, params
 from tests.targets.reference import assert_same, reference
-from tests.targets.wgsl.library.checking import check, least_facts, results, routine_of
+from tests.targets.wgsl.library.checking import check, least_capabilities, results, routine_of
 from tests.targets.wgsl.running import known_width, run_routine
 from volta_fn.targets.wgsl.library import radix
 from volta_fn.targets.wgsl.library.ballot_sort import digit_bits
@@ -31,7 +31,7 @@ def test_keys_alone(size: int) -> None:
 @pytest.mark.parametrize("size", [7, 200, 1500])
 def test_zeros_keep_their_order(size: int) -> None:
     x = np.where(np.arange(size) % 3 == 0, -0.0, np.where(np.arange(size) % 5 == 0, 0.0, -1.0)).astype(np.float32)
-    (got,) = results("sort", [x], params(0), least_facts(), [x])
+    (got,) = results("sort", [x], params(0), least_capabilities(), [x])
     np.testing.assert_array_equal(np.signbit(got), np.signbit(x[np.argsort(x, kind="stable")]))
 
 
@@ -51,7 +51,7 @@ def test_very_short_rows() -> None:
 
 def test_more_workgroups_than_one_dimension_has() -> None:
     x = numbers("int8", (50, 33))
-    (got,) = results("sort", [x], params(1), least_facts()._replace(groups=7), [x])
+    (got,) = results("sort", [x], params(1), least_capabilities()._replace(groups=7), [x])
     np.testing.assert_array_equal(got, np.sort(x, 1))
 
 
@@ -59,7 +59,7 @@ def test_long_rows() -> None:
     x = numbers("float16", (2, 5000))
     x[0, ::3], x[0, 1::5] = -0.0, 0.0
     check("sort", [x], params(1))
-    (got,) = results("sort", [x], params(1), least_facts(), [x])
+    (got,) = results("sort", [x], params(1), least_capabilities(), [x])
     wanted = np.take_along_axis(x, np.argsort(x, axis=1, kind="stable"), 1)
     np.testing.assert_array_equal(np.signbit(got) & ~np.isnan(got), np.signbit(wanted) & ~np.isnan(wanted))
     check("sort", [numbers("uint8", (33_000,))], params(0))

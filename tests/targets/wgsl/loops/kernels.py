@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tests.laws.common import ROUNDING, assert_close
-from tests.targets.wgsl.running import facts, run_routine
+from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import routine
 
 #: What every device can do, with 64-bit numbers, and what this one can.
-DEVICES = [TargetCapabilities(float64=True, int64=True), facts()]
+DEVICES = [TargetCapabilities(float64=True, int64=True), capabilities()]
 
 
 def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], device: TargetCapabilities = DEVICES[0]) -> list[np.ndarray]:

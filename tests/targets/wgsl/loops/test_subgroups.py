@@ -12,7 +12,7 @@ import pytest
 from tests.compiler.ir.cases import inputs_of, kernels_of, shaped
 from tests.targets.wgsl.library.checking import results, routine_of
 from tests.targets.wgsl.loops.kernels import run_kernel
-from tests.targets.wgsl.running import facts, known_width
+from tests.targets.wgsl.running import capabilities, known_width
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.targets.wgsl.loops import routine, schedule
 
@@ -39,9 +39,9 @@ def test_rows(dtype: str, function: Callable[[Any], Any], size: str, monkeypatch
         inputs = inputs_of(kernel)
         if dtype == "float32":
             inputs[0].reshape(9, -1)[3, count // 2] = np.nan
-        for device in (facts(), known_width()):
+        for device in (capabilities(), known_width()):
             sources = "".join(dispatch.source for dispatch in routine(kernel, device).dispatches)
-            assert "subgroupShuffleXor" in sources or (size != "of several" and device == facts())
+            assert "subgroupShuffleXor" in sources or (size != "of several" and device == capabilities())
             assert not UNRELIABLE.search(sources)
             for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
                 np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
@@ -52,14 +52,14 @@ def test_columns(shape: tuple[int, int]) -> None:
     """By a workgroup that has a number for each of four columns to put together, by several, and by many in two steps."""
     for kernel in kernels_of(lambda x: (x.sum(0), x.max(0)), shaped(*shape, dtype="int32")):
         inputs = inputs_of(kernel)
-        for device in (facts(), known_width()):
+        for device in (capabilities(), known_width()):
             for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
                 np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
 
 
 def test_everyone_has_the_same_bits() -> None:
     (kernel,) = kernels_of(lambda x: x * 0 + x.sum(1, keepdims=True), shaped(3, 1000))
-    for device in (facts(), known_width()):
+    for device in (capabilities(), known_width()):
         (found,) = run_kernel(kernel, [np.random.default_rng(0).random((3, 1000), np.float32)], device)
         assert [len(np.unique(row)) for row in found.reshape(3, 1000)] == [1, 1, 1]
 

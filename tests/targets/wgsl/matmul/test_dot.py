@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.targets.products import LAYOUTS, MATRICES, arrays, check, operands
-from tests.targets.wgsl.running import facts, run_routine
+from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.contractions.index_maps import of_problem
 from volta_fn.compiler.contractions.matmul_problem import problem_of
 from volta_fn.compiler.target import TargetCapabilities
@@ -26,7 +26,7 @@ from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 
 #: What every device has, but for 64-bit numbers where this one has them.
-PLAIN = TargetCapabilities(float64=facts().float64, int64=facts().int64)
+PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)
 
 
 def product(lhs: np.ndarray, rhs: np.ndarray, dims: Any, preferred: Any = None) -> np.ndarray:

@@ -12,13 +12,13 @@ import pytest
 import volta_fn.numpy as jnp
 from tests.compiler.ir.oracle import SimpleTarget
 from tests.targets.contractions import attention, check_results, gelu_layer, inputs_of, kernels_in
-from tests.targets.wgsl.running import facts, run_routine
+from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import contraction, contracts
 
 #: What every device has, but for 64-bit numbers where this one has them.
-PLAIN = TargetCapabilities(float64=facts().float64, int64=facts().int64)
+PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)
 TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, contracts=partial(contracts, device=PLAIN))
 
 

@@ -22,13 +22,13 @@ FLOAT = np.dtype(np.float32)
 
 def test_what_is_not_known_is_found_out_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gpu = vf.devices("gpu")[0].backend.gpu
-    facts, work = gpu.facts._replace(adapter="a device of tests"), working(FLOAT)
+    capabilities, work = gpu.capabilities._replace(adapter="a device of tests"), working(FLOAT)
     monkeypatch.setattr(tuned_schedules, "_learnt", {})
-    monkeypatch.setattr(tuned_schedules, "_finders", {facts.adapter: Trials(gpu)})
+    monkeypatch.setattr(tuned_schedules, "_finders", {capabilities.adapter: Trials(gpu)})
     monkeypatch.setattr("volta_fn.targets.wgsl.runtime.autotune.users_file", lambda: tmp_path / "new" / "schedules.json")
     c = of_problem(problem_of((40, 70), (70, 36), MATRICES, (FLOAT,) * 3))
-    chosen = choose(c, work, facts)
-    assert chosen in [SIMPLE, *candidates(c, work, facts)]
-    assert tuned_schedules.read(tmp_path / "new" / "schedules.json") == {facts.adapter: {tuned_schedules.class_of(c): chosen}}
+    chosen = choose(c, work, capabilities)
+    assert chosen in [SIMPLE, *candidates(c, work, capabilities)]
+    assert tuned_schedules.read(tmp_path / "new" / "schedules.json") == {capabilities.adapter: {tuned_schedules.class_of(c): chosen}}
     monkeypatch.setattr(tuned_schedules, "_finders", {})
-    assert choose(c, work, facts) == chosen
+    assert choose(c, work, capabilities) == chosen

@@ -119,9 +119,9 @@ def test_a_wait_ends(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_dtypes_that_a_device_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
     least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
-    facts = least.backend.gpu.facts
-    assert not (facts.float64 or facts.int64 or facts.float16 or facts.subgroups)
-    assert (facts.buffers, facts.binding, facts.workgroup_memory, facts.alignment) == (8, 1 << 27, 1 << 14, 256)
+    capabilities = least.backend.gpu.capabilities
+    assert not (capabilities.float64 or capabilities.int64 or capabilities.float16 or capabilities.subgroups)
+    assert (capabilities.buffers, capabilities.binding, capabilities.workgroup_memory, capabilities.alignment) == (8, 1 << 27, 1 << 14, 256)
     with vf.default_device(least):
         for dtype in ("float64", "int64", "uint64", "complex128"):
             with pytest.raises(vf.errors.DTypeError, match=f"has no {dtype}.*'cpu'"):
@@ -146,7 +146,7 @@ def test_what_a_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert GPU.name == GPU.device_kind == GPU.backend.adapter.info["device"]
     assert GPU.kind in ("discrete", "integrated", "virtual", "cpu", "unknown")
     assert GPU.limits["max-compute-workgroup-size-x"] >= 256
-    assert ("shader-f16" in GPU.features) == GPU.backend.gpu.facts.float16
+    assert ("shader-f16" in GPU.features) == GPU.backend.gpu.capabilities.float16
     monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
     least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
     assert not least.features
@@ -164,7 +164,7 @@ def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_arrays_larger_than_all_bindings(device: Device) -> None:
     gpu = device.backend.gpu
-    gpu.facts = gpu.facts._replace(binding=1 << 12, buffers=8)
+    gpu.capabilities = gpu.capabilities._replace(binding=1 << 12, buffers=8)
     x = jnp.ones((97, 97))
     with pytest.raises(vf.errors.OutOfMemoryError, match=r"see: 4096 bytes at once, 8 times, .*needs 11 times.*smaller batches"):
         x.sum()

@@ -22,7 +22,7 @@ def arrays(dtype: Any = np.float32) -> list[np.ndarray]:
 
 def few(usual: int, with_eight: int) -> int:
     """How many dispatches there are, usually and where a shader has no more than eight buffers: the kernels here have some twenty."""
-    return with_eight if GPU.backend.gpu.facts.buffers <= 8 else usual
+    return with_eight if GPU.backend.gpu.capabilities.buffers <= 8 else usual
 
 
 def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int]:

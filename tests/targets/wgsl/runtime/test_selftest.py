@@ -49,6 +49,6 @@ def test_all_checks_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loops_are_tried_where_the_device_is_software(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = GPU.backend.gpu
     if GPU.kind == "cpu":
-        assert selftest.loop_iterations(gpu) == gpu.facts.iterations
+        assert selftest.loop_iterations(gpu) == gpu.capabilities.iterations
     monkeypatch.setattr(selftest, "_ITERATIONS", 1000)
     assert selftest.loop_iterations(gpu) == TargetCapabilities().iterations

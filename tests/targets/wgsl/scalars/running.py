@@ -23,15 +23,15 @@ class Call(NamedTuple):
     params: Mapping[str, Any] = MappingProxyType({})
 
 
-def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], facts: TargetCapabilities | None = None) -> list[np.ndarray]:
+def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], capabilities: TargetCapabilities | None = None) -> list[np.ndarray]:
     """The results of operations on arrays of one size, in as few shaders as bindings allow."""
-    facts = facts or running.facts()
+    capabilities = capabilities or running.capabilities()
     results = []
     size = arrays[0].size
     for start in range(0, len(calls), 6):
         some = calls[start : start + 6]
         used = sorted({i for call in some for i in call.operands})
-        shader = Shader(facts)
+        shader = Shader(capabilities)
         inputs = {i: shader.buffer(k, arrays[i].dtype) for k, i in enumerate(used)}
         outputs = [shader.buffer(len(used) + k, call.result, written=True) for k, call in enumerate(some)]
         index = shader.let("u32", f"{shader.group} * {shader.invocations}u + {shader.local}")
@@ -39,7 +39,7 @@ def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], facts: TargetCapabi
             loaded = {i: a.load(index) for i, a in inputs.items()}
             for call, out in zip(some, outputs, strict=True):
                 dtypes = [arrays[i].dtype for i in call.operands]
-                assert supports(call.op, dtypes, call.params, facts), f"{call} is not supported"
+                assert supports(call.op, dtypes, call.params, capabilities), f"{call} is not supported"
                 out.store(index, apply(shader, call.op, [loaded[i] for i in call.operands], call.result, call.params))
         dispatch = shader.dispatch(-(-size // shader.invocations))
         found = running.run_routine(Routine((dispatch,)), [arrays[i] for i in used], [((size,), call.result) for call in some])
@@ -50,4 +50,4 @@ def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], facts: TargetCapabi
 def assert_reference(actual: np.ndarray, reference: Callable[..., Any], operands: Sequence[np.ndarray]) -> None:
     """What a function gives, to the last bit; where the device keeps no subnormal numbers, they may count as zeros."""
     with np.errstate(all="ignore"):
-        assert_same_bits(actual, subnormals.expected(actual, reference, operands, kept=running.facts().subnormals))
+        assert_same_bits(actual, subnormals.expected(actual, reference, operands, kept=running.capabilities().subnormals))

@@ -27,10 +27,10 @@ def silent():
         yield
 
 
-def results(ops, *arrays, facts=None):
+def results(ops, *arrays, capabilities=None):
     """The results of functions of the same operands."""
     calls = [Call(op, tuple(range(len(arrays))), arrays[0].dtype) for op in ops]
-    return zip(ops, run(calls, arrays, facts), strict=True)
+    return zip(ops, run(calls, arrays, capabilities), strict=True)
 
 
 def check(ops, x, wide, units):
@@ -40,7 +40,7 @@ def check(ops, x, wide, units):
         decided = ~(tail_of_range(expected, x.dtype) & np.isfinite(expected))
         if op in REFLECTED:
             decided &= ~(x < 0)
-        if not running.facts().subnormals:
+        if not running.capabilities().subnormals:
             decided &= ordinary(x) & ordinary(expected.astype(x.dtype))
         assert_within(actual[decided], expected[decided], units.get(op, 2.0), op)
         assert (np.signbit(actual) == np.signbit(expected))[decided & (expected == 0)].all(), op
@@ -80,7 +80,9 @@ def test_reflected_functions(dtype, error):
 def test_where_fma_rounds_once():
     """That text is another one. Devices for tests may round twice, so little is asked."""
     x = np.concatenate([np.linspace(-8, 8, 2001), np.linspace(-300, 300, 501)]).astype(np.float32)
-    for op, actual in results([*[op for op in ORACLES if op != "tan"], "sqrt", "rsqrt"], x, facts=running.facts()._replace(fma=True)):
+    for op, actual in results(
+        [*[op for op in ORACLES if op != "tan"], "sqrt", "rsqrt"], x, capabilities=running.capabilities()._replace(fma=True)
+    ):
         expected = {**ORACLES, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x)}[op](x.astype(np.float64)).astype(np.float32)
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5, err_msg=op)
 
@@ -88,7 +90,7 @@ def test_where_fma_rounds_once():
 def test_exp_where_subnormal_numbers_are_zeros():
     """That text is another one, too."""
     x = np.concatenate([np.linspace(-90, 90, 20001).astype(FLOAT32), arguments(FLOAT32, 1 << 10), edges(FLOAT32)])
-    ((_, actual),) = results(["exp"], x, facts=running.facts()._replace(subnormals=False))
+    ((_, actual),) = results(["exp"], x, capabilities=running.capabilities()._replace(subnormals=False))
     expected = np.exp(x.astype(np.float64))
     is_normal = ~(expected.astype(FLOAT32) < np.finfo(FLOAT32).tiny)
     assert_within(actual[is_normal], expected[is_normal], UNITS.get("exp", 2.0), "exp")
@@ -105,11 +107,11 @@ def test_quotients_where_fma_rounds_once():
     x, y = [np.array(column, FLOAT32) for column in zip(*itertools.product(values, repeat=2), strict=True)]
     inside = (np.abs(x) < 1e37) | np.isinf(x) | np.isnan(x)  # rounded twice, the product of quotient and divisor may be infinite
     x, y = x[inside], y[inside]
-    if not running.facts().subnormals:
+    if not running.capabilities().subnormals:
         x, y = flushed(x), flushed(y)
-    ((_, actual),) = results(["div"], x, y, facts=running.facts()._replace(fma=True))
+    ((_, actual),) = results(["div"], x, y, capabilities=running.capabilities()._replace(fma=True))
     expected = x / y
-    if not running.facts().subnormals:
+    if not running.capabilities().subnormals:
         expected = np.where(ordinary(expected), expected, actual)
     np.testing.assert_allclose(actual, expected, rtol=1.5 * 2.0**-23, atol=3e-45)
     assert (np.signbit(actual) == np.signbit(expected))[expected == 0].all()
@@ -123,11 +125,11 @@ def test_two_operands(dtype):
     x = np.concatenate([x, rng.uniform(0, 10, 5000).astype(dtype), rng.normal(size=5000).astype(dtype)])
     y = np.concatenate([y, rng.normal(size=5000).astype(dtype) * 10, rng.integers(-20, 20, 5000).astype(dtype)])
     wide = np.float64 if dtype == FLOAT32 else np.longdouble
-    if not running.facts().subnormals:
+    if not running.capabilities().subnormals:
         x, y = flushed(x), flushed(y)
     for op, actual in results(["pow", "atan2"], x, y):
         expected = {"pow": np.power, "atan2": np.arctan2}[op](x.astype(wide), y.astype(wide))
-        if not running.facts().subnormals:
+        if not running.capabilities().subnormals:
             expected = np.where(ordinary(expected.astype(dtype)), expected, actual)
         assert_within(actual, expected, 2.0, op)
         assert (np.signbit(actual) == np.signbit(expected))[expected == 0].all(), op
@@ -184,7 +186,7 @@ def test_narrow_floats(name):
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     for op, actual in results(["exp", "log", "tanh", "logistic", "erf", "sin"], x):
         reference = lambda v, op=op: {**ORACLES, **SPECIAL}[op](v.astype(np.float64)).astype(np.float32)
-        nearest = subnormals.expected(actual, reference, [x], kept=running.facts().subnormals)
+        nearest = subnormals.expected(actual, reference, [x], kept=running.capabilities().subnormals)
         apart = np.abs(actual.view(np.int16).astype(int) - nearest.view(np.int16).astype(int))
         nan = np.isnan(actual) & np.isnan(nearest)
         assert (apart[~nan] <= 1).all(), op

@@ -34,7 +34,7 @@ def results(ops, dtype, columns, literal):
     One invocation computes all of them: literals differ, and several numbers share a word of memory. Each number that is from memory, and
     fills words, has its own invocation, so that the code for it is compiled once.
     """
-    shader, read = Shader(running.facts()), [c for c, known in zip(columns, literal, strict=True) if not known]
+    shader, read = Shader(running.capabilities()), [c for c, known in zip(columns, literal, strict=True) if not known]
     inputs = [shader.buffer(i, dtype) for i in range(len(read))]
     made = [np.asarray(PRIMITIVES[op].evaluate(*[c[:1] for c in columns])).dtype for op in ops]
     outputs = [shader.buffer(len(read) + i, one, written=True) for i, one in enumerate(made)]
@@ -59,7 +59,7 @@ def approximate(name):
 def test_literals_are_as_numbers_from_memory(name, arity):
     dtype = np.dtype(dtypes.bfloat16 if name == "bfloat16" else name)
     known = [op for op, one in CASES if one == dtype] + approximate(name)
-    ops = [op for op in known if PRIMITIVES[op].arity == arity and supports(op, [dtype] * arity, {}, running.facts())]
+    ops = [op for op in known if PRIMITIVES[op].arity == arity and supports(op, [dtype] * arity, {}, running.capabilities())]
     columns = [np.roll(few_values(dtype), -i) for i in range(arity)]
     with np.errstate(all="ignore"):
         for start in range(0, len(ops), 6):

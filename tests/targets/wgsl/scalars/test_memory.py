@@ -33,7 +33,7 @@ def test_one_by_one(dtype):
     """Reversed; each invocation writes one element, others writing its neighbours in the same word."""
     size = 203
     x = some(dtype, size)
-    shader = Shader(running.facts(), 32)
+    shader = Shader(running.capabilities(), 32)
     source, target = shader.buffer(0, dtype), shader.buffer(1, dtype, written=True)
     index = shader.let("u32", f"{shader.group} * 32u + {shader.local}")
     with shader.block(f"if ({index} < {size}u)"):
@@ -46,7 +46,7 @@ def test_one_by_one(dtype):
 @pytest.mark.parametrize("dtype", [*ALL, *WIDE], ids=str)
 def test_fours(dtype, size):
     x = some(dtype, size)
-    shader = Shader(running.facts(), 32)
+    shader = Shader(running.capabilities(), 32)
     source, target = shader.buffer(0, dtype, size=size), shader.buffer(1, dtype, written=True, size=size)
     index = shader.let("u32", f"{shader.group} * 32u + {shader.local}")
     with shader.block(f"if ({index} < {-(-size // 4)}u)"):
@@ -58,7 +58,7 @@ def test_fours(dtype, size):
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_elements_of_an_array_of_fours(dtype):
     x = some(dtype, 64)
-    shader = Shader(running.facts(), 64)
+    shader = Shader(running.capabilities(), 64)
     source, target = shader.buffer(0, dtype, size=64), shader.buffer(1, dtype, written=True)
     target.store(shader.local, source.load(f"63u - {shader.local}"))
     (result,) = running.run_routine(Routine((shader.dispatch(1),)), [x], [((64,), dtype)])
@@ -67,7 +67,7 @@ def test_elements_of_an_array_of_fours(dtype):
 
 def test_many_workgroups_fold():
     """Beyond the limit along x the grid has rows, and the surplus of the last row does nothing."""
-    shader = Shader(running.facts()._replace(groups=6), 1)
+    shader = Shader(running.capabilities()._replace(groups=6), 1)
     counts = shader.buffer(0, np.dtype(np.int32), written=True)
     counts.store(shader.group, counts.load(shader.group)._replace(text="1i"))
     dispatch = shader.dispatch(13)

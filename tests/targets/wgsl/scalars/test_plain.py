@@ -114,7 +114,7 @@ def test_operations_with_constants(op):
     x = samples(np.dtype(np.float32))
     for value in (0.0, -0.0, 0.0625, -0.03, 0.004, 1e-30, 1.0, -1.0, float("inf")):
         for swapped in (False, True):
-            shader = Shader(running.facts(), 256)
+            shader = Shader(running.capabilities(), 256)
             given, out = shader.buffer(0, x.dtype, size=x.size), shader.buffer(1, x.dtype, written=True, size=x.size)
             with shader.block(f"if ({shader.local} < {x.size}u)"):
                 pair = [given.load(shader.local), constant(x.dtype, value)]

@@ -20,7 +20,7 @@ INT32 = np.dtype(np.int32)
 def run_steps(write, arrays, results):
     """What `write` makes of a shader's elements, one an invocation."""
     size = arrays[0].size
-    shader = Shader(running.facts())
+    shader = Shader(running.capabilities())
     inputs = [shader.buffer(k, x.dtype) for k, x in enumerate(arrays)]
     outputs = [shader.buffer(len(arrays) + k, dtype, written=True) for k, dtype in enumerate(results)]
     index = shader.let("u32", f"{shader.group} * {shader.invocations}u + {shader.local}")
@@ -57,7 +57,7 @@ def test_combine(name):
 def test_places(name):
     """Of two places in either order, as argmax and argmin of the two numbers."""
     dtype = dtypes.as_dtype(name)
-    x, y = [v if running.facts().subnormals else flushed(v) for v in operands(2, dtype)]
+    x, y = [v if running.capabilities().subnormals else flushed(v) for v in operands(2, dtype)]
 
     def write(shader, loaded):
         a, b = [(number, Number(INT32, f"{k}i")) for k, number in enumerate(loaded)]

@@ -17,7 +17,7 @@ F32 = np.dtype(np.float32)
 
 def reversal(invocations: int, factor: int) -> ShaderModule:
     """Each workgroup's numbers backwards, times a factor: through memory that it shares, and a function whose name others have, too."""
-    shader = Shader(running.facts(), invocations)
+    shader = Shader(running.capabilities(), invocations)
     x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
     shared = shader.workgroup("a", "f32", invocations)
     shader.helper("scaled", f"fn scaled(x: f32) -> f32 {{\n  return x * {factor}.0;\n}}")
@@ -30,7 +30,7 @@ def reversal(invocations: int, factor: int) -> ShaderModule:
 
 def doubled(invocations: int) -> ShaderModule:
     """Each number and itself, without waiting; the last workgroup ends early."""
-    shader = Shader(running.facts(), invocations)
+    shader = Shader(running.capabilities(), invocations)
     x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
     shader.line(f"if ({shader.group} == 1u && {shader.local} > 3u) {{ return; }}")
     place = shader.let("u32", f"{shader.group} * {invocations}u + {shader.local}")

@@ -24,18 +24,18 @@ Body = Callable[[Value, Value, Value], None]
 
 def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     """Return the launch of a kernel whose rows are independent tasks."""
-    facts = schedule.facts
-    nest = nest._replace(facts=facts, streams=facts.streams(schedule.axis))
+    analysis = schedule.analysis
+    nest = nest._replace(analysis=analysis, streams=analysis.streams(schedule.axis))
     root = VectorScope(nest, (), {}, None)
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
-    elif schedule.axis in facts.reduction_axes:
+    elif schedule.axis in analysis.reduction_axes:
         body = _by_rows(schedule, root)
     else:
         body = _by_columns(schedule, root)
     over_tasks(nest.f, schedule.cut, body)
     nest.f.finish()
-    return Launch(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * facts.size(range(len(facts.kernel.sizes))))
+    return Launch(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))))
 
 
 def entry(module: Module, symbol: str) -> Function:
@@ -43,14 +43,14 @@ def entry(module: Module, symbol: str) -> Function:
     return Function(module, symbol, [Value("ptr", "%buffers"), BEGIN, END])
 
 
-def nest_of(f: Function, facts: KernelAnalysis) -> LoopNest:
+def nest_of(f: Function, analysis: KernelAnalysis) -> LoopNest:
     """Return the loop nest of a kernel in an entry point.
 
     The kernel's inputs are the first buffers, its outputs the next ones.
     """
-    count = len(facts.kernel.inputs)
-    pointers = [buffer(f, n) for n in range(count + len(facts.kernel.stores))]
-    return LoopNest(f, facts, pointers[:count], pointers[count:], {}, set())
+    count = len(analysis.kernel.inputs)
+    pointers = [buffer(f, n) for n in range(count + len(analysis.kernel.stores))]
+    return LoopNest(f, analysis, pointers[:count], pointers[count:], {}, set())
 
 
 def buffer(f: Function, number: int) -> Value:
@@ -60,7 +60,7 @@ def buffer(f: Function, number: int) -> Value:
 
 def rows_in(scope: VectorScope, axes: tuple[int, ...], number: Value) -> VectorScope:
     """Return the scope of a row, by its row-major number along some axes."""
-    sizes, bound = scope.nest.facts.kernel.sizes, {}
+    sizes, bound = scope.nest.analysis.kernel.sizes, {}
     for axis in reversed(axes[1:]):
         number, bound[axis] = scope.nest.f.divided(number, sizes[axis])
     if axes:
@@ -90,20 +90,20 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
 
 def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for rows whose elements are the lanes."""
-    facts, nest = schedule.facts, root.nest
+    analysis, nest = schedule.analysis, root.nest
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, schedule.vectors)
-    rows = tuple(range(facts.kernel.parallel))
+    rows = tuple(range(analysis.kernel.parallel))
     root.prepare(_first_targets(schedule))
     return lambda number, start, stop: code.row(rows_in(root, rows, number))
 
 
 def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for rows that are the lanes."""
-    facts, nest, vectors = schedule.facts, root.nest, schedule.vectors
+    analysis, nest, vectors = schedule.analysis, root.nest, schedule.vectors
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, vectors)
-    rows = tuple([a for a in range(facts.kernel.parallel) if a != vectors.axis])
+    rows = tuple([a for a in range(analysis.kernel.parallel) if a != vectors.axis])
     root.prepare(_first_targets(schedule))
 
     def body(number: Value, start: Value, stop: Value) -> None:
@@ -120,11 +120,11 @@ def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
 
 def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for loads and stores along different axes."""
-    facts, nest, axis = schedule.facts, root.nest, schedule.axis
+    analysis, nest, axis = schedule.analysis, root.nest, schedule.axis
     assert schedule.crossing is not None
     other, loads = schedule.crossing
-    tiles = TransposeTiles(facts, nest.f, axis, other, schedule.vectors.lanes, loads)
-    rows = tuple([a for a in range(facts.kernel.parallel) if a not in (axis, other)])
+    tiles = TransposeTiles(analysis, nest.f, axis, other, schedule.vectors.lanes, loads)
+    rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (axis, other)])
     root.prepare(_first_targets(schedule))
 
     def body(number: Value, start: Value, stop: Value) -> None:
@@ -153,17 +153,17 @@ def plain_walk(f: Function, vectors: Vectors, start: Value, stop: Value, body: C
 
 
 def _first_targets(schedule: LoopSchedule) -> list[int]:
-    first, kernel = schedule.passes[0], schedule.facts.kernel
-    return [*first.targets(schedule.facts), *[kernel.stores[s].value for s in first.row_stores]]
+    first, kernel = schedule.passes[0], schedule.analysis.kernel
+    return [*first.targets(schedule.analysis), *[kernel.stores[s].value for s in first.row_stores]]
 
 
 def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
     """Reserve room on the stack for what passes keep."""
-    facts, axis = schedule.facts, schedule.axis
-    inside = axis in facts.reduction_axes
-    order = [*[a for a in facts.kernel.reduction_axes if a != axis], *([axis] if inside else [])]
-    offset = row_major(tuple(map(along, order)), tuple([facts.kernel.sizes[a] for a in order]))
+    analysis, axis = schedule.analysis, schedule.axis
+    inside = axis in analysis.reduction_axes
+    order = [*[a for a in analysis.kernel.reduction_axes if a != axis], *([axis] if inside else [])]
+    offset = row_major(tuple(map(along, order)), tuple([analysis.kernel.sizes[a] for a in order]))
     unit = 1 if inside else schedule.vectors.lanes
     for n in [n for here in schedule.passes for n in here.keeps]:
-        memory = nest.f.alloca(f"[{facts.kernel.nodes[n].dtype.itemsize} x i8]", facts.size(facts.reduction_axes) * unit)
+        memory = nest.f.alloca(f"[{analysis.kernel.nodes[n].dtype.itemsize} x i8]", analysis.size(analysis.reduction_axes) * unit)
         nest.slots[n] = Slot(memory, offset, unit)

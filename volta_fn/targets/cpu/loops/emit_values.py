@@ -45,7 +45,7 @@ class LoopNest(NamedTuple):
     """What all scopes of a loop nest share."""
 
     f: Function
-    facts: KernelAnalysis
+    analysis: KernelAnalysis
     inputs: Sequence[Value]
     outputs: Sequence[Value]
     #: Where nodes are kept, and those of them that are there already.
@@ -59,7 +59,7 @@ class VectorScope(Scope[Value, Number]):
     """A scope of machine code, in which an axis may be a vector."""
 
     def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: VectorAxis | None) -> None:
-        super().__init__(nest.facts, parents, axes)
+        super().__init__(nest.analysis, parents, axes)
         self.nest = nest
         self.kept = nest.kept
         lanes = [parent.lane for parent in parents if parent.lane is not None]
@@ -114,16 +114,16 @@ class VectorScope(Scope[Value, Number]):
         """Return a node's value, which is emitted here unless it is known."""
         found = self.find(number)
         if found is None:
-            found = self.numbers[number] = self._made(number, self.nest.facts.kernel.nodes[number])
+            found = self.numbers[number] = self._made(number, self.nest.analysis.kernel.nodes[number])
         return found
 
     def spread(self, number: int) -> Number:
         """Return a node's value in every lane."""
-        node = self.nest.facts.kernel.nodes[number]
+        node = self.nest.analysis.kernel.nodes[number]
         if isinstance(node, Constant):
             return constant(self.nest.f, node.value, self.lanes)
         found = self.number(number)
-        if self.lanes == 1 or self.is_vector(self.nest.facts.depends[number]):
+        if self.lanes == 1 or self.is_vector(self.nest.analysis.depends[number]):
             return found
         if number not in self.spreads:
             self.spreads[number] = splat(self.nest.f, found, self.lanes)
@@ -131,7 +131,7 @@ class VectorScope(Scope[Value, Number]):
 
     def _made(self, number: int, node: Node) -> Number:
         nest = self.nest
-        lanes = self.lanes if self.is_vector(nest.facts.depends[number]) else 1
+        lanes = self.lanes if self.is_vector(nest.analysis.depends[number]) else 1
         if number in nest.kept:
             return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)
         if isinstance(node, Load):
@@ -149,7 +149,7 @@ class VectorScope(Scope[Value, Number]):
 
     def _loaded(self, number: int, node: Load, lanes: int) -> Number:
         f = self.nest.f
-        step = coefficient(self.nest.facts.load_offsets[number], self.lane.axis) if self.lane else 0
+        step = coefficient(self.nest.analysis.load_offsets[number], self.lane.axis) if self.lane else 0
         if lanes > 1 and not step:  # only its conditions differ along the vector's axis
             return splat(f, self._loaded(number, node, 1), lanes)
         holds = self.holds(node.mask)
@@ -164,7 +164,7 @@ class VectorScope(Scope[Value, Number]):
                     f, load(f, node.dtype, f.let("ptr", f"getelementptr [{node.dtype.itemsize} x i8], {pointer}, i64 {1 - lanes}"), lanes)
                 )
             return load(f, node.dtype, pointer, lanes, count=self.count if lanes > 1 else None, stride=step if lanes > 1 else 1)
-        if lanes == 1 or (step == 1 and lanes <= self.nest.facts.kernel.inputs[node.input].size):
+        if lanes == 1 or (step == 1 and lanes <= self.nest.analysis.kernel.inputs[node.input].size):
             # Where the condition fails, anything may be read that is there.
             there = f.select(holds, pointer, self.nest.inputs[node.input])
             found = load(f, node.dtype, there, lanes, count=self.count if lanes > 1 else None)
@@ -244,13 +244,13 @@ class VectorScope(Scope[Value, Number]):
         return self.parents[0]._known_pointer(key) if self.parents else None
 
     def _memory(self, kind: str, number: int) -> tuple[Value, Affine, int]:
-        nest, kernel = self.nest, self.nest.facts.kernel
+        nest, kernel = self.nest, self.nest.analysis.kernel
         if kind == "load":
             node = kernel.nodes[number]
             assert isinstance(node, Load)
-            return nest.inputs[node.input], nest.facts.load_offsets[number], node.dtype.itemsize
+            return nest.inputs[node.input], nest.analysis.load_offsets[number], node.dtype.itemsize
         if kind == "store":
-            return nest.outputs[number], nest.facts.store_offsets[number], kernel.nodes[kernel.stores[number].value].dtype.itemsize
+            return nest.outputs[number], nest.analysis.store_offsets[number], kernel.nodes[kernel.stores[number].value].dtype.itemsize
         slot = nest.slots[number]
         return slot.memory, slot.offset, slot.unit * kernel.nodes[number].dtype.itemsize
 
@@ -260,8 +260,8 @@ class VectorScope(Scope[Value, Number]):
 
     def store(self, number: int) -> None:
         """Emit a store."""
-        facts = self.nest.facts
-        value, offset = facts.kernel.stores[number].value, facts.store_offsets[number]
+        analysis = self.nest.analysis
+        value, offset = analysis.kernel.stores[number].value, analysis.store_offsets[number]
         pointer = self.pointer(("store", number))
         if self.is_vector(offset.axes):
             assert self.lane is not None
@@ -273,7 +273,7 @@ class VectorScope(Scope[Value, Number]):
 
     def prepare(self, targets: Iterable[int], stores: Iterable[int] = (), keeps: Iterable[int] = ()) -> None:
         """Emit what inner loops need for nodes, stores and slots, if it is known here."""
-        kernel = self.facts.kernel
+        kernel = self.analysis.kernel
         self.hoist([*targets, *[kernel.stores[s].value for s in stores], *keeps])
         for number in stores:
             self.pointer(("store", number))
@@ -285,9 +285,9 @@ class VectorScope(Scope[Value, Number]):
         if number in self.kept:
             self.pointer(("slot", number))
             return
-        if isinstance(self.facts.kernel.nodes[number], Load):
+        if isinstance(self.analysis.kernel.nodes[number], Load):
             self.pointer(("load", number))
-        for condition in self.facts.ranges(number):
+        for condition in self.analysis.ranges(number):
             if condition.value.axes <= self.axes.keys() and condition not in self.decided:
                 self.condition(condition)
 
@@ -295,9 +295,9 @@ class VectorScope(Scope[Value, Number]):
 def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
     """Emit a node's value in scopes that differ only along the vectors' axis."""
     nest = scopes[0].nest
-    node = nest.facts.kernel.nodes[number]
+    node = nest.analysis.kernel.nodes[number]
     chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.kept
-    if not chained or len(scopes) == 1 or not scopes[0].is_vector(nest.facts.depends[number]):
+    if not chained or len(scopes) == 1 or not scopes[0].is_vector(nest.analysis.depends[number]):
         for scope in scopes:
             scope.number(number)
         return

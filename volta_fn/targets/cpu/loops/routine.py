@@ -20,19 +20,19 @@ def routine(kernel: Kernel) -> Routine | None:
     if 0 in kernel.sizes or not kernel.stores:
         return None
     kernel = simplified(kernel)
-    facts = KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
-    if not _is_supported(facts):
+    analysis = KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
+    if not _is_supported(analysis):
         return None
-    schedule = schedule_of(facts)
+    schedule = schedule_of(analysis)
     if is_split(schedule):
         return Split(schedule).routine()
     module = Module()
-    launch = write(nest_of(entry(module, "kernel"), facts), schedule)
+    launch = write(nest_of(entry(module, "kernel"), analysis), schedule)
     return Routine(str(module), (launch,))
 
 
-def _is_supported(facts: KernelAnalysis) -> bool:
-    for reduce in facts.reduces.values():
-        if not supports(reduce.reduction.step, [facts.kernel.nodes[reduce.operand].dtype] * 2, {}):
+def _is_supported(analysis: KernelAnalysis) -> bool:
+    for reduce in analysis.reduces.values():
+        if not supports(reduce.reduction.step, [analysis.kernel.nodes[reduce.operand].dtype] * 2, {}):
             return False
-    return all(supports(a.op, tuple([facts.kernel.nodes[i].dtype for i in a.operands]), dict(a.params)) for _, a in facts.applies())
+    return all(supports(a.op, tuple([analysis.kernel.nodes[i].dtype for i in a.operands]), dict(a.params)) for _, a in analysis.applies())

@@ -98,19 +98,19 @@ class RowCode:
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
         self.f = nest.f
-        self.facts: KernelAnalysis = nest.facts
+        self.analysis: KernelAnalysis = nest.analysis
         self.passes = passes
         self.vectors = vectors
-        self.inside = vectors.axis in self.facts.reduction_axes
-        sizes = self.facts.kernel.sizes
+        self.inside = vectors.axis in self.analysis.reduction_axes
+        sizes = self.analysis.kernel.sizes
         #: The inner axes that are loops around that of the vectors.
-        self.loops = [a for a in self.facts.kernel.reduction_axes if a != vectors.axis]
+        self.loops = [a for a in self.analysis.kernel.reduction_axes if a != vectors.axis]
         count = -(-sizes[vectors.axis] // vectors.lanes) if sizes else 1
         self.resident = self.inside and not self.loops and len(vectors.segments) == 1 and count <= _RESIDENT
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
         """Return the reductions of a pass."""
-        return [Accumulator(node, dtype, self.f) for node, dtype in reductions(self.facts, here.reduces)]
+        return [Accumulator(node, dtype, self.f) for node, dtype in reductions(self.analysis, here.reduces)]
 
     # a row whose elements are the lanes
 
@@ -122,7 +122,7 @@ class RowCode:
                 scope.store(number)
             if not here.has_iterations:
                 continue
-            scope.prepare(here.targets(self.facts), here.stores, () if scopes else here.keeps)
+            scope.prepare(here.targets(self.analysis), here.stores, () if scopes else here.keeps)
             accumulators = self.accumulators(here)
             if scopes:
                 states = [[state] for state in self._at_once(here, accumulators, scopes)]
@@ -138,7 +138,7 @@ class RowCode:
     def _residents(self, scope: VectorScope) -> list[VectorScope]:
         """Emit the scopes of the vectors of a short row."""
         axis, lanes = self.vectors.axis, self.vectors.lanes
-        size = self.facts.kernel.sizes[axis]
+        size = self.analysis.kernel.sizes[axis]
         scopes = []
         for start in range(0, size, lanes):
             count = None if start + lanes <= size else i64(size - start)
@@ -169,9 +169,9 @@ class RowCode:
             if not here.has_iterations:
                 continue
             accumulators = self.accumulators(here)
-            scope.prepare(here.targets(self.facts), (), ())
+            scope.prepare(here.targets(self.analysis), (), ())
             for column in columns:
-                column.prepare(here.targets(self.facts), here.stores, here.keeps)
+                column.prepare(here.targets(self.analysis), here.stores, here.keeps)
             first = [a.start(self.vectors.lanes) for a in accumulators]
             iterations = self._nested(here, accumulators, scope, columns, self.loops, [first] * len(columns))
             self.nest.kept.update(here.keeps)
@@ -204,16 +204,16 @@ class RowCode:
             for one, column in zip(inner_columns, columns, strict=True):
                 one.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
             if rest or self.inside:
-                inner.prepare(here.targets(self.facts), here.stores, here.keeps)
+                inner.prepare(here.targets(self.analysis), here.stores, here.keeps)
                 for column in inner_columns:
-                    column.prepare(here.targets(self.facts), here.stores, here.keeps)
+                    column.prepare(here.targets(self.analysis), here.stores, here.keeps)
             return self._nested(here, accumulators, inner, inner_columns, rest, carried)
 
         low, high = self._bounds(axis)
         return self._blocked_loop(accumulators, low, high, 1, states, body)
 
     def _bounds(self, axis: int) -> tuple[Value, Value]:
-        return self.bounds.get(axis, (i64(0), i64(self.facts.kernel.sizes[axis])))
+        return self.bounds.get(axis, (i64(0), i64(self.analysis.kernel.sizes[axis])))
 
     def _along(self, here: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
         axis, lanes = self.vectors.axis, self.vectors.lanes
@@ -229,7 +229,7 @@ class RowCode:
 
     def _iteration(self, here: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
         """Emit one iteration of every vector, and return the new states."""
-        for number in iterations[0].needed(here.targets(self.facts)):  # node by node, so that vectors alternate
+        for number in iterations[0].needed(here.targets(self.analysis)):  # node by node, so that vectors alternate
             emit_unrolled(iterations, number)
         new = [self._step(here, accumulators, iteration, state) for iteration, state in zip(iterations, states, strict=True)]
         self._stored(here, iterations)
@@ -242,13 +242,13 @@ class RowCode:
         """Emit the states after one vector."""
         new = []
         for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
-            x = iteration.spread(self.facts.reduces[number].operand)
+            x = iteration.spread(self.analysis.reduces[number].operand)
             position = self._index_in_row(accumulator, iteration) if accumulator.node.is_index else None
             new.append(accumulator.step(state, x, position, iteration.count if self.inside else None))
         return new
 
     def _index_in_row(self, accumulator: Accumulator, iteration: VectorScope) -> Number:
-        number = self.facts.row_number
+        number = self.analysis.row_number
         return position(self.f, iteration.affine(number), coefficient(number, self.vectors.axis), accumulator.node.dtype, iteration.lanes)
 
     def _stored(self, here: Pass, iterations: Sequence[VectorScope]) -> None:
@@ -257,7 +257,7 @@ class RowCode:
     def _do_stores(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
         if not stores:
             return
-        for number in iterations[0].needed([self.facts.kernel.stores[s].value for s in stores]):
+        for number in iterations[0].needed([self.analysis.kernel.stores[s].value for s in stores]):
             emit_unrolled(iterations, number)
         for s in stores:
             for iteration in iterations:

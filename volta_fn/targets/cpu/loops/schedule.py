@@ -55,7 +55,7 @@ class Grid(NamedTuple):
 class LoopSchedule(NamedTuple):
     """The schedule of a kernel."""
 
-    facts: KernelAnalysis
+    analysis: KernelAnalysis
     vectors: Vectors
     passes: list[Pass]
     #: Nanoseconds for one iteration of all axes.
@@ -71,56 +71,60 @@ class LoopSchedule(NamedTuple):
         return self.vectors.axis
 
 
-def schedule_of(facts: KernelAnalysis) -> LoopSchedule:
+def schedule_of(analysis: KernelAnalysis) -> LoopSchedule:
     """Return the schedule of a kernel that has axes."""
-    axis = _vector_axis(facts)
-    if axis in facts.parallel_axes and any(axis not in facts.depends[n] for n in facts.reduces):
-        facts = KernelAnalysis(facts.kernel, each=frozenset({axis}))  # rows are lanes, each of which reduces, although all reduce the same
-    lanes = lanes_of(facts)
-    segments = segments_of(facts, axis)
-    if segments is None or facts.kernel.sizes[axis] == 1:
-        lanes, segments = 1, (Segment(0, facts.kernel.sizes[axis], {}),)
-    passes = passes_of(facts, keeping=True)
-    kept = sum(facts.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
-    if kept * facts.size(facts.reduction_axes) * (1 if axis in facts.reduction_axes else lanes) > _STACK:
-        passes = passes_of(facts, keeping=False)
-    vectors = Vectors(axis, lanes, _unroll(facts, axis, lanes, passes), segments)
-    found, iteration_cost = crossing(facts, axis, lanes), iteration_cost_of(facts)
-    return LoopSchedule(facts, vectors, passes, iteration_cost, found, _cut(facts, vectors, found, iteration_cost))
+    axis = _vector_axis(analysis)
+    if axis in analysis.parallel_axes and any(axis not in analysis.depends[n] for n in analysis.reduces):
+        analysis = KernelAnalysis(
+            analysis.kernel, each=frozenset({axis})
+        )  # rows are lanes, each of which reduces, although all reduce the same
+    lanes = lanes_of(analysis)
+    segments = segments_of(analysis, axis)
+    if segments is None or analysis.kernel.sizes[axis] == 1:
+        lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
+    passes = passes_of(analysis, keeping=True)
+    kept = sum(analysis.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
+    if kept * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
+        passes = passes_of(analysis, keeping=False)
+    vectors = Vectors(axis, lanes, _unroll(analysis, axis, lanes, passes), segments)
+    found, iteration_cost = crossing(analysis, axis, lanes), iteration_cost_of(analysis)
+    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, _cut(analysis, vectors, found, iteration_cost))
 
 
-def _cut(facts: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, iteration_cost: float) -> Grid:
+def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, iteration_cost: float) -> Grid:
     """Return the tasks: rows, columns, or strips of tiles."""
-    sizes, axis = facts.kernel.sizes, vectors.axis
-    if axis in facts.reduction_axes:
-        return grid(facts.size(facts.parallel_axes), 1, 1, iteration_cost * facts.size(facts.reduction_axes))
+    sizes, axis = analysis.kernel.sizes, vectors.axis
+    if axis in analysis.reduction_axes:
+        return grid(analysis.size(analysis.parallel_axes), 1, 1, iteration_cost * analysis.size(analysis.reduction_axes))
     if found is not None:
-        return grid(facts.size(facts.parallel_axes - {axis, found[0]}), sizes[found[0]], BLOCK, iteration_cost * sizes[axis])
+        return grid(analysis.size(analysis.parallel_axes - {axis, found[0]}), sizes[found[0]], BLOCK, iteration_cost * sizes[axis])
     return grid(
-        facts.size(facts.parallel_axes - {axis}),
+        analysis.size(analysis.parallel_axes - {axis}),
         sizes[axis],
         vectors.lanes * vectors.unroll,
-        iteration_cost * facts.size(facts.reduction_axes),
+        iteration_cost * analysis.size(analysis.reduction_axes),
     )
 
 
-def lanes_of(facts: KernelAnalysis) -> int:
+def lanes_of(analysis: KernelAnalysis) -> int:
     """Return the lanes of a vector: as many as a register holds of the widest dtype."""
-    widest = max([4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in facts.dtypes()])
+    widest = max(
+        [4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in analysis.dtypes()]
+    )
     return host().lanes(widest)
 
 
-def _vector_axis(facts: KernelAnalysis) -> int:
+def _vector_axis(analysis: KernelAnalysis) -> int:
     """Return the axis along which most elements are contiguous."""
-    sizes = facts.kernel.sizes
-    offsets = [(1.0, p) for p in facts.load_offsets.values()] + [(1.5, p) for p in facts.store_offsets]
-    lanes = lanes_of(facts)
+    sizes = analysis.kernel.sizes
+    offsets = [(1.0, p) for p in analysis.load_offsets.values()] + [(1.5, p) for p in analysis.store_offsets]
+    lanes = lanes_of(analysis)
 
     def score(axis: int) -> tuple[float, int]:
         vectors = -(-sizes[axis] // lanes)
         filled = sizes[axis] / (vectors * lanes)
         total = sum(weight * _ease(offset, axis) for weight, offset in offsets)
-        return round(total * filled - (1e-3 if segments_of(facts, axis) is None else 0.0), 6), axis
+        return round(total * filled - (1e-3 if segments_of(analysis, axis) is None else 0.0), 6), axis
 
     return max(range(len(sizes)), key=score)
 
@@ -130,13 +134,13 @@ def _ease(offset: Affine, axis: int) -> float:
     return 1.0 if c == 1 else 0.5 if c == 0 else 0.1 if c <= 4 else 0.0
 
 
-def segments_of(facts: KernelAnalysis, axis: int) -> tuple[Segment, ...] | None:
+def segments_of(analysis: KernelAnalysis, axis: int) -> tuple[Segment, ...] | None:
     """Return the segments of an axis in which it is known which conditions hold.
 
     None if conditions on that axis depend on other axes, too.
     """
-    size = facts.kernel.sizes[axis]
-    ranges = {r for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n) if axis in r.value.axes}
+    size = analysis.kernel.sizes[axis]
+    ranges = {r for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n) if axis in r.value.axes}
     if any(len(r.value.terms) > 1 for r in ranges):
         return None
     cuts = {0, size}
@@ -157,25 +161,25 @@ def _bounds(condition: Range, size: int) -> tuple[int, int]:
     return max(min(low, size), 0), max(min(high, size), 0)
 
 
-def _unroll(facts: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) -> int:
-    size = facts.kernel.sizes[axis]
+def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) -> int:
+    size = analysis.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
-    heavy = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()]) > _DEAR
-    chained = any(isinstance(node, Apply) and node.op in CHAINS for node in facts.kernel.nodes)
+    heavy = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()]) > _DEAR
+    chained = any(isinstance(node, Apply) and node.op in CHAINS for node in analysis.kernel.nodes)
     wanted = 2 if heavy and not chained else 4
-    if reduces and axis not in facts.reduction_axes:
+    if reduces and axis not in analysis.reduction_axes:
         wanted = 1 if any(p.keeps for p in passes) else 8
-    while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(facts.kernel.nodes) * wanted > 120):
+    while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(analysis.kernel.nodes) * wanted > 120):
         wanted //= 2
     return wanted
 
 
-def iteration_cost_of(facts: KernelAnalysis) -> float:
+def iteration_cost_of(analysis: KernelAnalysis) -> float:
     """Estimate the nanoseconds of one iteration of all axes."""
-    total = cost_of(facts, [s.value for s in facts.kernel.stores] + [r.operand for r in facts.reduces.values()])
-    iterations = facts.size(range(len(facts.kernel.sizes)))
-    moved = sum(facts.size(p.axes) * facts.kernel.nodes[n].dtype.itemsize for n, p in facts.load_offsets.items())
-    moved += sum(b.size * b.dtype.itemsize for b in facts.kernel.outputs)
+    total = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()])
+    iterations = analysis.size(range(len(analysis.kernel.sizes)))
+    moved = sum(analysis.size(p.axes) * analysis.kernel.nodes[n].dtype.itemsize for n, p in analysis.load_offsets.items())
+    moved += sum(b.size * b.dtype.itemsize for b in analysis.kernel.outputs)
     return total + moved / iterations / _BANDWIDTH + 0.02
 
 

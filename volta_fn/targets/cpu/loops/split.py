@@ -35,22 +35,22 @@ _TOGETHER = 4
 
 def is_split(schedule: LoopSchedule) -> bool:
     """Return True if rows are to be split: much to do in few tasks and one pass."""
-    facts = schedule.facts
-    once = facts.passes == 2 and not schedule.passes[1].has_iterations
-    found = any(reduce.is_index for reduce in facts.reduces.values())
+    analysis = schedule.analysis
+    once = analysis.passes == 2 and not schedule.passes[1].has_iterations
+    found = any(reduce.is_index for reduce in analysis.reduces.values())
     few = schedule.cut.tasks < _FEW or is_wide(schedule)
-    return once and not found and few and schedule.iteration_cost * facts.size(range(len(facts.kernel.sizes))) > 3 * GRAIN
+    return once and not found and few and schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))) > 3 * GRAIN
 
 
 def is_wide(schedule: LoopSchedule) -> bool:
     """Return True if a matrix is so wide that its rows are best read in full."""
-    facts, axis = schedule.facts, schedule.axis
-    sizes = facts.kernel.sizes
+    analysis, axis = schedule.analysis, schedule.axis
+    sizes = analysis.kernel.sizes
     return (
-        facts.parallel_axes == {axis}
-        and len(facts.reduction_axes) == 1
+        analysis.parallel_axes == {axis}
+        and len(analysis.reduction_axes) == 1
         and sizes[axis] > 8 * schedule.vectors.lanes
-        and facts.size(facts.reduction_axes) >= 64
+        and analysis.size(analysis.reduction_axes) >= 64
     )
 
 
@@ -59,15 +59,15 @@ class Split:
 
     def __init__(self, schedule: LoopSchedule) -> None:
         self.schedule = schedule
-        self.facts: KernelAnalysis = schedule.facts
-        kernel = self.facts.kernel
-        self.inside = schedule.axis in self.facts.reduction_axes
+        self.analysis: KernelAnalysis = schedule.analysis
+        kernel = self.analysis.kernel
+        self.inside = schedule.axis in self.analysis.reduction_axes
         #: The inner axis that is cut.
         self.axis = next((a for a in kernel.reduction_axes if a != schedule.axis), schedule.axis)
         outer = [a for a in range(kernel.parallel) if a != schedule.axis]
         self.order = tuple(outer if self.inside else [*outer, schedule.axis])
-        self.rows = self.facts.size(self.order)
-        rest = self.facts.size(self.facts.reduction_axes) // kernel.sizes[self.axis]
+        self.rows = self.analysis.size(self.order)
+        rest = self.analysis.size(self.analysis.reduction_axes) // kernel.sizes[self.axis]
         unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
         if self.inside:
             self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, schedule.iteration_cost * rest)
@@ -77,7 +77,7 @@ class Split:
         #: The offset in the workspace of every reduction's partial results.
         self.offsets: dict[int, int] = {}
         self.workspace = 0
-        for n, node in self.facts.reduces.items():
+        for n, node in self.analysis.reduces.items():
             self.offsets[n] = self.workspace
             self.workspace += -(-node.dtype.itemsize * self.rows * self.cut.chunks // 64) * 64
 
@@ -89,7 +89,7 @@ class Split:
 
     def memory(self, f: Function) -> Value:
         """Emit the address of the workspace."""
-        return buffer(f, len(self.facts.kernel.inputs) + len(self.facts.kernel.stores))
+        return buffer(f, len(self.analysis.kernel.inputs) + len(self.analysis.kernel.stores))
 
     # chunks
 
@@ -97,17 +97,17 @@ class Split:
         """Return the launch that reduces the chunks."""
         schedule, f = self.schedule, entry(module, "chunks")
         here = replace(schedule.passes[0], row_stores=[], keeps=[])
-        nest = nest_of(f, self.facts)._replace(streams=self.facts.streams(schedule.axis))
+        nest = nest_of(f, self.analysis)._replace(streams=self.analysis.streams(schedule.axis))
         root = VectorScope(nest, (), {}, None)
         code = RowCode(nest, [here], schedule.vectors)
         code.resident = False
         memory = self.memory(f)
-        root.prepare(here.targets(self.facts))
+        root.prepare(here.targets(self.analysis))
 
         def body(number: Value, start: Value, stop: Value) -> None:
             code.bounds[self.axis] = (start, stop)
             chunk = f.divided(start, self.cut.chunk)[0]
-            for n, node in self.facts.reduces.items():
+            for n, node in self.analysis.reduces.items():
                 size = node.dtype.itemsize
                 index = f.times(chunk, self.rows * size)
                 position = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
@@ -124,7 +124,7 @@ class Split:
 
         over_tasks(f, self.cut, body)
         f.finish()
-        iterations = self.facts.size(range(len(self.facts.kernel.sizes)))
+        iterations = self.analysis.size(range(len(self.analysis.kernel.sizes)))
         return Launch(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
 
     def columns(self, code: RowCode, root: VectorScope) -> None:
@@ -134,16 +134,16 @@ class Split:
 
         def row(number: Value, _: list[Value]) -> None:
             scope = rows_in(root, others, number)
-            scope.prepare(here.targets(self.facts), here.stores)
+            scope.prepare(here.targets(self.analysis), here.stores)
 
             def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
                 for column in code.columns(scope, segment, position, count, unroll):
                     for n in here.reduces:
                         store(root.nest.f, column.number(n), column.pointer(("slot", n)), count=column.count)
 
-            plain_walk(root.nest.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), iteration)
+            plain_walk(root.nest.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), iteration)
 
-        root.nest.f.loop(i64(0), i64(self.facts.size(others)), 1, [], row, once=True)
+        root.nest.f.loop(i64(0), i64(self.analysis.size(others)), 1, [], row, once=True)
 
     def streamed(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
         """Emit a chunk of all columns, reading memory in its order, some rows at a time.
@@ -159,7 +159,7 @@ class Split:
     def walk(self, code: RowCode, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
         """Emit a walk along all columns."""
         vectors = self.schedule.vectors._replace(unroll=2)
-        plain_walk(code.f, vectors, i64(0), i64(self.facts.kernel.sizes[vectors.axis]), body)
+        plain_walk(code.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), body)
 
     def cleared(self, code: RowCode, scope: VectorScope) -> None:
         """Emit the identities that sums begin with."""
@@ -178,7 +178,7 @@ class Split:
         here, f, vectors = code.passes[0], code.f, self.schedule.vectors
         rows = [scope.child({self.axis: f.plus(i, i64(k))}) for k in range(together)]
         for row in rows:
-            row.prepare(here.targets(self.facts), here.stores)
+            row.prepare(here.targets(self.analysis), here.stores)
 
         def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
             lane = VectorAxis(vectors.axis, vectors.lanes, count)
@@ -202,33 +202,33 @@ class Split:
         """Return the launch that combines partial results."""
         f = entry(module, "rows")
         kernel, numbers = self.combining()
-        facts = KernelAnalysis(simplified(kernel))
-        facts = facts if facts.kernel.sizes else KernelAnalysis(replace(facts.kernel, sizes=(1,), parallel=1))
-        count = len(self.facts.kernel.inputs)
+        analysis = KernelAnalysis(simplified(kernel))
+        analysis = analysis if analysis.kernel.sizes else KernelAnalysis(replace(analysis.kernel, sizes=(1,), parallel=1))
+        count = len(self.analysis.kernel.inputs)
         memory = self.memory(f)
-        addresses = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.facts.reduces]
+        addresses = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.analysis.reduces]
         inputs = [*[buffer(f, n) for n in range(count)], *addresses]
-        return write(LoopNest(f, facts, inputs, [buffer(f, count + s) for s in numbers], {}, set()), schedule_of(facts))
+        return write(LoopNest(f, analysis, inputs, [buffer(f, count + s) for s in numbers], {}, set()), schedule_of(analysis))
 
     def combining(self) -> tuple[Kernel, list[int]]:
         """Return the kernel of the second launch, and the numbers of its stores.
 
         Its inputs are the old ones and the partial results of every reduction.
         """
-        old = self.facts.kernel
+        old = self.analysis.kernel
         numbers = [s for s in range(len(old.stores)) if s not in self.schedule.passes[0].stores]
         targets, nodes = [old.stores[s].value for s in numbers], Nodes(old)
-        needed = closure(old, targets, self.facts.reduces)
-        for k, (n, node) in enumerate(self.facts.reduces.items()):
+        needed = closure(old, targets, self.analysis.reduces)
+        for k, (n, node) in enumerate(self.analysis.reduces.items()):
             if n in targets or any(n in operands(old.nodes[m]) for m in needed):
                 nodes.new[n] = nodes.add(replace(node, operand=nodes.add(self.chunk_result(node.dtype, len(old.inputs) + k))))
         nodes.copy(targets)
-        buffers = [Buffer(self.rows * self.cut.chunks, node.dtype) for node in self.facts.reduces.values()]
+        buffers = [Buffer(self.rows * self.cut.chunks, node.dtype) for node in self.analysis.reduces.values()]
         stores = tuple([replace(old.stores[s], value=nodes.new[old.stores[s].value]) for s in numbers])
         sizes = (*old.sizes[: old.parallel], self.cut.chunks)
         return Kernel(sizes, old.parallel, (*old.inputs, *buffers), tuple(nodes.nodes), stores), numbers
 
     def chunk_result(self, dtype: np.dtype, number: int) -> Load:
         """Return the load of a partial result."""
-        index = (along(self.facts.kernel.parallel), self.row_number)
+        index = (along(self.analysis.kernel.parallel), self.row_number)
         return Load(dtype, number, (self.cut.chunks, self.rows), index, (), Constant.of(0, dtype))

@@ -23,15 +23,15 @@ from volta_fn.targets.cpu.scalars.values import bits_of
 BLOCK = 64
 
 
-def crossing(facts: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[int]] | None:
+def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[int]] | None:
     """Return the loads that cross the vectors' axis, and their contiguous axis.
 
     None if tiles do not help.
     """
-    if facts.reduction_axes or lanes < 4 or facts.kernel.sizes[axis] < lanes:
+    if analysis.reduction_axes or lanes < 4 or analysis.kernel.sizes[axis] < lanes:
         return None
-    found = crossing_loads(facts, axis, lanes, backward=False)
-    if found is None or any(r.value.axes & {axis, found[0]} for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n)):
+    found = crossing_loads(analysis, axis, lanes, backward=False)
+    if found is None or any(r.value.axes & {axis, found[0]} for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n)):
         return None
     return found
 
@@ -39,8 +39,8 @@ def crossing(facts: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list[in
 class TransposeTiles:
     """Writes blocks of tiles over two axes of a kernel without inner axes."""
 
-    def __init__(self, facts: KernelAnalysis, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
-        self.facts = facts
+    def __init__(self, analysis: KernelAnalysis, f: Function, axis: int, other: int, lanes: int, loads: Sequence[int]) -> None:
+        self.analysis = analysis
         self.f = f
         self.axis = axis
         self.other = other
@@ -53,7 +53,7 @@ class TransposeTiles:
 
     def strip(self, scope: VectorScope, start: Value, stop: Value) -> None:
         """Emit the full extent of the vectors' axis, for a strip along the other one."""
-        f, size = self.f, self.facts.kernel.sizes[self.axis]
+        f, size = self.f, self.analysis.kernel.sizes[self.axis]
 
         def block(first: Value, _: list[Value]) -> None:
             end = least(f, f.plus(first, i64(BLOCK)), i64(size))
@@ -70,7 +70,7 @@ class TransposeTiles:
     @property
     def is_full(self) -> bool:
         """True if all tiles are full."""
-        sizes = self.facts.kernel.sizes
+        sizes = self.analysis.kernel.sizes
         return sizes[self.axis] % self.lanes == 0 and sizes[self.other] % self.lanes == 0
 
     def tile(self, scope: VectorScope, u: Value, wide: Value, v: Value, first: Value, end: Value) -> None:
@@ -87,7 +87,7 @@ class TransposeTiles:
         """Emit the work on a row of a block of tiles, along the vectors' axis."""
         f = self.f
         outside = scope.child({self.other: f.plus(u, i)})
-        outside.prepare([store.value for store in self.facts.kernel.stores], range(len(self.facts.kernel.stores)))
+        outside.prepare([store.value for store in self.analysis.kernel.stores], range(len(self.analysis.kernel.stores)))
 
         def iteration(v: Value, _: list[Value]) -> None:
             count = None if self.is_full else least(f, i64(self.lanes), f.minus(end, v))
@@ -95,7 +95,7 @@ class TransposeTiles:
             column = f.divided(f.minus(v, first), self.lanes)[0]
             for number, tiles in self.tiles.items():
                 inside.numbers[number] = self.taken(number, tiles, f.plus(f.times(i, self.columns), column))
-            for s in range(len(self.facts.kernel.stores)):
+            for s in range(len(self.analysis.kernel.stores)):
                 inside.store(s)
 
         f.loop(first, end, self.lanes, [], iteration, once=True)
@@ -110,8 +110,8 @@ class TransposeTiles:
                     count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
                 row = scope.child({self.other: u, self.axis: self.f.plus(v, i64(k))}, VectorAxis(self.other, self.lanes, count))
                 rows.append(row.number(number).components)
-                fetch_ahead(self.f, row.pointer(("load", number)), self.facts.kernel.nodes[number].dtype.itemsize * self.lanes)
-            type_ = vector_of(_tile_element(self.facts.kernel.nodes[number].dtype), self.lanes)
+                fetch_ahead(self.f, row.pointer(("load", number)), self.analysis.kernel.nodes[number].dtype.itemsize * self.lanes)
+            type_ = vector_of(_tile_element(self.analysis.kernel.nodes[number].dtype), self.lanes)
             for component, columns in enumerate(zip(*rows, strict=True)):
                 self.put(number, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
 
@@ -126,7 +126,7 @@ class TransposeTiles:
 
     def taken(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
         """Emit the load of a row of a tile on the stack."""
-        dtype = self.facts.kernel.nodes[number].dtype
+        dtype = self.analysis.kernel.nodes[number].dtype
         components = []
         for tile in tiles:
             type_ = vector_of(_tile_element(dtype), self.lanes)

@@ -85,10 +85,10 @@ class FusedEpilogue:
         f = Function(module, name, parameters, "internal void")
         buffers, batch, first_row, rows, first_column, columns, sums = f.parameters
         strip = Strip(buffers, batch, first_row, rows, first_column, columns, sums, width)
-        facts = KernelAnalysis(kernel)
+        analysis = KernelAnalysis(kernel)
         first = len(self.contraction.kernel.inputs)
         loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
-        nest = LoopNest(f, facts, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())
+        nest = LoopNest(f, analysis, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())
         root = VectorScope(nest, (), {}, None)
         targets = [store.value for store in kernel.stores]
         root.prepare(targets)
@@ -130,11 +130,11 @@ class FusedEpilogue:
 
     def _run(self, f: Function, scope: VectorScope, axis: int, start: Value, end: Value) -> None:
         """Emit the loops over neighbouring columns, by vectors."""
-        facts = scope.nest.facts
-        decided = not any(axis in r.value.axes for n in range(len(facts.kernel.nodes)) for r in facts.ranges(n))
-        lanes = min(lanes_of(facts), self.work.lanes) if decided else 1
-        segment = Segment(0, facts.kernel.sizes[axis], {})
-        code = RowCode(scope.nest, passes_of(facts, keeping=False), Vectors(axis, lanes, _UNROLL, (segment,)))
+        analysis = scope.nest.analysis
+        decided = not any(axis in r.value.axes for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n))
+        lanes = min(lanes_of(analysis), self.work.lanes) if decided else 1
+        segment = Segment(0, analysis.kernel.sizes[axis], {})
+        code = RowCode(scope.nest, passes_of(analysis, keeping=False), Vectors(axis, lanes, _UNROLL, (segment,)))
         step = lanes * _UNROLL
         middle = f.plus(start, f.binary("and", f.minus(end, start), i64(-step)))
 

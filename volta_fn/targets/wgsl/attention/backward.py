@@ -27,13 +27,13 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 _INVOCATIONS = 64
 
 
-def backward(a: Attention, facts: TargetCapabilities) -> Routine:
+def backward(a: Attention, device: TargetCapabilities) -> Routine:
     """Return the routine of the gradients.
 
     Operands are q, k, v, the mask if there is one, the result, its statistics (see `forward`) and cotangent.
     """
     assert a.cotangent is not None
-    writer = _Writer(a, a.cotangent, facts)
+    writer = _Writer(a, a.cotangent, device)
     return Routine((writer.statistics(), writer.by_keys(), writer.sum_partial_gradients()), (4 * writer.floats,))
 
 
@@ -51,24 +51,24 @@ class _Writer:
     Their workspace holds the partial gradients of Q, followed by a vector for each query: `_Statistics`.
     """
 
-    def __init__(self, a: Attention, cotangent: Rows, facts: TargetCapabilities) -> None:
-        self.a, self.cotangent, self.facts = a, cotangent, facts
+    def __init__(self, a: Attention, cotangent: Rows, device: TargetCapabilities) -> None:
+        self.a, self.cotangent, self.device = a, cotangent, device
         shift = 0 if a.mask is None else 1
         self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift
         self.gradients, self.work = 6 + shift, 9 + shift
-        self.schedule = backward_schedule(a, facts)
+        self.schedule = backward_schedule(a, device)
         self.tiles = -(-a.keys // self.schedule.rows)
         #: Vectors of a row of Q's gradient, and of a partial gradient.
         self.vectors = -(-a.q.width // 4)
         self.partial = a.stack * a.queries * self.vectors
-        self.chunks = chunks(a, self.schedule, facts)
+        self.chunks = chunks(a, self.schedule, device)
         self.floats = 4 * (self.chunks * self.partial + a.stack * a.queries)
         self.causal = a.causal and a.mask is None
 
     def statistics(self) -> Dispatch:
         """Write each query's `_Statistics`."""
         a = self.a
-        f, work = Shader(self.facts, _INVOCATIONS), Working(FLOAT)
+        f, work = Shader(self.device, _INVOCATIONS), Working(FLOAT)
         pair = (self.number_of_out, a.out), (self.number_of_cotangent, self.cotangent)
         step = 4 if all(rows.by_vectors for _, rows in pair) else 1
         x, y = (f.buffer(number, rows.dtype, False, rows.elements if step == 4 else 0) for number, rows in pair)
@@ -98,7 +98,7 @@ class _Writer:
         Those of K and V are summed over the heads that share them.
         """
         a = self.a
-        b = Blocks(a, self.schedule, self.facts, transposed=True)
+        b = Blocks(a, self.schedule, self.device, transposed=True)
         f, s = b.f, b.schedule
         chunk, group = digits(f, f.group, (self.chunks, a.groups))
         first = f.let("u32", f"{group} * {a.shared}u")
@@ -162,7 +162,7 @@ class _Writer:
     def sum_partial_gradients(self) -> Dispatch:
         """Sum Q's gradient over all chunks' partial gradients."""
         a = self.a
-        f, s = Shader(self.facts, _INVOCATIONS), self.schedule
+        f, s = Shader(self.device, _INVOCATIONS), self.schedule
         partial = f.buffer(self.work, FLOAT, False, self.floats)
         number = f.let("u32", f"group * {_INVOCATIONS}u + local")
         with f.block(f"if ({number} < {self.partial}u)"):

@@ -20,13 +20,13 @@ from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.text import Function
 
 
-def forward(a: Attention, facts: TargetCapabilities) -> Routine:
+def forward(a: Attention, device: TargetCapabilities) -> Routine:
     """Return the routine of attention.
 
     Operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
     """
     first = 3 if a.mask is None else 4
-    b = Blocks(a, forward_schedule(a, facts), facts)
+    b = Blocks(a, forward_schedule(a, device), device)
     f, schedule = b.f, b.schedule
     tiles = -(-a.queries // schedule.rows)
     position, head = digits(f, f.group, (tiles, a.stack))

@@ -26,36 +26,36 @@ _UINT32 = np.dtype(np.uint32)
 _MUCH = 1 << 26
 
 
-def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of a convolution.
 
     None for dtypes that the device lacks, and for results without elements.
     """
     correlations_, dtypes, elements = _canonical(avals, params)
-    if not all(is_supported(dtype, facts) for dtype in dtypes):
+    if not all(is_supported(dtype, device) for dtype in dtypes):
         return None
     algorithm = params.get("algorithm", "auto")
     summed = [c for c in correlations_ if c.taps * c.channels]
-    dispatches: list[Dispatch] = [] if summed == correlations_ else [_zeros(dtypes[2], elements[2], facts)]
+    dispatches: list[Dispatch] = [] if summed == correlations_ else [_zeros(dtypes[2], elements[2], device)]
     workspaces: list[int] = []
     for c in summed:
         first = len(avals) + 1 + len(workspaces)
-        shape = shape_of(c, dtypes, facts, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
+        shape = shape_of(c, dtypes, device, wanted=algorithm == "winograd") if algorithm in ("auto", "winograd") else None
         if shape is not None:
-            routine = winograd(shape, dtypes, facts, first)
+            routine = winograd(shape, dtypes, device, first)
         elif algorithm == "auto" and is_narrow(c, dtypes[2]):
-            routine = Routine((narrow(c, dtypes, facts),))
+            routine = Routine((narrow(c, dtypes, device),))
         else:
             contraction, buffers = oriented(of_correlation(c, dtypes, elements))
-            routine = contract(contraction, facts, buffers._replace(workspace=first), alone=c.products >= _MUCH)
+            routine = contract(contraction, device, buffers._replace(workspace=first), alone=c.products >= _MUCH)
         dispatches += routine.dispatches
         workspaces += routine.workspaces
     return Routine(tuple(dispatches), tuple(workspaces)) if dispatches else None
 
 
-def _zeros(dtype: np.dtype, size: int, facts: TargetCapabilities) -> Dispatch:
+def _zeros(dtype: np.dtype, size: int, device: TargetCapabilities) -> Dispatch:
     """Write zeros to all results."""
-    shader, words = Shader(facts, INVOCATIONS), -(-size * dtype.itemsize // 4)
+    shader, words = Shader(device, INVOCATIONS), -(-size * dtype.itemsize // 4)
     target = shader.buffer(2, _UINT32, written=True, size=words)
     return for_each(shader, -(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
 
@@ -67,11 +67,11 @@ def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list
 
 
 def products_at_points(
-    avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities
+    avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities
 ) -> list[tuple[Contraction, BufferNumbers]]:
     """Return the products at points of correlations that use Winograd's algorithm."""
     correlations_, dtypes, _ = _canonical(avals, params)
-    shapes = [shape_of(c, dtypes, facts, wanted=False) for c in correlations_]
+    shapes = [shape_of(c, dtypes, device, wanted=False) for c in correlations_]
     return [product_of(shape, BufferNumbers()) for shape in shapes if shape is not None]
 
 

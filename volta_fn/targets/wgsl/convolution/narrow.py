@@ -43,15 +43,15 @@ def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
     return c.channels * c.taps <= _LONG * c.groups * c.images * c.positions
 
 
-def narrow(c: Correlation, dtypes: _Dtypes, facts: TargetCapabilities) -> Dispatch:
+def narrow(c: Correlation, dtypes: _Dtypes, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch."""
-    return _Narrow(c, working(dtypes[2]), dtypes, facts).dispatch()
+    return _Narrow(c, working(dtypes[2]), dtypes, device).dispatch()
 
 
 class _Narrow:
-    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, facts: TargetCapabilities) -> None:
+    def __init__(self, c: Correlation, work: Working, dtypes: _Dtypes, device: TargetCapabilities) -> None:
         self.c, self.work = c, work
-        self.f = f = Shader(facts, _INVOCATIONS)
+        self.f = f = Shader(device, _INVOCATIONS)
         self.x, self.w, self.y = f.buffer(0, dtypes[0]), f.buffer(1, dtypes[1]), f.buffer(2, dtypes[2], True)
         self.below = max(1, min(_SUMS // c.outputs, 8, c.axes[0].positions))
         self.channels = min(c.channels, _STAGED // c.taps)

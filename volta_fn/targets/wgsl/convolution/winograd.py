@@ -55,13 +55,13 @@ class Arithmetic:
         return self.f.let("f32", f"{factor!r}f * {x}")
 
 
-def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: TargetCapabilities, workspace: int) -> Routine:
+def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], device: TargetCapabilities, workspace: int) -> Routine:
     """Return the routine of a tiled correlation; its workspaces follow `workspace`."""
     work = working(dtypes[2])
     buffers = BufferNumbers(workspace, workspace + 1, workspace + 2, workspace + 3)
     product, ordered = product_of(shape, buffers)
-    middle = tiled(product, work, choose(product, work, facts), facts, rounded(_FLOAT), ordered)
-    writer = _Writer(shape, work, facts, workspace)
+    middle = tiled(product, work, choose(product, work, device), device, rounded(_FLOAT), ordered)
+    writer = _Writer(shape, work, device, workspace)
     taps = writer.taps(dtypes[1])
     tiles = writer.tiles(dtypes[0])
     results = writer.results(dtypes[2])
@@ -90,8 +90,8 @@ def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[Contraction, Buffe
 class _Writer:
     """Writes the shaders of the transforms."""
 
-    def __init__(self, shape: Shape, work: Working, facts: TargetCapabilities, workspace: int) -> None:
-        self.shape, self.c, self.work, self.facts, self.workspace = shape, shape.c, work, facts, workspace
+    def __init__(self, shape: Shape, work: Working, device: TargetCapabilities, workspace: int) -> None:
+        self.shape, self.c, self.work, self.device, self.workspace = shape, shape.c, work, device, workspace
 
     def _each(self, sizes: tuple[int, ...], write: Callable[[Shader, list[str]], None], f: Shader) -> Dispatch:
         """Write a shader with an invocation for each index of an array of these sizes."""
@@ -105,7 +105,7 @@ class _Writer:
 
         The result is ``[points, groups, terms, outputs]`` or ``[points, groups, outputs, terms]``.
         """
-        c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
+        c, shape, f = self.c, self.shape, Shader(self.device, _INVOCATIONS)
         w, out = f.buffer(1, dtype), f.buffer(self.workspace, _FLOAT, True)
         terms, n, r = shape.terms, shape.points, shape.block
 
@@ -129,7 +129,7 @@ class _Writer:
 
         The result is ``[points, groups, terms, tiles]`` or ``[points, groups, tiles, terms]``.
         """
-        c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
+        c, shape, f = self.c, self.shape, Shader(self.device, _INVOCATIONS)
         x, out = f.buffer(0, dtype), f.buffer(self.workspace + 1, _FLOAT, True)
         terms, count, n = shape.terms, shape.count, shape.points
 
@@ -152,7 +152,7 @@ class _Writer:
 
     def results(self, dtype: np.dtype) -> Dispatch:
         """Transform the products to results."""
-        c, shape, f = self.c, self.shape, Shader(self.facts, _INVOCATIONS)
+        c, shape, f = self.c, self.shape, Shader(self.device, _INVOCATIONS)
         products, out = f.buffer(self.workspace + 2, _FLOAT), f.buffer(2, dtype, True)
         m, n = shape.positions, shape.points
         sizes = [axis.positions for axis in c.axes]

@@ -97,7 +97,7 @@ class Shape:
         return max(self.blocks[1:]) > 1
 
 
-def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts: TargetCapabilities, *, wanted: bool) -> Shape | None:
+def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], device: TargetCapabilities, *, wanted: bool) -> Shape | None:
     """Return the fastest tiling that rounds little enough and fits the bindings."""
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes) or working(dtypes[2]).dtype != np.float32:
         return None
@@ -105,6 +105,6 @@ def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], facts:
     found = [Shape(c, n, taps[0]) for n in _POINTS.get(taps, ()) if n == 4 or taps != (3, 3) or c.channels <= _MANY]
     if not found:
         found = [Shape(c, n, n - positions[0] + 1) for n in _POINTS.get(positions, ())]
-    found = [shape for shape in found if 4 * max(shape.sizes) <= facts.binding]
+    found = [shape for shape in found if 4 * max(shape.sizes) <= device.binding]
     best = min(found, key=lambda shape: shape.cost, default=None)
     return best if best is not None and (wanted or best.cost < c.products) else None

@@ -38,7 +38,7 @@ from volta_fn.targets.wgsl.library.sort import sort
 from volta_fn.targets.wgsl.library.top_k import top_k
 from volta_fn.targets.wgsl.routine import Routine
 
-#: By a primitive's name what makes its routine, of operands' avals, parameters and a device's facts; None for what there is no routine for.
+#: Primitive name -> maker of its routine, given the operands' types, parameters and the device's capabilities; None if there is none.
 ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]] = {
     "pad": pad,
     "bitcast_convert_type": bitcast_convert_type,

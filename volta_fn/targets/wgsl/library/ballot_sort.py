@@ -19,15 +19,15 @@ from volta_fn.targets.wgsl.scalars import Shader
 _BITS, _DIGITS_OF_LANE = 8, 8
 
 
-def lanes_of(facts: TargetCapabilities) -> int:
+def lanes_of(device: TargetCapabilities) -> int:
     """Return the invocations of a subgroup, or 0 where ballots are not to be used."""
-    known = facts.subgroups and facts.subgroup_least == facts.subgroup_most <= 32
-    return facts.subgroup_most if known else 0
+    known = device.subgroups and device.subgroup_least == device.subgroup_most <= 32
+    return device.subgroup_most if known else 0
 
 
-def digit_bits(facts: TargetCapabilities) -> int:
+def digit_bits(device: TargetCapabilities) -> int:
     """Return the most bits of a digit, where elements are sorted by ballots."""
-    return min(_BITS, (_DIGITS_OF_LANE * lanes_of(facts)).bit_length() - 1)
+    return min(_BITS, (_DIGITS_OF_LANE * lanes_of(device)).bit_length() - 1)
 
 
 def numbers_in_tile(shader: Shader, tile: Tile) -> list[str]:
@@ -35,7 +35,7 @@ def numbers_in_tile(shader: Shader, tile: Tile) -> list[str]:
 
     Every subgroup has a chunk of the tile, in which neighbours hold neighbours.
     """
-    lanes = lanes_of(shader.module.facts)
+    lanes = lanes_of(shader.module.device)
     shader.number_by_subgroups()
     lane = shader.builtin("subgroup_invocation_id")
     first = shader.let("u32", f"({shader.local} - {lane}) * {tile.each}u + {lane}")
@@ -48,7 +48,7 @@ def sort_by_ballots(shader: Shader, tile: Tile, keys: list[str], values: list[st
     `keys` and `values` are variables, those of `numbers_in_tile` before and after.
     """
     numbers = numbers_in_tile(shader, tile)
-    step = digit_bits(shader.module.facts)
+    step = digit_bits(shader.module.device)
     with shader.loop(bits, 0, step) as shift:
         digits = [shader.let("u32", f"({rank(key)} >> {shift}) & {(1 << step) - 1}u") for key in keys]
         positions = positions_by_digit(shader, tile, digits, step)
@@ -72,7 +72,7 @@ def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int,
 
     Where each digit begins there is subtracted from the array `bases`, if there is one.
     """
-    lanes, buckets = lanes_of(shader.module.facts), 1 << bits
+    lanes, buckets = lanes_of(shader.module.device), 1 << bits
     pairs = -(-tile.invocations // (2 * lanes))
     size = max(pairs * buckets, tile.invocations)
     shader.workgroup("counts", "atomic<u32>", size + lanes)
@@ -105,7 +105,7 @@ def _same_digit(shader: Shader, bits: int) -> str:
 
     They are bits of the result.
     """
-    everyone = (1 << lanes_of(shader.module.facts)) - 1
+    everyone = (1 << lanes_of(shader.module.device)) - 1
     statements = [f"fn same_digit(digit: u32) -> u32 {{\n  var same = {everyone}u;"]
     for k in range(bits):
         statements.append(f"  let mine{k} = (digit & {1 << k}u) != 0u;\n  let those{k} = subgroupBallot(mine{k}).x;")

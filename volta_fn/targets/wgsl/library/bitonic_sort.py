@@ -19,9 +19,9 @@ def sort_keys(shader: Shader, tile: Tile, keys: list[str]) -> None:
     Their number and that of invocations are powers of two.
     """
     shader.workgroup("scratch", "u32", tile.room)
-    facts = shader.module.facts
-    shuffled = facts.subgroups and facts.subgroup_least == facts.subgroup_most and tile.invocations % facts.subgroup_most == 0
-    near = min(tile.invocations, facts.subgroup_most) if shuffled else 1
+    device = shader.module.device
+    shuffled = device.subgroups and device.subgroup_least == device.subgroup_most and tile.invocations % device.subgroup_most == 0
+    near = min(tile.invocations, device.subgroup_most) if shuffled else 1
     if shuffled:
         shader.number_by_subgroups()
     for size in _halves(tile.each):

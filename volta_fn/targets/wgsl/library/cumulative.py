@@ -46,21 +46,21 @@ _MOST_CHUNKS = 256
 _STRETCH = 1 << 15
 
 
-def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, name: str) -> Routine | None:
+def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str) -> Routine | None:
     """Return the routine of the primitive of that name."""
     (operand,) = avals
     if not operand.size:
         return Routine(())
     dtype = accumulator(operand.dtype)
     scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
-    if not scan.supported(facts):
+    if not scan.supported(device):
         return None
     one_by_one = scan.reduction.step == "mul" and operand.dtype.kind not in "iu"
     if scan.columns == 1 and scan.size >= _LONG and not one_by_one:
-        return _Tiles(scan, facts).routine()
+        return _Tiles(scan, device).routine()
     if one_by_one and scan.size > _STRETCH:
-        return _stretches(scan, facts)
-    return _scan_rows(scan, 1 if one_by_one else _chunk_count(scan), facts)
+        return _stretches(scan, device)
+    return _scan_rows(scan, 1 if one_by_one else _chunk_count(scan), device)
 
 
 # lines
@@ -70,10 +70,10 @@ def _chunk_count(scan: Scan) -> int:
     return max(1, min(_ENOUGH // scan.row_count, scan.size // _CHUNK, _MOST_CHUNKS), -(-scan.size // _STRETCH))
 
 
-def _scan_rows(scan: Scan, chunks: int, facts: TargetCapabilities) -> Routine:
+def _scan_rows(scan: Scan, chunks: int, device: TargetCapabilities) -> Routine:
     """Return the routine that goes along rows, each in so many chunks."""
     length = -(-scan.size // chunks)
-    return _RowScan(scan, length, -(-scan.size // length), facts).routine()
+    return _RowScan(scan, length, -(-scan.size // length), device).routine()
 
 
 class _RowScan:
@@ -82,8 +82,8 @@ class _RowScan:
     It has the totals of all chunks but the last, and then the results.
     """
 
-    def __init__(self, scan: Scan, length: int, chunks: int, facts: TargetCapabilities) -> None:
-        self.scan, self.length, self.chunks, self.facts = scan, length, chunks, facts
+    def __init__(self, scan: Scan, length: int, chunks: int, device: TargetCapabilities) -> None:
+        self.scan, self.length, self.chunks, self.device = scan, length, chunks, device
 
     def routine(self) -> Routine:
         """Return the routine of both dispatches; of one if rows are not split."""
@@ -93,7 +93,7 @@ class _RowScan:
 
     def sums(self) -> Dispatch:
         """Return the dispatch of the chunks' totals, `[chunk, row]`."""
-        scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
+        scan, shader = self.scan, Shader(self.device, INVOCATIONS)
         source, totals = shader.buffer(_OPERAND, scan.stored), shader.buffer(_TOTALS, scan.dtype, written=True)
 
         def reduce(index: str) -> None:
@@ -105,7 +105,7 @@ class _RowScan:
 
     def results(self) -> Dispatch:
         """Return the dispatch of the chunks' results, given the totals of those before."""
-        scan, shader = self.scan, Shader(self.facts, INVOCATIONS)
+        scan, shader = self.scan, Shader(self.device, INVOCATIONS)
         source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
         totals = shader.buffer(_TOTALS, scan.dtype) if self.chunks > 1 else None
 
@@ -136,14 +136,14 @@ class _RowScan:
 # stretches
 
 
-def _stretches(scan: Scan, facts: TargetCapabilities) -> Routine:
+def _stretches(scan: Scan, device: TargetCapabilities) -> Routine:
     """Return the routine whose dispatches go along all rows for a stretch each.
 
     Each begins where the one before it ended, with its totals.
     """
 
     def stretch(*, first: bool) -> Dispatch:
-        shader = Shader(facts, INVOCATIONS)
+        shader = Shader(device, INVOCATIONS)
         source, target = shader.buffer(_OPERAND, scan.stored), shader.buffer(_RESULT, scan.stored, written=True)
         totals, positions = shader.buffer(_TOTALS, scan.dtype, written=True), shader.buffer(_POSITIONS, _UINT32, written=True)
 
@@ -168,8 +168,8 @@ def _stretches(scan: Scan, facts: TargetCapabilities) -> Routine:
 
 
 class _Tiles:
-    def __init__(self, scan: Scan, facts: TargetCapabilities) -> None:
-        self.scan, self.facts = scan, facts
+    def __init__(self, scan: Scan, device: TargetCapabilities) -> None:
+        self.scan, self.device = scan, device
         self.invocations = 256 if scan.dtype.itemsize <= 8 else 128
         self.each = _EACH if scan.size <= _EACH * self.invocations else _EACH_OF_MANY
         self.tile = self.invocations * self.each
@@ -192,7 +192,7 @@ class _Tiles:
         That is the operand, the row, and where fours of an invocation's elements begin. Neighbouring invocations have neighbouring fours,
         and further ones after those of all others.
         """
-        shader = Shader(self.facts, self.invocations)
+        shader = Shader(self.device, self.invocations)
         source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
         tile = shader.let("u32", number)
         row = shader.let("u32", quotient(tile, self.tiles))
@@ -252,7 +252,7 @@ class _Tiles:
     def _scan_totals(self) -> Dispatch:
         """Return the dispatch that makes of a row's totals what came before each tile."""
         scan = self.scan
-        shader = Shader(self.facts, self.invocations)
+        shader = Shader(self.device, self.invocations)
         totals = shader.buffer(_TOTALS, scan.dtype, written=True)
         carried = variable(shader, scan.neutral())
         with shader.loop(self.tiles, 0, self.invocations * _EACH) as start:

@@ -30,17 +30,17 @@ from volta_fn.targets.wgsl.scalars import Shader
 _UINT32 = np.dtype(np.uint32)
 
 
-def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     operand, *starts = avals
     sizes: tuple[int, ...] = params["slice_sizes"]
     count = math.prod(sizes)
     if not count:
         return Routine(())
-    corner = _Corner(operand, starts, sizes, 1, len(avals) + 1, facts)
+    corner = _Corner(operand, starts, sizes, 1, len(avals) + 1, device)
     itemsize = operand.dtype.itemsize
     unit, (loops, _, theirs) = in_units(itemsize, (sizes, row_major(sizes), row_major(operand.shape)), corner.strides)
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     source = unit_array(shader, 0, unit, operand.size * itemsize)
     target = unit_array(shader, len(avals), unit, count * itemsize, written=True)
     first = corner.offset(shader, itemsize, unit)
@@ -53,7 +53,7 @@ def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
     return Routine((*corner.dispatches, done), corner.workspaces)
 
 
-def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive.
 
     Its first dispatch copies the operand, which the others do not read.
@@ -62,13 +62,13 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
     if not operand.size:
         return Routine(())
     size, itemsize = operand.size * operand.dtype.itemsize, operand.dtype.itemsize
-    copied = copy(Shader(facts, INVOCATIONS), 0, len(avals), size)
+    copied = copy(Shader(device, INVOCATIONS), 0, len(avals), size)
     if not update.size:
         return Routine((copied,))
-    corner = _Corner(operand, starts, update.shape, 2, len(avals) + 1, facts)
+    corner = _Corner(operand, starts, update.shape, 2, len(avals) + 1, device)
     loops = (update.shape, row_major(update.shape), row_major(operand.shape))
     unit, (sizes, _, theirs) = in_units(itemsize, loops, corner.strides)
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     source = unit_array(shader, 1, unit, update.size * itemsize)
     target = shader.buffer(len(avals), source.dtype, written=True, size=size // 4 if unit == 16 else 0)
     first = corner.offset(shader, itemsize, unit)
@@ -94,7 +94,7 @@ class _Corner:
         sizes: Sequence[int],
         first: int,
         workspace: int,
-        facts: TargetCapabilities,
+        device: TargetCapabilities,
     ) -> None:
         strides = row_major(operand.shape)
         limits = [n - size for n, size in zip(operand.shape, sizes, strict=True)]
@@ -105,11 +105,11 @@ class _Corner:
             if limit
         ]
         self._workspace = workspace
-        self._facts = facts
+        self._device = device
         self._partial_sums = 0
         self.dispatches: tuple[Dispatch, ...] = ()
-        if len(self._starts) + first + 1 > facts.buffers:
-            each = facts.buffers - 1
+        if len(self._starts) + first + 1 > device.buffers:
+            each = device.buffers - 1
             groups = [self._starts[k : k + each] for k in range(0, len(self._starts), each)]
             self._partial_sums = len(groups)
             self.dispatches = tuple([self._partial_sum(group, k) for k, group in enumerate(groups)])
@@ -123,7 +123,7 @@ class _Corner:
         return (4 * self._partial_sums,) if self._partial_sums else ()
 
     def _partial_sum(self, starts: Sequence[tuple[int, np.dtype, int, int]], number: int) -> Dispatch:
-        shader = Shader(self._facts, 1)
+        shader = Shader(self._device, 1)
         found = shader.buffer(self._workspace, _UINT32, written=True)
         shader.line(f"{found.name}[{number}] = {self._sum(shader, starts)};")
         return shader.dispatch(1)

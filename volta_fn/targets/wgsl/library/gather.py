@@ -17,7 +17,7 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
 
-def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     operand, indices = avals
     result = gather_p.result_avals(avals, params)
@@ -27,7 +27,7 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: Target
     dtype, itemsize = operand.dtype, operand.dtype.itemsize
     strides = [stride for _, stride, _ in starts.addressed + starts.batching]
     unit, (sizes, _, theirs, steps) = in_units(itemsize, window_loops(layout), strides)
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     source = unit_array(shader, 0, unit, operand.size * itemsize)
     vectors = Integers(shader, 1, indices.dtype)
     target = unit_array(shader, 2, unit, result.size * itemsize, written=True)

@@ -14,15 +14,15 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, is_supported
 
 
-def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     operand, _ = avals
     result = pad_p.result_avals(avals, params)
-    if not is_supported(operand.dtype, facts):
+    if not is_supported(operand.dtype, device):
         return None
     if not result.size:
         return Routine(())
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     source = shader.buffer(0, operand.dtype) if operand.size else None
     between, target = shader.buffer(1, operand.dtype), result_array(shader, 2, operand.dtype, result.size)
 
@@ -43,7 +43,7 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCap
     return Routine((fill(shader, target, result.size, element),))
 
 
-def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine:
+def bitcast_convert_type(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine:
     """Return the routine of the primitive, which copies the bytes."""
     (operand,) = avals
-    return Routine((copy(Shader(facts, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())
+    return Routine((copy(Shader(device, INVOCATIONS), 0, 1, operand.size * operand.dtype.itemsize),) if operand.size else ())

@@ -34,7 +34,7 @@ _AT_ONCE = 4
 _FEW = 16
 
 
-def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, name: str) -> Routine | None:
+def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str) -> Routine | None:
     """Return the routine of the primitive of that name, which reduces windows."""
     reduction = reduction_of(name)
     (operand,) = avals
@@ -42,9 +42,9 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
     count = window_count(windows)
     if not count:
         return Routine(())
-    if not supports(reduction.step, (dtype, dtype), {}, facts) or _AT_ONCE * iterations_of(windows) > facts.iterations:
+    if not supports(reduction.step, (dtype, dtype), {}, device) or _AT_ONCE * iterations_of(windows) > device.iterations:
         return None
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
 
     def reduced(number: str) -> Number:
@@ -61,13 +61,13 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts:
     return Routine((fill(shader, target, count, reduced),))
 
 
-def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], facts: TargetCapabilities) -> Windows | None:
+def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Windows | None:
     """Return the windows, if their winners can be found and values can be moved."""
-    fits = all(supports("max", (d, d), {}, facts) for d in (operand.dtype, moved.dtype))
+    fits = all(supports("max", (d, d), {}, device) for d in (operand.dtype, moved.dtype))
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
     windows = windows_of(operand.shape, params)
-    return windows if _AT_ONCE * iterations_of(windows) <= facts.iterations else None
+    return windows if _AT_ONCE * iterations_of(windows) <= device.iterations else None
 
 
 def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
@@ -87,16 +87,16 @@ def _winner(shader: Shader, windows: Windows, operand: Array, select: str, numbe
     return at.text
 
 
-def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive: each window gets the tangent of its winner."""
     tangents, operand = avals
-    windows = _windows(tangents, operand, params, facts)
+    windows = _windows(tangents, operand, params, device)
     if windows is None:
         return None
     count = window_count(windows)
     if not count:
         return Routine(())
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     rates, values = shader.buffer(0, tangents.dtype), shader.buffer(1, operand.dtype)
     zero = constant(tangents.dtype, 0)
 
@@ -110,19 +110,19 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     return Routine((fill(shader, result_array(shader, 2, tangents.dtype, count), count, brought),))
 
 
-def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine: elements get the values of the windows that they win.
 
     First all windows' winners are found, unless every element meets so few that it may as well look for them itself.
     """
     source, operand = avals
-    windows = _windows(source, operand, params, facts)
+    windows = _windows(source, operand, params, device)
     if windows is None:
         return None
     count, size = window_count(windows), element_count(windows)
     if not size:
         return Routine(())
-    dtype, shader = accumulator(source.dtype), Shader(facts, INVOCATIONS)
+    dtype, shader = accumulator(source.dtype), Shader(device, INVOCATIONS)
     target = result_array(shader, 2, source.dtype, size)
     if not count:
         return Routine((fill(shader, target, size, lambda _: constant(source.dtype, 0)),))
@@ -147,7 +147,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     sums = fill(shader, target, size, summed)
     if at_once:
         return Routine((sums,))
-    finder = Shader(facts, INVOCATIONS)
+    finder = Shader(device, INVOCATIONS)
     values = finder.buffer(1, operand.dtype)
     elements = finder.buffer(3, _UINT32, written=True)
     found = fill(finder, elements, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))

@@ -38,11 +38,11 @@ _SUMMED = 12
 _FEW_TILES = 16
 
 
-def sort_rows(sorting: Sorting, facts: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
+def sort_rows(sorting: Sorting, device: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
     """Return the dispatches that sort."""
     if sorting.size <= SHORT:
-        return [sort_short(sorting, facts)]
-    return _Long(sorting, facts, workspaces).dispatches()
+        return [sort_short(sorting, device)]
+    return _Long(sorting, device, workspaces).dispatches()
 
 
 class _Pass(NamedTuple):
@@ -61,11 +61,11 @@ class _Pass(NamedTuple):
 
 
 class _Long:
-    def __init__(self, sorting: Sorting, facts: TargetCapabilities, workspaces: Workspaces) -> None:
-        self.sorting, self.facts = sorting, facts
-        self.ballots = lanes_of(facts) > 0
+    def __init__(self, sorting: Sorting, device: TargetCapabilities, workspaces: Workspaces) -> None:
+        self.sorting, self.device = sorting, device
+        self.ballots = lanes_of(device) > 0
         few = sorting.size <= _FEW_TILES * _TILE.size
-        room = not self.ballots or facts.workgroup_memory >= _LARGE_ROOM
+        room = not self.ballots or device.workgroup_memory >= _LARGE_ROOM
         self.tile = _LARGE_TILE if sorting.rows * sorting.size >= _MUCH and room and not few else _TILE
         self.tiles = -(-sorting.size // self.tile.size)
         words = sorting.rows * sorting.size
@@ -78,7 +78,7 @@ class _Long:
         self.passes = passes
 
     def _passes(self) -> list[_Pass]:
-        most = digit_bits(self.facts) if self.ballots else _DIGIT
+        most = digit_bits(self.device) if self.ballots else _DIGIT
         found: list[_Pass] = []
         for word in reversed(self.sorting.words):
             for first in range(0, word.bits, most):
@@ -97,7 +97,7 @@ class _Long:
 
     def _shader(self) -> tuple[Shader, str, str]:
         """Return a shader with a workgroup for every tile: row and first element, too."""
-        shader = Shader(self.facts, self.tile.invocations)
+        shader = Shader(self.device, self.tile.invocations)
         row = shader.let("u32", quotient(shader.group, self.tiles))
         return shader, row, shader.let("u32", times(remainder(shader.group, self.tiles), self.tile.size))
 
@@ -163,7 +163,7 @@ class _Long:
         It stores the totals, too.
         """
         counts_tile = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
-        shader = Shader(self.facts, counts_tile.invocations)
+        shader = Shader(self.device, counts_tile.invocations)
         counts, totals = (shader.buffer(number, _UINT32, written=True) for number in counted)
         before = shader.var("u32", "0u")
         with shader.loop(self.tiles, 0, counts_tile.size) as start:

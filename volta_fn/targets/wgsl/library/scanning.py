@@ -18,9 +18,9 @@ class Scan(CumulativeOp):
         """The number of accumulations."""
         return self.rows * self.columns
 
-    def supported(self, facts: TargetCapabilities) -> bool:
+    def supported(self, device: TargetCapabilities) -> bool:
         """Return True if the device can compute it."""
-        return supports(self.reduction.step, (self.dtype, self.dtype), {}, facts)
+        return supports(self.reduction.step, (self.dtype, self.dtype), {}, device)
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         """Emit `x`, which came before, combined with `y`."""

@@ -38,30 +38,30 @@ _FEW = 32
 _FEW_ELEMENTS, _ROWS_OF_GROUP = 2048, 4096
 
 
-def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities, name: str) -> Routine | None:
+def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str) -> Routine | None:
     """Return the routine of the primitive of that name."""
     combines = PRIMITIVES[name].combines
     operand, _, updates = avals
     if not operand.size:
         return Routine(())
     dtype = wide_dtype(operand.dtype)
-    if combines and not supports(combines.step, (dtype, dtype), {}, facts):
+    if combines and not supports(combines.step, (dtype, dtype), {}, device):
         return None
-    copied = copy(Shader(facts, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
+    copied = copy(Shader(device, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
     if not updates.size:
         return Routine((copied,))
     rows = rows_of(avals, params)
     alone = rows.number == 1 or params["unique_indices"]
     spaces: tuple[int, ...] = ()
     if combines is None:
-        dispatches, spaces = _replace(avals, rows, alone, facts)
+        dispatches, spaces = _replace(avals, rows, alone, device)
     elif alone or rows.number <= _FEW:
-        dispatches = [_few(avals, rows, combines, alone, facts)]
+        dispatches = [_few(avals, rows, combines, alone, device)]
     elif combines.step in _ATOMIC and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
         few = rows.elements == 1 and operand.size <= _FEW_ELEMENTS and rows.number >= 4 * _ROWS_OF_GROUP
-        dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, combines, facts)]
+        dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, combines, device)]
     else:
-        dispatches, spaces = combine_sorted(avals, rows, combines, facts)
+        dispatches, spaces = combine_sorted(avals, rows, combines, device)
     return Routine((copied, *dispatches), spaces)
 
 
@@ -75,14 +75,14 @@ def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices:
 
 
 def _replace(
-    avals: tuple[ShapedArray, ...], rows: ScatterRows, alone: bool, facts: TargetCapabilities
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, alone: bool, device: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
     """Return the dispatches that write each slot's last row, and their workspaces."""
     operand, _, updates = avals
     itemsize = operand.dtype.itemsize
     unit, block = in_units(itemsize, rows.block, rows.distances)
     moved = rows.scaled(itemsize, unit, block)
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     source = unit_array(shader, UPDATES, unit, updates.size * itemsize)
     target = shader.buffer(RESULT, source.dtype, written=True, size=operand.size * itemsize // 4 if unit == 16 else 0)
     indices = moved.indices(shader, INDICES)
@@ -105,14 +105,14 @@ def _replace(
     dispatches = [for_each(shader, moved.number * moved.elements, write)]
     if not many:
         return dispatches, ()
-    clear = Shader(facts, INVOCATIONS)
+    clear = Shader(device, INVOCATIONS)
     cleared = fill(clear, clear.buffer(SPACES, _UINT32, written=True), rows.slots, lambda _: constant(_UINT32, 0))
-    return [cleared, _find_last(rows, facts), *dispatches], (4 * rows.slots,)
+    return [cleared, _find_last(rows, device), *dispatches], (4 * rows.slots,)
 
 
-def _find_last(rows: ScatterRows, facts: TargetCapabilities) -> Dispatch:
+def _find_last(rows: ScatterRows, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch that finds each slot's last row, by its number plus one."""
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     last, indices = shader.atomics(SPACES, _UINT32), rows.indices(shader, INDICES)
 
     def mark(number: str) -> None:
@@ -123,9 +123,9 @@ def _find_last(rows: ScatterRows, facts: TargetCapabilities) -> Dispatch:
     return for_each(shader, rows.number, mark)
 
 
-def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
+def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch that combines integers, in any order."""
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     dtype = avals[OPERAND].dtype
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
 
@@ -139,9 +139,9 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
     return for_each(shader, rows.number * rows.elements, write)
 
 
-def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, facts: TargetCapabilities) -> Dispatch:
+def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, device: TargetCapabilities) -> Dispatch:
     """Return the same for many rows and few elements, combined by workgroups first."""
-    shader = Shader(facts, _GROUP)
+    shader = Shader(device, _GROUP)
     dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
     neutral = constant(dtype, combines.start(dtype)).text
@@ -161,9 +161,9 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combine
     return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
-def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, facts: TargetCapabilities) -> Dispatch:
+def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch in which the first row of each slot combines the later ones."""
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     stored = avals[OPERAND].dtype
     dtype = wide_dtype(stored)
     target, source, indices = shader.buffer(RESULT, stored, written=True), shader.buffer(UPDATES, stored), rows.indices(shader, INDICES)

@@ -43,16 +43,16 @@ Load = Callable[[str], list[Number]]
 
 
 def combine_sorted(
-    avals: tuple[ShapedArray, ...], rows: ScatterRows, op: Reduction, facts: TargetCapabilities
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, op: Reduction, device: TargetCapabilities
 ) -> tuple[list[Dispatch], tuple[int, ...]]:
     """Return the dispatches that combine all rows, and their workspaces."""
     workspaces = Workspaces(_SPACES)
     unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
     in_fours = unit == 16 and avals[0].dtype.itemsize == 4
-    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, facts, workspaces)
+    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, device, workspaces)
     sorting = Sorting(1, rows.number, (SortWord(segments.key, rows.slots.bit_length()),), segments.emit)
     in_chunks = segments.walk_chunks if segments.walked else segments.combine_chunks
-    dispatches = [*sort_rows(sorting, facts, workspaces), in_chunks()]
+    dispatches = [*sort_rows(sorting, device, workspaces), in_chunks()]
     if segments.chunks > 1:
         dispatches.append(segments.combine_tails())
     return dispatches, tuple(workspaces.sizes)
@@ -67,10 +67,10 @@ class _Segments:
         rows: ScatterRows,
         lanes: int,
         op: Reduction,
-        facts: TargetCapabilities,
+        device: TargetCapabilities,
         workspaces: Workspaces,
     ) -> None:
-        self.rows, self.lanes, self.op, self.facts = rows, lanes, op, facts
+        self.rows, self.lanes, self.op, self.device = rows, lanes, op, device
         self.stored = avals[0].dtype
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
         self.dtype = wide_dtype(self.stored)
@@ -149,7 +149,7 @@ class _Segments:
 
     def combine_chunks(self) -> Dispatch:
         """Return the dispatch that combines the rows of each slot in each chunk."""
-        shader, rows = Shader(self.facts, INVOCATIONS), self.rows
+        shader, rows = Shader(self.device, INVOCATIONS), self.rows
         slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
         source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
         partials = self._array(shader, self.partials, self.dtype, written=True) if self.chunks > 1 else None
@@ -189,12 +189,12 @@ class _Segments:
 
     def walk_chunks(self) -> Dispatch:
         """Return the same for long rows: an invocation walks along all rows of a chunk."""
-        shader = Shader(self.facts, INVOCATIONS)
+        shader = Shader(self.device, INVOCATIONS)
         return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
         """Return the dispatch that combines what began in a chunk and went on in others."""
-        shader, rows = Shader(self.facts, INVOCATIONS), self.rows
+        shader, rows = Shader(self.device, INVOCATIONS), self.rows
         slots, partials = shader.buffer(self.slots, _UINT32), self._array(shader, self.partials, self.dtype)
         target = self._array(shader, _RESULT, self.stored, written=True)
 

@@ -46,7 +46,7 @@ def rows_of(aval: ShapedArray, axis: int) -> SortRows:
     return SortRows(aval.size // aval.shape[axis], aval.shape[axis], math.prod(aval.shape[axis + 1 :]))
 
 
-def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     if not avals[0].size:
         return Routine(())
@@ -55,11 +55,11 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCa
     first = avals[0].dtype
     small = len(avals) == 1 or (len(avals) == 2 and avals[1].dtype.itemsize <= 4)
     if params["num_keys"] == 1 and small and first.kind != "c" and first.itemsize <= 4:
-        return Routine(tuple(sort_rows(_self_contained(avals, rows), facts, workspaces)), tuple(workspaces.sizes))
+        return Routine(tuple(sort_rows(_self_contained(avals, rows), device, workspaces)), tuple(workspaces.sizes))
     words = [(k, word) for k in range(params["num_keys"]) for word in key_words(avals[k].dtype)]
     order = workspaces.words(rows.number * rows.size)
-    dispatches = sort_rows(by_keys(avals, rows, words, order), facts, workspaces)
-    moves = [ordered(aval, rows, rows.size, order, k, len(avals) + k, facts) for k, aval in enumerate(avals)]
+    dispatches = sort_rows(by_keys(avals, rows, words, order), device, workspaces)
+    moves = [ordered(aval, rows, rows.size, order, k, len(avals) + k, device) for k, aval in enumerate(avals)]
     return Routine((*dispatches, *moves), tuple(workspaces.sizes))
 
 
@@ -136,9 +136,9 @@ def by_keys(
     return Sorting(rows.number, rows.size, tuple([SortWord(key_for(k, which), which.bits) for k, which in words]), put)
 
 
-def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, facts: TargetCapabilities) -> Dispatch:
+def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch that stores an operand's `wanted` elements in order."""
-    shader = Shader(facts, INVOCATIONS)
+    shader = Shader(device, INVOCATIONS)
     words = max(1, aval.dtype.itemsize // 4)
     count = rows.number * wanted
     array, positions = shader.buffer(source, storage(aval.dtype)), shader.buffer(order, _UINT32)

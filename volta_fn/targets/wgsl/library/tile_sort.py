@@ -50,8 +50,8 @@ def exclusive(shader: Shader, value: str) -> str:
 
     The result is the name of a ``vec2<u32>``. All invocations must execute this.
     """
-    facts = shader.module.facts
-    if facts.subgroups and shader.invocations % facts.subgroup_most == 0:
+    device = shader.module.device
+    if device.subgroups and shader.invocations % device.subgroup_most == 0:
         return _over_subgroups(shader, value)
     count = shader.invocations
     shader.workgroup("sums", "u32", 2 * count)
@@ -82,7 +82,7 @@ def _over_subgroups(shader: Shader, value: str) -> str:
     Sums over subgroups are unreliable: see `loops.subgroups`.
     """
     shader.number_by_subgroups()
-    shader.workgroup("sums", "u32", shader.invocations // shader.module.facts.subgroup_least)
+    shader.workgroup("sums", "u32", shader.invocations // shader.module.device.subgroup_least)
     name = shader.helper(
         "exclusive",
         """fn exclusive(x: u32, lane: u32, last: u32, mine: u32, count: u32) -> vec2<u32> {

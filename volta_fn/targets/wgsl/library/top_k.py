@@ -29,7 +29,7 @@ _UINT32 = np.dtype(np.uint32)
 _LEAST, _MANY = 4096, 1024
 
 
-def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     (operand,) = avals
     k = params["k"]
@@ -39,10 +39,10 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetC
     workspaces = Workspaces(_SPACES)
     words = key_words(operand.dtype)
     if rows.size > SHORT and k <= MOST and len(words) == 1:
-        return Routine(tuple(_choose(rows, words[0], k, facts, workspaces)), tuple(workspaces.sizes))
+        return Routine(tuple(_choose(rows, words[0], k, device, workspaces)), tuple(workspaces.sizes))
     sorting = by_keys(avals, rows, [(0, word) for word in words], _INDICES, falling=True, wanted=k)
-    dispatches = sort_rows(sorting, facts, workspaces)
-    return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, facts)), tuple(workspaces.sizes))
+    dispatches = sort_rows(sorting, device, workspaces)
+    return Routine((*dispatches, ordered(operand, rows, k, _INDICES, _OPERAND, _VALUES, device)), tuple(workspaces.sizes))
 
 
 class _Candidates(NamedTuple):
@@ -53,13 +53,13 @@ class _Candidates(NamedTuple):
     numbers: int | None = None
 
 
-def _choose(rows: SortRows, which: KeyWord, k: int, facts: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
+def _choose(rows: SortRows, which: KeyWord, k: int, device: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
     candidates, dispatches = _Candidates(rows.size), []
     while True:
         length = _length(rows.number, candidates.number)
         chunks = -(-candidates.number // length)
         kept = _Candidates(chunks * k, *(workspaces.words(rows.number * chunks * k) for _ in range(2))) if chunks > 1 else None
-        dispatches.append(_Round(rows, which, k, candidates, length, kept).dispatch(facts))
+        dispatches.append(_Round(rows, which, k, candidates, length, kept).dispatch(device))
         if kept is None:
             return dispatches
         candidates = kept
@@ -84,12 +84,12 @@ class _Round(NamedTuple):
     length: int
     kept: _Candidates | None
 
-    def dispatch(self, facts: TargetCapabilities) -> Dispatch:
+    def dispatch(self, device: TargetCapabilities) -> Dispatch:
         """Return the dispatch for all chunks of all rows.
 
         Beyond a row's last candidate is what comes last.
         """
-        return sieve(Sieving(self.rows.number * self.chunks, self.size, self.k, self.keys, self.numbers, self.emit), facts)
+        return sieve(Sieving(self.rows.number * self.chunks, self.size, self.k, self.keys, self.numbers, self.emit), device)
 
     @property
     def chunks(self) -> int:

@@ -58,9 +58,9 @@ class Sieving(NamedTuple):
     emit: Emit
 
 
-def sieve(sieving: Sieving, facts: TargetCapabilities) -> Dispatch:
+def sieve(sieving: Sieving, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch that finds the first elements of each chunk."""
-    return _Sieve(sieving, facts).dispatch()
+    return _Sieve(sieving, device).dispatch()
 
 
 class _Sieve:
@@ -69,8 +69,8 @@ class _Sieve:
     Sorting uses `scratch`, too.
     """
 
-    def __init__(self, sieving: Sieving, facts: TargetCapabilities) -> None:
-        self.sieving, self.shader = sieving, Shader(facts, _TILE.invocations)
+    def __init__(self, sieving: Sieving, device: TargetCapabilities) -> None:
+        self.sieving, self.shader = sieving, Shader(device, _TILE.invocations)
         shader = self.shader
         self.size = shader.let("u32", sieving.size(shader.group))
         self.read, self.number = sieving.keys(shader), sieving.numbers(shader)

@@ -28,7 +28,7 @@ class LoopNest(NamedTuple):
     """What all scopes of a loop nest share."""
 
     shader: Shader
-    facts: KernelAnalysis
+    analysis: KernelAnalysis
     inputs: Mapping[int, Array]
     outputs: Sequence[Array]
 
@@ -37,7 +37,7 @@ class LaneScope(Scope[Texts, Numbers]):
     """A scope of a shader; `span` is walked by groups of lanes, if there is one."""
 
     def __init__(self, nest: LoopNest, parent: LaneScope | None, axes: Mapping[int, Texts], span: AxisSpan | None = None) -> None:
-        super().__init__(nest.facts, [parent] if parent else [], axes)
+        super().__init__(nest.analysis, [parent] if parent else [], axes)
         self.nest = nest
         self.parent = parent
         self.span: AxisSpan | None = span if span and span.lanes > 1 else parent.span if parent else None
@@ -71,8 +71,8 @@ class LaneScope(Scope[Texts, Numbers]):
 
     def prepare_operands(self, number: int) -> None:
         """Emit the summand of a load's index that does not depend on inner loops."""
-        if number in self.facts.loads:
-            self._prepare_sum(self.facts.load_offsets[number])
+        if number in self.analysis.loads:
+            self._prepare_sum(self.analysis.load_offsets[number])
 
     def _prepare_sum(self, affine: Affine) -> None:
         here = tuple([term for term in affine.terms if term[0] in self.axes])
@@ -81,7 +81,7 @@ class LaneScope(Scope[Texts, Numbers]):
 
     def _made(self, number: int) -> Numbers:
         nest = self.nest
-        node = nest.facts.kernel.nodes[number]
+        node = nest.analysis.kernel.nodes[number]
         if isinstance(node, Load):
             return self._loaded(number, node)
         if isinstance(node, Constant):
@@ -97,7 +97,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([apply(nest.shader, node.op, one, node.dtype, dict(node.params)) for one in lanes])
 
     def _position(self, node: Position) -> Numbers:
-        unsigned = node.value.bounds(self.nest.facts.kernel.sizes)[0] >= 0
+        unsigned = node.value.bounds(self.nest.analysis.kernel.sizes)[0] >= 0
         dtype, type_ = (np.dtype(np.uint32), "u32") if unsigned else (np.dtype(np.int32), "i32")
         shader = self.nest.shader
         texts = [text if unsigned else f"bitcast<i32>({text})" for text in self.affine(node.value)]
@@ -111,7 +111,7 @@ class LaneScope(Scope[Texts, Numbers]):
         if holds is None:
             return self._read(number, array)
         fill = constant(node.dtype, node.fill.value)
-        if holds == ("false",) or not self.nest.facts.kernel.inputs[node.input].size:
+        if holds == ("false",) or not self.nest.analysis.kernel.inputs[node.input].size:
             return (fill,)
         if holds == ("true",):
             return self._read(number, array)
@@ -120,18 +120,18 @@ class LaneScope(Scope[Texts, Numbers]):
         return self._read_where(holds, number, array, fill)
 
     def _read(self, number: int, array: Array) -> Numbers:
-        offset = self.nest.facts.load_offsets[number]
+        offset = self.nest.analysis.load_offsets[number]
         vector = self.vector(offset)
         if vector is not None:
             return tuple(array.load4(vector))
-        node = self.nest.facts.kernel.nodes[number]
+        node = self.nest.analysis.kernel.nodes[number]
         assert isinstance(node, Load)
-        size = self.nest.facts.kernel.inputs[node.input].size
+        size = self.nest.analysis.kernel.inputs[node.input].size
         return tuple([array.load(_within(index, size)) for index in self.affine(offset)])
 
     def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
         """Emit a load under a condition of all lanes, which reads memory only if it holds."""
-        shader, offset = self.nest.shader, self.nest.facts.load_offsets[number]
+        shader, offset = self.nest.shader, self.nest.analysis.load_offsets[number]
         self._prepare_sum(offset)
         count = self.lanes if self.varies(offset) else 1
         names = [shader.var(wgsl_type(fill.dtype), fill.text) for _ in range(count)]
@@ -143,7 +143,7 @@ class LaneScope(Scope[Texts, Numbers]):
 
     def _read_where(self, holds: Texts, number: int, array: Array, fill: Number) -> Numbers:
         """Emit a load under each lane's condition, of element 0 where it fails."""
-        shader, index = self.nest.shader, self.affine(self.nest.facts.load_offsets[number])
+        shader, index = self.nest.shader, self.affine(self.nest.analysis.load_offsets[number])
         result = []
         for k, condition in enumerate(holds):
             where = shader.named("bool", condition)
@@ -157,13 +157,13 @@ class LaneScope(Scope[Texts, Numbers]):
         It is done only where the axes that it does not depend on are 0.
         """
         nest, array = self.nest, self.nest.outputs[number]
-        offset, values = nest.facts.store_offsets[number], self.number(nest.facts.kernel.stores[number].value)
-        if is_store_in_fours(nest.facts, self.span, number):
+        offset, values = nest.analysis.store_offsets[number], self.number(nest.analysis.kernel.stores[number].value)
+        if is_store_in_fours(nest.analysis, self.span, number):
             vector = self.vector(offset)
             assert vector is not None
             array.store4(vector, values * self.lanes if len(values) == 1 else values)
             return
-        absent = [a for a in self.axes if a >= 0 and a not in offset.axes and nest.facts.kernel.sizes[a] > 1]
+        absent = [a for a in self.axes if a >= 0 and a not in offset.axes and nest.analysis.kernel.sizes[a] > 1]
         index = self.affine(offset)
         conditions = self._all([*[tuple([f"{text} == 0u" for text in self.axes[a]]) for a in absent], *self._within_span()])
         for k in range(max(len(index), len(values), len(conditions))):
@@ -184,7 +184,9 @@ class LaneScope(Scope[Texts, Numbers]):
         span, nest = self.span, self.nest
         if span is None or span.is_aligned or span.total % span.lanes == 0:
             return []
-        loads = [(nest.inputs[node.input], nest.facts.load_offsets[n]) for n, node in nest.facts.loads.items() if node.input in nest.inputs]
+        loads = [
+            (nest.inputs[node.input], nest.analysis.load_offsets[n]) for n, node in nest.analysis.loads.items() if node.input in nest.inputs
+        ]
         if all(array.dtype.itemsize >= 4 or span.vector(offset) is None for array, offset in loads):
             return []
         (group,) = self.axes[GROUP]
@@ -256,7 +258,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([one[0] if len(one) == 1 else " && ".join(f"({c})" for c in one) for one in lanes])
 
     def _condition(self, condition: Range) -> Texts:
-        least, greatest = condition.value.bounds(self.nest.facts.kernel.sizes)
+        least, greatest = condition.value.bounds(self.nest.analysis.kernel.sizes)
         low, high = max(condition.low, least), min(condition.high, greatest + 1)
         if low >= high or (low <= least and high > greatest):
             return ("true",) if low < high else ("false",)
@@ -273,34 +275,34 @@ class LaneScope(Scope[Texts, Numbers]):
         return aligned and (not from_zero or value.offset % self.lanes == 0) and (end is None or (value.offset - end) % self.lanes == 0)
 
 
-def is_store_in_fours(facts: KernelAnalysis, span: AxisSpan | None, number: int) -> bool:
+def is_store_in_fours(analysis: KernelAnalysis, span: AxisSpan | None, number: int) -> bool:
     """Return True if a store writes full vectors."""
-    if span is None or span.vector(facts.store_offsets[number]) is None:
+    if span is None or span.vector(analysis.store_offsets[number]) is None:
         return False
-    walked = facts.parallel_axes | (facts.reduction_axes if facts.store_axes(number) & facts.reduction_axes else frozenset())
-    return all(a in facts.store_offsets[number].axes for a in walked if facts.kernel.sizes[a] > 1)
+    walked = analysis.parallel_axes | (analysis.reduction_axes if analysis.store_axes(number) & analysis.reduction_axes else frozenset())
+    return all(a in analysis.store_offsets[number].axes for a in walked if analysis.kernel.sizes[a] > 1)
 
 
-def arrays(shader: Shader, facts: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
+def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
     """Return a loop nest with the kernel's arrays, which know of accesses in fours.
 
     Inputs that nothing reads are left out, and so are those that are `absent`, whose values are known.
     """
-    kernel = facts.kernel
+    kernel = analysis.kernel
     lanes = max([span.lanes for span in spans if span.lanes > 1], default=LANES)
     outputs: list[Array] = []
     by_number: dict[int, Array] = {}
     for s, (b, number) in enumerate(zip(kernel.outputs, buffers.outputs, strict=True)):
-        size = b.size if any(is_store_in_fours(facts, span, s) for span in spans) else 0
+        size = b.size if any(is_store_in_fours(analysis, span, s) for span in spans) else 0
         outputs.append(shader.buffer(number, b.dtype, written=True, size=size, lanes=lanes))
         by_number[number] = outputs[-1]
-    fours = {node.input for n, node in facts.loads.items() if any(span.vector(facts.load_offsets[n]) is not None for span in spans)}
-    present = {node.input for node in facts.loads.values()}.difference(absent)
+    fours = {node.input for n, node in analysis.loads.items() if any(span.vector(analysis.load_offsets[n]) is not None for span in spans)}
+    present = {node.input for node in analysis.loads.values()}.difference(absent)
     for i in sorted(present):
         number, b = buffers.inputs[i], kernel.inputs[i]
         if number not in by_number:
             by_number[number] = shader.buffer(number, b.dtype, size=b.size if i in fours else 0, lanes=lanes)
-    return LoopNest(shader, facts, {i: by_number[buffers.inputs[i]] for i in present}, outputs)
+    return LoopNest(shader, analysis, {i: by_number[buffers.inputs[i]] for i in present}, outputs)
 
 
 def _within(index: str, size: int) -> str:

@@ -16,7 +16,7 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers, KernelStep
-from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
+from volta_fn.targets.wgsl.loops.plan import analysis_of, steps_of
 from volta_fn.targets.wgsl.loops.rows import LoopSchedule, write_rows
 from volta_fn.targets.wgsl.loops.tiles import crossing
 from volta_fn.targets.wgsl.loops.widening import widened
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    facts: KernelAnalysis
+    analysis: KernelAnalysis
     plan: LoopSchedule
     #: With inputs and outputs as its buffers, one after another.
     step: KernelStep
@@ -62,7 +62,7 @@ def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
     It has few elements, is a single dispatch, and is no matrix product.
     """
     most = _ELEMENTS if kernel.parallel == len(kernel.sizes) else _REDUCED
-    if 0 in kernel.sizes or facts_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
+    if 0 in kernel.sizes or analysis_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
         return False
     planned = _planned(kernel, device)
     return planned is not None and planned.memory <= device.workgroup_memory
@@ -95,7 +95,7 @@ class FusedKernels:
         if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
             return None
         new = self._planned[-1:]
-        if found.facts.reduction_axes and self._size != _group(self._device):
+        if found.analysis.reduction_axes and self._size != _group(self._device):
             self._begin(_group(self._device))
             new = self._planned
         try:
@@ -112,7 +112,7 @@ class FusedKernels:
         self._groups += -(-plan.rows.groups // plan.rows_per_group)
         with shader.block(f"if ({grid_group} >= {first}u && {grid_group} < {self._groups}u)"):
             shader.group = shader.let("u32", f"{grid_group} - {first}u")
-            write_rows(one.facts, plan, shader, one.step)
+            write_rows(one.analysis, plan, shader, one.step)
         shader.group = grid_group
 
 
@@ -128,10 +128,10 @@ def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
     steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, Workspaces(1 << 30), separate=False)
     if len(steps) != 1:
         return None
-    facts = facts_of(steps[0].kernel)
-    if facts.reduction_axes:
-        plan = schedule.rows_or_columns(facts, device)
+    analysis = analysis_of(steps[0].kernel)
+    if analysis.reduction_axes:
+        plan = schedule.rows_or_columns(analysis, device)
         group = _group(device)
-        return _Planned(facts, plan, steps[0], schedule.shared(facts, plan) * group) if plan.per_row <= group else None
-    plan = schedule.elementwise(facts, device)
-    return None if crossing(facts, plan.rows.axes[-1]) is not None else _Planned(facts, plan, steps[0], 0)
+        return _Planned(analysis, plan, steps[0], schedule.shared(analysis, plan) * group) if plan.per_row <= group else None
+    plan = schedule.elementwise(analysis, device)
+    return None if crossing(analysis, plan.rows.axes[-1]) is not None else _Planned(analysis, plan, steps[0], 0)

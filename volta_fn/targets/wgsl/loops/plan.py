@@ -17,7 +17,7 @@ from volta_fn.targets.wgsl.routine import Workspaces
 
 
 @lru_cache(maxsize=1024)
-def facts_of(kernel: Kernel) -> KernelAnalysis:
+def analysis_of(kernel: Kernel) -> KernelAnalysis:
     """Return the analysis of a kernel, which gets an axis if it has none."""
     return KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
 
@@ -28,12 +28,12 @@ def steps_of(step: KernelStep, device: TargetCapabilities, workspaces: Workspace
     Stores may be done by `separate` steps if none of them writes what another reads.
     """
     kernel = simplified(step.kernel)
-    facts = facts_of(kernel)
-    if not facts.reduces:
+    analysis = analysis_of(kernel)
+    if not analysis.reduces:
         return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), separate)
-    cut = cut_of(facts, rows_or_columns(facts, device))
+    cut = cut_of(analysis, rows_or_columns(analysis, device))
     if cut is not None:
-        steps = Split(facts, cut, step.buffers, workspaces).steps()
+        steps = Split(analysis, cut, step.buffers, workspaces).steps()
         if all(s.bindings <= device.buffers for s in steps):
             return [
                 one for s in steps for one in (elementwise_steps(_simple(s), separate) if not s.kernel.reduction_axes else [_simple(s)])
@@ -51,23 +51,23 @@ def elementwise_steps(step: KernelStep, separate: bool) -> list[KernelStep]:
 
     Packed arrays in different orders in memory are also separate.
     """
-    facts = facts_of(step.kernel)
+    analysis = analysis_of(step.kernel)
     stores = range(len(step.kernel.stores))
-    if not separate or len(stores) == 1 or facts.size(facts.parallel_axes) < BUSY:
+    if not separate or len(stores) == 1 or analysis.size(analysis.parallel_axes) < BUSY:
         return [step]
     packed = [s for s in stores if step.kernel.outputs[s].dtype.itemsize < 4]
     classes: dict[tuple[Axes, object], list[int]] = {}
     for s in packed:
-        classes.setdefault((facts.store_offsets[s].axes, facts.store_offsets[s].terms), []).append(s)
+        classes.setdefault((analysis.store_offsets[s].axes, analysis.store_offsets[s].terms), []).append(s)
     for s in [s for s in stores if s not in packed]:
-        axes = facts.store_offsets[s].axes
+        axes = analysis.store_offsets[s].axes
         classes.setdefault(next((key for key in classes if key[0] == axes), (axes, None)), []).append(s)
-    return [_of_stores(step, facts, chosen) for chosen in classes.values()]
+    return [_of_stores(step, analysis, chosen) for chosen in classes.values()]
 
 
-def _of_stores(step: KernelStep, facts: KernelAnalysis, stores: list[int]) -> KernelStep:
+def _of_stores(step: KernelStep, analysis: KernelAnalysis, stores: list[int]) -> KernelStep:
     """Return the step with some of its stores, and only the axes along which they go."""
     kernel = restricted(step.kernel, stores)
-    axes = facts.store_offsets[stores[0]].axes
+    axes = analysis.store_offsets[stores[0]].axes
     kernel = replace(kernel, sizes=tuple([n if a in axes else 1 for a, n in enumerate(kernel.sizes)]))
     return KernelStep(simplified(kernel), step.buffers._replace(outputs=tuple([step.buffers.outputs[s] for s in stores])))

@@ -11,7 +11,7 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers, KernelStep
-from volta_fn.targets.wgsl.loops.plan import facts_of, steps_of
+from volta_fn.targets.wgsl.loops.plan import analysis_of, steps_of
 from volta_fn.targets.wgsl.loops.rows import write, write_flat
 from volta_fn.targets.wgsl.loops.tiles import crossing, write_tiles
 from volta_fn.targets.wgsl.loops.widening import widened
@@ -19,7 +19,7 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Shader
 
 
-def routine(kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int] = {}) -> Routine:  # never changed
+def routine(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Routine:  # never changed
     """Return the routine of a kernel.
 
     `shared` maps outputs to the inputs whose memory they overwrite; these inputs get the numbers of the outputs' buffers.
@@ -33,21 +33,21 @@ def routine(kernel: Kernel, facts: TargetCapabilities, shared: Mapping[int, int]
     if 0 in kernel.sizes:
         kernel = of_nothing(kernel)
     workspaces = Workspaces(count + len(kernel.stores))
-    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), facts, workspaces, separate=not shared)
-    dispatches = [replace(dispatch(step, facts), work=math.prod(step.kernel.sizes)) for step in steps]
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, workspaces, separate=not shared)
+    dispatches = [replace(dispatch(step, device), work=math.prod(step.kernel.sizes)) for step in steps]
     return Routine(tuple(dispatches), tuple(workspaces.sizes))
 
 
 def dispatch(step: KernelStep, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch of a step."""
-    facts = facts_of(step.kernel)
-    if facts.reduction_axes:
-        plan = schedule.spread(schedule.rows_or_columns(facts, device, step.bound is not None))
+    analysis = analysis_of(step.kernel)
+    if analysis.reduction_axes:
+        plan = schedule.spread(schedule.rows_or_columns(analysis, device, step.bound is not None))
     else:
-        plan = schedule.elementwise(facts, device)
-        cross = crossing(facts, plan.rows.axes[-1])
+        plan = schedule.elementwise(analysis, device)
+        cross = crossing(analysis, plan.rows.axes[-1])
         if cross is not None:
-            return write_tiles(facts, cross, device, step)
+            return write_tiles(analysis, cross, device, step)
         if plan.unroll > 1:
-            return write_flat(facts, plan, device, step)
-    return write(facts, plan, Shader(device, plan.per_row * plan.rows_per_group), step)
+            return write_flat(analysis, plan, device, step)
+    return write(analysis, plan, Shader(device, plan.per_row * plan.rows_per_group), step)

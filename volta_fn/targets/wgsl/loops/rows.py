@@ -48,33 +48,33 @@ class LoopSchedule(NamedTuple):
         return self.rows if self.rows.lanes > 1 else self.row
 
 
-def write(facts: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> Dispatch:
+def write(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> Dispatch:
     """Return the dispatch of a step."""
-    write_rows(facts, schedule, shader, step)
+    write_rows(analysis, schedule, shader, step)
     return shader.dispatch(-(-schedule.rows.groups // schedule.rows_per_group))
 
 
-def write_rows(facts: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> None:
+def write_rows(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> None:
     """Emit the code of a step, for workgroups of a shader under construction."""
-    _RowEmitter(arrays(shader, facts, (schedule.lanes,), step.buffers), schedule, step).write()
+    _RowEmitter(arrays(shader, analysis, (schedule.lanes,), step.buffers), schedule, step).write()
 
 
 class _RowEmitter:
     def __init__(self, nest: LoopNest, schedule: LoopSchedule, step: KernelStep) -> None:
         self.nest = nest
         self.shader = nest.shader
-        self.facts = nest.facts
+        self.analysis = nest.analysis
         self.schedule = schedule
         self.bound = step.bound
         self.team: Team = team(nest.shader, schedule.per_row, schedule.rows_per_group, schedule.columns)
         self.reduction = WorkgroupReduction(nest.shader, self.team)
-        self.number_in_row = step.number or self.facts.row_number
+        self.number_in_row = step.number or self.analysis.row_number
         #: Whether the invocation's row exists, where that is not certain.
         self.live: str | None = None
 
     def write(self) -> None:
         """Emit all passes over a row."""
-        passes = passes_of(self.facts)
+        passes = passes_of(self.analysis)
         root = LaneScope(self.nest, None, {})
         scope = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
         scopes = self.residents(scope) if self.schedule.resident else []
@@ -82,7 +82,7 @@ class _RowEmitter:
             self.store_rows(here, scope)
             if not here.has_iterations:
                 continue
-            scope.hoist(here.targets(self.facts))
+            scope.hoist(here.targets(self.analysis))
             accumulators = self.accumulators(here)
             states = self.at_once(here, accumulators, scopes) if scopes else self.by_loops(here, accumulators, scope)
             for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
@@ -101,14 +101,14 @@ class _RowEmitter:
         return self.shader.let("u32", f"min({number}, {count - 1}u)")
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
-        return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.facts, here.reduces)]
+        return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.analysis, here.reduces)]
 
     # stores
 
     def store_rows(self, here: Pass, scope: LaneScope) -> None:
         """Emit the stores per row, by its first invocation."""
         for s in here.row_stores:
-            scope.number(self.facts.kernel.stores[s].value)
+            scope.number(self.analysis.kernel.stores[s].value)
         conditions = [self.live, f"{self.team.rank} == 0u" if self.schedule.per_row > 1 else None]
         self.store(here.row_stores, [scope], conditions)
 
@@ -152,7 +152,7 @@ class _RowEmitter:
         return None if (k + 1) * per_row <= groups else f"{self.element_number(k)} < {groups}u"
 
     def at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
-        write_together(scopes, here.targets(self.facts))
+        write_together(scopes, here.targets(self.analysis))
         exist = [self.exists(k) for k in range(len(scopes))]
         result = []
         for number, accumulator in zip(here.reduces, accumulators, strict=True):
@@ -170,7 +170,7 @@ class _RowEmitter:
 
     def contributions(self, number: int, accumulator: Accumulator, scope: LaneScope) -> list[State]:
         """Emit the states to accumulate in a scope, one for each lane."""
-        values = scope.spread(self.facts.reduces[number].operand)
+        values = scope.spread(self.analysis.reduces[number].operand)
         if not accumulator.node.is_index:
             return [(x,) for x in values]
         where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in scope.affine(self.number_in_row)]
@@ -235,7 +235,7 @@ class _RowEmitter:
 
     def step(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
         """Emit one iteration of a loop: its scopes' values are merged and accumulated."""
-        write_together(scopes, here.targets(self.facts))
+        write_together(scopes, here.targets(self.analysis))
         for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
             states = self.merged(accumulator, [self.contributions(number, accumulator, scope) for scope in scopes])
             for state, into in zip(states, variables, strict=True):
@@ -250,16 +250,16 @@ def write_together(scopes: Sequence[LaneScope], targets: Sequence[int]) -> None:
             scope.number(n)
 
 
-def write_flat(facts: KernelAnalysis, schedule: LoopSchedule, device: TargetCapabilities, step: KernelStep) -> Dispatch:
+def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetCapabilities, step: KernelStep) -> Dispatch:
     """Return the dispatch of a large kernel without reductions.
 
     An invocation has several elements, or groups of lanes, a workgroup's size from each other, whose loads are in flight together.
     """
     rows, width, unroll = schedule.rows, schedule.rows_per_group, schedule.unroll
     shader = Shader(device, width)
-    root = LaneScope(arrays(shader, facts, (rows,), step.buffers), None, {})
-    stores = range(len(facts.kernel.stores))
-    targets = [store.value for store in facts.kernel.stores]
+    root = LaneScope(arrays(shader, analysis, (rows,), step.buffers), None, {})
+    stores = range(len(analysis.kernel.stores))
+    targets = [store.value for store in analysis.kernel.stores]
     root.hoist(targets)
     first = shader.let("u32", f"{shader.group} * {width * unroll}u + {shader.local}")
     numbers = [shader.let("u32", f"{first} + {k * width}u") if k else first for k in range(unroll)]

@@ -49,14 +49,14 @@ _NARROW = 4
 _NOTHING = AxisSpan((), ())
 
 
-def elementwise(facts: KernelAnalysis, device: TargetCapabilities) -> LoopSchedule:
+def elementwise(analysis: KernelAnalysis, device: TargetCapabilities) -> LoopSchedule:
     """Return the schedule of a kernel without reduction axes."""
-    sizes = facts.kernel.sizes
-    offset = max(enumerate(facts.store_offsets), key=lambda p: (_is_packed(facts, p[0]), facts.size(p[1].axes), -p[0]))[1]
+    sizes = analysis.kernel.sizes
+    offset = max(enumerate(analysis.store_offsets), key=lambda p: (_is_packed(analysis, p[0]), analysis.size(p[1].axes), -p[0]))[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(offset, a)) or math.inf, -a), reverse=True)
-    rows = _wider(facts, _in_lanes(facts, AxisSpan(tuple(order), tuple([sizes[a] for a in order])), unaligned=True))
+    rows = _wider(analysis, _in_lanes(analysis, AxisSpan(tuple(order), tuple([sizes[a] for a in order])), unaligned=True))
     return LoopSchedule(
-        rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, _unroll_elementwise(facts, rows), True
+        rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, _unroll_elementwise(analysis, rows), True
     )
 
 
@@ -68,45 +68,45 @@ def _group(invocations: int) -> int:
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
-def _unroll_elementwise(facts: KernelAnalysis, rows: AxisSpan) -> int:
+def _unroll_elementwise(analysis: KernelAnalysis, rows: AxisSpan) -> int:
     """Return how many elements, or groups of lanes, an invocation has.
 
     They are so many that enough bytes are in flight; of wide groups of narrow numbers one is enough, and takes half the text.
     """
     if rows.groups <= 8 * BUSY or rows.lanes > LANES:
         return 1
-    widest = max([b.dtype.itemsize for b in (*facts.kernel.inputs, *facts.kernel.outputs)])
-    statements = rows.lanes * len(facts.kernel.nodes)
+    widest = max([b.dtype.itemsize for b in (*analysis.kernel.inputs, *analysis.kernel.outputs)])
+    statements = rows.lanes * len(analysis.kernel.nodes)
     return max(1, min(4, _UNDER_WAY // (widest * rows.lanes), _ELEMENT_STATEMENTS // statements))
 
 
-def _is_packed(facts: KernelAnalysis, store: int) -> bool:
-    return facts.kernel.outputs[store].dtype.itemsize < 4
+def _is_packed(analysis: KernelAnalysis, store: int) -> bool:
+    return analysis.kernel.outputs[store].dtype.itemsize < 4
 
 
-def _in_lanes(facts: KernelAnalysis, span: AxisSpan, unaligned: bool) -> AxisSpan:
+def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, unaligned: bool) -> AxisSpan:
     """Return the span walked by lanes, if memory is then accessed by vectors of four."""
     wide = span._replace(lanes=LANES)
     if span.total < LANES or not (wide.is_aligned or unaligned):
         return span
-    fours = [b for p, b in _accesses(facts) if wide.vector(p) is not None]
+    fours = [b for p, b in _accesses(analysis) if wide.vector(p) is not None]
     if any(b.dtype.itemsize < 4 or (b.dtype.itemsize == 4 and b.size % LANES == 0) for b in fours):
         return wide
     return span
 
 
-def _accesses(facts: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
-    kernel = facts.kernel
-    loads = [(p, kernel.inputs[facts.loads[n].input]) for n, p in facts.load_offsets.items()]
-    return [*loads, *zip(facts.store_offsets, kernel.outputs, strict=True)]
+def _accesses(analysis: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
+    kernel = analysis.kernel
+    loads = [(p, kernel.inputs[analysis.loads[n].input]) for n, p in analysis.load_offsets.items()]
+    return [*loads, *zip(analysis.store_offsets, kernel.outputs, strict=True)]
 
 
-def _wider(facts: KernelAnalysis, span: AxisSpan) -> AxisSpan:
+def _wider(analysis: KernelAnalysis, span: AxisSpan) -> AxisSpan:
     """Return a long span walked by lanes of 16 bytes, if all accesses are that narrow."""
-    accessed = [(p, b) for p, b in _accesses(facts) if p.axes & set(span.axes)]
+    accessed = [(p, b) for p, b in _accesses(analysis) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
     wide = span._replace(lanes=max(16 // width, LANES))
-    if span.lanes == 1 or wide.groups < 2 * BUSY or wide.lanes * len(facts.kernel.nodes) > _ELEMENT_STATEMENTS:
+    if span.lanes == 1 or wide.groups < 2 * BUSY or wide.lanes * len(analysis.kernel.nodes) > _ELEMENT_STATEMENTS:
         return span
     fits = span.total % wide.lanes == 0 and all(
         b.dtype.itemsize == width and b.size % wide.lanes == 0 and wide.vector(p) is not None for p, b in accessed
@@ -114,39 +114,39 @@ def _wider(facts: KernelAnalysis, span: AxisSpan) -> AxisSpan:
     return wide if fits else span
 
 
-def rows_or_columns(facts: KernelAnalysis, device: TargetCapabilities, loops: bool = False) -> LoopSchedule:
+def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, loops: bool = False) -> LoopSchedule:
     """Return the schedule of a kernel with reductions; `loops` asks for loops."""
-    axis = contiguous_axis(facts)
-    return columns(facts, device, axis, loops) if axis in facts.parallel_axes else rows(facts, device, axis, loops)
+    axis = contiguous_axis(analysis)
+    return columns(analysis, device, axis, loops) if axis in analysis.parallel_axes else rows(analysis, device, axis, loops)
 
 
-def contiguous_axis(facts: KernelAnalysis) -> int:
+def contiguous_axis(analysis: KernelAnalysis) -> int:
     """Return the axis along which most accesses are contiguous."""
-    offsets = [*facts.load_offsets.values(), *facts.store_offsets]
+    offsets = [*analysis.load_offsets.values(), *analysis.store_offsets]
 
     def score(axis: int) -> tuple[int, int]:
-        return sum(facts.size(p.axes) for p in offsets if abs(coefficient(p, axis)) == 1), axis
+        return sum(analysis.size(p.axes) for p in offsets if abs(coefficient(p, axis)) == 1), axis
 
-    return max(range(len(facts.kernel.sizes)), key=score)
+    return max(range(len(analysis.kernel.sizes)), key=score)
 
 
-def _span(facts: KernelAnalysis, axes: Sequence[int], last: int | None) -> AxisSpan:
+def _span(analysis: KernelAnalysis, axes: Sequence[int], last: int | None) -> AxisSpan:
     """Return axes in the order of their strides in memory, largest first."""
-    offsets = sorted([*facts.load_offsets.values(), *facts.store_offsets], key=lambda p: -facts.size(p.axes))
+    offsets = sorted([*analysis.load_offsets.values(), *analysis.store_offsets], key=lambda p: -analysis.size(p.axes))
 
     def step(axis: int) -> tuple[bool, int, int]:
         found = next((abs(c) for p in offsets if (c := coefficient(p, axis))), 0)
         return axis == last, -found, axis
 
     order = sorted(axes, key=step)
-    return AxisSpan(tuple(order), tuple([facts.kernel.sizes[a] for a in order]))
+    return AxisSpan(tuple(order), tuple([analysis.kernel.sizes[a] for a in order]))
 
 
-def rows(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
+def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
     """Return the schedule of rows that are contiguous in memory."""
-    row = _in_lanes(facts, _span(facts, facts.kernel.reduction_axes, axis), unaligned=False)
-    outer = _span(facts, range(facts.kernel.parallel), None)
-    statements = _per_element(facts) * row.lanes
+    row = _in_lanes(analysis, _span(analysis, analysis.kernel.reduction_axes, axis), unaligned=False)
+    outer = _span(analysis, range(analysis.kernel.parallel), None)
+    statements = _per_element(analysis) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
     invocations = min(device.invocations, 1024)
     for per_row in _powers(_invocations_per_row(device, row, outer.total, most), 0 if loops else invocations):
@@ -154,8 +154,8 @@ def rows(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bo
         if unroll <= most:
             few = outer.total * per_row >= BUSY and unroll * row.lanes <= _FEW_VALUES
             rows_per_group = _rows_per_group(device, per_row, outer.total, few)
-            return _fitted(facts, device, LoopSchedule(outer, row, per_row, rows_per_group, False, unroll, True))
-    return _fitted(facts, device, LoopSchedule(outer, row, min(256, invocations), 1, False, _unroll(facts, row.lanes), False))
+            return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, False, unroll, True))
+    return _fitted(analysis, device, LoopSchedule(outer, row, min(256, invocations), 1, False, _unroll(analysis, row.lanes), False))
 
 
 def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
@@ -183,15 +183,15 @@ def _rows_per_group(device: TargetCapabilities, per_row: int, rows: int, few: bo
     return min(_group(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
 
 
-def _unroll(facts: KernelAnalysis, lanes: int) -> int:
-    statements = lanes * (_per_element(facts) + sum(4 if r.is_index else 2 for r in facts.reduces.values()))
+def _unroll(analysis: KernelAnalysis, lanes: int) -> int:
+    statements = lanes * (_per_element(analysis) + sum(4 if r.is_index else 2 for r in analysis.reduces.values()))
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
+def columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
     """Return the schedule of rows that are columns in memory."""
-    outer = _in_lanes(facts, _span(facts, range(facts.kernel.parallel), axis), unaligned=False)
-    row = _span(facts, facts.kernel.reduction_axes, None)
+    outer = _in_lanes(analysis, _span(analysis, range(analysis.kernel.parallel), axis), unaligned=False)
+    row = _span(analysis, analysis.kernel.reduction_axes, None)
     rows_per_group = min(32, power_above(outer.groups))
     width = power_above(-(-outer.sizes[-1] // outer.lanes))
     if width < rows_per_group <= 2 * width:
@@ -206,13 +206,13 @@ def columns(facts: KernelAnalysis, device: TargetCapabilities, axis: int, loops:
         per_row *= 2
     if per_row == 1:
         rows_per_group = min(_group(outer.groups), power_above(outer.groups))
-    statements = _per_element(facts) * outer.lanes
+    statements = _per_element(analysis) * outer.lanes
     unroll = -(-row.total // per_row)
-    again = sum(here.has_iterations for here in passes_of(facts)) > 1
+    again = sum(here.has_iterations for here in passes_of(analysis)) > 1
     most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
     if unroll <= most and not loops:
-        return _fitted(facts, device, LoopSchedule(outer, row, per_row, rows_per_group, True, unroll, True))
-    return _fitted(facts, device, LoopSchedule(outer, row, per_row, rows_per_group, True, _unroll(facts, outer.lanes), False))
+        return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, True, unroll, True))
+    return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, True, _unroll(analysis, outer.lanes), False))
 
 
 def spread(schedule: LoopSchedule) -> LoopSchedule:
@@ -228,14 +228,14 @@ def spread(schedule: LoopSchedule) -> LoopSchedule:
     return schedule._replace(per_row=per_row, rows_per_group=rows_per_group)
 
 
-def cut_of(facts: KernelAnalysis, schedule: LoopSchedule) -> Cut | None:
+def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule) -> Cut | None:
     """Return how to cut rows that are long and few; None: not at all."""
     invocations = schedule.rows.groups * schedule.per_row
     unroll = schedule.row.groups // schedule.per_row
     if unroll < _LONG or invocations >= BUSY // 2:
         return None
-    sizes = facts.kernel.sizes
-    axis = max(facts.reduction_axes, key=lambda a: (sizes[a], a))
+    sizes = analysis.kernel.sizes
+    axis = max(analysis.reduction_axes, key=lambda a: (sizes[a], a))
     alone = schedule.columns and schedule.rows.groups <= schedule.rows_per_group  # workgroups have full rows: half as many are enough
     chunks = min((BUSY if alone else 2 * BUSY) // invocations, unroll // _CHUNK, sizes[axis])
     size = -(-sizes[axis] // chunks)
@@ -247,16 +247,19 @@ def cut_of(facts: KernelAnalysis, schedule: LoopSchedule) -> Cut | None:
     return Cut(axis, chunks, size) if chunks > 1 else None
 
 
-def shared(facts: KernelAnalysis, schedule: LoopSchedule) -> int:
+def shared(analysis: KernelAnalysis, schedule: LoopSchedule) -> int:
     """Return the bytes of workgroup memory per invocation to combine results."""
-    kinds = {(wgsl_type(facts.kernel.nodes[r.operand].dtype), facts.kernel.nodes[r.operand].dtype.itemsize) for r in facts.reduces.values()}
-    size = sum(size for _, size in kinds) + (4 if any(r.is_index for r in facts.reduces.values()) else 0)
+    kinds = {
+        (wgsl_type(analysis.kernel.nodes[r.operand].dtype), analysis.kernel.nodes[r.operand].dtype.itemsize)
+        for r in analysis.reduces.values()
+    }
+    size = sum(size for _, size in kinds) + (4 if any(r.is_index for r in analysis.reduces.values()) else 0)
     return 2 * size * schedule.rows.lanes
 
 
-def _fitted(facts: KernelAnalysis, device: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
+def _fitted(analysis: KernelAnalysis, device: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
     """Return the schedule with fewer invocations, if workgroup memory requires it."""
-    while shared(facts, schedule) * schedule.per_row * schedule.rows_per_group > device.workgroup_memory:
+    while shared(analysis, schedule) * schedule.per_row * schedule.rows_per_group > device.workgroup_memory:
         if schedule.rows_per_group > 1:
             schedule = schedule._replace(rows_per_group=schedule.rows_per_group // 2)
         else:
@@ -265,10 +268,10 @@ def _fitted(facts: KernelAnalysis, device: TargetCapabilities, schedule: LoopSch
     return schedule
 
 
-def _per_element(facts: KernelAnalysis) -> int:
+def _per_element(analysis: KernelAnalysis) -> int:
     """Return the number of nodes that are evaluated for each element of a row."""
-    nodes = enumerate(facts.kernel.nodes)
-    return max(1, sum(not isinstance(node, Constant | Reduce) and bool(facts.depends[n] & facts.reduction_axes) for n, node in nodes))
+    nodes = enumerate(analysis.kernel.nodes)
+    return max(1, sum(not isinstance(node, Constant | Reduce) and bool(analysis.depends[n] & analysis.reduction_axes) for n, node in nodes))
 
 
 def power_above(n: int) -> int:

@@ -47,14 +47,14 @@ class ChunkBuffers(NamedTuple):
 class Split:
     """The steps of a kernel."""
 
-    def __init__(self, facts: KernelAnalysis, cut: Cut, buffers: Buffers, workspaces: Workspaces) -> None:
-        self.facts = facts
-        self.kernel = facts.kernel
+    def __init__(self, analysis: KernelAnalysis, cut: Cut, buffers: Buffers, workspaces: Workspaces) -> None:
+        self.analysis = analysis
+        self.kernel = analysis.kernel
         self.cut = cut
         self.buffers = buffers
         self.workspaces = workspaces
         outer = range(self.kernel.parallel)
-        self.rows = facts.size(outer)
+        self.rows = analysis.size(outer)
         self.row = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
         #: The buffers of results of reductions.
         self.known: dict[int, int] = {}
@@ -62,15 +62,15 @@ class Split:
         self.row_stores: dict[int, list[int]] = {}
         self.stores: dict[int, list[int]] = {}
         for s, store in enumerate(self.kernel.stores):
-            which = self.stores if facts.store_axes(s) & facts.reduction_axes else self.row_stores
-            which.setdefault(facts.stages[store.value], []).append(s)
+            which = self.stores if analysis.store_axes(s) & analysis.reduction_axes else self.row_stores
+            which.setdefault(analysis.stages[store.value], []).append(s)
 
     def steps(self) -> list[KernelStep]:
         """Return all steps in order; the last ones have no reduction axes."""
         result: list[KernelStep] = []
         last = [s for stage, stores in self.stores.items() if stage for s in stores]
-        for stage in range(1, max(self.facts.stages) + 1):
-            ready = [n for n in self.facts.reduces if self.facts.stages[n] == stage]
+        for stage in range(1, max(self.analysis.stages) + 1):
+            ready = [n for n in self.analysis.reduces if self.analysis.stages[n] == stage]
             found = {n: self.of_chunks(n) for n in ready}
             result.append(self.chunks(found, self.stores.get(0, []) if stage == 1 else []))
             row_stores = [*self.row_stores.get(stage, []), *(self.row_stores.get(0, []) if stage == 1 else [])]
@@ -82,7 +82,7 @@ class Split:
     def kept(self, stage: int, ready: Sequence[int], last: Sequence[int]) -> list[int]:
         """Return the results of a stage's reductions that later steps need."""
         stores = [s for later, stores in self.row_stores.items() if later > stage for s in stores]
-        targets = [r.operand for n, r in self.facts.reduces.items() if self.facts.stages[n] > stage]
+        targets = [r.operand for n, r in self.analysis.reduces.items() if self.analysis.stages[n] > stage]
         needed = closure(self.kernel, [*targets, *[self.kernel.stores[s].value for s in (*stores, *last)]])
         return [n for n in ready if n in needed]
 
@@ -90,7 +90,7 @@ class Split:
 
     def of_chunks(self, number: int) -> ChunkBuffers:
         """Return buffers for the partial results."""
-        reduce, size = self.facts.reduces[number], self.rows * self.cut.chunks
+        reduce, size = self.analysis.reduces[number], self.rows * self.cut.chunks
         values = self.workspaces.new(size * self.kernel.nodes[reduce.operand].dtype.itemsize)
         return ChunkBuffers(values, self.workspaces.new(size * reduce.dtype.itemsize) if reduce.is_index else None)
 
@@ -119,7 +119,7 @@ class Split:
         """Return nodes that include loads of earlier results, and the buffers of those."""
         nodes, more = Nodes(self.kernel), list(self.known.values())
         for k, n in enumerate(self.known):
-            nodes.new[n] = nodes.add(_load(self.facts.reduces[n].dtype, len(self.kernel.inputs) + k, (self.rows,), (self.row,)))
+            nodes.new[n] = nodes.add(_load(self.analysis.reduces[n].dtype, len(self.kernel.inputs) + k, (self.rows,), (self.row,)))
         return nodes, more
 
     def stored(self, nodes: Nodes, stores: Iterable[int]) -> list[tuple[Store, int]]:
@@ -140,7 +140,7 @@ class Split:
         shape, index = self.placed()
         partial: list[tuple[Store, int]] = []
         for n, given in found.items():
-            reduce = self.facts.reduces[n]
+            reduce = self.analysis.reduces[n]
             nodes.copy([reduce.operand])
             operand = nodes.new[reduce.operand]
             value = Reduce(nodes.nodes[operand].dtype, reduce.reduction.index_of or reduce.op, operand)
@@ -154,7 +154,7 @@ class Split:
         """Return a step whose rows are chunks of what they were, with further stores."""
         axis, chunks, size = self.cut
         outer = self.kernel.parallel
-        moved = {a: along(a + 1) for a in self.facts.reduction_axes}
+        moved = {a: along(a + 1) for a in self.analysis.reduction_axes}
         moved[axis] = combine([(size, along(outer)), (1, along(axis + 1))])
         old = step.kernel.sizes
         sizes = (*old[:outer], chunks, *[size if a == axis else old[a] for a in range(outer, len(old))])
@@ -162,14 +162,14 @@ class Split:
         kernel = replace(kernel, stores=(*kernel.stores, *[store for store, _ in partial]))
         outputs = (*step.buffers.outputs, *[number for _, number in partial])
         bound = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
-        return KernelStep(kernel, step.buffers._replace(outputs=outputs), bound, self.facts.row_number.replaced(moved))
+        return KernelStep(kernel, step.buffers._replace(outputs=outputs), bound, self.analysis.row_number.replaced(moved))
 
     def combined(self, found: dict[int, ChunkBuffers], stores: Sequence[int], kept: Sequence[int]) -> KernelStep:
         """Return the step that combines partial results and does what is per row."""
         nodes, more = self.begun()
         shape, index = self.placed()
         for n, given in found.items():
-            reduce = self.facts.reduces[n]
+            reduce = self.analysis.reduces[n]
             dtype = self.kernel.nodes[reduce.operand].dtype
             value = nodes.add(_load(dtype, len(self.kernel.inputs) + len(more), shape, index))
             more.append(given.values)
@@ -181,7 +181,7 @@ class Split:
             nodes.new[n] = result
         outputs = self.stored(nodes, stores)
         for n in kept:
-            dtype = self.facts.reduces[n].dtype
+            dtype = self.analysis.reduces[n].dtype
             self.known[n] = self.workspaces.new(self.rows * dtype.itemsize)
             outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.known[n]))
         outer = self.kernel.parallel

@@ -32,10 +32,10 @@ def is_possible(accumulator: Accumulator) -> bool:
     return not accumulator.node.is_index and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
-def has_rows(facts: TargetCapabilities, per_row: int, invocations: int) -> bool:
+def has_rows(device: TargetCapabilities, per_row: int, invocations: int) -> bool:
     """Return True if so many neighbours in a workgroup are always in one subgroup."""
-    width = facts.subgroup_most
-    return facts.subgroups and facts.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
+    width = device.subgroup_most
+    return device.subgroups and device.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
 
 
 def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, per_row: int | None = None) -> Number:
@@ -53,9 +53,9 @@ def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, per_row: 
 
 
 def _exchanged(shader: Shader, op: str, x: Number, per_row: int | None) -> Number:
-    facts = shader.module.facts
-    if per_row is None and facts.subgroup_least == facts.subgroup_most:
-        per_row = facts.subgroup_most
+    device = shader.module.device
+    if per_row is None and device.subgroup_least == device.subgroup_most:
+        per_row = device.subgroup_most
 
     def write(f: Function) -> tuple[str, str]:
         total = Number(x.dtype, f.var(x.type, "a0"))

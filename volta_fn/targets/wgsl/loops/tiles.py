@@ -46,17 +46,17 @@ class Crossing(NamedTuple):
     sides: tuple[int, int]
 
 
-def crossing(facts: KernelAnalysis, axis: int) -> Crossing | None:
+def crossing(analysis: KernelAnalysis, axis: int) -> Crossing | None:
     """Return the loads that cross the stores' axis; None if squares do not help."""
-    sizes, store_steps = facts.kernel.sizes, facts.size(facts.parallel_axes)
+    sizes, store_steps = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
     if store_steps < _LEAST or sizes[axis] < LANES:
         return None
-    found = crossing_loads(facts, axis, LANES, backward=True)
+    found = crossing_loads(analysis, axis, LANES, backward=True)
     if found is None:
         return None
     other, loads = found
-    packed = any(b.dtype.itemsize < 4 for b in facts.kernel.outputs)
-    size = sum(_kept(facts.kernel.nodes[n].dtype).itemsize for n in loads)
+    packed = any(b.dtype.itemsize < 4 for b in analysis.kernel.outputs)
+    size = sum(_kept(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
     large = [sides for sides in _LARGE if store_steps >= _MANY and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
     fitting = [sides for sides in (*large, _SMALL) if math.prod(sides) * size <= _MEMORY]
     return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
@@ -67,33 +67,33 @@ def _kept(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def write_tiles(facts: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: KernelStep) -> Dispatch:
+def write_tiles(analysis: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: KernelStep) -> Dispatch:
     """Return a step as a dispatch."""
-    return _Tiles(facts, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
+    return _Tiles(analysis, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
 
 
 class _Tiles:
-    def __init__(self, facts: KernelAnalysis, cross: Crossing, shader: Shader, step: KernelStep) -> None:
-        self.facts = facts
+    def __init__(self, analysis: KernelAnalysis, cross: Crossing, shader: Shader, step: KernelStep) -> None:
+        self.analysis = analysis
         self.cross = cross
         self.shader = shader
-        self.along, self.across = [_axis_span(axis, facts.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
+        self.along, self.across = [_axis_span(axis, analysis.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
         self.sides = {self.along: cross.sides[0], self.across: cross.sides[1]}
         #: Fours along the stores' side.
         self.fours = cross.sides[0] // LANES
-        self.root = LaneScope(arrays(shader, facts, (self.along, self.across), step.buffers), None, {})
+        self.root = LaneScope(arrays(shader, analysis, (self.along, self.across), step.buffers), None, {})
 
     def write(self) -> Dispatch:
-        shader, facts, sizes = self.shader, self.facts, self.facts.kernel.sizes
+        shader, analysis, sizes = self.shader, self.analysis, self.analysis.kernel.sizes
         sides = {self.cross.other: self.cross.sides[1], self.cross.axis: self.cross.sides[0]}
         count = {a: -(-sizes[a] // sides.get(a, 1)) for a in (*[a for a in range(len(sizes)) if a not in sides], *sides)}
         squares = AxisSpan(tuple(count), tuple(count.values()))
         bound = squares.bind(shader, shader.group)
         corner = {a: shader.let("u32", f"{bound.pop(a)[0]} * {side}u") for a, side in sides.items()}
-        self.root.hoist(range(len(facts.kernel.nodes)))
+        self.root.hoist(range(len(analysis.kernel.nodes)))
         outer = self.root.child(bound)
-        outer.hoist(range(len(facts.kernel.nodes)))
-        kept = {n: _kept(facts.kernel.nodes[n].dtype) for n in self.cross.loads}
+        outer.hoist(range(len(analysis.kernel.nodes)))
+        kept = {n: _kept(analysis.kernel.nodes[n].dtype) for n in self.cross.loads}
         tiles = {n: shader.tile(f"tile_{n}", dtype, math.prod(self.cross.sides)) for n, dtype in kept.items()}
         width = self.cross.sides[1] // LANES
         for k in range(width * self.fours // shader.invocations):
@@ -145,7 +145,7 @@ class _Tiles:
 
     def store(self, store_step: _StoreStep, tiles: dict[int, Array]) -> None:
         for n, tile in tiles.items():
-            dtype = self.facts.kernel.nodes[n].dtype
+            dtype = self.analysis.kernel.nodes[n].dtype
             if self.along.lanes > 1:
                 numbers: Sequence[Number] = tile.load4(self.slot(store_step.strip, store_step.column))
             else:
@@ -154,7 +154,7 @@ class _Tiles:
             store_step.scope.numbers[n] = tuple([Number(dtype, x.text) for x in numbers])
         with self.shader.block(store_step.exists):
             inside = store_step.scope.child({})
-            for s in range(len(self.facts.kernel.stores)):
+            for s in range(len(self.analysis.kernel.stores)):
                 inside.store(s)
 
     # numbers

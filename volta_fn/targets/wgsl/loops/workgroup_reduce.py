@@ -45,7 +45,7 @@ class Team(NamedTuple):
 
 def team(shader: Shader, per_row: int, rows_per_group: int, columns: bool) -> Team:
     """Return the team of an invocation; both numbers are powers of two."""
-    if rows_per_group > 1 and not columns and has_rows(shader.module.facts, per_row, per_row * rows_per_group):
+    if rows_per_group > 1 and not columns and has_rows(shader.module.device, per_row, per_row * rows_per_group):
         shader.number_by_subgroups()
     local = shader.local
     if per_row == 1 or rows_per_group == 1:
@@ -84,20 +84,20 @@ class WorkgroupReduction:
     @property
     def _is_in_subgroup(self) -> bool:
         """True if the invocations of each row are neighbours in one subgroup."""
-        return not self.team.columns and has_rows(self.shader.module.facts, self.team.per_row, self.team.invocations)
+        return not self.team.columns and has_rows(self.shader.module.device, self.team.per_row, self.team.invocations)
 
     @property
     def _has_subgroups(self) -> bool:
         """True if the workgroup is one row of full subgroups."""
-        facts = self.shader.module.facts
-        return facts.subgroups and self.team.rows_per_group == 1 and self.team.per_row % facts.subgroup_most == 0
+        device = self.shader.module.device
+        return device.subgroups and self.team.rows_per_group == 1 and self.team.per_row % device.subgroup_most == 0
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
         """Emit one number for each subgroup, and then one for all.
 
         Every subgroup computes the latter.
         """
-        shader, facts = self.shader, self.shader.module.facts
+        shader, device = self.shader, self.shader.module.device
         self._area ^= 1
         lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
         x = over_subgroup(shader, accumulator, x)
@@ -111,7 +111,7 @@ class WorkgroupReduction:
             one = Number(x.dtype, shader.let(x.type, f"{memory}[min({number}, {count} - 1u)]"))
             accumulator.add([total], accumulator.where(there, (one,)))
 
-        if self.team.per_row <= facts.subgroup_least**2:  # there are no more subgroups than one has invocations
+        if self.team.per_row <= device.subgroup_least**2:  # there are no more subgroups than one has invocations
             add(lane)
         else:
             with shader.loop(count, 0, shader.builtin("subgroup_size")) as i:

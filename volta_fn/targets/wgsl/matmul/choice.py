@@ -80,7 +80,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-def candidates(c: Contraction, work: Working, facts: TargetCapabilities, count: int = 8, batch_products: int = 0) -> list[Schedule]:
+def candidates(c: Contraction, work: Working, device: TargetCapabilities, count: int = 8, batch_products: int = 0) -> list[Schedule]:
     """Return schedules that fit the device, the probably fastest first.
 
     There are at most two for each tile. `batch_products`: see `choose`.
@@ -90,25 +90,25 @@ def candidates(c: Contraction, work: Working, facts: TargetCapabilities, count: 
     for tile, efficiency in _SINGLES if work.lanes == 1 else _VECTORS:
         schedule = replace(tile, unroll=4 if little else 0, once=little)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
-        timed = [(_time(c, split, efficiency, batch_products), split) for n in splits if (split := schedule.split(n)).fits(work, facts)]
+        timed = [(_time(c, split, efficiency, batch_products), split) for n in splits if (split := schedule.split(n)).fits(work, device)]
         found += sorted(timed, key=lambda pair: pair[0])[:2]
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
-def choose(c: Contraction, work: Working, facts: TargetCapabilities, batch_products: int = 0) -> Schedule:
+def choose(c: Contraction, work: Working, device: TargetCapabilities, batch_products: int = 0) -> Schedule:
     """Return the schedule measured to be fastest, or the one estimated to be.
 
     If the product is deferred to run in one dispatch with others, `batch_products` counts the multiplications of all of them.
     """
     if batch_products:
-        return candidates(c, work, facts, 1, batch_products)[0]
-    return remembered(c, work, facts) or candidates(c, work, facts, 1)[0]
+        return candidates(c, work, device, 1, batch_products)[0]
+    return remembered(c, work, device) or candidates(c, work, device, 1)[0]
 
 
-def variations(schedule: Schedule, work: Working, facts: TargetCapabilities) -> list[Schedule]:
+def variations(schedule: Schedule, work: Working, device: TargetCapabilities) -> list[Schedule]:
     """Return schedules with the same tile that differ in details."""
     found = [replace(schedule, **details) for details in _VARIATIONS]
-    return [x for x in found if x.fits(work, facts)]
+    return [x for x in found if x.fits(work, device)]
 
 
 def _time(c: Contraction, schedule: Schedule, efficiency: float, batch_products: int) -> float:

@@ -15,7 +15,7 @@ from volta_fn.targets.wgsl.routine import Routine
 
 def contract(
     c: Contraction,
-    facts: TargetCapabilities,
+    device: TargetCapabilities,
     buffers: BufferNumbers,
     epilogue: Epilogue | None = None,
     *,
@@ -30,13 +30,13 @@ def contract(
     """
     work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
     if is_of_few_terms(c):
-        return few_terms(c, work, facts, finish, buffers)
+        return few_terms(c, work, device, finish, buffers)
     if is_of_few_results(c):
-        return few_results(c, work, facts, finish, buffers)
+        return few_results(c, work, device, finish, buffers)
     if is_thin(c, work):
-        return thin(c, work, facts, finish, buffers, may_split=may_split)
-    schedule = choose(c, work, facts, batch_products)
-    return tiled(c, work, schedule if may_split else schedule.split(1), facts, finish, buffers, alone=alone)
+        return thin(c, work, device, finish, buffers, may_split=may_split)
+    schedule = choose(c, work, device, batch_products)
+    return tiled(c, work, schedule if may_split else schedule.split(1), device, finish, buffers, alone=alone)
 
 
 def is_tiled(c: Contraction) -> bool:

@@ -36,9 +36,9 @@ def is_of_few_terms(c: Contraction) -> bool:
     return 0 < c.k <= _FEW_TERMS and (min(c.m, c.n) <= 2 or c.products <= 1 << 15)
 
 
-def few_terms(c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_terms(c: Contraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
     """Return the routine in which every invocation computes one result."""
-    f = Shader(facts, _INVOCATIONS)
+    f = Shader(device, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
     put = results(f, work, c, buffers.result, epilogue, 1)
     number = f.let("u32", f"group * {_INVOCATIONS}u + local")
@@ -67,9 +67,9 @@ def is_of_few_results(c: Contraction) -> bool:
     return c.k >= _MANY_TERMS and min(c.m, c.n) <= 2 and (near or c.m * c.n <= _TOGETHER)
 
 
-def few_results(c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_results(c: Contraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
     """Return the routine in which a workgroup computes a few results or partial sums."""
-    f = Shader(facts, _INVOCATIONS)
+    f = Shader(device, _INVOCATIONS)
     fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)
     a, b = [Elements(f, work, map_, k, fours=fours) for map_, k in ((c.lhs, buffers.lhs), (c.rhs, buffers.rhs))]
     rows, columns = _together(c)
@@ -103,7 +103,7 @@ def few_results(c: Contraction, work: Working, facts: TargetCapabilities, epilog
     if splits == 1:
         return Routine((partial_sums,))
     size = splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((partial_sums, combine(c, work, splits, facts, epilogue, buffers.workspace, buffers.result)), (size,))
+    return Routine((partial_sums, combine(c, work, splits, device, epilogue, buffers.workspace, buffers.result)), (size,))
 
 
 def _together(c: Contraction) -> tuple[int, int]:

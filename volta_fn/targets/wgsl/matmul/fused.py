@@ -98,13 +98,13 @@ class Fused:
     def __init__(self, found: Contraction) -> None:
         self.found = found
         kernel, self.inputs = found.epilogue()
-        self.facts = KernelAnalysis(kernel)
+        self.analysis = KernelAnalysis(kernel)
         #: The node that loads a sum.
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 
     def target(self) -> index_maps.Target:
         """Return where the first result's elements are."""
-        kernel, index_ = self.found.kernel, self.facts.store_offsets[0]
+        kernel, index_ = self.found.kernel, self.analysis.store_offsets[0]
         steps = dict(index_.terms)
 
         def walk(axes: Axes) -> index_maps.Walk:
@@ -120,7 +120,7 @@ class Fused:
         together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
         span = AxisSpan(found.columns, columns, together)
         outputs = tuple(range(number, number + len(found.kernel.stores)))
-        nest = arrays(f, self.facts, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
+        nest = arrays(f, self.analysis, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
 
         def store(index_: SumIndex, sums: Sequence[str]) -> None:
             axes: dict[int, Texts] = {}

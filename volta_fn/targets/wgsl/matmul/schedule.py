@@ -56,9 +56,9 @@ class Schedule:
         vectors = (self.rows + self.columns) // work.lanes + 2 * self.pad
         return vectors * work.lanes * self.depth * work.dtype.itemsize * (2 if self.twice else 1)
 
-    def fits(self, work: Working, facts: TargetCapabilities) -> bool:
+    def fits(self, work: Working, device: TargetCapabilities) -> bool:
         """Return whether a device has the workgroup memory and invocations for it."""
-        return self.memory(work) <= facts.workgroup_memory and self.invocations <= facts.invocations
+        return self.memory(work) <= device.workgroup_memory and self.invocations <= device.invocations
 
     def tiles(self, c: Contraction) -> tuple[int, int]:
         """Return the numbers of rows and columns of tiles."""
@@ -87,7 +87,7 @@ class Schedule:
         """The multiplications in the shader's text, which tell its compile time."""
         return self.thread_rows * self.thread_columns * (self.unroll or self.depth) * (1 if self.once else 2)
 
-    def short(self, work: Working, facts: TargetCapabilities, *, always: bool = False) -> Schedule | None:
+    def short(self, work: Working, device: TargetCapabilities, *, always: bool = False) -> Schedule | None:
         """Return a schedule with the same bits that compiles much faster, but runs slower.
 
         Tiles and chunks of sums are the same. More invocations compute a tile, if the device allows: most of a shader's text is what each
@@ -97,7 +97,7 @@ class Schedule:
             return None
         short = replace(self, unroll=_SHORT, once=True, twice=False, ahead=False, brief=True)
         shared = replace(short, thread_rows=work.lanes, thread_columns=work.lanes)
-        return shared if shared.fits(work, facts) else short
+        return shared if shared.fits(work, device) else short
 
     def as_dict(self) -> dict[str, Any]:
         """Return the arguments of `Schedule` that differ from the defaults."""

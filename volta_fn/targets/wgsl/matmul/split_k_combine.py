@@ -16,13 +16,13 @@ _INVOCATIONS = 128
 
 
 def combine(
-    c: Contraction, work: Working, splits: int, facts: TargetCapabilities, epilogue: Epilogue, source: int, result: int
+    c: Contraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, source: int, result: int
 ) -> Dispatch:
     """Write the results from `splits` arrays [stack, m, n] of partial sums.
 
     They are in the buffer number `source`; without any, results are zeros.
     """
-    f = Shader(facts, _INVOCATIONS)
+    f = Shader(device, _INVOCATIONS)
     each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
     put = results(f, work, c, result, epilogue, each)
     size = c.batch * c.m * c.n

@@ -41,17 +41,17 @@ def is_thin(c: Contraction, work: Working) -> bool:
 
 
 def thin(
-    c: Contraction, work: Working, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
+    c: Contraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
 ) -> Routine:
     """Return the routine; sums are only split if `may_split` allows it."""
     wide = _strip(c.batch * max(c.m, c.n))
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut(c.k, c.batch * strips) if may_split else (c.k, 1)
-    first = _Strips(c, work, facts, buffers, wide, _invocations(c, work, facts, wide, length)).dispatch(epilogue, strips, length, splits)
+    first = _Strips(c, work, device, buffers, wide, _invocations(c, work, device, wide, length)).dispatch(epilogue, strips, length, splits)
     if splits == 1:
         return Routine((first,))
     size = splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((first, combine(c, work, splits, facts, epilogue, buffers.workspace, buffers.result)), (size,))
+    return Routine((first, combine(c, work, splits, device, epilogue, buffers.workspace, buffers.result)), (size,))
 
 
 def _sides(c: Contraction) -> tuple[Map, Map]:
@@ -71,13 +71,13 @@ def _cut(terms: int, groups: int) -> tuple[int, int]:
     return length, -(-terms // length)
 
 
-def _invocations(c: Contraction, work: Working, facts: TargetCapabilities, wide: int, length: int) -> int:
+def _invocations(c: Contraction, work: Working, device: TargetCapabilities, wide: int, length: int) -> int:
     """Return how many invocations compute a strip's sums of `length` terms.
 
     They are as many as have enough to do and the device allows.
     """
-    room = facts.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
-    most = min(_MOST, facts.invocations, room, length * wide // (_TOGETHER * _ITERATIONS))
+    room = device.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
+    most = min(_MOST, device.invocations, room, length * wide // (_TOGETHER * _ITERATIONS))
     return max(_FEWEST, 1 << most.bit_length() >> 1)
 
 
@@ -85,10 +85,10 @@ class _Strips:
     """A shader under construction, for strips of `wide` vectors of results."""
 
     def __init__(
-        self, c: Contraction, work: Working, facts: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
+        self, c: Contraction, work: Working, device: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
     ) -> None:
         self.c, self.work, self.buffers, self.wide, self.invocations = c, work, buffers, wide, invocations
-        self.f = f = Shader(facts, invocations)
+        self.f = f = Shader(device, invocations)
         self.by_row = c.m <= c.n
         self.few, self.many = sorted((c.m, c.n))
         vectors, matrix = _sides(c)

@@ -37,7 +37,7 @@ def tiled(
     c: Contraction,
     work: Working,
     schedule: Schedule,
-    facts: TargetCapabilities,
+    device: TargetCapabilities,
     epilogue: Epilogue,
     buffers: BufferNumbers,
     *,
@@ -48,17 +48,17 @@ def tiled(
     If a program consists of it `alone`, it always starts with a short shader.
     """
     if c.k == 0:
-        return Routine((combine(c, work, 0, facts, epilogue, buffers.workspace, buffers.result),))
+        return Routine((combine(c, work, 0, device, epilogue, buffers.workspace, buffers.result),))
     schedule = schedule.fitted(c)
-    first = _dispatch(c, work, schedule, facts, epilogue, buffers, alone)
+    first = _dispatch(c, work, schedule, device, epilogue, buffers, alone)
     if schedule.splits == 1:
         return Routine((first,))
     size = schedule.splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((first, combine(c, work, schedule.splits, facts, epilogue, buffers.workspace, buffers.result)), (size,))
+    return Routine((first, combine(c, work, schedule.splits, device, epilogue, buffers.workspace, buffers.result)), (size,))
 
 
 def _dispatch(
-    c: Contraction, work: Working, schedule: Schedule, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, alone: bool
+    c: Contraction, work: Working, schedule: Schedule, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, alone: bool
 ) -> Dispatch:
     """Return the dispatch of a schedule.
 
@@ -66,9 +66,9 @@ def _dispatch(
     """
 
     def written(by: Schedule) -> Dispatch:
-        return Tiles(c, work, by, facts, epilogue, buffers).dispatch()
+        return Tiles(c, work, by, device, epilogue, buffers).dispatch()
 
-    short = schedule.short(work, facts, always=alone)
+    short = schedule.short(work, device, always=alone)
     if short is None:
         return written(schedule)
     return replace(written(short), better=cache(lambda: written(schedule).shader))
@@ -78,14 +78,14 @@ class Tiles:
     """The shader of a tiled contraction under construction."""
 
     def __init__(
-        self, c: Contraction, work: Working, schedule: Schedule, facts: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+        self, c: Contraction, work: Working, schedule: Schedule, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
     ) -> None:
         self.c, self.work, self.schedule = c, work, schedule
         #: The variable that tells which of two buffers in workgroup memory is read.
         self.second = ""
         #: A zero that compilers cannot fold, which keeps them from unrolling loops; empty if they may.
         self.nothing = ""
-        self.f = f = Shader(facts, schedule.invocations)
+        self.f = f = Shader(device, schedule.invocations)
         sizes = schedule.rows, schedule.columns
         self.sides = [
             Slice(f, work, name, number, map_, schedule, size)

@@ -102,15 +102,15 @@ def find_by(adapter: str, finder: Finder) -> None:
     _finders[adapter] = finder
 
 
-def remembered(c: Contraction, work: Working, facts: TargetCapabilities) -> Schedule | None:
+def remembered(c: Contraction, work: Working, device: TargetCapabilities) -> Schedule | None:
     """Return the schedule measured to be fastest on such a device, if it fits.
 
     With a finder for the device, it is measured now; None if it is unknown.
     """
     name = class_of(c)
     for choices in (_learnt, _users(), shipped()):
-        found = choices[facts.adapter].get(name) if facts.adapter in choices else None
-        if found is not None and found.fits(work, facts):
+        found = choices[device.adapter].get(name) if device.adapter in choices else None
+        if found is not None and found.fits(work, device):
             return found
-    finder = _finders.get(facts.adapter)
-    return None if finder is None else finder(c, work, facts)
+    finder = _finders.get(device.adapter)
+    return None if finder is None else finder(c, work, device)

@@ -38,7 +38,7 @@ class Timing(NamedTuple):
 def timings(
     c: Contraction,
     work: Working,
-    facts: TargetCapabilities,
+    device: TargetCapabilities,
     schedules: Iterable[Schedule],
     trial: Trial,
     buffers: BufferNumbers | None = None,
@@ -54,7 +54,7 @@ def timings(
     found: list[Timing] = []
     trusted: np.ndarray | None = None
     for schedule in schedules:
-        routine = tiled(c, work, schedule, facts, rounded(c.target.dtype), buffers)
+        routine = tiled(c, work, schedule, device, rounded(c.target.dtype), buffers)
         result, seconds = trial(routine, operands, c.target.elements, c.target.dtype)
         trusted = result if trusted is None else trusted
         if _alike(result, trusted, c.k):
@@ -74,26 +74,26 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
     return bool((np.abs(x.astype(wide) - y.astype(wide)) <= coarse * max(terms, 16) ** 0.5 * 4).all())
 
 
-def tried(c: Contraction, work: Working, facts: TargetCapabilities, count: int = 8) -> list[Schedule]:
+def tried(c: Contraction, work: Working, device: TargetCapabilities, count: int = 8) -> list[Schedule]:
     """Return the schedules to try: a plain one, which is trusted, and promising ones."""
-    return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, facts, count)]
+    return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, device, count)]
 
 
 def tune(
     c: Contraction,
     work: Working,
-    facts: TargetCapabilities,
+    device: TargetCapabilities,
     trial: Trial,
     buffers: BufferNumbers | None = None,
     path: Path | None = None,
     count: int = 8,
 ) -> list[Timing]:
     """Time schedules and remember the fastest, also in a file if its path is given."""
-    found = timings(c, work, facts, tried(c, work, facts, count), trial, buffers)
-    best: Choices = {facts.adapter: {class_of(c): found[0].schedule}}
+    found = timings(c, work, device, tried(c, work, device, count), trial, buffers)
+    best: Choices = {device.adapter: {class_of(c): found[0].schedule}}
     learn(best)
     if path is not None:
         known = read(path)
-        known.setdefault(facts.adapter, {}).update(best[facts.adapter])
+        known.setdefault(device.adapter, {}).update(best[device.adapter])
         write(path, known)
     return found

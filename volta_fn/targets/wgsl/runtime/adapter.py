@@ -41,7 +41,7 @@ class Opened(NamedTuple):
     name: str
     #: "discrete", "integrated", "cpu", …
     kind: str
-    facts: TargetCapabilities
+    capabilities: TargetCapabilities
     #: Bytes of the largest buffer.
     largest: int
     features: tuple[str, ...]
@@ -113,15 +113,17 @@ def open_device(adapter: Any) -> Opened:
     except Exception as error:
         raise DeviceError(f"the GPU {adapter.info['device']} cannot be opened: {error}") from error
     kind = adapter.info["adapter_type"].removesuffix("GPU").lower()
-    facts = _facts(device.limits if not least else limits, features, adapter.info)
-    return Opened(device, adapter.info["device"], kind, facts, limits["max-buffer-size"], tuple(features), dict(device.limits) | limits)
+    capabilities = _capabilities(device.limits if not least else limits, features, adapter.info)
+    return Opened(
+        device, adapter.info["device"], kind, capabilities, limits["max-buffer-size"], tuple(features), dict(device.limits) | limits
+    )
 
 
 #: Subgroup sizes of vendors whose driver does not report that there is only one.
 _SUBGROUPS = {0x10DE: 32}  # NVIDIA
 
 
-def _facts(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
+def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
     one_size = _SUBGROUPS.get(info["vendor_id"])
     return TargetCapabilities(
         **{fact: name in features for name, fact in _FEATURES.items()},

@@ -43,12 +43,15 @@ class Trials:
         self._operands: Sequence[np.ndarray] = ()
         self._leases: list[Lease] = []
 
-    def __call__(self, c: Contraction, work: Working, facts: TargetCapabilities) -> Schedule:
+    def __call__(self, c: Contraction, work: Working, capabilities: TargetCapabilities) -> Schedule:
         """Return the fastest schedule."""
         with self._lock:
-            routines = [tiled(c, work, schedule, facts, rounded(c.target.dtype), BufferNumbers()) for schedule in tried(c, work, facts)]
+            routines = [
+                tiled(c, work, schedule, capabilities, rounded(c.target.dtype), BufferNumbers())
+                for schedule in tried(c, work, capabilities)
+            ]
             self.gpu.pipelines.prepare([(d.best, len(d.buffers), d.written_bindings) for routine in routines for d in routine.dispatches])
-            found = tune(c, work, facts, self.trial, path=users_file())
+            found = tune(c, work, capabilities, self.trial, path=users_file())
             self._operands, self._leases = (), []
             self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
         return found[0].schedule

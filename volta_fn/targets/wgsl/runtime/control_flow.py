@@ -248,7 +248,7 @@ class _Scan:
         """Return one row of an array: a range of it if it can be bound, otherwise a copy."""
         writer, size = self.writer, bytes_of(aval)
         number, by = (self.length - 1 - step, -stride) if self.reverse else (step, stride)
-        alignment = writer.facts.alignment
+        alignment = writer.capabilities.alignment
         strides = () if loop is None else ((loop, by),)
         if not size:
             return _Row(base, (), ())
@@ -259,8 +259,8 @@ class _Scan:
         writer.touch(block, base, copy)
         rows, one, word = range_of(base, size * self.length), range_of(copy, size), range_of(ladder, 4)
         if put:
-            return _Row(copy, (), (copying.put(rows, one, word, size, writer.facts),))
-        return _Row(copy, (copying.take(one, rows, word, size, writer.facts),), ())
+            return _Row(copy, (), (copying.put(rows, one, word, size, writer.capabilities),))
+        return _Row(copy, (copying.take(one, rows, word, size, writer.capabilities),), ())
 
 
 def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:

@@ -56,22 +56,22 @@ _PUT = """\
 """
 
 
-def copy(to: BufferRange, source: BufferRange, facts: TargetCapabilities) -> Run:
+def copy(to: BufferRange, source: BufferRange, capabilities: TargetCapabilities) -> Run:
     """Copy an array."""
     shader = _shader(("target_", "source"), _COPY)
-    return Run(shader, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), facts.groups))
+    return Run(shader, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), capabilities.groups))
 
 
-def take(row: BufferRange, all_: BufferRange, ladder: BufferRange, size: int, facts: TargetCapabilities) -> Run:
+def take(row: BufferRange, all_: BufferRange, ladder: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
     """Copy a row of `size` bytes out of an array."""
     shader = _shader(("row", "all", "ladder"), _of_size(_TAKE, size), _BYTE.replace("ARRAY", "all"))
-    return Run(shader, frozenset([0]), (row, all_, ladder), grid(-(-row.size // (4 * _THREADS)), facts.groups))
+    return Run(shader, frozenset([0]), (row, all_, ladder), grid(-(-row.size // (4 * _THREADS)), capabilities.groups))
 
 
-def put(all_: BufferRange, row: BufferRange, ladder: BufferRange, size: int, facts: TargetCapabilities) -> Run:
+def put(all_: BufferRange, row: BufferRange, ladder: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
     """Copy a row of `size` bytes into an array."""
     shader = _shader(("all", "row", "ladder"), _of_size(_PUT, size), _BYTE.replace("ARRAY", "row"))
-    return Run(shader, frozenset([0]), (all_, row, ladder), grid(row.size // (4 * _THREADS) + 1, facts.groups))
+    return Run(shader, frozenset([0]), (all_, row, ladder), grid(row.size // (4 * _THREADS) + 1, capabilities.groups))
 
 
 def _of_size(body: str, size: int) -> str:

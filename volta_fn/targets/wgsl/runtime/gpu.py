@@ -42,7 +42,7 @@ class Gpu:
 
     def __init__(self, adapter: Any) -> None:
         opened = open_device(adapter)
-        self.opened, self.facts = opened, opened.facts
+        self.opened, self.capabilities = opened, opened.capabilities
         limit = settings.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
         self.watched = Watched()
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
@@ -52,11 +52,11 @@ class Gpu:
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
         self.pipelines = Pipelines(opened.device, self.watched)
-        self.facts = self.facts._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
+        self.capabilities = self.capabilities._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
         if opened.kind == "cpu":
-            self.facts = self.facts._replace(iterations=loop_iterations(self))
-        self.target = WgslTarget(self.facts)
-        self.facts = self.target.capabilities
+            self.capabilities = self.capabilities._replace(iterations=loop_iterations(self))
+        self.target = WgslTarget(self.capabilities)
+        self.capabilities = self.target.capabilities
         self.routines: dict[Any, Routine | None] = {}
         self.host_steps: Counter[str] = Counter()
         #: Blocks for temporary values, by size class; all programs share them.
@@ -65,7 +65,7 @@ class Gpu:
         if os.environ.get("VOLTA_GPU_CHECKS", "0") == "0":
             self.pipelines.checks = needed_checks(self)
         if os.environ.get("VOLTA_GPU_TUNE", "0") != "0":
-            find_by(self.facts.adapter, Trials(self))
+            find_by(self.capabilities.adapter, Trials(self))
 
     # routines
 
@@ -144,8 +144,8 @@ class Gpu:
 
     def check_dtype(self, dtype: np.dtype) -> None:
         """Raise `DTypeError` for a dtype that the device does not have."""
-        if (dtype.name in ("float64", "complex128") and not self.facts.float64) or (
-            dtype.name in ("int64", "uint64") and not self.facts.int64
+        if (dtype.name in ("float64", "complex128") and not self.capabilities.float64) or (
+            dtype.name in ("int64", "uint64") and not self.capabilities.int64
         ):
             raise DTypeError(f"the GPU {self.opened.name} has no {dtype.name}; convert to a 32-bit dtype, or use the device 'cpu'")
 

@@ -32,7 +32,7 @@ def longest(routines: int) -> int:
     return _LONGEST if routines <= _MANY else _LONGEST_OF_MANY
 
 
-def fuse_horizontally(commands: Sequence[Command], slots: Slots, facts: TargetCapabilities, most: int = _LONGEST) -> list[Command]:
+def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: TargetCapabilities, most: int = _LONGEST) -> list[Command]:
     """Fuse independent dispatches and update the slots' lifetimes.
 
     Programs with other commands stay as they are. Fused shaders have at most `most` characters.
@@ -51,11 +51,11 @@ def fuse_horizontally(commands: Sequence[Command], slots: Slots, facts: TargetCa
             if binding in run.written:
                 first = max(first, read.get(span.slot, -1) + 1)
         first = max(first, len(together) - _FORWARD)
-        number = _joined(together, run, first, facts, most)
+        number = _joined(together, run, first, capabilities, most)
         for binding, span in enumerate(run.ranges):
             times = wrote if binding in run.written else read
             times[span.slot] = max(times.get(span.slot, -1), number)
-    _moved_back(together, facts, most)
+    _moved_back(together, capabilities, most)
     made: list[Command] = [_one(group) for group in together if group]
     _live(made, slots)
     return made
@@ -70,21 +70,21 @@ def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bo
     return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > limit
 
 
-def _joined(together: list[list[Run]], run: Run, first: int, facts: TargetCapabilities, most: int) -> int:
+def _joined(together: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most: int) -> int:
     """Add a dispatch to the first group from `first` on that it fits, or to a new one.
 
     Deferred dispatches only join each other. Returns the group's number.
     """
     for number in range(first, len(together)):
         group = together[number]
-        if (group[0].deferred or not run.deferred) and _fits(group, run, facts, most):
+        if (group[0].deferred or not run.deferred) and _fits(group, run, capabilities, most):
             group.append(run)
             return number
     together.append([run])
     return len(together) - 1
 
 
-def _moved_back(together: list[list[Run]], facts: TargetCapabilities, most: int) -> None:
+def _moved_back(together: list[list[Run]], capabilities: TargetCapabilities, most: int) -> None:
     """Move single dispatches to later groups, if nothing in between depends on them.
 
     Others move to the deferred ones.
@@ -94,7 +94,7 @@ def _moved_back(together: list[list[Run]], facts: TargetCapabilities, most: int)
         group = together[number]
         for run in [] if group[0].deferred else [*group]:
             following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
-            fitting = [other for other in _free(following, run) if _fits(other, run, facts, most)]
+            fitting = [other for other in _free(following, run) if _fits(other, run, capabilities, most)]
             # As late as possible, so that its dependences may move as well.
             if fitting and (len(group) == 1 or fitting[-1] is together[last]):
                 fitting[-1].append(run)
@@ -117,16 +117,16 @@ def _waits(other: Run, run: Run) -> bool:
     return any(span.slot in (slots if binding in other.written else written) for binding, span in enumerate(other.ranges))
 
 
-def _fits(group: Sequence[Run], run: Run, facts: TargetCapabilities, most: int) -> bool:
+def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most: int) -> bool:
     """Return whether a dispatch may join a group.
 
     It depends on the limits of shaders, buffers, workgroups and workgroup memory.
     """
     runs = [*group, run]
     deferred = group[0].deferred
-    if sum(len(r.ranges) for r in runs) > min(_BUFFERS, facts.buffers):
+    if sum(len(r.ranges) for r in runs) > min(_BUFFERS, capabilities.buffers):
         return False
-    if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, facts.groups):
+    if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, capabilities.groups):
         return False
     shaders = [r.shader for r in runs]
     different = {*shaders}
@@ -135,7 +135,7 @@ def _fits(group: Sequence[Run], run: Run, facts: TargetCapabilities, most: int) 
     if not fused_size(shaders):
         return False
     # Deferred ones fill a GPU: with more memory per workgroup than one of them needs, fewer workgroups would be resident.
-    return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else facts.workgroup_memory)
+    return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else capabilities.workgroup_memory)
 
 
 def _one(runs: Sequence[Run]) -> Run:

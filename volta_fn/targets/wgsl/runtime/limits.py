@@ -33,19 +33,20 @@ def check_elements(counts: Iterable[int]) -> None:
         raise OutOfMemoryError(f"an array of {most} elements is more than a GPU's shader can number, {ELEMENTS}; split it")
 
 
-def in_sections(run: Run, facts: TargetCapabilities) -> Run:
+def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
     """Bind large arrays of a dispatch in sections.
 
     Raises `OutOfMemoryError` if that takes more bindings than the device has.
     """
-    size = facts.binding // facts.alignment * facts.alignment
+    size = capabilities.binding // capabilities.alignment * capabilities.alignment
     counts = [max(-(-p.size // size), 1) for p in run.ranges]
     if max(counts) == 1:
         return run
-    if sum(counts) > facts.buffers:
+    if sum(counts) > capabilities.buffers:
         raise OutOfMemoryError(
-            f"an array of {max(p.size for p in run.ranges)} bytes is larger than a shader of this GPU can see: {facts.binding} bytes "
-            f"at once, {facts.buffers} times, and this step needs {sum(counts)} times. Split it, for example into smaller batches"
+            f"an array of {max(p.size for p in run.ranges)} bytes is larger than a shader of this GPU can see: "
+            f"{capabilities.binding} bytes at once, {capabilities.buffers} times, and this step needs "
+            f"{sum(counts)} times. Split it, for example into smaller batches"
         )
     ranges, written = list[BufferRange](), set[int]()
     for number, (span, count) in enumerate(zip(run.ranges, counts, strict=True)):
@@ -56,7 +57,7 @@ def in_sections(run: Run, facts: TargetCapabilities) -> Run:
     return replace(run.changed(changed), ranges=tuple(ranges), written=frozenset(written))
 
 
-def in_portions(run: Run, work: int, rung: Callable[[int, int], BufferRange], facts: TargetCapabilities) -> list[Run]:
+def in_portions(run: Run, work: int, rung: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
     """Split a dispatch into portions of its workgroups.
 
     ``rung(k, n)`` is the range of a word that holds k, less than n.
@@ -64,7 +65,7 @@ def in_portions(run: Run, work: int, rung: Callable[[int, int], BufferRange], fa
     across, down, _ = run.groups
     length, each = (down, across) if down > 1 else (across, 1)
     size = -(-length // -(-work // MOST)) if work > MOST else length
-    if size == length or len(run.ranges) == facts.buffers or not can_run_in_portions(run.shader):
+    if size == length or len(run.ranges) == capabilities.buffers or not can_run_in_portions(run.shader):
         return [run]
     run = run.changed(functools.partial(portion, groups=size * each))
     count = -(-length // size)

@@ -42,7 +42,7 @@ class Batch:
         self._numbers: dict[Slot, int] = {}
         self._sizes: list[int] = []
 
-    def extended(self, kernel: Written, facts: TargetCapabilities) -> Run | None:
+    def extended(self, kernel: Written, capabilities: TargetCapabilities) -> Run | None:
         """Return the command that computes one more kernel.
 
         None if the batch cannot be extended any further.
@@ -51,7 +51,7 @@ class Batch:
             return None
         new = [kernel]
         if self._several is None:
-            self._several = FusedKernels(facts)
+            self._several = FusedKernels(capabilities)
             new = [*self.kernels, kernel]
         dispatch = None
         for one in new:

@@ -91,11 +91,11 @@ class Program:
         gpu = self.gpu
         _begin_long_ones(gpu, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], begin)
         most = longest(len({item.key.key for item in program.items if item.key is not None}))
-        writer = Writer(gpu.facts, gpu.routine, CONTROL_FLOW, begin, most)
+        writer = Writer(gpu.capabilities, gpu.routine, CONTROL_FLOW, begin, most)
         writer.write(program, self.reuse)
         commands = writer.commands
         for command_pass in [p for p in gpu.target.passes() if isinstance(p, CommandPass)]:
-            commands = command_pass.run(commands, writer.slots, gpu.facts, most)
+            commands = command_pass.run(commands, writer.slots, gpu.capabilities, most)
         for run in runs(commands):
             begin(*run.key)
         return writer, commands

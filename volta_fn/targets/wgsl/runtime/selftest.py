@@ -81,7 +81,7 @@ def _ternary(gpu: Gpu, made: str, *operands: np.ndarray) -> np.ndarray:
 def fuses(gpu: Gpu) -> bool:
     """Return whether fma rounds once: whether it recovers rounding errors of products."""
     x, y = np.random.default_rng(0).uniform(1, 2, (2, _WIDTH))
-    for dtype in (np.float32, np.float64) if gpu.facts.float64 else (np.float32,):
+    for dtype in (np.float32, np.float64) if gpu.capabilities.float64 else (np.float32,):
         a, b = x.astype(dtype), y.astype(dtype)
         if not np.array_equal(_ternary(gpu, "fma(x, y, z)", a, b, -(a * b)), _lost(a, b)):
             return False

@@ -39,14 +39,14 @@ class Writer(ProgramWriter):
 
     def __init__(
         self,
-        facts: TargetCapabilities,
+        capabilities: TargetCapabilities,
         made: Callable[[RoutineKey], Routine | None],
         control_flow: Mapping[str, ControlFlow],
         begin: Callable[[str, int, frozenset[int]], None],
         longest: int,
     ) -> None:
         super().__init__()
-        self.facts = facts
+        self.capabilities = capabilities
         #: Gives the routine of a key.
         self.made = made
         self.control_flow = control_flow
@@ -72,7 +72,7 @@ class Writer(ProgramWriter):
 
     def ladder(self, length: int) -> Slot:
         """Return the slot of a constant with at least `length` numbers that can be bound."""
-        return self.slots.constant(_ladder(1 << max(length - 1, 15).bit_length(), self.facts.alignment // 4))
+        return self.slots.constant(_ladder(1 << max(length - 1, 15).bit_length(), self.capabilities.alignment // 4))
 
     def constant(self, value: Any) -> Slot:
         """Return the slot of a constant array, which may be on the device."""
@@ -85,7 +85,7 @@ class Writer(ProgramWriter):
         """Emit an item."""
         check_elements([v.aval.size for v in (*item.operands, *item.results)])
         if isinstance(item.node, KernelCall):
-            if largest(item.node.kernel) > self.facts.binding and self.chunks(item, operands, results, block):
+            if largest(item.node.kernel) > self.capabilities.binding and self.chunks(item, operands, results, block):
                 return
             if self.small(item, operands, results, block):
                 return
@@ -110,7 +110,7 @@ class Writer(ProgramWriter):
         if isinstance(item.node, KernelCall):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
             if shared:
-                return kernel_routine(item.node.kernel, self.facts, shared)
+                return kernel_routine(item.node.kernel, self.capabilities, shared)
         routine = None if item.key is None else self.made(item.key)
         if routine is not None and isinstance(item.node, Equation) and results[0] in operands:
             return replace(routine, dispatches=routine.dispatches[1:])  # the first one copies the operand
@@ -138,7 +138,7 @@ class Writer(ProgramWriter):
         if batch is None or batch.commands is not self.commands or batch.block is not block or batch.run is not self.commands[-1]:
             return False
         written = self.written(item, operands, results)
-        run = None if written is None else batch.extended(written, self.facts)
+        run = None if written is None else batch.extended(written, self.capabilities)
         if written is None or run is None:
             return False
         self.slots.time -= 1  # they run concurrently: none may write memory that another one reads
@@ -156,7 +156,7 @@ class Writer(ProgramWriter):
     def written(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Written | None:
         """Return an item as a member of a batch; None if it cannot be one."""
         plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
-        if not plain or not isinstance(item.node, KernelCall) or not is_small(item.node.kernel, self.facts):
+        if not plain or not isinstance(item.node, KernelCall) or not is_small(item.node.kernel, self.capabilities):
             return None
         sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
         return Written(item.node.kernel, tuple(operands), tuple(results), sizes)
@@ -167,12 +167,12 @@ class Writer(ProgramWriter):
         Each chunk sees a window of the arrays. Returns whether it was possible.
         """
         assert isinstance(item.node, KernelCall)
-        found = None if set(results) & set(operands) else windowed(item.node.kernel, self.facts.binding)
+        found = None if set(results) & set(operands) else windowed(item.node.kernel, self.capabilities.binding)
         if found is None:
             return False
         slots = [*operands, *results]
         for kernel, windows in found:
-            routine = kernel_routine(kernel, self.facts)
+            routine = kernel_routine(kernel, self.capabilities)
             workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
             self.touch(block, *slots, *workspaces)
             sizes = [b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs)]
@@ -185,7 +185,7 @@ class Writer(ProgramWriter):
 
     def run(self, run: Run, work: int = 0) -> None:
         """Emit a dispatch, in portions if it has very many multiplications (`work`)."""
-        portions = in_portions(in_sections(run, self.facts), work, self.rung, self.facts)
+        portions = in_portions(in_sections(run, self.capabilities), work, self.rung, self.capabilities)
         for one in portions:
             if self.region is not None:
                 region, branch = self.region
@@ -197,13 +197,13 @@ class Writer(ProgramWriter):
 
     def rung(self, number: int, length: int) -> BufferRange:
         """Return the range of a word that holds `number`, which is less than `length`."""
-        return range_of(self.ladder(length), 4)._replace(offset=number * self.facts.alignment)
+        return range_of(self.ladder(length), 4)._replace(offset=number * self.capabilities.alignment)
 
     def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
         """Emit a copy of an array of `size` bytes."""
         if to is not source and size:
             self.touch(block, to, source)
-            self.run(copying.copy(range_of(to, size), range_of(source, size), self.facts))
+            self.run(copying.copy(range_of(to, size), range_of(source, size), self.capabilities))
             self.slots.time += 1
 
     def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:

@@ -104,7 +104,7 @@ def _fma_scaled(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
     greater, lesser = swapped.select(x, y), swapped.select(y, x)
     large, small = size.above(2.0**100), size.below(2.0**-60)
     down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
-    if x.f.module.facts.subnormals:
+    if x.f.module.device.subnormals:
         return _fma_half(greater * down, lesser, z * down) * back
     up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers put both factors together
     return _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again

@@ -51,11 +51,11 @@ def kind(dtype: np.dtype) -> str:
     return {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[dtype.kind]
 
 
-def is_supported(dtype: np.dtype, facts: TargetCapabilities) -> bool:
+def is_supported(dtype: np.dtype, device: TargetCapabilities) -> bool:
     """Return True if a device can hold and compute with the dtype."""
     if dtype in _DOUBLES:
-        return facts.float64
-    return facts.int64 if dtype in _LONGS else dtype in dtypes.ALL
+        return device.float64
+    return device.int64 if dtype in _LONGS else dtype in dtypes.ALL
 
 
 def literal(type_: str, value: Any) -> str:

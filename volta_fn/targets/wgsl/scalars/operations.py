@@ -32,14 +32,14 @@ _INTEGRAL = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
 _UNSAFE = ("rem",)
 
 
-def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], facts: TargetCapabilities) -> bool:
+def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], device: TargetCapabilities) -> bool:
     """Return True if `apply` can write the primitive for these dtypes on a device."""
-    if not all(is_supported(dtype, facts) for dtype in in_dtypes):
+    if not all(is_supported(dtype, device) for dtype in in_dtypes):
         return False
     if op in _SPECIAL:
         if op == "bitcast_convert_type":
-            return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"], facts)
-        return op != "convert_element_type" or is_supported(params["new_dtype"], facts)
+            return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"], device)
+        return op != "convert_element_type" or is_supported(params["new_dtype"], device)
     if in_dtypes[0].kind == "c":
         return op in _COMPLEX
     return _operation(op, in_dtypes[0]) is not None

@@ -23,8 +23,8 @@ class Shader(Function):
     group = "group"
     local = "local"
 
-    def __init__(self, facts: TargetCapabilities, invocations: int = 64) -> None:
-        super().__init__(Module(facts))
+    def __init__(self, device: TargetCapabilities, invocations: int = 64) -> None:
+        super().__init__(Module(device))
         self.invocations = invocations
         self._arrays: dict[int, Array] = {}
         self._builtins = {"workgroup_id": "vec3<u32>", "local_invocation_index": "u32"}
@@ -84,7 +84,7 @@ class Shader(Function):
 
         `multiplications` is their number in all of them, if that may be very large.
         """
-        shape = grid(groups, self.module.facts.groups)
+        shape = grid(groups, self.module.device.groups)
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}
         declarations: list[Declaration] = []
         for array in arrays.values():

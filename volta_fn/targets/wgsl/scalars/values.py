@@ -96,7 +96,7 @@ class Lanes(Values):
         return self._binary("*", other)
 
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
-        if self.type != "f32" or not self.f.module.facts.fma:
+        if self.type != "f32" or not self.f.module.device.fma:
             return self._binary("/", other)
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
@@ -105,7 +105,7 @@ class Lanes(Values):
 
         The dividend is not greater than 2^60, or nearly that.
         """
-        if self.type != "f32" or not self.f.module.facts.fma:
+        if self.type != "f32" or not self.f.module.device.fma:
             return self._binary("/", other)
         return self.let(f"{helpers.near_quotient(self.f)}({self.text}, {other.text})")
 
@@ -203,7 +203,7 @@ class Lanes(Values):
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
         """Return self * factor + addend, rounded once."""
-        name = "fma" if self.f.module.facts.fma else helpers.fma(self.f, self.type)
+        name = "fma" if self.f.module.device.fma else helpers.fma(self.f, self.type)
         return self.call(name, factor, addend)
 
     def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
@@ -269,7 +269,7 @@ class Lanes(Values):
 
     def sqrt(self) -> Lanes:
         """Return the square root, correctly rounded."""
-        if self.type != "f32" or not self.f.module.facts.fma:
+        if self.type != "f32" or not self.f.module.device.fma:
             return self.call("sqrt")
         return self.call(helpers.root(self.f))
 
@@ -374,7 +374,7 @@ class Lanes(Values):
     @property
     def flushes(self) -> bool:
         """Whether subnormal numbers are zeros."""
-        return self.type == "f32" and not self.f.module.facts.subnormals
+        return self.type == "f32" and not self.f.module.device.subnormals
 
     def raised(self, n: Lanes) -> Lanes:
         """Return self 2^n where all of these are normal numbers.

@@ -20,19 +20,19 @@ from volta_fn.targets.wgsl.scalars import Shader
 _OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)
 
 
-def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     n = a.shape[-1]
     counted = iteration_budget.of_eigh(n)
-    if not is_field(a.dtype, facts, counted.of_a_dispatch) or n > LARGEST:
+    if not is_field(a.dtype, device, counted.of_a_dispatch) or n > LARGEST:
         return None
     if not a.size:
         return Routine(())
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
 
     def new() -> Shader:
-        shader = field_shader(facts, a.dtype, workers(n, n, a.dtype, facts))
+        shader = field_shader(device, a.dtype, workers(n, n, a.dtype, device))
         declare_rotations(shader, n)
         return shader
 

@@ -13,18 +13,18 @@ from volta_fn.targets.wgsl.library.linalg.triangular import LARGEST
 from volta_fn.targets.wgsl.routine import Routine
 
 
-def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
     (a,) = avals
     m, n = a.shape[-2:]
     k = min(m, n)
     batch, wide = math.prod(a.shape[:-2]), m if params["full_matrices"] else k
     count = iteration_budget.of_qr(m, n, wide)
-    if not is_field(a.dtype, facts, count) or max(m, n) > LARGEST:
+    if not is_field(a.dtype, device, count) or max(m, n) > LARGEST:
         return None
     if not batch * m:
         return Routine(())
-    shader = field_shader(facts, a.dtype, invocations(max(m, n)))
+    shader = field_shader(device, a.dtype, invocations(max(m, n)))
     q = shader.buffer(1, a.dtype, written=True).name
     if not k:
         written(shader, f"for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[group * {m * wide}u + i] = {_IDENTITY.format(wide)}; }}")

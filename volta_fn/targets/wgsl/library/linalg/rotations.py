@@ -90,7 +90,7 @@ def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
     {array}[{q}] = y + times(s, x - times(conjugate(t), y));"""
 
 
-def workers(rows: int, n: int, dtype: np.dtype, facts: TargetCapabilities) -> int:
+def workers(rows: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> int:
     """Return the invocations for a matrix of n columns.
 
     For large ones they are as many as there may be and have workgroup memory.
@@ -99,7 +99,7 @@ def workers(rows: int, n: int, dtype: np.dtype, facts: TargetCapabilities) -> in
         return 64 if rows <= 16 else 128
     real = real_part(dtype).itemsize
     each, others = 2 * real + dtype.itemsize + 4, n * (real + dtype.itemsize + 4) + dtype.itemsize
-    return _MANY if facts.invocations >= _MANY and _MANY * each + others <= facts.workgroup_memory else 256
+    return _MANY if device.invocations >= _MANY and _MANY * each + others <= device.workgroup_memory else 256
 
 
 def lanes(n: int, invocations: int) -> int:

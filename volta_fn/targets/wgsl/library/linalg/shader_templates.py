@@ -75,9 +75,9 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
 }}"""
 
 
-def is_field(dtype: np.dtype, facts: TargetCapabilities, iterations: int) -> bool:
+def is_field(dtype: np.dtype, device: TargetCapabilities, iterations: int) -> bool:
     """Return True if the device factors such matrices, in so many loop iterations."""
-    return is_supported(dtype, facts) and iterations <= facts.iterations
+    return is_supported(dtype, device) and iterations <= device.iterations
 
 
 def real_part(dtype: np.dtype) -> np.dtype:
@@ -90,9 +90,9 @@ def invocations(work: int) -> int:
     return 64 if work <= 64 else 256
 
 
-def field_shader(facts: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
+def field_shader(device: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
     """Return a shader with these functions, for workgroups of so many invocations."""
-    shader = Shader(facts, count)
+    shader = Shader(device, count)
     real = wgsl_type(real_part(dtype))
     shader.helper("types", f"alias T = {wgsl_type(dtype)};\nalias R = {real};")
     shader.helper("field", (_COMPLEX if dtype.kind == "c" else _REAL) + "\n" + _COMMON)

@@ -22,24 +22,24 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
 
 
-def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     rows, columns = a.shape[-2:]
     m, n, vectors = max(rows, columns), min(rows, columns), params["compute_uv"]
     wide = 0 if not vectors else m if params["full_matrices"] else n
     counted = iteration_budget.of_svd(m, n, wide)
-    if not is_field(a.dtype, facts, counted.of_a_dispatch) or m > LARGEST:
+    if not is_field(a.dtype, device, counted.of_a_dispatch) or m > LARGEST:
         return None
     if not a.size:
-        return _of_nothing(a, params, facts)
+        return _of_nothing(a, params, device)
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
     sizes = [batch * m * n * itemsize]
     if vectors:
         sizes += [batch * n * n * itemsize, batch * m * wide * itemsize, batch * wide * itemsize]
 
     def new() -> Shader:
-        shader = field_shader(facts, a.dtype, workers(m, n, a.dtype, facts))
+        shader = field_shader(device, a.dtype, workers(m, n, a.dtype, device))
         declare_rotations(shader, n)
         shader.workgroup("others", "R", shader.invocations)
         shader.workgroup("mixed", "T", shader.invocations)
@@ -85,13 +85,13 @@ def _written(shader: Shader, number: int, dtype: np.dtype) -> str:
     return shader.buffer(number, dtype, written=True).name
 
 
-def _of_nothing(a: ShapedArray, params: dict[str, Any], facts: TargetCapabilities) -> Routine:
+def _of_nothing(a: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Routine:
     """Return the routine of matrices without elements, whose vectors are the identity."""
     dispatches = []
     for number, n in ((2, a.shape[-2]), (3, a.shape[-1])):
         count = math.prod(a.shape[:-2]) * n * n
         if count and params["compute_uv"] and params["full_matrices"]:
-            shader = Shader(facts, INVOCATIONS)
+            shader = Shader(device, INVOCATIONS)
             one, zero = constant(a.dtype, 1).text, constant(a.dtype, 0).text
 
             def entry(i: str, shader: Shader = shader, n: int = n, one: str = one, zero: str = zero) -> Number:

@@ -21,16 +21,16 @@ _INT32 = np.dtype(np.int32)
 _COLUMNS = 16
 
 
-def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive. What is not positive definite becomes NaN."""
     (x,) = avals
     n = x.shape[-1]
     count = iteration_budget.of_cholesky(n)
-    if not is_field(x.dtype, facts, count) or n > LARGEST:
+    if not is_field(x.dtype, device, count) or n > LARGEST:
         return None
     if not x.size:
         return Routine(())
-    shader = field_shader(facts, x.dtype, invocations(n))
+    shader = field_shader(device, x.dtype, invocations(n))
     a, out = shader.buffer(0, x.dtype).name, shader.buffer(1, x.dtype, written=True).name
     written(shader, _factored(a, out, n, real_part(x.dtype).name))
     batch = x.size // (n * n)
@@ -79,7 +79,7 @@ for (var i = local; i < {n * n}u; i += STEP) {{
 }}"""
 
 
-def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive, which eliminates one unknown after another.
 
     A workgroup has some columns of right-hand sides.
@@ -89,14 +89,14 @@ def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], fac
     left = params["left_side"]
     columns = b.shape[-1] if left else b.shape[-2]
     count = iteration_budget.of_triangular_solve(n, min(columns, _COLUMNS))
-    if not is_field(a.dtype, facts, count) or n > 4 * LARGEST:
+    if not is_field(a.dtype, device, count) or n > 4 * LARGEST:
         return None
     if not b.size:
         return Routine(())
     turned = params["transpose_a"] != (not left)
     lower = params["lower"] != turned
     blocks = -(-columns // _COLUMNS)
-    shader = field_shader(facts, a.dtype, invocations(n * min(columns, _COLUMNS)))
+    shader = field_shader(device, a.dtype, invocations(n * min(columns, _COLUMNS)))
     matrix, source = shader.buffer(0, a.dtype).name, shader.buffer(1, b.dtype).name
     x = shader.buffer(2, b.dtype, written=True).name
     entry = f"{matrix}[first + c * {n}u + r]" if turned else f"{matrix}[first + r * {n}u + c]"
@@ -149,18 +149,18 @@ def _divided(x: str, offset: str) -> str:
   sync();"""
 
 
-def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], facts: TargetCapabilities) -> Routine | None:
+def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive: partial pivoting, column by column."""
     (a,) = avals
     m, n = a.shape[-2:]
     rank = min(m, n)
     count = iteration_budget.of_lu(m, n)
-    if not is_field(a.dtype, facts, count) or max(m, n) > LARGEST:
+    if not is_field(a.dtype, device, count) or max(m, n) > LARGEST:
         return None
     batch = math.prod(a.shape[:-2])
     if not batch * m:
         return Routine(())
-    shader = field_shader(facts, a.dtype, invocations(max(m, n)))
+    shader = field_shader(device, a.dtype, invocations(max(m, n)))
     permutation = shader.buffer(3, _INT32, written=True).name
     if not rank:
         written(shader, f"for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(i); }}")
