@@ -85,5 +85,7 @@ def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, 
     return summed(slopes @ keys, q, form.q), summed(to_k, k, form.k), summed(to_v, v, form.v)
 
 
-attention_p = Primitive("attention_routine", _abstract, evaluate=_evaluate, multiple_results=True, listed=False)
-attention_gradient_p = Primitive("attention_gradient_routine", _gradient_abstract, evaluate=_gradient, multiple_results=True, listed=False)
+attention_routine_p = Primitive("attention_routine", _abstract, evaluate=_evaluate, multiple_results=True, listed=False)
+attention_gradient_routine_p = Primitive(
+    "attention_gradient_routine", _gradient_abstract, evaluate=_gradient, multiple_results=True, listed=False
+)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from volta_fn.compiler.ir.attention import attention_gradient_p as gradient_routine_p
-from volta_fn.compiler.ir.attention import attention_p as routine_p
-from volta_fn.compiler.ir.attention import result_avals
+from volta_fn.compiler.ir.attention import attention_gradient_routine_p, attention_routine_p, result_avals
 from volta_fn.compiler.passes.attention.patterns import Lookup, matrix_of
 from volta_fn.compiler.passes.attention.replace import Profitability
 from volta_fn.compiler.passes.inline import inline_calls
@@ -49,14 +47,14 @@ def _routine(eqn: Equation) -> list[Equation]:
     operands = eqn.invars[: 3 + form.masked]
     if eqn.primitive is attention_p:
         flat = Var(result_avals(form, operands[0].aval, operands[2].aval)[1])
-        call = Equation(routine_p, operands, [eqn.outvars[0], flat], {"form": form}, eqn.position)
+        call = Equation(attention_routine_p, operands, [eqn.outvars[0], flat], {"form": form}, eqn.position)
         return [call, _apply("reshape", flat, eqn.outvars[1], eqn, new_sizes=eqn.outvars[1].aval.shape)]
     out, statistics, cotangent = eqn.invars[3 + form.masked :]
     shape: Shape = statistics.aval.shape
     flat = Var(statistics.aval.update(shape=(math.prod(shape[:-2]), *shape[-2:])))
     results = iter(eqn.outvars)
     gradients = [next(results) if moved else Var(x.aval) for x, moved in zip(operands[:3], eqn.params["moved"], strict=True)]
-    gradient = Equation(gradient_routine_p, [*operands, out, flat, cotangent], gradients, {"form": form}, eqn.position)
+    gradient = Equation(attention_gradient_routine_p, [*operands, out, flat, cotangent], gradients, {"form": form}, eqn.position)
     return [_apply("reshape", statistics, flat, eqn, new_sizes=flat.aval.shape), gradient]
 
 
@@ -65,12 +63,12 @@ def _apply(name: str, x: Atom, out: Var, like: Equation, **params: Any) -> Equat
 
 
 def _lay_out(closed: ClosedJaxpr) -> ClosedJaxpr:
-    if not any(eqn.primitive in (routine_p, gradient_routine_p) for eqn in closed.eqns):
+    if not any(eqn.primitive in (attention_routine_p, attention_gradient_routine_p) for eqn in closed.eqns):
         return closed
     eqns: list[Equation] = []
     jaxpr = closed.jaxpr
     for eqn in closed.eqns:
-        if eqn.primitive in (routine_p, gradient_routine_p):
+        if eqn.primitive in (attention_routine_p, attention_gradient_routine_p):
             program = Lookup(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts))
             eqns += _laid_out(program, eqn)
         else:
@@ -82,7 +80,7 @@ def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
     form: Form = eqn.params["form"]
     q, k, v = (matrix_of(program, x, axes) for x, axes in zip(eqn.invars[:3], (form.q, form.k, form.v), strict=True))
     masks = eqn.invars[3 : 3 + form.masked]
-    if eqn.primitive is routine_p:
+    if eqn.primitive is attention_routine_p:
         changed = form._replace(q=q.axes, k=k.axes, v=v.axes)
         found = Var(result_avals(changed, q.atom.aval, v.atom.aval)[0])
         call = eqn.replace(invars=[q.atom, k.atom, v.atom, *masks], outvars=[found, eqn.outvars[1]], params={"form": changed})

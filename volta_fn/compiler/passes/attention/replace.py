@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from volta_fn.compiler.ir.attention import attention_p, result_avals
+from volta_fn.compiler.ir.attention import attention_routine_p, result_avals
 from volta_fn.compiler.passes.attention.match import Match, attends, match
 from volta_fn.compiler.passes.attention.patterns import Lookup, Result
 from volta_fn.core.aval import ShapedArray
@@ -43,7 +43,7 @@ def _form(found: Match) -> Form:
 def _equations(found: Match) -> list[Equation]:
     form = _form(found)
     made = [Var(a) for a in result_avals(form, found.q.atom.aval, found.v.atom.aval)]
-    forward = Equation(attention_p, found.operands, made, {"form": form}, found.out.eqn.position)
+    forward = Equation(attention_routine_p, found.operands, made, {"form": form}, found.out.eqn.position)
     return [forward, *_viewed(made[0], form.q, found.out)]
 
 
