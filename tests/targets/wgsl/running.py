@@ -126,7 +126,7 @@ def known_width() -> TargetCapabilities:
     shader = Shader(capabilities(), 128)
     size = shader.builtin("subgroup_size")
     target = shader.buffer(0, np.dtype(np.uint32), written=True)
-    shader.line(f"{target.name}[{shader.local}] = {size};")
+    shader.emit(f"{target.name}[{shader.local}] = {size};")
     (sizes,) = run_routine(Routine((shader.dispatch(1),)), [], [((128,), np.uint32)])
     assert len(np.unique(sizes)) == 1
     return capabilities()._replace(subgroup_least=int(sizes[0]), subgroup_most=int(sizes[0]))

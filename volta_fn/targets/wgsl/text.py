@@ -43,7 +43,7 @@ class Function(IndexText):
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.lines: list[str] = []
+        self.statements: list[str] = []
         self._depth = 1
         self._count = 0
 
@@ -54,14 +54,14 @@ class Function(IndexText):
             self._count += 1  # i32 is a type
         return f"{prefix}{self._count}"
 
-    def line(self, text: str) -> None:
+    def emit(self, text: str) -> None:
         """Add a statement (with its semicolon)."""
-        self.lines.append("  " * self._depth + text)
+        self.statements.append("  " * self._depth + text)
 
     def let(self, type_: str, expression: str) -> str:
         """Name a value in the current block."""
         name = self.fresh("v")
-        self.line(f"let {name}: {type_} = {expression};")
+        self.emit(f"let {name}: {type_} = {expression};")
         return name
 
     def named(self, type_: str, expression: str) -> str:
@@ -75,7 +75,7 @@ class Function(IndexText):
     def var(self, type_: str, expression: str) -> str:
         """Declare a variable with its initial value in the current block."""
         name = self.fresh("x")
-        self.line(f"var {name}: {type_} = {expression};")
+        self.emit(f"var {name}: {type_} = {expression};")
         return name
 
     @contextmanager
@@ -84,11 +84,11 @@ class Function(IndexText):
 
         `head` is ``if (…)``, ``else``, ``for (…; …; …)``, …
         """
-        self.line(f"{head} {{")
+        self.emit(f"{head} {{")
         self._depth += 1
         yield
         self._depth -= 1
-        self.line("}")
+        self.emit("}")
 
     @contextmanager
     def loop(self, end: int | str, start: int | str = 0, step: int | str = 1) -> Iterator[str]:
@@ -111,7 +111,7 @@ class Function(IndexText):
             inner = Function(self.module)
             type_, result = write(inner)
             parameters = ", ".join(f"a{k}: {t}" for k, t in enumerate(types))
-            return "\n".join([f"fn {name}({parameters}) -> {type_} {{", *inner.lines, f"  return {result};", "}"])
+            return "\n".join([f"fn {name}({parameters}) -> {type_} {{", *inner.statements, f"  return {result};", "}"])
 
         return self.module.define(name, define)
 

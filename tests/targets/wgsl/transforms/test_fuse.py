@@ -22,8 +22,8 @@ def reversal(invocations: int, factor: int) -> ShaderModule:
     shared = shader.workgroup("a", "f32", invocations)
     shader.helper("scaled", f"fn scaled(x: f32) -> f32 {{\n  return x * {factor}.0;\n}}")
     place = shader.let("u32", f"{shader.group} * {invocations}u + {shader.local}")
-    shader.line(f"{shared}[{invocations - 1}u - {shader.local}] = {x.load(place).text};")
-    shader.line("workgroupBarrier();")
+    shader.emit(f"{shared}[{invocations - 1}u - {shader.local}] = {x.load(place).text};")
+    shader.emit("workgroupBarrier();")
     y.store(place, Number(F32, f"scaled({shared}[{shader.local}])"))
     return shader.dispatch(3).shader
 
@@ -32,7 +32,7 @@ def doubled(invocations: int) -> ShaderModule:
     """Each number and itself, without waiting; the last workgroup ends early."""
     shader = Shader(running.capabilities(), invocations)
     x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
-    shader.line(f"if ({shader.group} == 1u && {shader.local} > 3u) {{ return; }}")
+    shader.emit(f"if ({shader.group} == 1u && {shader.local} > 3u) {{ return; }}")
     place = shader.let("u32", f"{shader.group} * {invocations}u + {shader.local}")
     y.store(place, Number(F32, f"{x.load(place).text} * 2.0"))
     return shader.dispatch(2).shader

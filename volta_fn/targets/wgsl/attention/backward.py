@@ -86,7 +86,7 @@ class _Writer:
                 indices = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
                 ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), indices, strict=True))
                 for one, other in zip(ones, others, strict=True):
-                    f.line(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
+                    f.emit(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
             top, total = (statistics.load(f.let("u32", f"{number} * 2u + {component_}u")).text for component_ in range(2))
             values = top, f"1.0f / {total}", sum_, "0.0f"
             result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
@@ -156,8 +156,8 @@ class _Writer:
             with f.block(f"if ({row} < {a.queries}u && {column} < {a.q.width}u)"):
                 at = f.let("u32", f"{chunk} * {self.partial}u + ({head} * {a.queries}u + {row}) * {self.vectors}u + {column} / 4u")
                 with f.block(f"if ({iteration} > 0u)"):
-                    f.line(f"{values_[n]} += {partial}[{at}];")
-                f.line(f"{partial}[{at}] = {values_[n]};")
+                    f.emit(f"{values_[n]} += {partial}[{at}];")
+                f.emit(f"{partial}[{at}] = {values_[n]};")
 
     def sum_partial_gradients(self) -> Dispatch:
         """Sum Q's gradient over all chunks' partial gradients."""
@@ -171,7 +171,7 @@ class _Writer:
             for chunk in range(self.chunks):
                 first = chunk * s.rows // s.columns * s.columns if self.causal else 0
                 with f.block(f"if ({row} >= {first}u)" if first else ""):
-                    f.line(f"{sum_} += {partial.name}[{number} + {chunk * self.partial}u];")
+                    f.emit(f"{sum_} += {partial.name}[{number} + {chunk * self.partial}u];")
             Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
         return f.dispatch(-(-self.partial // _INVOCATIONS))
 
@@ -193,7 +193,7 @@ def _weights(b: Blocks, patch: Patch, position: BlockPosition, known: dict[str, 
     """Replace the logits of an invocation's patch by weights."""
     for r, c in product(range(len(patch)), range(len(position.columns))):
         x, query = component(patch, r, c), known[position.at(r, c)[0]]
-        b.f.line(f"{x} = exp({x} - {query.maximum}) * {query.inverse_total};")
+        b.f.emit(f"{x} = exp({x} - {query.maximum}) * {query.inverse_total};")
     return patch
 
 
@@ -205,5 +205,5 @@ def _slopes(b: Blocks, weights: Patch, products: Patch, position: BlockPosition,
         slope = f"{x} * ({component(products, r, c)} - {known[query].delta}) * {scale}"
         if b.a.mask is not None:
             slope = f"select(0.0f, {slope}, {seen(b, query, key, position.mask)})"
-        f.line(f"{x} = {slope};")
+        f.emit(f"{x} = {slope};")
     return weights

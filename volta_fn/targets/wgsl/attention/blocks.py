@@ -130,7 +130,7 @@ class Blocks:
         loads = [*[(load, row) for load in stream.left], *[(load, column) for load in stream.right]]
         for (load, first), vector in zip(loads, stream.loaded, strict=True):
             offset_ = f.let("u32", f"{first} + {load.row}"), f.let("u32", f"{k} + {load.column}")
-            f.line(f"{vector} = {load.matrix.vector(*offset_, load.block, s.depth)};")
+            f.emit(f"{vector} = {load.matrix.vector(*offset_, load.block, s.depth)};")
 
     def products(self, stream: Stream, row: str, column: str) -> Patch:
         """Compute products of rows whose first slices are loaded; prefetch the next ones."""
@@ -140,13 +140,13 @@ class Blocks:
         with f.loop(width, 0, s.depth) as k:
             for load, vector in zip([*stream.left, *stream.right], stream.loaded, strict=True):
                 for e, c in enumerate("xyzw"):
-                    f.line(f"{self.memory}[{load.offset_} + {e * load.length}u][{load.row} % 4u] = {vector}.{c};")
-            f.line(BARRIER)
+                    f.emit(f"{self.memory}[{load.offset_} + {e * load.length}u][{load.row} % 4u] = {vector}.{c};")
+            f.emit(BARRIER)
             following = f.let("u32", f"{k} + {s.depth}u")
             with f.block(f"if ({following} < {width}u)"):
                 self.load(stream, row, column, following)
             self._multiply(sums, s.depth, _Factor("0u", s.by_column), _Factor(f"{s.by_column.size(s.depth)}u", s.by_row))
-            f.line(BARRIER)
+            f.emit(BARRIER)
         return sums
 
     def _loads(self, m: Matrix, size: int, layout: PaddedRows, start: int) -> list[_Load]:
@@ -177,12 +177,12 @@ class Blocks:
         """Add the products of two lines, each given by an offset and a constant one."""
         f = self.f
         for n in range(len(sums) // 4):
-            f.line(f"let l{n} = {self.memory}[{left[0]} + {left[1] + n * self.schedule.y}u];")
+            f.emit(f"let l{n} = {self.memory}[{left[0]} + {left[1] + n * self.schedule.y}u];")
         for n in range(len(sums[0])):
-            f.line(f"let r{n} = {self.memory}[{right[0]} + {right[1] + n * self.schedule.x}u];")
+            f.emit(f"let r{n} = {self.memory}[{right[0]} + {right[1] + n * self.schedule.x}u];")
         for r, totals in enumerate(sums):
             for n, total in enumerate(totals):
-                f.line(f"{total} = fma(vec4<f32>(l{r // 4}.{'xyzw'[r % 4]}), r{n}, {total});")
+                f.emit(f"{total} = fma(vec4<f32>(l{r // 4}.{'xyzw'[r % 4]}), r{n}, {total});")
 
     # results and gradients: products of weights with rows
 
@@ -216,7 +216,7 @@ class Blocks:
         for number, vector, weight in vectors:
             offset = number * summed.layout.length + vector * kept.lanes
             offset_ = f"{summed.lane} % {count}u * {summed.layout.group}u + {kept.lane} + {offset}u"
-            self.f.line(f"{self.memory}[{offset_}] = {weight};")
+            self.f.emit(f"{self.memory}[{offset_}] = {weight};")
 
     def _weight_vectors(self, weights: Patch, block: int, vectors: int, *, transposed: bool) -> Iterator[tuple[int, int, str]]:
         """Yield four lines of weights across the summed axis: line, vector and value."""
@@ -254,10 +254,10 @@ class Blocks:
         vectors = s.x * len(sums[0])
         with f.loop(count, 0, s.value_rows) as start:
             for round_, vector in enumerate(loaded):
-                f.line(f"{self.memory}[{self.after_weights}u + local + {round_ * s.invocations}u] = {vector};")
-            f.line(BARRIER)
+                f.emit(f"{self.memory}[{self.after_weights}u + local + {round_ * s.invocations}u] = {vector};")
+            f.emit(BARRIER)
             for vector, value in zip(loaded, self._rows_from(m, f.let("u32", f"{first} + {start} + {s.value_rows}u")), strict=True):
-                f.line(f"{vector} = {value};")
+                f.emit(f"{vector} = {value};")
             begin = f.let("u32", f"{start} / 4u * {layout.group}u")
             self._multiply(sums, s.value_rows, _Factor(begin, layout), _Factor(f"{self.after_weights}u", PaddedRows(vectors, 0)))
-            f.line(BARRIER)
+            f.emit(BARRIER)

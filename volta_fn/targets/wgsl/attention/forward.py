@@ -70,21 +70,21 @@ def _exponentiate(b: Blocks, patch: Patch, maxima: list[str], partial_totals: li
     for row, row_values, maximum, partial, total in zip(b.row_numbers("0u"), patch, maxima, partial_totals, sums, strict=True):
         new = f.let("f32", f"max({maximum}, {_maximum(f, _exchanged(b, row))})")
         factor = f.let("f32", f"exp({maximum} - {new})")
-        f.line(f"{maximum} = {new};")
+        f.emit(f"{maximum} = {new};")
         for x in row_values:
-            f.line(f"{x} = exp({x} - vec4<f32>({new}));")
-        f.line(f"{partial} = fma({partial}, {factor}, {_sum(f, row_values)});")
+            f.emit(f"{x} = exp({x} - vec4<f32>({new}));")
+        f.emit(f"{partial} = fma({partial}, {factor}, {_sum(f, row_values)});")
         for vector in total:
-            f.line(f"{vector} *= {factor};")
-    f.line(BARRIER)
+            f.emit(f"{vector} *= {factor};")
+    f.emit(BARRIER)
 
 
 def _exchange(b: Blocks, values: Sequence[str]) -> None:
     """Store a number for each of an invocation's rows in workgroup memory."""
     across = b.schedule.x // 4
     for row, value in zip(b.row_numbers("0u"), values, strict=True):
-        b.f.line(f"{b.memory}[{b.after_weights}u + {row} * {across}u + {b.x} / 4u][{b.x} % 4u] = {value};")
-    b.f.line(BARRIER)
+        b.f.emit(f"{b.memory}[{b.after_weights}u + {row} * {across}u + {b.x} / 4u][{b.x} % 4u] = {value};")
+    b.f.emit(BARRIER)
 
 
 def _exchanged(b: Blocks, row: str) -> list[str]:

@@ -77,9 +77,9 @@ def logits(b: Blocks, products: Patch, position: BlockPosition) -> Patch:
             exists = [f"{row} < {all_rows}u"] if ragged[0] else []
             exists += [f"{column} < {all_columns}u"] if ragged[1] else []
             if is_seen:
-                f.line(f"{x} = select({literal('f32', a.unseen)}, {x}, {is_seen});")
+                f.emit(f"{x} = select({literal('f32', a.unseen)}, {x}, {is_seen});")
             if exists:
-                f.line(f"{x} = select({LOWEST}, {x}, {' && '.join(exists)});")
+                f.emit(f"{x} = select({LOWEST}, {x}, {' && '.join(exists)});")
     return patch
 
 

@@ -77,7 +77,7 @@ class _Narrow:
         else:
             with f.loop(c.channels, 0, self.channels) as channel:
                 self._add(group, start, channel, f"min({self.channels}u, {c.channels}u - {channel})")
-                f.line("workgroupBarrier();")
+                f.emit("workgroupBarrier();")
         with f.block(f"if ({index} < {count}u)"):
             self._store(group, image, first, column)
         return f.dispatch(c.groups * each, c.products)
@@ -105,7 +105,7 @@ class _Narrow:
                 tap = f.let(self.tap, f"{self.taps}[({i} * {across.taps}u + {j}) * {down.taps}u + {k}u]")
                 weights = [f"{tap}.{'xyzw'[o]}" if c.outputs > 1 else tap for o in range(c.outputs)]
                 for (p, sums), (o, w) in product(enumerate(self.sums), enumerate(weights)):
-                    f.line(f"{sums[o]} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sums[o])};")
+                    f.emit(f"{sums[o]} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sums[o])};")
 
     def _read(self, base: str, row_: tuple[str, str], exists: str) -> str:
         f, (offset, there) = self.f, row_
@@ -123,8 +123,8 @@ class _Narrow:
             at = walked(f, [group, one, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
             found = [work.read(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
             four = ", ".join([*found, *[f"{work.type}()"] * (4 - c.outputs)])
-            f.line(f"{self.taps}[{number}] = {f'{self.tap}({four})' if c.outputs > 1 else found[0]};")
-        f.line("workgroupBarrier();")
+            f.emit(f"{self.taps}[{number}] = {f'{self.tap}({four})' if c.outputs > 1 else found[0]};")
+        f.emit("workgroupBarrier();")
 
     def _store(self, group: str, image: str, first: str, column: str) -> None:
         c, f, down = self.c, self.f, self.c.axes[0]

@@ -60,11 +60,11 @@ def exchange(shader: Shader, tile: Tile, positions: list[str], numbers: list[str
     """Move every element to its position, and load the elements of these numbers."""
     shader.workgroup("scratch", "u32", tile.size)
     for position, variable in zip(positions, variables, strict=True):
-        shader.line(f"scratch[{position}] = {variable};")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"scratch[{position}] = {variable};")
+    shader.emit("workgroupBarrier();")
     for number, variable in zip(numbers, variables, strict=True):
-        shader.line(f"{variable} = scratch[{number}];")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"{variable} = scratch[{number}];")
+    shader.emit("workgroupBarrier();")
 
 
 def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, bases: str = "") -> list[str]:
@@ -77,13 +77,13 @@ def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int,
     size = max(pairs * buckets, tile.invocations)
     shader.workgroup("counts", "atomic<u32>", size + lanes)
     for first in range(0, size, tile.invocations):
-        shader.line(f"atomicStore(&counts[min({first}u + {shader.local}, {size - 1}u)], 0u);")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"atomicStore(&counts[min({first}u + {shader.local}, {size - 1}u)], 0u);")
+    shader.emit("workgroupBarrier();")
     subgroup = shader.builtin("subgroup_id")
     shift = shader.let("u32", f"({subgroup} & 1u) * 16u")
     cells = [shader.let("u32", f"({subgroup} >> 1u) * {buckets}u + {digit}") for digit in digits]
     ranks = [_rank(shader, digit, bits, cell, shift, size) for digit, cell in zip(digits, cells, strict=True)]
-    shader.line("workgroupBarrier();")
+    shader.emit("workgroupBarrier();")
     _sum_counts(shader, tile, pairs, buckets, bases)
     counts = [f"((atomicLoad(&counts[{cell}]) >> {shift}) & 0xffffu)" for cell in cells]
     return [shader.let("u32", f"{count} + {rank}") for count, rank in zip(counts, ranks, strict=True)]
@@ -129,8 +129,8 @@ def _sum_counts(shader: Shader, tile: Tile, pairs: int, buckets: int, bases: str
     with shader.block(f"if ({there})"):
         for digit, row, found in zip(digits, cells, counts, strict=True):
             if bases:
-                shader.line(f"{bases}[{digit}] -= {total};")
+                shader.emit(f"{bases}[{digit}] -= {total};")
             for cell, count in zip(row, found, strict=True):
-                shader.line(f"atomicStore(&{cell}, {total} | (({total} + ({count} & 0xffffu)) << 16u));")
-                shader.line(f"{total} += ({count} & 0xffffu) + ({count} >> 16u);")
-    shader.line("workgroupBarrier();")
+                shader.emit(f"atomicStore(&{cell}, {total} | (({total} + ({count} & 0xffffu)) << 16u));")
+                shader.emit(f"{total} += ({count} & 0xffffu) + ({count} >> 16u);")
+    shader.emit("workgroupBarrier();")

@@ -51,8 +51,8 @@ def _merge(shader: Shader, keys: Sequence[str], reach: int) -> None:
 def _order(shader: Shader, keys: Sequence[str], pairs: list[tuple[int, int]]) -> None:
     for first, then in pairs:
         least = shader.let("u32", f"min({keys[first]}, {keys[then]})")
-        shader.line(f"{keys[then]} = max({keys[first]}, {keys[then]});")
-        shader.line(f"{keys[first]} = {least};")
+        shader.emit(f"{keys[then]} = max({keys[first]}, {keys[then]});")
+        shader.emit(f"{keys[first]} = {least};")
 
 
 def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str, near: int, mirrored: bool) -> None:
@@ -63,17 +63,17 @@ def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str,
     if near > 1:
         with shader.block(f"if (({half}) < {near}u)" if near < tile.invocations else ""):
             for other, key in zip(others, partners, strict=True):
-                shader.line(f"{other} = subgroupShuffleXor({key}, {mask});")
+                shader.emit(f"{other} = subgroupShuffleXor({key}, {mask});")
     if near < tile.invocations:
         with shader.block("else" if near > 1 else ""):
             at = shader.let("u32", f"{shader.local} ^ ({mask})")
             for k, key in enumerate(partners):
                 slot = shader.let("u32", f"{k * tile.invocations}u + {shader.local}")
-                shader.line(f"scratch[{cell(slot)}] = {key};")
-            shader.line("workgroupBarrier();")
+                shader.emit(f"scratch[{cell(slot)}] = {key};")
+            shader.emit("workgroupBarrier();")
             for k, other in enumerate(others):
                 slot = shader.let("u32", f"{k * tile.invocations}u + {at}")
-                shader.line(f"{other} = scratch[{cell(slot)}];")
-            shader.line("workgroupBarrier();")
+                shader.emit(f"{other} = scratch[{cell(slot)}];")
+            shader.emit("workgroupBarrier();")
     for key, other in zip(keys, others, strict=True):
-        shader.line(f"{key} = select(max({key}, {other}), min({key}, {other}), {lower});")
+        shader.emit(f"{key} = select(max({key}, {other}), min({key}, {other}), {lower});")

@@ -218,7 +218,7 @@ class _Tiles:
 
     def _set(self, shader: Shader, variables: list[Number], values: list[Number]) -> None:
         for x, value in zip(variables, values, strict=True):
-            shader.line(f"{x.text} = {convert(shader, value, self.scan.dtype).text};")
+            shader.emit(f"{x.text} = {convert(shader, value, self.scan.dtype).text};")
 
     def _four(self, row: str, i: str) -> str:
         turned = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
@@ -262,7 +262,7 @@ class _Tiles:
             read = [variable(shader, scan.neutral()) for _ in numbers]
             for i, at, x in zip(numbers, positions, read, strict=True):
                 with shader.block(f"if ({i} < {self.tiles}u)"):
-                    shader.line(f"{x.text} = {totals.load(at).text};")
+                    shader.emit(f"{x.text} = {totals.load(at).text};")
             sums = self._sums(shader, read)
             (before,), (group_total,) = scan_group(shader, scan, sums[-1:])
             before = scan.combine(shader, carried, before)

@@ -125,7 +125,7 @@ class _Corner:
     def _partial_sum(self, starts: Sequence[tuple[int, np.dtype, int, int]], number: int) -> Dispatch:
         shader = Shader(self._device, 1)
         found = shader.buffer(self._workspace, _UINT32, written=True)
-        shader.line(f"{found.name}[{number}] = {self._sum(shader, starts)};")
+        shader.emit(f"{found.name}[{number}] = {self._sum(shader, starts)};")
         return shader.dispatch(1)
 
     @staticmethod

@@ -53,7 +53,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
 
         def add(element: str) -> None:
             value = combine(shader, reduction, total, convert(shader, source.load(element), dtype))
-            shader.line(f"{total.text} = {value.text};")
+            shader.emit(f"{total.text} = {value.text};")
 
         over_taps(shader, windows, number, add)
         return convert(shader, total, operand.dtype)
@@ -80,8 +80,8 @@ def _winner(shader: Shader, windows: Windows, operand: Array, select: str, numbe
         value, where = combine_indexed(shader, reduction_of("reduce_max" if select == "ge" else "reduce_min"), (best, at), here)
         first = f"{at.text} == {_NONE}u"
         taken = shader.let("u32", f"select({where.text}, {here[1].text}, {first})")
-        shader.line(f"{best.text} = select({value.text}, {here[0].text}, {first});")
-        shader.line(f"{at.text} = {taken};")
+        shader.emit(f"{best.text} = select({value.text}, {here[0].text}, {first});")
+        shader.emit(f"{at.text} = {taken};")
 
     over_taps(shader, windows, number, meet)
     return at.text
@@ -139,7 +139,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
             winner = _winner(shader, windows, winners, params["select"], window) if at_once else winners.load(window).text
             with shader.block(f"if ({winner} == {number})"):
                 value = combine(shader, reduction_of("reduce_sum"), total, convert(shader, given.load(window), dtype))
-                shader.line(f"{total.text} = {value.text};")
+                shader.emit(f"{total.text} = {value.text};")
 
         over_windows(shader, windows, number, add)
         return convert(shader, total, source.dtype)

@@ -140,16 +140,16 @@ class _Long:
         shader.workgroup("found", "atomic<u32>", step.buckets)
         mine = f"{shader.local} < {step.buckets}u"
         with shader.block(f"if ({mine})"):
-            shader.line(f"atomicStore(&found[{shader.local}], 0u);")
-        shader.line("workgroupBarrier();")
+            shader.emit(f"atomicStore(&found[{shader.local}], 0u);")
+        shader.emit("workgroupBarrier();")
         numbers = [shader.let("u32", f"{first} + {k * self.tile.invocations}u + {shader.local}") for k in range(self.tile.each)]
         digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
         for i, digit in zip(numbers, digits, strict=True):
-            shader.line(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&found[{digit}], 1u); }}")
-        shader.line("workgroupBarrier();")
+            shader.emit(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&found[{digit}], 1u); }}")
+        shader.emit("workgroupBarrier();")
         with shader.block(f"if ({mine})"):
             at = self._count_offset(shader, step, row, shader.local)
-            shader.line(f"{counts.name}[{at}] = atomicLoad(&found[{shader.local}]);")
+            shader.emit(f"{counts.name}[{at}] = atomicLoad(&found[{shader.local}]);")
         return shader.dispatch(self.sorting.rows * self.tiles)
 
     def _count_offset(self, shader: Shader, step: _Pass, row: str, digit: str) -> str:
@@ -175,14 +175,14 @@ class _Long:
             of_all = exclusive(shader, " + ".join(sums))
             total = shader.var("u32", f"{before} + {of_all}.x")
             for count in sums:
-                shader.line(f"{total} += {count};")
-                shader.line(f"{count} = {total} - {count};")
-            shader.line(f"{before} += {of_all}.y;")
+                shader.emit(f"{total} += {count};")
+                shader.emit(f"{count} = {total} - {count};")
+            shader.emit(f"{before} += {of_all}.y;")
             spread(shader, counts_tile, sums)
             for tile, position, count in zip(tiles, positions, sums, strict=True):
-                shader.line(f"if ({tile} < {self.tiles}u) {{ {counts.name}[{position}] = {count}; }}")
+                shader.emit(f"if ({tile} < {self.tiles}u) {{ {counts.name}[{position}] = {count}; }}")
         with shader.block(f"if ({shader.local} == 0u)"):
-            shader.line(f"{totals.name}[{shader.group}] = {before};")
+            shader.emit(f"{totals.name}[{shader.group}] = {before};")
         return shader.dispatch(self.sorting.rows * step.buckets)
 
     def _deal(self, step: _Pass, counted: tuple[int, int] | None) -> Dispatch:
@@ -197,9 +197,9 @@ class _Long:
         numbers = [shader.let("u32", f"{shader.local} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
         positions = [shader.let("u32", f"{first} + {i}") for i in (numbers_in_tile(shader, self.tile) if self.ballots else numbers)]
         for k, (key, value) in enumerate([read(row, self._within(shader, position)) for position in positions]):
-            shader.line(f"{keys[k]} = select({LAST}, {key}, {positions[k]} < {size}u);")
+            shader.emit(f"{keys[k]} = select({LAST}, {key}, {positions[k]} < {size}u);")
             if valued:
-                shader.line(f"{values[k]} = {value};")
+                shader.emit(f"{values[k]} = {value};")
         if counted is None:
             self._count_all(shader, step, row, first, read)
         else:
@@ -231,8 +231,8 @@ class _Long:
             digit = shader.let("u32", self._digit(step, key))
             first = f" || {shader.local} == 0u" if k == 0 else ""
             with shader.block(f"if ({digit} != ({self._digit(step, earlier)}){first})"):
-                shader.line(f"bases[{digit}] -= {number};")
-        shader.line("workgroupBarrier();")
+                shader.emit(f"bases[{digit}] -= {number};")
+        shader.emit("workgroupBarrier();")
 
     def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
         """Emit `bases`: where in the row the tile's elements of each digit go."""
@@ -242,28 +242,28 @@ class _Long:
         sums = exclusive(shader, f"select(0u, {total}, {shader.local} < {step.buckets}u)")
         with shader.block(f"if ({shader.local} < {step.buckets}u)"):
             earlier = counts.load(self._count_offset(shader, step, row, shader.local)).text
-            shader.line(f"bases[{shader.local}] = {sums}.x + {earlier};")
+            shader.emit(f"bases[{shader.local}] = {sums}.x + {earlier};")
 
     def _count_all(self, shader: Shader, step: _Pass, row: str, first: str, read: Callable[[str, str], tuple[str, str]]) -> None:
         """Emit `bases` from the keys of the full row."""
         mine = f"{shader.local} < {step.buckets}u"
         for name in ("all", "earlier"):
             shader.workgroup(name, "atomic<u32>", step.buckets)
-            shader.line(f"if ({mine}) {{ atomicStore(&{name}[{shader.local}], 0u); }}")
+            shader.emit(f"if ({mine}) {{ atomicStore(&{name}[{shader.local}], 0u); }}")
         shader.workgroup("bases", "u32", step.buckets)
-        shader.line("workgroupBarrier();")
+        shader.emit("workgroupBarrier();")
         with shader.loop(self.sorting.size, shader.local, self.tile.size) as start:
             numbers = [shader.let("u32", f"{start} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
             digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
             for i, digit in zip(numbers, digits, strict=True):
-                shader.line(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&all[{digit}], 1u); }}")
-                shader.line(f"if ({i} < {first}) {{ atomicAdd(&earlier[{digit}], 1u); }}")
-        shader.line("workgroupBarrier();")
+                shader.emit(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&all[{digit}], 1u); }}")
+                shader.emit(f"if ({i} < {first}) {{ atomicAdd(&earlier[{digit}], 1u); }}")
+        shader.emit("workgroupBarrier();")
         total = shader.var("u32", "0u")
-        shader.line(f"if ({mine}) {{ {total} = atomicLoad(&all[{shader.local}]); }}")
+        shader.emit(f"if ({mine}) {{ {total} = atomicLoad(&all[{shader.local}]); }}")
         sums = exclusive(shader, total)
         with shader.block(f"if ({mine})"):
-            shader.line(f"bases[{shader.local}] = {sums}.x + atomicLoad(&earlier[{shader.local}]);")
+            shader.emit(f"bases[{shader.local}] = {sums}.x + atomicLoad(&earlier[{shader.local}]);")
 
     def _writer(self, shader: Shader, step: _Pass) -> Write:
         if step.target is None:
@@ -273,8 +273,8 @@ class _Long:
 
         def write(row: str, position: str, key: str, value: str) -> None:
             at = shader.let("u32", plus(times(row, self.sorting.size), position))
-            shader.line(f"{keys.name}[{at}] = {key};")
+            shader.emit(f"{keys.name}[{at}] = {key};")
             if values:
-                shader.line(f"{values.name}[{at}] = {value};")
+                shader.emit(f"{values.name}[{at}] = {value};")
 
         return write

@@ -43,7 +43,7 @@ def variable(f: Function, value: Number) -> Number:
 
 def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
     """Emit the combination of a variable with what comes next."""
-    f.line(f"{total.text} = {scan.combine(f, total, value).text};")
+    f.emit(f"{total.text} = {scan.combine(f, total, value).text};")
 
 
 def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[Number], list[Number]]:
@@ -55,23 +55,23 @@ def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[N
     held = [shader.workgroup(f"held{k}", value.type, 2 * count) for k, value in enumerate(values)]
     totals, here = [variable(shader, value) for value in values], shader.var("u32", "0u")
     for name, total in zip(held, totals, strict=True):
-        shader.line(f"{name}[{shader.local}] = {total.text};")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"{name}[{shader.local}] = {total.text};")
+    shader.emit("workgroupBarrier();")
     with shader.block(f"for (var reach = 1u; reach < {count}u; reach <<= 1u)"):
         with shader.block(f"if ({shader.local} >= reach)"):
             for name, total in zip(held, totals, strict=True):
                 before = Number(scan.dtype, shader.let(total.type, f"{name}[{here} + {shader.local} - reach]"))
-                shader.line(f"{total.text} = {scan.combine(shader, before, total).text};")
-        shader.line(f"{here} = {count}u - {here};")
+                shader.emit(f"{total.text} = {scan.combine(shader, before, total).text};")
+        shader.emit(f"{here} = {count}u - {here};")
         for name, total in zip(held, totals, strict=True):
-            shader.line(f"{name}[{here} + {shader.local}] = {total.text};")
-        shader.line("workgroupBarrier();")
+            shader.emit(f"{name}[{here} + {shader.local}] = {total.text};")
+        shader.emit("workgroupBarrier();")
     befores = [variable(shader, scan.neutral()) for _ in values]
     with shader.block(f"if ({shader.local} > 0u)"):
         for name, before in zip(held, befores, strict=True):
-            shader.line(f"{before.text} = {name}[{here} + {shader.local} - 1u];")
+            shader.emit(f"{before.text} = {name}[{here} + {shader.local} - 1u];")
     group_totals = [
         Number(scan.dtype, shader.let(value.type, f"{name}[{here} + {count - 1}u]")) for name, value in zip(held, values, strict=True)
     ]
-    shader.line("workgroupBarrier();")
+    shader.emit("workgroupBarrier();")
     return befores, group_totals

@@ -70,7 +70,7 @@ def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices:
     with shader.loop(rows.number, f"{number} + 1u") as other:
         row = rows.row(shader, indices, other)
         valid = f" && {row.valid}" if row.valid else ""
-        shader.line(f"{found} = {found} || ({row.target} == {target}{valid});")
+        shader.emit(f"{found} = {found} || ({row.target} == {target}{valid});")
     return found
 
 
@@ -118,7 +118,7 @@ def _find_last(rows: ScatterRows, device: TargetCapabilities) -> Dispatch:
     def mark(number: str) -> None:
         row = rows.row(shader, indices, number)
         with shader.block(f"if ({row.valid or 'true'})"):
-            shader.line(f"atomicMax(&{last.name}[{quotient(row.target, rows.spacing)}], {number} + 1u);")
+            shader.emit(f"atomicMax(&{last.name}[{quotient(row.target, rows.spacing)}], {number} + 1u);")
 
     return for_each(shader, rows.number, mark)
 
@@ -134,7 +134,7 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
         with shader.block(f"if ({row.valid or 'true'})"):
             here, there = rows.within(shader, remainder(index, rows.elements))
             value = source.load(shader.let("u32", plus(row.source, here)))
-            shader.line(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, there)}], {value.text});")
+            shader.emit(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, there)}], {value.text});")
 
     return for_each(shader, rows.number * rows.elements, write)
 
@@ -147,17 +147,17 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combine
     neutral = constant(dtype, combines.start(dtype)).text
     shader.workgroup("found", f"atomic<{wgsl_type(dtype)}>", size)
     with shader.loop(size, shader.local, _GROUP) as i:
-        shader.line(f"atomicStore(&found[{i}], {neutral});")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"atomicStore(&found[{i}], {neutral});")
+    shader.emit("workgroupBarrier();")
     first = shader.let("u32", f"{shader.group} * {_ROWS_OF_GROUP}u")
     with shader.loop(f"min({first} + {_ROWS_OF_GROUP}u, {rows.number}u)", f"{first} + {shader.local}", _GROUP) as number:
         row = rows.row(shader, indices, number)
         with shader.block(f"if ({row.valid or 'true'})"):
-            shader.line(f"{_ATOMIC[combines.step]}(&found[{row.target}], {source.load(row.source).text});")
-    shader.line("workgroupBarrier();")
+            shader.emit(f"{_ATOMIC[combines.step]}(&found[{row.target}], {source.load(row.source).text});")
+    shader.emit("workgroupBarrier();")
     with shader.loop(size, shader.local, _GROUP) as i:
         one = shader.let(wgsl_type(dtype), f"atomicLoad(&found[{i}])")
-        shader.line(f"if ({one} != {neutral}) {{ {_ATOMIC[combines.step]}(&{target.name}[{i}], {one}); }}")
+        shader.emit(f"if ({one} != {neutral}) {{ {_ATOMIC[combines.step]}(&{target.name}[{i}], {one}); }}")
     return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
@@ -178,7 +178,7 @@ def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction,
                 before = rows.row(shader, indices, other)
                 # One that is not valid was moved inside, but does not count.
                 valid = f" && {before.valid}" if before.valid else ""
-                shader.line(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
+                shader.emit(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
             conditions.append(f"!{earlier}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
             here, there = rows.within(shader, remainder(index, rows.elements))
@@ -188,7 +188,7 @@ def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction,
 
             def add(other_source: str) -> None:
                 value = convert(shader, source.load(shader.let("u32", plus(other_source, here))), dtype)
-                shader.line(f"{total.text} = {combine(shader, combines, total, value).text};")
+                shader.emit(f"{total.text} = {combine(shader, combines, total, value).text};")
 
             add(row.source)
             if not alone:

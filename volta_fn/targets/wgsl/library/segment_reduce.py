@@ -102,8 +102,8 @@ class _Segments:
         slots, order = (shader.buffer(n, _UINT32, written=True) for n in (self.slots, self.order))
 
         def write(_: str, position: str, slot: str, number: str) -> None:
-            shader.line(f"{slots.name}[{position}] = {slot};")
-            shader.line(f"{order.name}[{position}] = {number};")
+            shader.emit(f"{slots.name}[{position}] = {slot};")
+            shader.emit(f"{order.name}[{position}] = {number};")
 
         return write
 
@@ -127,7 +127,7 @@ class _Segments:
     def _combine(self, shader: Shader, totals: list[Number], first: list[Number], then: list[Number]) -> None:
         """Set variables to one thing combined with the other."""
         for total, x, y in zip(totals, first, then, strict=True):
-            shader.line(f"{total.text} = {combine(shader, self.op, x, y).text};")
+            shader.emit(f"{total.text} = {combine(shader, self.op, x, y).text};")
 
     def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
         """Combine with variables the rows from `next_` on, up to the end or another slot."""
@@ -140,12 +140,12 @@ class _Segments:
                 same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {one}")
                 # What is not wanted is not read, either.
                 numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
-            shader.line(f"if (!{numbers[0][1]}) {{ break; }}")
+            shader.emit(f"if (!{numbers[0][1]}) {{ break; }}")
             values = [load(number) for number, _ in numbers]
             for (_, same), value in zip(numbers, values, strict=True):
                 with shader.block(f"if ({same})"):
                     self._combine(shader, totals, totals, value)
-                    shader.line(f"{next_} += 1u;")
+                    shader.emit(f"{next_} += 1u;")
 
     def combine_chunks(self) -> Dispatch:
         """Return the dispatch that combines the rows of each slot in each chunk."""
@@ -276,7 +276,7 @@ class _Walk:
         """Take a chunk's first row alone: earlier ones are combined in the chunk before."""
         if value:
             only = [f"{total.text} = {x.text};" for total, x in zip(self.totals, value, strict=True)]
-            self.shader.line(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
+            self.shader.emit(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
 
     def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
         """Store what was combined so far, and begin another slot.
@@ -285,8 +285,8 @@ class _Walk:
         """
         self._store("false")
         self.segments._combine(self.shader, self.totals, start, value)
-        self.shader.line(f"{self.slot} = {slot};")
-        self.shader.line(f"{self.began} = true;")
+        self.shader.emit(f"{self.slot} = {slot};")
+        self.shader.emit(f"{self.began} = true;")
 
     def _target_offset(self, slot: str) -> str:
         return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))

@@ -56,7 +56,7 @@ def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
             for word, key, other in reversed(list(zip(sorting.words, mine, keys(row, j), strict=True))):
                 a, b = shader.let("u32", word.rank(other)), shader.let("u32", word.rank(key))
                 before = shader.let("bool", f"{a} < {b} || ({a} == {b} && {before})")
-            shader.line(f"{position} += select(0u, 1u, {before});")
+            shader.emit(f"{position} += select(0u, 1u, {before});")
         write(row, position, mine[0], value(row, i) if value else i)
 
     return for_each(shader, sorting.rows * sorting.size, put)
@@ -74,7 +74,7 @@ def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
     # Unconditional loads are in flight together, and do not diverge.
     inside = [shader.let("u32", f"min({number}, {size - 1}u)") for number in numbers]
     for number, variable in zip(inside, values, strict=True):
-        shader.line(f"{variable} = {value(shader.group, number) if value else number};")
+        shader.emit(f"{variable} = {value(shader.group, number) if value else number};")
     least_first = sorting.words[::-1]
     readers = [word.key(shader) for word in least_first]
     with shader.loop(len(readers)) as word_number:
@@ -83,7 +83,7 @@ def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
                 for k, key in enumerate(keys):
                     # Later words are those of the elements that are there by then; before, these are the row's own.
                     found = read(shader.group, values[k] if len(readers) > 1 else inside[k])
-                    shader.line(f"{key} = select({LAST}, {found}, {numbers[k]} < {size}u);")
+                    shader.emit(f"{key} = select({LAST}, {found}, {numbers[k]} < {size}u);")
         bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{word_number}]")
         if lanes:
             sort_by_ballots(shader, tile, keys, values, sorting.words[0].rank, bits)
@@ -115,7 +115,7 @@ def _by_comparisons(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
     numbers = [shader.let("u32", f"{shader.local} + {k * tile.invocations}u") for k in range(tile.each)]
     for key, number in zip(keys, numbers, strict=True):
         with shader.block(f"if ({number} < {sorting.size}u)"):
-            shader.line(f"{key} = {read(shader.group, number)};")
+            shader.emit(f"{key} = {read(shader.group, number)};")
     write_equals = _remember_equals(shader, tile, keys, word)
     sort_keys(shader, tile, keys)
     spread(shader, tile, keys)
@@ -147,7 +147,7 @@ def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord
         with shader.block(f"while ({left} != 0u)"):
             bit = shader.let("u32", f"{left} & (~{left} + 1u)")
             write(shader.group, position, f"({least}u + select(0u, 1u, ({greater} & {bit}) != 0u))", "0u")
-            shader.line(f"{left} ^= {bit};")
-            shader.line(f"{position} += 1u;")
+            shader.emit(f"{left} ^= {bit};")
+            shader.emit(f"{position} += 1u;")
 
     return put

@@ -128,7 +128,7 @@ def by_keys(
         def write(row: str, position: str, _: str, number: str) -> None:
             kept = f"if ({position} < {count}u) " if count < rows.size else ""
             at = rows.offset(row, position, count)
-            shader.line(f"{kept}{{ {target.name}[{at}] = {number}; }}")
+            shader.emit(f"{kept}{{ {target.name}[{at}] = {number}; }}")
 
         return write
 

@@ -119,11 +119,11 @@ def _exchange(shader: Shader, tile: Tile, positions: list[str], variables: list[
     if not variables:
         return
     for position, variable in zip(positions, variables, strict=True):
-        shader.line(f"scratch[{position}] = {variable};")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"scratch[{position}] = {variable};")
+    shader.emit("workgroupBarrier();")
     for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
-        shader.line(f"{variable} = scratch[{cell_}];")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"{variable} = scratch[{cell_}];")
+    shader.emit("workgroupBarrier();")
 
 
 def _own(shader: Shader, each: int) -> list[str]:
@@ -139,11 +139,11 @@ def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
     shader.workgroup("scratch", "u32", tile.room)
     for k, variable in enumerate(variables):
         at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
-        shader.line(f"scratch[{cell(at)}] = {variable};")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"scratch[{cell(at)}] = {variable};")
+    shader.emit("workgroupBarrier();")
     for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
-        shader.line(f"{variable} = scratch[{cell_}];")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"{variable} = scratch[{cell_}];")
+    shader.emit("workgroupBarrier();")
 
 
 def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
@@ -155,15 +155,15 @@ def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
         return []
     shader.workgroup("scratch", "u32", tile.room)
     for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
-        shader.line(f"scratch[{cell_}] = {variable};")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"scratch[{cell_}] = {variable};")
+    shader.emit("workgroupBarrier();")
     before = []
     for k, variable in enumerate(variables):
         at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
         earlier = shader.let("u32", f"max({at}, 1u) - 1u")
-        shader.line(f"{variable} = scratch[{cell(at)}];")
+        shader.emit(f"{variable} = scratch[{cell(at)}];")
         before.append(shader.let("u32", f"scratch[{cell(earlier)}]"))
-    shader.line("workgroupBarrier();")
+    shader.emit("workgroupBarrier();")
     return before
 
 
@@ -174,22 +174,22 @@ def _positions(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
         digit = shader.let("u32", text)
         shift, upper = shader.let("u32", f"({digit} & 7u) * 4u"), shader.let("bool", f"{digit} > 7u")
         ranks.append(shader.let("u32", f"(select({packed[0]}, {packed[1]}, {upper}) >> {shift}) & 15u"))
-        shader.line(f"{packed[0]} += select(1u << {shift}, 0u, {upper});")
-        shader.line(f"{packed[1]} += select(0u, 1u << {shift}, {upper});")
+        shader.emit(f"{packed[0]} += select(1u << {shift}, 0u, {upper});")
+        shader.emit(f"{packed[1]} += select(0u, 1u << {shift}, {upper});")
         counter = shader.let("u32", f"({digit} & 7u) * {tile.invocations}u + {shader.local}")
         counters.append(shader.let("u32", cell(counter)))
         halves.append(shader.let("u32", f"select(0u, 16u, {upper})"))
     for k in range(8):
         at = shader.let("u32", f"{k * tile.invocations}u + {shader.local}")
         lower, upper = (f"(({counts} >> {4 * k}u) & 15u)" for counts in packed)
-        shader.line(f"scratch[{cell(at)}] = {lower} | ({upper} << 16u);")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"scratch[{cell(at)}] = {lower} | ({upper} << 16u);")
+    shader.emit("workgroupBarrier();")
     _sum_counts(shader)
     positions = [
         shader.let("u32", f"((scratch[{counter}] >> {half}) & 0xffffu) + {rank}")
         for counter, half, rank in zip(counters, halves, ranks, strict=True)
     ]
-    shader.line("workgroupBarrier();")
+    shader.emit("workgroupBarrier();")
     return [shader.let("u32", cell(position)) for position in positions]
 
 
@@ -203,6 +203,6 @@ def _sum_counts(shader: Shader) -> None:
     sums = exclusive(shader, " + ".join(counts))
     total = shader.var("u32", f"{sums}.x + ({sums}.y << 16u)")
     for cell_, count in zip(cells, counts, strict=True):
-        shader.line(f"scratch[{cell_}] = {total};")
-        shader.line(f"{total} += {count};")
-    shader.line("workgroupBarrier();")
+        shader.emit(f"scratch[{cell_}] = {total};")
+        shader.emit(f"{total} += {count};")
+    shader.emit("workgroupBarrier();")

@@ -150,7 +150,7 @@ class _Round(NamedTuple):
         def write(chunk: str, i: str, *found: str) -> None:
             at = shader.let("u32", plus(times(chunk, self.k), i))
             for target, value in zip(targets, found, strict=True):
-                shader.line(f"{target.name}[{at}] = {value};")
+                shader.emit(f"{target.name}[{at}] = {value};")
 
         return write
 
@@ -162,7 +162,7 @@ def _results(shader: Shader, rows: SortRows, which: KeyWord, k: int) -> Callable
 
     def write(row: str, i: str, _: str, number: str) -> None:
         at = shader.let("u32", rows.offset(row, i, k))
-        shader.line(f"{indices.name}[{at}] = {number};")
+        shader.emit(f"{indices.name}[{at}] = {number};")
         values.store(at, source.load(rows.offset(row, number)))
 
     return write

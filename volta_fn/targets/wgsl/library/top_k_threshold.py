@@ -87,10 +87,10 @@ class _Sieve:
             with shader.block("loop"):
                 total = self._keep(keys, positions, rest)
                 with shader.block(f"if ({total} <= {_TILE.size}u && {start} + {CHUNK}u < {self.size})"):
-                    shader.line(f"{self.kept} = {total};")
-                    shader.line("break;")
+                    shader.emit(f"{self.kept} = {total};")
+                    shader.emit("break;")
                 self._forget(total)
-                shader.line(f"if ({total} <= {_TILE.size}u) {{ break; }}")
+                shader.emit(f"if ({total} <= {_TILE.size}u) {{ break; }}")
         write = self.sieving.emit(shader)
         with shader.block(f"if ({shader.local} < {wanted}u)"):
             key, number = (shader.let("u32", f"scratch[{shader.local} + {n}u]") for n in (0, _TILE.size))
@@ -117,22 +117,22 @@ class _Sieve:
         with shader.loop(f"max(1u, {self.size} / {_SAMPLED_SHARE}u)", 0, CHUNK) as start:
             keys, positions = self._chunk(start)
             for key, at in zip(keys, positions, strict=True):
-                shader.line(f"{best} = min({best}, select({LAST}, {key}, {at} < {self.size}));")
-        shader.line(f"scratch[{shader.local}] = {best};")
+                shader.emit(f"{best} = min({best}, select({LAST}, {key}, {at} < {self.size}));")
+        shader.emit(f"scratch[{shader.local}] = {best};")
         shader.workgroup("agreed", "u32")
-        shader.line("workgroupBarrier();")
+        shader.emit("workgroupBarrier();")
         with shader.block(f"if ({shader.local} < {groups}u)"):
             for k in range(groups, _TILE.invocations, groups):
-                shader.line(f"{best} = min({best}, scratch[{shader.local} + {k}u]);")
-            shader.line(f"scratch[{shader.local}] = {best};")
-        shader.line("workgroupBarrier();")
+                shader.emit(f"{best} = min({best}, scratch[{shader.local} + {k}u]);")
+            shader.emit(f"scratch[{shader.local}] = {best};")
+        shader.emit("workgroupBarrier();")
         with shader.block(f"if ({shader.local} < {groups}u)"):
             before = shader.var("u32", "0u")
             with shader.loop(groups) as j:
                 other = shader.let("u32", f"scratch[{j}]")
-                shader.line(f"{before} += select(0u, 1u, {other} < {best} || ({other} == {best} && {j} < {shader.local}));")
-            shader.line(f"if ({before} == {wanted - 1}u) {{ agreed = {best}; }}")
-        shader.line(f"{self.bar} = workgroupUniformLoad(&agreed);")
+                shader.emit(f"{before} += select(0u, 1u, {other} < {best} || ({other} == {best} && {j} < {shader.local}));")
+            shader.emit(f"if ({before} == {wanted - 1}u) {{ agreed = {best}; }}")
+        shader.emit(f"{self.bar} = workgroupUniformLoad(&agreed);")
 
     def _keep(self, keys: list[str], positions: list[str], rest: str) -> str:
         """Keep elements while there is room, and leave the others in `rest`.
@@ -143,7 +143,7 @@ class _Sieve:
         passing = " | ".join(
             f"select(0u, {1 << k}u, {key} < {self.bar} || ({self.few} && {key} == {self.bar}))" for k, key in enumerate(keys)
         )
-        shader.line(f"{rest} &= {passing};")
+        shader.emit(f"{rest} &= {passing};")
         halves = (f"countOneBits({rest} & 15u)", f"countOneBits({rest} >> 4u)")
         sums = exclusive(shader, f"({halves[0]} | ({halves[1]} << 16u))")
         first = shader.let("u32", f"{self.kept} + ({sums}.x & 0xffffu)")
@@ -154,11 +154,11 @@ class _Sieve:
             with shader.block(f"if (({found} & {1 << k}u) != 0u)"):
                 position = shader.let("u32", f"{base} + countOneBits({found} & {mask}u)")
                 with shader.block(f"if ({position} < {_TILE.size}u)"):
-                    shader.line(f"scratch[{position}] = {key};")
-                    shader.line(f"scratch[{position} + {_TILE.size}u] = {self.number(shader.group, at)};")
-                    shader.line(f"{rest} &= {~(1 << k) & 0xFF}u;")
+                    shader.emit(f"scratch[{position}] = {key};")
+                    shader.emit(f"scratch[{position} + {_TILE.size}u] = {self.number(shader.group, at)};")
+                    shader.emit(f"{rest} &= {~(1 << k) & 0xFF}u;")
         shader.workgroup("agreed", "u32")
-        shader.line(f"if ({shader.local} == 0u) {{ agreed = {self.kept} + ({sums}.y & 0xffffu) + ({sums}.y >> 16u); }}")
+        shader.emit(f"if ({shader.local} == 0u) {{ agreed = {self.kept} + ({sums}.y & 0xffffu) + ({sums}.y >> 16u); }}")
         return shader.let("u32", "workgroupUniformLoad(&agreed)")
 
     def _forget(self, total: str) -> None:
@@ -167,13 +167,13 @@ class _Sieve:
         positions = [shader.let("u32", plus(times(shader.local, _TILE.each), f"{k}u")) for k in range(_TILE.each)]
         keys = [shader.var("u32", f"select({LAST}, scratch[{at}], {at} < {total})") for at in positions]
         values = [shader.var("u32", f"scratch[{at} + {_TILE.size}u]") for at in positions]
-        shader.line("workgroupBarrier();")
+        shader.emit("workgroupBarrier();")
         sort_tile(shader, _TILE, keys, values, str, "0u", "32u")
         for at, key, value in zip(positions, keys, values, strict=True):
             with shader.block(f"if ({at} < {wanted}u)"):
-                shader.line(f"scratch[{at}] = {key};")
-                shader.line(f"scratch[{at} + {_TILE.size}u] = {value};")
-        shader.line("workgroupBarrier();")
-        shader.line(f"{self.kept} = min({total}, {wanted}u);")
-        shader.line(f"{self.few} = {total} < {wanted}u;")
-        shader.line(f"if (!{self.few}) {{ {self.bar} = scratch[{wanted - 1}u]; }}")
+                shader.emit(f"scratch[{at}] = {key};")
+                shader.emit(f"scratch[{at} + {_TILE.size}u] = {value};")
+        shader.emit("workgroupBarrier();")
+        shader.emit(f"{self.kept} = min({total}, {wanted}u);")
+        shader.emit(f"{self.few} = {total} < {wanted}u;")
+        shader.emit(f"if (!{self.few}) {{ {self.bar} = scratch[{wanted - 1}u]; }}")

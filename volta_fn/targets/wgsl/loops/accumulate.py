@@ -57,13 +57,13 @@ class Accumulator(BaseAccumulator[State]):
         x, y = Number(self.dtype, "x"), Number(self.dtype, "y")
         if not self.node.is_index:
             answer = combine(f, self.node.reduction, x, y).text
-            return "\n".join([f"fn {name}(x: {type_}, y: {type_}) -> {type_} {{", *f.lines, f"  return {answer};", "}"])
+            return "\n".join([f"fn {name}(x: {type_}, y: {type_}) -> {type_} {{", *f.statements, f"  return {answer};", "}"])
         value, index = combine_indexed(f, self.node.reduction, (x, Number(INT32, "i")), (y, Number(INT32, "j")))
         return "\n".join(
             [
                 f"struct {name}_state {{ value: {type_}, place: i32 }}",
                 f"fn {name}(x: {type_}, i: i32, y: {type_}, j: i32) -> {name}_state {{",
-                *f.lines,
+                *f.statements,
                 f"  return {name}_state({value.text}, {index.text});",
                 "}",
             ]
@@ -105,7 +105,7 @@ class Accumulator(BaseAccumulator[State]):
         """Emit the combination of a state with what variables hold."""
         held = tuple([Number(d, name) for d, name in zip(self.dtypes, variables, strict=True)])
         for name, x in zip(variables, self.merge(held, state), strict=True):
-            self.shader.line(f"{name} = {x.text};")
+            self.shader.emit(f"{name} = {x.text};")
 
     def result(self, state: State) -> Number:
         """Return the reduction's value."""

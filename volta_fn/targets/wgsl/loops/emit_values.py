@@ -138,7 +138,7 @@ class LaneScope(Scope[Texts, Numbers]):
         with shader.block(f"if ({condition})"):
             inside = self.child({})
             for name, x in zip(names, inside._read(number, array), strict=True):
-                shader.line(f"{name} = {x.text};")
+                shader.emit(f"{name} = {x.text};")
         return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
 
     def _read_where(self, holds: Texts, number: int, array: Array, fill: Number) -> Numbers:

@@ -62,7 +62,7 @@ def _exchanged(shader: Shader, op: str, x: Number, per_row: int | None) -> Numbe
 
         def exchange(reach: str) -> None:
             other = Number(x.dtype, f.let(x.type, f"subgroupShuffleXor({total.text}, {reach})"))
-            f.line(f"{total.text} = {combine(f, reduction_of(op), total, other).text};")
+            f.emit(f"{total.text} = {combine(f, reduction_of(op), total, other).text};")
 
         if per_row is not None:
             for power in reversed(range(per_row.bit_length() - 1)):

@@ -98,7 +98,7 @@ class _Tiles:
         width = self.cross.sides[1] // LANES
         for k in range(width * self.fours // shader.invocations):
             self.read(outer, corner, tiles, self.divided(k, width))
-        shader.line("workgroupBarrier();")
+        shader.emit("workgroupBarrier();")
         for store_step in self.store_steps(outer, corner):
             self.store(store_step, tiles)
         return shader.dispatch(squares.total)

@@ -102,8 +102,8 @@ class WorkgroupReduction:
         lane, count = shader.builtin("subgroup_invocation_id"), shader.builtin("num_subgroups")
         x = over_subgroup(shader, accumulator, x)
         memory = self._memory(x.dtype, "0_0")
-        shader.line(f"if ({lane} == 0u) {{ {memory}[{shader.builtin('subgroup_id')}] = {x.text}; }}")
-        shader.line("workgroupBarrier();")
+        shader.emit(f"if ({lane} == 0u) {{ {memory}[{shader.builtin('subgroup_id')}] = {x.text}; }}")
+        shader.emit("workgroupBarrier();")
         total = shader.var(x.type, accumulator.start[0].text)
 
         def add(number: str) -> None:
@@ -131,7 +131,7 @@ class WorkgroupReduction:
                 self._write(names, states)
         else:
             self._write(names, states)
-        shader.line("workgroupBarrier();")
+        shader.emit("workgroupBarrier();")
         first = shader.let("u32", f"{team.rank} & {rest - 1}u") if rest > 1 else "0u"
         slots = [team.slot(f"{first} + {k * rest}u" if rest > 1 else f"{k}u") for k in range(per_row // rest)]
         if len(states) == 1 and not accumulator.node.is_index:
@@ -153,7 +153,7 @@ class WorkgroupReduction:
     def _write(self, names: list[list[str]], states: list[State]) -> None:
         for lane, state in zip(names, states, strict=True):
             for name, x in zip(lane, state, strict=True):
-                self.shader.line(f"{name}[{self.team.slot(self.team.rank)}] = {x.text};")
+                self.shader.emit(f"{name}[{self.team.slot(self.team.rank)}] = {x.text};")
 
     def _memory(self, dtype: np.dtype, suffix: str) -> str:
         type_ = wgsl_type(dtype)

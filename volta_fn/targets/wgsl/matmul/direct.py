@@ -53,11 +53,11 @@ def few_terms(c: Contraction, work: Working, device: TargetCapabilities, epilogu
         sum_ = f.var(work.type, f"{work.type}()")
         if c.k <= _WRITTEN_OUT:
             for k in range(c.k):
-                f.line(f"{sum_} = {work.fused(a.load(left, k), b.load(right, k), sum_)};")
+                f.emit(f"{sum_} = {work.fused(a.load(left, k), b.load(right, k), sum_)};")
         else:
             with f.loop(c.k) as i:
-                f.line(f"{sum_} = {work.fused(a.load(left, i), b.load(right, i), sum_)};")
-        f.line(f"{put}({stack}, {row}, {column}, {sum_});")
+                f.emit(f"{sum_} = {work.fused(a.load(left, i), b.load(right, i), sum_)};")
+        f.emit(f"{put}({stack}, {row}, {column}, {sum_});")
     return Routine((f.dispatch(-(-size // _INVOCATIONS), c.products),))
 
 
@@ -89,16 +89,16 @@ def few_results(c: Contraction, work: Working, device: TargetCapabilities, epilo
         xs, ys = [a.load(row_, k) for row_ in left], [b.load(row_, k) for row_ in right]
         for x, row_ in zip(xs, sums, strict=True):
             for y, sum_ in zip(ys, row_, strict=True):
-                f.line(f"{sum_} = {work.fused(x, y, sum_)};")
+                f.emit(f"{sum_} = {work.fused(x, y, sum_)};")
     flat = [sum_ for row_ in sums for sum_ in row_]
     shared = f.workgroup("totals", work.type, len(flat) * _INVOCATIONS)
     for sum_index, sum_ in enumerate(flat):
-        f.line(f"{shared}[local + {sum_index * _INVOCATIONS}u] = {work.across(sum_) if fours else sum_};")
+        f.emit(f"{shared}[local + {sum_index * _INVOCATIONS}u] = {work.across(sum_) if fours else sum_};")
     add_up(f, work, shared, len(flat), _INVOCATIONS)
     with f.block(f"if (local < {len(flat)}u)"):
         r, s = digits(f, "local", (rows, columns))
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
-        f.line(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
+        f.emit(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
     partial_sums = f.dispatch(splits * c.batch * down * across, c.products)
     if splits == 1:
         return Routine((partial_sums,))
@@ -132,9 +132,9 @@ def add_up(f: Shader, work: Working, shared: str, count: int, invocations: int, 
     It is an array for each of `count` sums; `left` totals of each remain: total i is that of the elements i, i + left, i + 2 left, ….
     """
     with f.block(f"for (var half = {invocations // 2}u; half >= {left}u; half /= 2u)"):
-        f.line("workgroupBarrier();")
+        f.emit("workgroupBarrier();")
         with f.block("if (local < half)"):
             for sum_index in range(count):
                 mine, other = (f"{shared}[local + {sum_index * invocations}u{more}]" for more in ("", " + half"))
-                f.line(f"{mine} = {work.add(mine, other)};")
-    f.line("workgroupBarrier();")
+                f.emit(f"{mine} = {work.add(mine, other)};")
+    f.emit("workgroupBarrier();")

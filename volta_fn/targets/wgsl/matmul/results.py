@@ -40,13 +40,13 @@ def partial(f: Shader, work: Working, c: Contraction, number: int, splits: int, 
 
 
 def _function(f: Shader, work: Working, c: Contraction, lanes: int, found: Results) -> str:
-    main, f.lines = f.lines, []
+    main, f.statements = f.statements, []
     with f.block(f"if (row < {c.m}u && column < {c.n}u)"):
         sums = [f"sums.{e}" for e in "xyzw"] if lanes == 4 else ["sums"]
         found.store(SumIndex("stack", "row", "column"), sums[: found.together])
         for e in range(found.together, lanes):
             with f.block(f"if (column + {e}u < {c.n}u)"):
                 found.store(SumIndex("stack", "row", f.let("u32", f"column + {e}u")), [sums[e]])
-    body, f.lines = f.lines, main
+    body, f.statements = f.statements, main
     type_ = f"vec4<{work.type}>" if lanes == 4 else work.type
     return f.helper("put", "\n".join([f"fn put(stack: u32, row: u32, column: u32, sums: {type_}) {{", *body, "}"]))

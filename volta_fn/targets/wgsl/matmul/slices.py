@@ -78,7 +78,7 @@ class Slice:
             if unit.across not in self.bases:
                 self.bases[unit.across] = self._base(first, unit.across)
         for i in range(len(self.units)):
-            f.line(f"var {self.name}_{i}: {self.type};")
+            f.emit(f"var {self.name}_{i}: {self.type};")
 
     def _base(self, first: str, further: int) -> list[str]:
         """Return the offset of a row or column, and its coordinates, at k = 0.
@@ -120,7 +120,7 @@ class Slice:
             if not self.exact:
                 conditions.append(f"{total(f, k, self.k, unit.k)} < {self.end}")
             conditions += [f"{c} < {bound.size}u" for c, bound in zip(coordinates, self.map.bounds, strict=True)]
-            f.line(f"{self.name}_{i} = {self._loaded(address, ' && '.join(conditions))};")
+            f.emit(f"{self.name}_{i} = {self._loaded(address, ' && '.join(conditions))};")
 
     def _loaded(self, address: str, condition: str) -> str:
         """Return a unit's numbers, zero unless the condition holds."""
@@ -157,9 +157,9 @@ class Slice:
         f = self.f
         if self.along_inner and self.unit == 4:
             for e in range(4):
-                f.line(f"{self.tile}[{at} + {e * self.pitch}u]{lane} = {unit}.{'xyzw'[e]};")
+                f.emit(f"{self.tile}[{at} + {e * self.pitch}u]{lane} = {unit}.{'xyzw'[e]};")
         else:
-            f.line(f"{self.tile}[{at}]{lane if self.unit < self.work.lanes else ''} = {unit};")
+            f.emit(f"{self.tile}[{at}]{lane if self.unit < self.work.lanes else ''} = {unit};")
 
 
 def _nearness(walk: Walk) -> tuple[float, int]:

@@ -34,7 +34,7 @@ def combine(
             _add_partials(f, work, partials, sums, splits, size // each, number)
         stack, row, column = digits(f, number, (c.batch, c.m, c.n // each))
         every = f"vec4<{work.type}>({', '.join(sums)})" if each == 4 else sums[0]
-        f.line(f"{put}({stack}, {row}, {column} * {each}u, {every});")
+        f.emit(f"{put}({stack}, {row}, {column} * {each}u, {every});")
     return f.dispatch(-(-size // each // _INVOCATIONS))
 
 
@@ -47,4 +47,4 @@ def _add_partials(f: Shader, work: Working, partials: Array, sums: list[str], sp
         offset = f.let("u32", f"{i} * {size}u + {number}")
         found = partials.load4(offset) if len(sums) == 4 else [partials.load(offset)]
         for total, x in zip(sums, found, strict=True):
-            f.line(f"{total} = {work.add(total, x.text)};")
+            f.emit(f"{total} = {work.add(total, x.text)};")

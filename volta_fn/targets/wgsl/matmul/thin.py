@@ -104,7 +104,7 @@ class _Strips:
         end = f.let("u32", f"min({begin} + {length}u, {c.k}u)") if splits > 1 else f"{c.k}u"
         shared = f.workgroup("totals", work.vector, few * all_)
         for position, sum_ in enumerate(self._sums(stack, strip, begin, end)):
-            f.line(f"{shared}[local + {position * all_}u] = {sum_};")
+            f.emit(f"{shared}[local + {position * all_}u] = {sum_};")
         add_up(f, work, shared, few, all_, wide)
         number, results_ = self.buffers.result, self.buffers.workspace
         put = results(f, work, c, number, epilogue, 1) if splits == 1 else partial(f, work, c, results_, splits, 1)
@@ -113,7 +113,7 @@ class _Strips:
             vector, result = digits(f, "local", (few, wide * 4))
             value = f.let(work.type, f"{shared}[{vector} * {all_}u + {result} / 4u][{result} % 4u]")
             where_in = vector, f.let("u32", f"{strip} * {4 * wide}u + {result}")
-            f.line(f"{put}({where}, {', '.join(where_in if self.by_row else where_in[::-1])}, {value});")
+            f.emit(f"{put}({where}, {', '.join(where_in if self.by_row else where_in[::-1])}, {value});")
         return f.dispatch(splits * c.batch * strips, c.products)
 
     def _sums(self, stack: str, strip: str, begin: str, end: str) -> list[str]:
@@ -131,7 +131,7 @@ class _Strips:
             fours = [self.matrix.load(row, term) for term in terms]
             for vector, sum_ in zip(rows, sums, strict=True):
                 for factor, four in zip(self._factors(vector, terms), fours, strict=True):
-                    f.line(f"{sum_} = {work.multiply_add(factor, four, sum_)};")
+                    f.emit(f"{sum_} = {work.multiply_add(factor, four, sum_)};")
         return sums
 
     def _factors(self, vector: OperandRow, terms: list[str]) -> list[str]:

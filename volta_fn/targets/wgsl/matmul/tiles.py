@@ -113,7 +113,7 @@ class Tiles:
         self._lanes()
         for r in range(schedule.thread_rows):
             for j in range(schedule.thread_columns // (work.lanes if schedule.brief else 1)):
-                f.line(f"var c{r}_{j} = {work.vector if schedule.brief else work.type}();")
+                f.emit(f"var c{r}_{j} = {work.vector if schedule.brief else work.type}();")
         self._sum(begin, end)
         self._finish(stack, row, column, split)
         return f.dispatch(schedule.groups(self.c), self.c.products)
@@ -147,7 +147,7 @@ class Tiles:
                 self._load(k)
                 self._stage()
                 self._multiply()
-                f.line("workgroupBarrier();")
+                f.emit("workgroupBarrier();")
             return
         if schedule.once and not schedule.twice:
             self._sum_in_one_loop(begin, end)
@@ -161,7 +161,7 @@ class Tiles:
         with f.loop(end, f"{begin} + {depth}u", depth) as k:
             self._load(k)
             self._multiply()
-            f.line("workgroupBarrier();")
+            f.emit("workgroupBarrier();")
             self._stage()
         self._multiply()
 
@@ -176,7 +176,7 @@ class Tiles:
             with f.block(f"if ({following} < {end})"):
                 self._load(following)
             self._multiply()
-            f.line("workgroupBarrier();")
+            f.emit("workgroupBarrier();")
 
     def _sum_double_buffered(self, begin: str, end: str) -> None:
         """Sum with slices that alternate between two buffers of workgroup memory."""
@@ -185,7 +185,7 @@ class Tiles:
         with f.loop(end, f"{begin} + {depth}u", depth) as k:
             self._load(k)
             self._multiply()
-            f.line(f"{self.second} = 1u - {self.second};")
+            f.emit(f"{self.second} = 1u - {self.second};")
             self._stage()
         self._multiply()
 
@@ -197,7 +197,7 @@ class Tiles:
         """Store the loaded slice to workgroup memory."""
         for side in self.sides:
             side.store(self.second)
-        self.f.line("workgroupBarrier();")
+        self.f.emit("workgroupBarrier();")
 
     def _multiply(self) -> None:
         """Add the products of a slice."""
@@ -231,7 +231,7 @@ class Tiles:
         """
         f, work, found = self.f, self.work, []
         for i in range(count // work.lanes):
-            f.line(f"let {name}{i}: {work.vector} = {side.tile}[{k} * {side.pitch}u + {first} + {i * spacing}u];")
+            f.emit(f"let {name}{i}: {work.vector} = {side.tile}[{k} * {side.pitch}u + {first} + {i * spacing}u];")
             numbers = [f"{name}{i}.{c}" for c in "xyzw"] if work.lanes == 4 else [f"{name}{i}"]
             found += numbers if self.schedule.brief or work.lanes == 1 else [f.let(work.type, x) for x in numbers]
         return found
@@ -242,11 +242,11 @@ class Tiles:
         for r, x in enumerate(rows):
             if self.schedule.brief:
                 for v in range(len(columns) // work.lanes):
-                    f.line(f"c{r}_{v} = {work.multiply_add(x, f'b{v}', f'c{r}_{v}')};")
+                    f.emit(f"c{r}_{v} = {work.multiply_add(x, f'b{v}', f'c{r}_{v}')};")
                 continue
             # In alternating order, so that consecutive products share a factor, which then stays in its register.
             for j, y in [*enumerate(columns)][:: -1 if r % 2 else 1]:
-                f.line(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
+                f.emit(f"c{r}_{j} = {work.fused(x, y, f'c{r}_{j}')};")
 
     def _finish(self, stack: str, row: str, column: str, split: str) -> None:
         f, s, lanes = self.f, self.schedule, self.work.lanes
@@ -261,15 +261,15 @@ class Tiles:
             for v in range(s.thread_columns // lanes):
                 position = f"{top} + {block * self.lane_rows * lanes + element}u, {left} + {v * self.lane_columns * lanes}u"
                 sums = ", ".join(f"c{r}_{v * lanes + e}" for e in range(lanes))
-                f.line(f"{self.put}({stack}, {position}, {self.work.vector}({sums}));")
+                f.emit(f"{self.put}({stack}, {position}, {self.work.vector}({sums}));")
 
     def _finish_in_a_loop(self, stack: str, top: str, left: str) -> None:
         """Store the sums by a loop over vectors, so that the epilogue occurs once."""
         f, s, lanes = self.f, self.schedule, self.work.lanes
         across = s.thread_columns // lanes
         vectors = [f"c{r}_{v}" for r in range(s.thread_rows) for v in range(across)]
-        f.line(f"var sums = array<{self.work.vector}, {len(vectors)}>({', '.join(vectors)});")
+        f.emit(f"var sums = array<{self.work.vector}, {len(vectors)}>({', '.join(vectors)});")
         with f.loop(self._unknown(f"{len(vectors)}u")) as n:
             r, v = digits(f, n, (0, across))
             y = f"{r} / {lanes}u * {self.lane_rows * lanes}u + {r} % {lanes}u"
-            f.line(f"{self.put}({stack}, {top} + {y}, {left} + {times(v, self.lane_columns * lanes)}, sums[{n}]);")
+            f.emit(f"{self.put}({stack}, {top} + {y}, {left} + {times(v, self.lane_columns * lanes)}, sums[{n}]);")

@@ -84,13 +84,13 @@ class Array:
         """
         f, per = self._f, self._per_word
         if per == 1:
-            return f.line(f"{self._component(index)} = {number.text};")
+            return f.emit(f"{self._component(index)} = {number.text};")
         self._be_atomic()
         index = f.named("u32", index)
         shift = f.let("u32", f"({index} & {per - 1}u) * {32 // per}u")
         word = f.let("u32", f"{index} >> {per.bit_length() - 1}u")
-        f.line(f"atomicAnd(&{self.name}[{word}], ~({self._mask}u << {shift}));")
-        return f.line(f"atomicOr(&{self.name}[{word}], {self._bits(number)} << {shift});")
+        f.emit(f"atomicAnd(&{self.name}[{word}], ~({self._mask}u << {shift}));")
+        return f.emit(f"atomicOr(&{self.name}[{word}], {self._bits(number)} << {shift});")
 
     def _component(self, index: str) -> str:
         if not self._in_fours:
@@ -121,7 +121,7 @@ class Array:
         if per > 1:
             return self._store_words(index, [self._packed(numbers[k : k + per]) for k in range(0, self.lanes, per)])
         if self._in_fours:
-            return f.line(f"{self.name}[{index}] = vec4<{type_}>({', '.join(x.text for x in numbers)});")
+            return f.emit(f"{self.name}[{index}] = vec4<{type_}>({', '.join(x.text for x in numbers)});")
         first = f.let("u32", f"{index} * 4u")
         for k, x in enumerate(numbers):
             self._store_bounded(first, k, self.size, f"{self.name}[{first} + {k}u] = {x.text};")
@@ -137,7 +137,7 @@ class Array:
     def _store_bounded(self, first: str, k: int, size: int, statement: str) -> None:
         if k and size % 4:
             statement = f"if ({first} + {k}u < {size}u) {{ {statement} }}"
-        self._f.line(statement)
+        self._f.emit(statement)
 
     # words
 
@@ -169,14 +169,14 @@ class Array:
     def _store_words(self, index: str, words: list[str]) -> None:
         f = self._f
         if self._in_fours:
-            return f.line(f"{self.name}[{index}] = vec{self._per_vector}<u32>({', '.join(words)});")
+            return f.emit(f"{self.name}[{index}] = vec{self._per_vector}<u32>({', '.join(words)});")
         if len(words) == 1:
-            return f.line(f"store_{self.name}({index}, {words[0]});")
+            return f.emit(f"store_{self.name}({index}, {words[0]});")
         first = f.let("u32", f"{index} * 2u")
-        f.line(f"store_{self.name}({first}, {words[0]});")
+        f.emit(f"store_{self.name}({first}, {words[0]});")
         second = f"store_{self.name}({first} + 1u, {words[1]});"
         count = (self.size + 1) // 2
-        return f.line(f"if ({first} + 1u < {count}u) {{ {second} }}" if self.size % 4 in (1, 2) else second)
+        return f.emit(f"if ({first} + 1u < {count}u) {{ {second} }}" if self.size % 4 in (1, 2) else second)
 
     def _be_atomic(self) -> None:
         assert not self._in_fours, "an array of which the size is given is written in fours"

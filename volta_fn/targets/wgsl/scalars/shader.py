@@ -97,7 +97,7 @@ class Shader(Function):
             (*declarations, *self.module.declarations),
             self.invocations,
             builtins,
-            "".join([f"{statement}\n" for statement in (*begin, *self.lines)]),
+            "".join([f"{statement}\n" for statement in (*begin, *self.statements)]),
             group=f"_workgroup_id.x + _workgroup_id.y * {shape[0]}u",
             prologue=f"  let local = {self._local};\n",
         )

@@ -405,7 +405,7 @@ class Lanes(Values):
         """
         result = usual.new(self.f.var(usual.type, usual.text), usual.type)
         with self.f.block(f"if ({self.text})"):
-            self.f.line(f"{result.text} = {outlined(name, write, *arguments).text};")
+            self.f.emit(f"{result.text} = {outlined(name, write, *arguments).text};")
         return result
 
     def iterated(self, count: int | Lanes, step: Callable[..., Sequence[Lanes]], *start: Lanes) -> Sequence[Lanes]:
@@ -417,7 +417,7 @@ class Lanes(Values):
         with self.f.loop(count if isinstance(count, int) else f"u32({count.text})") as k:
             before = [x.let(x.text) for x in results]
             for x, after in zip(results, step(self.new(k, "u32").converted(self.type), *before), strict=True):
-                self.f.line(f"{x.text} = {after.text};")
+                self.f.emit(f"{x.text} = {after.text};")
         return results
 
     def called(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:

@@ -109,4 +109,4 @@ def field_shader(device: TargetCapabilities, dtype: np.dtype, count: int) -> Sha
 def written(shader: Shader, text: str) -> None:
     """Add WGSL to a shader, in which STEP is the number of invocations."""
     for statement in text.replace("STEP", f"{shader.invocations}u").strip().splitlines():
-        shader.line(statement)
+        shader.emit(statement)
