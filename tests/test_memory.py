@@ -50,7 +50,9 @@ def test_jitted_calls_leave_memory_flat() -> None:
 
 def test_fresh_traces_leave_memory_flat() -> None:
     x = jnp.ones(4)
-    assert growth(lambda: vf.jit(lambda x: jnp.sin(x) * 2.0 + jnp.sum(x))(x), times=300, warm_up=700) < 3000  # ten bytes a trace
+    assert (
+        growth(lambda: vf.jit(lambda x: jnp.sin(x) * 2.0 + jnp.sum(x))(x), times=600, warm_up=700) < 6000
+    )  # ten bytes a trace; a window varies by some 1000
 
 
 def test_fresh_gradients_leave_memory_flat() -> None:

@@ -72,8 +72,9 @@ class Lowered:
         equations, and the list is empty.
 
         >>> import volta_fn as vf
-        >>> vf.jit(lambda x: vf.pure_callback(abs, x, x)).lower(-1.0).host_steps()[0].reason
-        'it calls a Python function'
+        >>> steps = vf.jit(lambda x: vf.pure_callback(abs, x, x)).lower(-1.0).host_steps()
+        >>> {step.reason for step in steps} <= {"it calls a Python function"}
+        True
         """
         target = self._device.backend.target
         return [] if target is None else list(pipeline.lower(self._traced.jaxpr, target).host_steps())

@@ -10,6 +10,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.jit.eager import PIPELINE
 from volta_fn.targets.numpy.control_flow import _private, _step
 
 ROWS = np.arange(15.0).reshape(5, 3)
@@ -129,7 +130,7 @@ def test_private_parts_of_the_carry() -> None:
 
 def test_a_carry_is_updated_in_place() -> None:
     """An elementwise update writes into the old carry where that is allowed."""
-    step = _step(vf.jit(lambda v: v * 0.5).lower(np.ones(1000)).jaxpr, 0, 1)
+    step = _step(vf.jit(lambda v: v * 0.5).lower(np.ones(1000)).jaxpr, 0, 1, PIPELINE)
     start = np.ones(1000)
     (first,) = step(False, start)
     (second,) = step(True, first)

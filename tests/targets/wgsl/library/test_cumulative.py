@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.targets.wgsl.library.checking import check
-from volta_fn.targets.wgsl.library import cumulative
+from volta_fn.lazy_imports import load
 
 CASES = [("cumsum", dtype, reverse) for dtype in ("float32", "uint8", "float16") for reverse in (False, True)]
 
@@ -28,7 +28,7 @@ def test_long_lines(name: str, shape: tuple[int, ...], axis: int) -> None:
 
 
 def test_more_tiles_than_are_scanned_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cumulative, "_EACH_OF_MANY", 4)
+    monkeypatch.setattr(load("volta_fn.targets.wgsl.library.cumulative"), "_EACH_OF_MANY", 4)
     check("cumsum", [np.random.default_rng(0).integers(-3, 4, 1024 * 2050 + 1).astype(np.int32)], {"axis": 0, "reverse": False})
 
 
