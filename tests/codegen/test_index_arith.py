@@ -74,4 +74,4 @@ def test_shaders_have_flat_sums() -> None:
     assert TEXT.plus("a", "0u", TEXT.times("b", 3), "c") == "(a + (b * 3u) + c)"
     f = WgslFunction(WgslModule(TargetCapabilities()))
     assert f.coordinates("n", [2, 3]) == ["v1", "v2"]
-    assert [line.strip() for line in f.lines] == ["let v1: u32 = (n / 3u);", "let v2: u32 = (n % 3u);"]
+    assert [line.strip() for line in f.statements] == ["let v1: u32 = (n / 3u);", "let v2: u32 = (n % 3u);"]
