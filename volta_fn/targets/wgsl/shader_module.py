@@ -7,7 +7,7 @@ functions and constants as WGSL. The functions of `transforms` take modules and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -69,23 +69,24 @@ class ShaderModule:
     #: The expression of the workgroup's index in the dispatch, if the body begins by computing it from the grid; see `partial_dispatch`.
     group: str | None = None
     #: The statements before it.
-    prologue: str = field(default="")
+    prologue: str = ""
 
     @cached_property
     def text(self) -> str:
         """The WGSL."""
-        printed = [text for _, text in self._printed()]
         parameters = ", ".join([f"@builtin({value}) {parameter}: {type_}" for value, parameter, type_ in self.builtins])
-        return "".join([*printed, f"@compute @workgroup_size({self.invocations}) fn main({parameters}) {{\n", self.statements, "}\n"])
+        return "".join(
+            [*self._printed(), f"@compute @workgroup_size({self.invocations}) fn main({parameters}) {{\n", self.statements, "}\n"]
+        )
 
-    def _printed(self) -> Iterator[tuple[Declaration, str]]:
+    def _printed(self) -> Iterator[str]:
         number = 0
         for declaration in self.declarations:
             if isinstance(declaration, Binding):
-                yield declaration, declaration.printed(number)
+                yield declaration.printed(number)
                 number += 1
             else:
-                yield declaration, declaration if isinstance(declaration, str) else declaration.printed
+                yield declaration if isinstance(declaration, str) else declaration.printed
 
     @property
     def statements(self) -> str:

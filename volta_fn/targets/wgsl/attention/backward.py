@@ -87,7 +87,7 @@ class _Writer:
                 ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), indices, strict=True))
                 for one, other in zip(ones, others, strict=True):
                     f.emit(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
-            top, total = (statistics.load(f.let("u32", f"{number} * 2u + {component_}u")).text for component_ in range(2))
+            top, total = (statistics.load(f.let("u32", f"{number} * 2u + {k}u")).text for k in range(2))
             values = top, f"1.0f / {total}", sum_, "0.0f"
             result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
         return f.dispatch(-(-count // _INVOCATIONS))
@@ -116,7 +116,9 @@ class _Writer:
                 b.store(to_v, begin, v_sums)
         return f.dispatch(a.groups * self.chunks, 5 * a.products // 2)
 
-    def _head(self, b: Blocks, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], position_: tuple[str, str]) -> None:
+    def _head(
+        self, b: Blocks, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], chunk_iteration: tuple[str, str]
+    ) -> None:
         """Add the contributions of a head's queries to the gradients of a block of keys.
 
         They go to the gradients of keys and values, and, from these, to Q's.
@@ -144,20 +146,20 @@ class _Writer:
             down = s.columns // (4 * s.y)
             contribution = b.zeros(s.vectors(a.q.width), down)
             b.add_products(contribution, slopes, k, begin, keys, transposed=True)
-            self._accumulate(b, head, b.row_numbers(query, down), contribution, position_)
+            self._accumulate(b, head, b.row_numbers(query, down), contribution, chunk_iteration)
 
-    def _accumulate(self, b: Blocks, head: str, rows: Sequence[str], contribution: Patch, position_: tuple[str, str]) -> None:
+    def _accumulate(self, b: Blocks, head: str, rows: Sequence[str], contribution: Patch, chunk_iteration: tuple[str, str]) -> None:
         """Add a contribution to a partial gradient of Q, or store the first one."""
         a, f = self.a, b.f
-        chunk, iteration = position_
+        chunk, iteration = chunk_iteration
         partial = f.buffer(self.work, FLOAT, True, self.floats).name
         columns = b.features(len(contribution[0]))
-        for (row, values_), (n, column) in product(zip(rows, contribution, strict=True), enumerate(columns)):
+        for (row, sums), (n, column) in product(zip(rows, contribution, strict=True), enumerate(columns)):
             with f.block(f"if ({row} < {a.queries}u && {column} < {a.q.width}u)"):
                 at = f.let("u32", f"{chunk} * {self.partial}u + ({head} * {a.queries}u + {row}) * {self.vectors}u + {column} / 4u")
                 with f.block(f"if ({iteration} > 0u)"):
-                    f.emit(f"{values_[n]} += {partial}[{at}];")
-                f.emit(f"{partial}[{at}] = {values_[n]};")
+                    f.emit(f"{sums[n]} += {partial}[{at}];")
+                f.emit(f"{partial}[{at}] = {sums[n]};")
 
     def sum_partial_gradients(self) -> Dispatch:
         """Sum Q's gradient over all chunks' partial gradients."""

@@ -30,7 +30,7 @@ class _Load(NamedTuple):
     """A vector that an invocation loads of each slice of a matrix.
 
     The matrix is read in blocks of `block` rows. The vector holds four features of one row, from `column` on; they are stored from
-    `offset_` on in lines of `length` vectors.
+    `start` on in lines of `length` vectors.
     """
 
     matrix: Matrix
@@ -38,7 +38,7 @@ class _Load(NamedTuple):
     length: int
     column: str
     row: str
-    offset_: str
+    start: str
 
 
 class Stream(NamedTuple):
@@ -129,8 +129,8 @@ class Blocks:
         f, s = self.f, self.schedule
         loads = [*[(load, row) for load in stream.left], *[(load, column) for load in stream.right]]
         for (load, first), vector in zip(loads, stream.loaded, strict=True):
-            offset_ = f.let("u32", f"{first} + {load.row}"), f.let("u32", f"{k} + {load.column}")
-            f.emit(f"{vector} = {load.matrix.vector(*offset_, load.block, s.depth)};")
+            indices = f.let("u32", f"{first} + {load.row}"), f.let("u32", f"{k} + {load.column}")
+            f.emit(f"{vector} = {load.matrix.vector(*indices, load.block, s.depth)};")
 
     def products(self, stream: Stream, row: str, column: str) -> Patch:
         """Compute products of rows whose first slices are loaded; prefetch the next ones."""
@@ -140,7 +140,7 @@ class Blocks:
         with f.loop(width, 0, s.depth) as k:
             for load, vector in zip([*stream.left, *stream.right], stream.loaded, strict=True):
                 for e, c in enumerate("xyzw"):
-                    f.emit(f"{self.memory}[{load.offset_} + {e * load.length}u][{load.row} % 4u] = {vector}.{c};")
+                    f.emit(f"{self.memory}[{load.start} + {e * load.length}u][{load.row} % 4u] = {vector}.{c};")
             f.emit(BARRIER)
             following = f.let("u32", f"{k} + {s.depth}u")
             with f.block(f"if ({following} < {width}u)"):
@@ -153,11 +153,11 @@ class Blocks:
         """Return an invocation's loads of a slice of `size` rows, stored from `start` on."""
         f, s = self.f, self.schedule
         found = []
-        for round_ in range(size * s.depth // 4 // s.invocations):
-            number = f.let("u32", f"local + {round_ * s.invocations}u")
+        for n in range(size * s.depth // 4 // s.invocations):
+            number = f.let("u32", f"local + {n * s.invocations}u")
             group, row = f.let("u32", f"{number} % {s.depth // 4}u"), f.let("u32", f"{number} / {s.depth // 4}u")
-            offset_ = f.let("u32", f"{start}u + {group} * {layout.group}u + {row} / 4u")
-            found.append(_Load(m, size, layout.length, f.let("u32", f"{group} * 4u"), row, offset_))
+            stored = f.let("u32", f"{start}u + {group} * {layout.group}u + {row} / 4u")
+            found.append(_Load(m, size, layout.length, f.let("u32", f"{group} * 4u"), row, stored))
         return found
 
     def _multiply(self, sums: Patch, count: int, left: _Factor, right: _Factor) -> None:
@@ -202,10 +202,10 @@ class Blocks:
         count = summed.lanes // s.passes
         for block in range(summed.vectors):
             vectors = [*self._weight_vectors(weights, block, kept.vectors, transposed=transposed)]
-            with self.f.loop(s.passes) as pass_:
-                with self._lanes_of_pass(summed.lane, count, pass_):
+            with self.f.loop(s.passes) as step:
+                with self._lanes_of_pass(summed.lane, count, step):
                     self._store_weights(vectors, summed, kept, count)
-                start = self.f.let("u32", f"{first} + ({block * summed.lanes}u + {pass_} * {count}u) * 4u")
+                start = self.f.let("u32", f"{first} + ({block * summed.lanes}u + {step} * {count}u) * 4u")
                 self._multiply_rows(sums, m, start, loaded, 4 * count, summed.layout)
 
     def _store_weights(self, vectors: Sequence[tuple[int, int, str]], summed: _Axis, kept: _Axis, count: int) -> None:
@@ -215,8 +215,8 @@ class Blocks:
         """
         for number, vector, weight in vectors:
             offset = number * summed.layout.length + vector * kept.lanes
-            offset_ = f"{summed.lane} % {count}u * {summed.layout.group}u + {kept.lane} + {offset}u"
-            self.f.emit(f"{self.memory}[{offset_}] = {weight};")
+            target = f"{summed.lane} % {count}u * {summed.layout.group}u + {kept.lane} + {offset}u"
+            self.f.emit(f"{self.memory}[{target}] = {weight};")
 
     def _weight_vectors(self, weights: Patch, block: int, vectors: int, *, transposed: bool) -> Iterator[tuple[int, int, str]]:
         """Yield four lines of weights across the summed axis: line, vector and value."""
@@ -227,20 +227,20 @@ class Blocks:
                 column = ", ".join(f"{weights[4 * vector + r][block]}.{'xyzw'[number]}" for r in range(4))
                 yield number, vector, f"vec4<f32>({column})"
 
-    def _lanes_of_pass(self, lane: str, count: int, pass_: str) -> AbstractContextManager[None]:
+    def _lanes_of_pass(self, lane: str, count: int, step: str) -> AbstractContextManager[None]:
         """Open a block of statements for the invocations whose weights belong to a pass.
 
         A pass has the weights of `count` lanes.
         """
-        return self.f.block(f"if ({lane} / {count}u == {pass_})" if self.schedule.passes > 1 else "")
+        return self.f.block(f"if ({lane} / {count}u == {step})" if self.schedule.passes > 1 else "")
 
     def _rows_from(self, m: Matrix, first: str) -> list[str]:
         """Return an invocation's vectors of the rows from `first` on, as expressions."""
         f, s = self.f, self.schedule
         vectors = s.x * s.vectors(m.rows.width)
         found = []
-        for round_ in range(s.value_rows * vectors // s.invocations):
-            number = f.let("u32", f"local + {round_ * s.invocations}u")
+        for n in range(s.value_rows * vectors // s.invocations):
+            number = f.let("u32", f"local + {n * s.invocations}u")
             row = f.let("u32", f"{first} + {number} / {vectors}u")
             found.append(m.vector(row, f.let("u32", f"{number} % {vectors}u * 4u"), gcd(s.rows, s.columns), 4 * vectors))
         return found
@@ -253,8 +253,8 @@ class Blocks:
         f, s = self.f, self.schedule
         vectors = s.x * len(sums[0])
         with f.loop(count, 0, s.value_rows) as start:
-            for round_, vector in enumerate(loaded):
-                f.emit(f"{self.memory}[{self.after_weights}u + local + {round_ * s.invocations}u] = {vector};")
+            for n, vector in enumerate(loaded):
+                f.emit(f"{self.memory}[{self.after_weights}u + local + {n * s.invocations}u] = {vector};")
             f.emit(BARRIER)
             for vector, value in zip(loaded, self._rows_from(m, f.let("u32", f"{first} + {start} + {s.value_rows}u")), strict=True):
                 f.emit(f"{vector} = {value};")

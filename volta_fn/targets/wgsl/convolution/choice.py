@@ -31,12 +31,12 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any],
 
     None for dtypes that the device lacks, and for results without elements.
     """
-    correlations_, dtypes, elements = _canonical(avals, params)
+    problems, dtypes, elements = _canonical(avals, params)
     if not all(is_supported(dtype, device) for dtype in dtypes):
         return None
     algorithm = params.get("algorithm", "auto")
-    summed = [c for c in correlations_ if c.taps * c.channels]
-    dispatches: list[Dispatch] = [] if summed == correlations_ else [_zeros(dtypes[2], elements[2], device)]
+    summed = [c for c in problems if c.taps * c.channels]
+    dispatches: list[Dispatch] = [] if summed == problems else [_zeros(dtypes[2], elements[2], device)]
     workspaces: list[int] = []
     for c in summed:
         first = len(avals) + 1 + len(workspaces)
@@ -62,23 +62,23 @@ def _zeros(dtype: np.dtype, size: int, device: TargetCapabilities) -> Dispatch:
 
 def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, BufferNumbers]]:
     """Return the contractions that make a convolution; none if it has no elements."""
-    correlations_, dtypes, elements = _canonical(avals, params)
-    return [oriented(of_correlation(c, dtypes, elements)) for c in correlations_]
+    problems, dtypes, elements = _canonical(avals, params)
+    return [oriented(of_correlation(c, dtypes, elements)) for c in problems]
 
 
 def products_at_points(
     avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities
 ) -> list[tuple[Contraction, BufferNumbers]]:
     """Return the products at points of correlations that use Winograd's algorithm."""
-    correlations_, dtypes, _ = _canonical(avals, params)
-    shapes = [shape_of(c, dtypes, device, wanted=False) for c in correlations_]
+    problems, dtypes, _ = _canonical(avals, params)
+    shapes = [shape_of(c, dtypes, device, wanted=False) for c in problems]
     return [product_of(shape, BufferNumbers()) for shape in shapes if shape is not None]
 
 
 class _Canonical(NamedTuple):
     """A convolution as correlations, with the dtypes and sizes of operands and result."""
 
-    correlations_: list[Correlation]
+    problems: list[Correlation]
     dtypes: tuple[np.dtype, np.dtype, np.dtype]
     elements: tuple[int, int, int]
 
@@ -87,6 +87,6 @@ def _canonical(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> _Canon
     lhs, rhs = avals
     preferred = params["preferred_element_type"]
     dtype = np.promote_types(lhs.dtype, rhs.dtype) if preferred is None else np.dtype(preferred)
-    correlations_ = correlations(lhs.shape, rhs.shape, params)
-    size = sum(c.groups * c.images * c.outputs * c.positions for c in correlations_)
-    return _Canonical(correlations_ if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))
+    problems = correlations(lhs.shape, rhs.shape, params)
+    size = sum(c.groups * c.images * c.outputs * c.positions for c in problems)
+    return _Canonical(problems if size else [], (lhs.dtype, rhs.dtype, dtype), (prod(lhs.shape), prod(rhs.shape), size))

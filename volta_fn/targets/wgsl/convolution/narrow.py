@@ -100,15 +100,15 @@ class _Narrow:
             at = f.let("u32", f"{self.left} + {times(j, across.dilation)}")
             exists = f.let("bool", f"{at} < {across.size}u")
             base = f.let("u32", f"{base} + min({at}, {across.size - 1}u)")
-            xs = {step: self._read(base, row_, exists) for step, row_ in self.rows_of_x.items()}
+            xs = {step: self._read(base, offset_and_bound, exists) for step, offset_and_bound in self.rows_of_x.items()}
             for k in range(down.taps):
                 tap = f.let(self.tap, f"{self.taps}[({i} * {across.taps}u + {j}) * {down.taps}u + {k}u]")
                 weights = [f"{tap}.{'xyzw'[o]}" if c.outputs > 1 else tap for o in range(c.outputs)]
                 for (p, sums), (o, w) in product(enumerate(self.sums), enumerate(weights)):
                     f.emit(f"{sums[o]} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sums[o])};")
 
-    def _read(self, base: str, row_: tuple[str, str], exists: str) -> str:
-        f, (offset, there) = self.f, row_
+    def _read(self, base: str, offset_and_bound: tuple[str, str], exists: str) -> str:
+        f, (offset, there) = self.f, offset_and_bound
         value = self.work.read(f, self.x.load(f.let("u32", f"{base} + {offset}")))
         return f.let(self.work.type, f"select({self.work.type}(), {value}, {there} && {exists})")
 
@@ -129,8 +129,8 @@ class _Narrow:
     def _store(self, group: str, image: str, first: str, column: str) -> None:
         c, f, down = self.c, self.f, self.c.axes[0]
         for p, sums in enumerate(self.sums):
-            row_ = f.let("u32", f"{first} + {p}u")
-            with f.block(f"if ({row_} < {down.positions}u)" if down.positions % self.below else ""):
-                at = walked(f, [group, image, row_, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
+            down_index = f.let("u32", f"{first} + {p}u")
+            with f.block(f"if ({down_index} < {down.positions}u)" if down.positions % self.below else ""):
+                at = walked(f, [group, image, down_index, column], [c.y.strides[i] for i in (0, 1, 3, 4)], c.y.offset)
                 for o, sum_ in enumerate(sums):
                     self.y.store(total(f, at, o * c.y.strides[2]), self.work.number(f, sum_, self.y.dtype))

@@ -110,8 +110,8 @@ class ScatterRows(NamedTuple):
 
     def within(self, shader: Shader, index: str) -> tuple[str, str]:
         """Emit the offsets of a row's element from its first, in updates and operand."""
-        index_ = shader.coordinates(index, self.block[0])
-        return shader.let("u32", dotted(index_, self.block[1])), shader.let("u32", dotted(index_, self.block[2]))
+        coordinates = shader.coordinates(index, self.block[0])
+        return shader.let("u32", dotted(coordinates, self.block[1])), shader.let("u32", dotted(coordinates, self.block[2]))
 
 
 def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> ScatterRows:

@@ -86,11 +86,11 @@ def few_results(c: Contraction, work: Working, device: TargetCapabilities, epilo
     end = f.let("u32", f"min({begin} + {length}u, {c.k}u)") if splits > 1 else c.k
     start = f.let("u32", f"{begin} + local * {each}u")
     with f.loop(end, start, _INVOCATIONS * each) as k:
-        xs, ys = [a.load(row_, k) for row_ in left], [b.load(row_, k) for row_ in right]
-        for x, row_ in zip(xs, sums, strict=True):
-            for y, sum_ in zip(ys, row_, strict=True):
+        xs, ys = [a.load(operand, k) for operand in left], [b.load(operand, k) for operand in right]
+        for x, totals in zip(xs, sums, strict=True):
+            for y, sum_ in zip(ys, totals, strict=True):
                 f.emit(f"{sum_} = {work.fused(x, y, sum_)};")
-    flat = [sum_ for row_ in sums for sum_ in row_]
+    flat = [sum_ for totals in sums for sum_ in totals]
     shared = f.workgroup("totals", work.type, len(flat) * _INVOCATIONS)
     for sum_index, sum_ in enumerate(flat):
         f.emit(f"{shared}[local + {sum_index * _INVOCATIONS}u] = {work.across(sum_) if fours else sum_};")

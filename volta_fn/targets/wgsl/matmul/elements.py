@@ -29,9 +29,9 @@ class Elements:
         """Return row or column `outer` of product `stack`."""
         f, map_ = self.f, self.map
         start = walked(f, digits(f, stack, map_.stack.sizes), map_.stack.strides, map_.start)
-        digits_ = digits(f, outer, map_.outer.sizes)
-        coordinates = [walked(f, digits_, bound.outer, bound.start) for bound in map_.bounds]
-        return OperandRow(total(f, start, walked(f, digits_, map_.outer.strides)), coordinates)
+        axis_indices = digits(f, outer, map_.outer.sizes)
+        coordinates = [walked(f, axis_indices, bound.outer, bound.start) for bound in map_.bounds]
+        return OperandRow(total(f, start, walked(f, axis_indices, map_.outer.strides)), coordinates)
 
     def load(self, row: OperandRow, inner: str | int) -> str:
         """Load the element at k = `inner`, a constant or an expression, or zero.
@@ -44,9 +44,9 @@ class Elements:
             steps = [sum(d * s for d, s in zip(known, walk, strict=True)) for walk in self._walks]
             address, *coordinates = [total(f, base, step) for base, step in zip((row.address, *row.coordinates), steps, strict=True)]
         else:
-            digits_ = digits(f, inner, map_.inner.sizes)
+            axis_indices = digits(f, inner, map_.inner.sizes)
             ways = zip((row.address, *row.coordinates), self._walks, strict=True)
-            address, *coordinates = [total(f, base, walked(f, digits_, walk)) for base, walk in ways]
+            address, *coordinates = [total(f, base, walked(f, axis_indices, walk)) for base, walk in ways]
         condition = " && ".join(f"{c} < {bound.size}u" for c, bound in zip(coordinates, map_.bounds, strict=True))
         if condition:
             condition = f.let("bool", condition)

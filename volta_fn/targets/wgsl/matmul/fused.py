@@ -30,7 +30,7 @@ from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
 def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
-    """Return whether a kernel is a product whose operands can be read in index_.
+    """Return whether a kernel is a product whose operands can be read in place.
 
     Neighbouring invocations must read neighbouring elements.
     """
@@ -104,14 +104,14 @@ class Fused:
 
     def target(self) -> index_maps.Target:
         """Return where the first result's elements are."""
-        kernel, index_ = self.found.kernel, self.analysis.store_offsets[0]
-        steps = dict(index_.terms)
+        kernel, offset = self.found.kernel, self.analysis.store_offsets[0]
+        steps = dict(offset.terms)
 
         def walk(axes: Axes) -> index_maps.Walk:
             return merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
 
         walks = [walk(axes) for axes in (self.found.batch, self.found.rows, self.found.columns)]
-        return index_maps.Target(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, index_.offset, *walks)
+        return index_maps.Target(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, offset.offset, *walks)
 
     def __call__(self, f: Shader, work: Working, c: index_maps.Contraction, number: int, lanes: int) -> Results:
         """Declare the results; see `Epilogue`."""
@@ -122,11 +122,11 @@ class Fused:
         outputs = tuple(range(number, number + len(found.kernel.stores)))
         nest = arrays(f, self.analysis, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
 
-        def store(index_: SumIndex, sums: Sequence[str]) -> None:
+        def store(at: SumIndex, sums: Sequence[str]) -> None:
             axes: dict[int, Texts] = {}
-            for names, index in ((found.batch, index_.stack), (found.rows, index_.row)):
+            for names, index in ((found.batch, at.stack), (found.rows, at.row)):
                 axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
-            group = index_.column if together == 1 else f.let("u32", f"{index_.column} / {LANES}u")
+            group = at.column if together == 1 else f.let("u32", f"{at.column} / {LANES}u")
             here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
             here.numbers[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
             for s in range(len(outputs)):
