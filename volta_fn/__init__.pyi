@@ -4,12 +4,11 @@ from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import io as io
 from volta_fn import lax as lax
-from volta_fn import linalg as linalg
 from volta_fn import nn as nn
 from volta_fn import numpy as numpy
 from volta_fn import optim as optim
 from volta_fn import random as random
-from volta_fn import special as special
+from volta_fn import scipy as scipy
 from volta_fn import test_util as test_util
 from volta_fn import tree as tree
 from volta_fn import tree_util as tree_util

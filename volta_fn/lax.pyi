@@ -175,8 +175,8 @@ from volta_fn.primitives.trigonometric import sinh as sinh
 from volta_fn.primitives.trigonometric import tan as tan
 from volta_fn.primitives.trigonometric import tanh as tanh
 from volta_fn.primitives.window import reduce_window as reduce_window
-from volta_fn.special.incomplete_beta import betainc as betainc
-from volta_fn.special.incomplete_gamma import igamma as igamma
-from volta_fn.special.incomplete_gamma import igammac as igammac
-from volta_fn.special.incomplete_gamma import random_gamma_grad as random_gamma_grad
+from volta_fn.scipy.special.incomplete_beta import betainc as betainc
+from volta_fn.scipy.special.incomplete_gamma import igamma as igamma
+from volta_fn.scipy.special.incomplete_gamma import igammac as igammac
+from volta_fn.scipy.special.incomplete_gamma import random_gamma_grad as random_gamma_grad
 from volta_fn.transforms.map import map as map

@@ -66,4 +66,4 @@ def test_the_tester_finds_what_does_not_exist() -> None:
     with pytest.raises(AttributeError):
         resolve("vf.nn.TransformerBlock")
     assert not exists("tests/docs/test_from_volta.py::test_nothing") and not exists("examples/gpu.py")
-    assert importlib.import_module("volta_fn.linalg") is resolve("vf.linalg")
+    assert importlib.import_module("volta_fn.scipy.linalg") is resolve("vf.scipy.linalg")

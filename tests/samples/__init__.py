@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import volta_fn.primitives
 import volta_fn.random  # packages that load on demand declare primitives, too
-import volta_fn.special
+import volta_fn.scipy.special
 from tests.narrow_devices import has
 from tests.samples.sample import USUAL_SHAPE, Sample
 from volta_fn.core.primitive import PRIMITIVES

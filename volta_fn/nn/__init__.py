@@ -40,6 +40,6 @@ from volta_fn.nn.transformer.kv_cache import *
 from volta_fn.nn.transformer.multi_head_attention import *
 from volta_fn.nn.transformer.positions import *
 from volta_fn.nn.transformer.scaled_dot_product import *
-from volta_fn.special import logsumexp as logsumexp
-from volta_fn.special.exponential import log_softmax as log_softmax
-from volta_fn.special.exponential import softmax as softmax
+from volta_fn.scipy.special import logsumexp as logsumexp
+from volta_fn.scipy.special.exponential import log_softmax as log_softmax
+from volta_fn.scipy.special.exponential import softmax as softmax

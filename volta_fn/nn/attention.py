@@ -19,7 +19,7 @@ from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.attention import Axes, Form, attention_p, attention_params
 from volta_fn.primitives.barriers import stop_gradient
-from volta_fn.special.exponential import logsumexp, softmax
+from volta_fn.scipy.special.exponential import logsumexp, softmax
 
 __all__ = ["dot_product_attention"]
 

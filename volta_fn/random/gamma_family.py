@@ -17,8 +17,8 @@ from volta_fn.random.basic import rademacher, uniform
 from volta_fn.random.continuous import exponential
 from volta_fn.random.gaussian import normal
 from volta_fn.random.keys import single_key
-from volta_fn.special.exponential import softmax
-from volta_fn.special.incomplete_gamma import random_gamma_grad
+from volta_fn.scipy.special.exponential import softmax
+from volta_fn.scipy.special.incomplete_gamma import random_gamma_grad
 from volta_fn.transforms.custom_jvp import custom_jvp
 from volta_fn.transforms.vmap import vmap
 

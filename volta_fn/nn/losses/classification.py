@@ -14,7 +14,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.losses.common import Reduction, check_pair, check_reduction, class_axis, class_labels, pick, real_operands, reduced
-from volta_fn.special.exponential import log_softmax
+from volta_fn.scipy.special.exponential import log_softmax
 
 __all__ = ["cross_entropy", "nll_loss"]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.nn.losses.common import Reduction, check_pair, check_reduction, real_operands, reduced
-from volta_fn.special import xlogy
+from volta_fn.scipy.special import xlogy
 
 __all__ = ["kl_div", "kl_divergence_gaussian"]
 

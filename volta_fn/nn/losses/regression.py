@@ -10,7 +10,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.losses.common import Reduction, check_broadcasts, check_pair, real_operands, reduced
 from volta_fn.primitives.barriers import stop_gradient
-from volta_fn.special import xlogy
+from volta_fn.scipy.special import xlogy
 
 __all__ = ["gaussian_nll_loss", "huber_loss", "l1_loss", "mae_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss"]
 

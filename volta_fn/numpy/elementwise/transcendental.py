@@ -18,7 +18,7 @@ from volta_fn.numpy.arguments import full_like_scalar, is_complex, promote_inexa
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives import exponential
 from volta_fn.primitives.declare import promoted
-from volta_fn.special import bessel
+from volta_fn.scipy.special import bessel
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 exp: Callable[..., Array] = promoted(lax.exp, "exp", "Return e to the power x.")

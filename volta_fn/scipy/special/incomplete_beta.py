@@ -14,8 +14,8 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
-from volta_fn.special.arguments import composite
-from volta_fn.special.stirling import log_beta_weight
+from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.stirling import log_beta_weight
 from volta_fn.transforms.custom_jvp import custom_jvp
 from volta_fn.transforms.grad import jvp
 
@@ -95,7 +95,7 @@ def betainc(a: Any, b: Any, x: Any) -> Array:
     It is the probability that a beta random number is at most x. All arguments broadcast, and it is differentiable by each. NaN unless a
     and b are positive and finite and 0 <= x <= 1.
 
-    >>> vf.special.betainc(2.0, 3.0, vf.numpy.array([0.0, 0.5, 1.0])).round(4)
+    >>> vf.scipy.special.betainc(2.0, 3.0, vf.numpy.array([0.0, 0.5, 1.0])).round(4)
     Array([0.    , 0.6875, 1.    ], dtype=float32)
     """
     return _betainc(*vnp.broadcast_arrays(a, b, x))

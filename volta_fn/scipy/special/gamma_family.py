@@ -13,8 +13,8 @@ from volta_fn.core.array import Array
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promote_args, promoted
-from volta_fn.special.arguments import composite
-from volta_fn.special.stirling import log_beta, log_rise
+from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.stirling import log_beta, log_rise
 
 gammaln = promoted(lax.lgamma, "gammaln", "Return log |gamma(x)|; infinite at 0, -1, -2, ….")
 digamma = promoted(lax.digamma, "digamma", "Return the derivative of gammaln; NaN at 0, -1, -2, ….")
@@ -24,7 +24,7 @@ digamma = promoted(lax.digamma, "digamma", "Return the derivative of gammaln; Na
 def gammasgn(x: Any) -> Array:
     """Return the sign of gamma(x); NaN at the negative integers.
 
-    >>> vf.special.gammasgn(vf.numpy.array([0.5, -0.5, -1.5]))
+    >>> vf.scipy.special.gammasgn(vf.numpy.array([0.5, -0.5, -1.5]))
     Array([ 1., -1.,  1.], dtype=float32)
     """
     below = vnp.floor(x)
@@ -37,7 +37,7 @@ def gammasgn(x: Any) -> Array:
 def gamma(x: Any) -> Array:
     """Compute the gamma function, which is n! at n + 1.
 
-    >>> vf.special.gamma(vf.numpy.array([0.5, 5.0])).round(4)
+    >>> vf.scipy.special.gamma(vf.numpy.array([0.5, 5.0])).round(4)
     Array([ 1.7725, 24.    ], dtype=float32)
     """
     return gammasgn(x) * vnp.exp(lax.lgamma(x))
@@ -47,7 +47,7 @@ def gamma(x: Any) -> Array:
 def loggamma(x: Any) -> Array:
     """Compute log Γ(x), NaN for x <= 0; `gammaln` takes the magnitude of Γ.
 
-    >>> vf.special.loggamma(5.0).round(4)
+    >>> vf.scipy.special.loggamma(5.0).round(4)
     Array(3.1781, dtype=float32)
     """
     return vnp.where(x > 0, lax.lgamma(x), np.nan)
@@ -58,7 +58,7 @@ def factorial(n: Any, exact: bool = False) -> Array:
 
     Raises `ArgumentError` for `exact`, since there are no big integers.
 
-    >>> vf.special.factorial(vf.numpy.array([3, 5])).round(2)
+    >>> vf.scipy.special.factorial(vf.numpy.array([3, 5])).round(2)
     Array([  6., 120.], dtype=float32)
     """
     if exact:
@@ -77,7 +77,7 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 
     It is 0 where there is no way. With `repetition`, a thing may be chosen again.
 
-    >>> vf.special.comb(5, vf.numpy.arange(4)).round(3)
+    >>> vf.scipy.special.comb(5, vf.numpy.arange(4)).round(3)
     Array([ 1.,  5., 10., 10.], dtype=float32)
     """
     if repetition:
@@ -93,7 +93,7 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
 def poch(z: Any, m: Any) -> Array:
     """Return gamma(z + m) / gamma(z), the rising factorial (Pochhammer's symbol).
 
-    >>> vf.special.poch(3.0, 2.0).round(3)
+    >>> vf.scipy.special.poch(3.0, 2.0).round(3)
     Array(12., dtype=float32)
     """
     ratio = gammasgn(z + m) * gammasgn(z) * vnp.exp(log_rise(z, m))
@@ -104,7 +104,7 @@ def poch(z: Any, m: Any) -> Array:
 def betaln(a: Any, b: Any) -> Array:
     """Return log |beta(a, b)|.
 
-    >>> vf.special.betaln(2.0, 3.0).round(4)
+    >>> vf.scipy.special.betaln(2.0, 3.0).round(4)
     Array(-2.4849, dtype=float32)
     """
     return log_beta(a, b)
@@ -114,7 +114,7 @@ def betaln(a: Any, b: Any) -> Array:
 def beta(a: Any, b: Any) -> Array:
     """Return the beta function gamma(a) gamma(b) / gamma(a + b).
 
-    >>> vf.special.beta(2.0, 3.0).round(4)
+    >>> vf.scipy.special.beta(2.0, 3.0).round(4)
     Array(0.0833, dtype=float32)
     """
     return gammasgn(a) * gammasgn(b) * gammasgn(a + b) * vnp.exp(betaln(a, b))
@@ -123,7 +123,7 @@ def beta(a: Any, b: Any) -> Array:
 def multigammaln(a: Any, d: int) -> Array:
     """Return log of the multivariate gamma function of dimension d < 2 a + 1.
 
-    >>> vf.special.multigammaln(3.0, 2).round(4)
+    >>> vf.scipy.special.multigammaln(3.0, 2).round(4)
     Array(1.5502, dtype=float32)
     """
     count = int(concrete_or_raise(d, "argument d of multigammaln"))
@@ -141,7 +141,7 @@ def _multigammaln(a: Any, *, dimension: int) -> Array:
 def zeta(x: Any, q: Any = 1.0) -> Array:
     """Return Hurwitz's zeta, Σ_k (q + k)^-x for x > 1 (Riemann's: q = 1).
 
-    >>> vf.special.zeta(vf.numpy.array([2.0, 4.0])).round(4)
+    >>> vf.scipy.special.zeta(vf.numpy.array([2.0, 4.0])).round(4)
     Array([1.6449, 1.0823], dtype=float32)
     """
     return lax.zeta(*promote_args("zeta", (x, q), dtypes.FLOATS))
@@ -150,7 +150,7 @@ def zeta(x: Any, q: Any = 1.0) -> Array:
 def polygamma(n: Any, x: Any) -> Array:
     """Return the n-th derivative of digamma for integers n >= 0, NaN for others.
 
-    >>> vf.special.polygamma(1, 2.0).round(4)
+    >>> vf.scipy.special.polygamma(1, 2.0).round(4)
     Array(0.6449, dtype=float32)
     """
     return lax.polygamma(*promote_args("polygamma", (n, x), dtypes.FLOATS))

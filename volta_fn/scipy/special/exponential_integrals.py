@@ -11,8 +11,8 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.primitives.formulas.error import ERFC_COEFFICIENTS, ERFC_LIMITS, ERFC_POLE
-from volta_fn.special.arguments import composite
-from volta_fn.special.stirling import rising
+from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.stirling import rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 #: From here on Ei's asymptotic series is exact to the last bit of float64.
@@ -77,7 +77,7 @@ def expn(n: Any, x: Any) -> Array:
     n is an integer >= 0 and x >= 0; the result is NaN for others. It is differentiable by x, and computed by a power series up to 1, by a
     continued fraction beyond (Abramowitz & Stegun 5.1.12 and 5.1.22).
 
-    >>> vf.special.expn(2, vf.numpy.array([0.0, 1.0])).round(4)
+    >>> vf.scipy.special.expn(2, vf.numpy.array([0.0, 1.0])).round(4)
     Array([1.    , 0.1485], dtype=float32)
     """
     return _expn(*vnp.broadcast_arrays(n, x))
@@ -87,7 +87,7 @@ def expn(n: Any, x: Any) -> Array:
 def exp1(x: Any) -> Array:
     """Return E1(x), the integral of exp(-t) / t from x to infinity; NaN for x < 0.
 
-    >>> vf.special.exp1(1.0).round(4)
+    >>> vf.scipy.special.exp1(1.0).round(4)
     Array(0.2194, dtype=float32)
     """
     return _expn(vnp.ones_like(x), x)
@@ -143,7 +143,7 @@ def expi(x: Any) -> Array:
     It is -inf at 0 and -E1(-x) left of it; on the right it is computed by a power series up to 40 and an asymptotic one beyond (Abramowitz
     & Stegun 5.1.10 and 5.1.51).
 
-    >>> vf.special.expi(vf.numpy.array([-1.0, 1.0])).round(4)
+    >>> vf.scipy.special.expi(vf.numpy.array([-1.0, 1.0])).round(4)
     Array([-0.2194,  1.8951], dtype=float32)
     """
     return _expi(x)
@@ -194,7 +194,7 @@ def erfcx(x: Any) -> Array:
 
     It is computed by Chebyshev interpolation (Schonfelder 1978), far on the right by the asymptotic series (Abramowitz & Stegun 7.1.23).
 
-    >>> vf.special.erfcx(vf.numpy.array([0.0, 100.0])).round(6)
+    >>> vf.scipy.special.erfcx(vf.numpy.array([0.0, 100.0])).round(6)
     Array([1.      , 0.005642], dtype=float32)
     """
     return _erfcx(x)

@@ -13,7 +13,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promoted
-from volta_fn.special.arguments import composite
+from volta_fn.scipy.special.arguments import composite
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 erf = promoted(lax.erf, "erf", "Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
@@ -38,7 +38,7 @@ def log_ndtr(x: Any, series_order: int = 3) -> Array:
     Far on the left it is computed by the first terms, up to `series_order`, of the asymptotic series for erfc (Abramowitz & Stegun
     26.2.12). Raises `ArgumentError` unless 0 <= series_order <= 30.
 
-    >>> vf.special.log_ndtr(vf.numpy.array([-30.0, 0.0]))
+    >>> vf.scipy.special.log_ndtr(vf.numpy.array([-30.0, 0.0]))
     Array([-454.32123  ,   -0.6931472], dtype=float32)
     """
     if not 0 <= series_order <= 30:
@@ -148,7 +148,7 @@ _ndtri.defjvps(lambda g, out, p: g * vnp.exp(-_log_density(out)))
 def ndtri(p: Any) -> Array:
     """Return the quantile of the standard normal distribution, inverse of `ndtr`.
 
-    >>> vf.special.ndtri(vf.numpy.array([0.025, 0.5, 0.975])).round(4)
+    >>> vf.scipy.special.ndtri(vf.numpy.array([0.025, 0.5, 0.975])).round(4)
     Array([-1.96,  0.  ,  1.96], dtype=float32)
     """
     return _ndtri(p)

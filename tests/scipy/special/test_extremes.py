@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn import special
+from volta_fn.scipy import special
 
 scipy_special = pytest.importorskip("scipy.special")
 

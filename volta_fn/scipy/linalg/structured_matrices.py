@@ -20,7 +20,7 @@ def block_diag(*arrs: Any) -> Array:
     Vectors count as single rows, scalars as 1×1; the blocks are promoted to one dtype. Without any the result is a 1×0 matrix, like
     SciPy's. Raises `ShapeError` for an array of more than two dimensions.
 
-    >>> vf.linalg.block_diag(vf.numpy.ones((1, 2)), 3.0)
+    >>> vf.scipy.linalg.block_diag(vf.numpy.ones((1, 2)), 3.0)
     Array([[1., 1., 0.],
            [0., 0., 3.]], dtype=float32)
     """
@@ -47,7 +47,7 @@ def toeplitz(c: Any, r: Any = None) -> Array:
 
     The result is (*batch, M, N), of the common dtype. Raises `ShapeError` for a scalar or two different batches.
 
-    >>> vf.linalg.toeplitz(vf.numpy.array([1, 2, 3]), vf.numpy.array([0, 8, 9]))
+    >>> vf.scipy.linalg.toeplitz(vf.numpy.array([1, 2, 3]), vf.numpy.array([0, 8, 9]))
     Array([[1, 8, 9],
            [2, 1, 8],
            [3, 2, 1]], dtype=int32)

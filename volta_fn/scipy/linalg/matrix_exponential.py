@@ -9,12 +9,12 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
-from volta_fn.linalg.factorizations import solve_triangular
 from volta_fn.numpy.arguments import full_like_scalar
 from volta_fn.numpy.linalg.norms import matrix_norm
 from volta_fn.numpy.linalg.operands import identity_like, matrices
 from volta_fn.numpy.linalg.solving import solve
 from volta_fn.numpy.products import matmul
+from volta_fn.scipy.linalg.factorizations import solve_triangular
 
 #: By float size: the coefficients of Padé's approximation, and the largest norm for which it is exact to the last bit.
 _PADE = {
@@ -35,7 +35,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     Matrices are halved until they are small, and the result is squared as often, at most `max_squarings` times; matrices that need more
     give NaN. With `upper_triangular` the system within is solved as a triangular one.
 
-    >>> vf.linalg.expm(vf.numpy.array([[0.0, 1.0], [0.0, 0.0]]))
+    >>> vf.scipy.linalg.expm(vf.numpy.array([[0.0, 1.0], [0.0, 0.0]]))
     Array([[1., 1.],
            [0., 1.]], dtype=float32)
     """

@@ -34,7 +34,7 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
     The result has `b`'s shape. A zero on the diagonal gives infinities or NaN. Raises `ShapeError` where a and b do not fit together,
     `ArgumentError` for an unknown `trans`.
 
-    >>> vf.linalg.solve_triangular(vf.numpy.array([[2.0, 0.0], [1.0, 1.0]]), vf.numpy.array([4.0, 5.0]), lower=True)
+    >>> vf.scipy.linalg.solve_triangular(vf.numpy.array([[2.0, 0.0], [1.0, 1.0]]), vf.numpy.array([4.0, 5.0]), lower=True)
     Array([2., 3.], dtype=float32)
     """
     matrix, right, single = _system("solve_triangular", a, b)
@@ -51,7 +51,7 @@ def cho_factor(a: Any, lower: bool = False) -> tuple[Array, bool]:
     One triangle of `a` (*batch, N, N) is read. The factor is L with L Lᴴ = a if `lower`, else U with Uᴴ U = a; NaN where a matrix is not
     positive definite.
 
-    >>> vf.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]), lower=True)[0]
+    >>> vf.scipy.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]), lower=True)[0]
     Array([[2., 0.],
            [1., 2.]], dtype=float32)
     """
@@ -63,7 +63,7 @@ def cho_factor(a: Any, lower: bool = False) -> tuple[Array, bool]:
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Array:
     """Solve a X = b (*batch, N, K) or (*batch, N), given `cho_factor` of a.
 
-    >>> vf.linalg.cho_solve((vf.numpy.array([[2.0, 0.0], [1.0, 2.0]]), True), vf.numpy.array([8.0, 12.0]))
+    >>> vf.scipy.linalg.cho_solve((vf.numpy.array([[2.0, 0.0], [1.0, 2.0]]), True), vf.numpy.array([8.0, 12.0]))
     Array([1., 2.], dtype=float32)
     """
     c, lower = c_and_lower
@@ -77,7 +77,7 @@ def lu(a: Any, permute_l: bool = False) -> tuple[Array, ...]:
     For matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), all of `a`'s dtype. With
     `permute_l`, return the two matrices P L and U.
 
-    >>> p, l, u = vf.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
+    >>> p, l, u = vf.scipy.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
     >>> u
     Array([[4. , 2. ],
            [0. , 1.5]], dtype=float32)
@@ -100,7 +100,7 @@ def lu_factor(a: Any) -> tuple[Array, Array]:
     The matrices are (*batch, N, N), the int32 pivots (*batch, N). L lies below the diagonal, which is ones, and U on and above it; step i
     exchanged rows i and pivots[i].
 
-    >>> vf.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[1]
+    >>> vf.scipy.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[1]
     Array([1, 1], dtype=int32)
     """
     packed, pivots, _ = primitives.lu(matrices("lu_factor", "a", a, square=True))
@@ -113,8 +113,8 @@ def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0) -> Array
     b is (*batch, N, K), or (*batch, N) for single right-hand sides; `trans` as in `solve_triangular`. Raises `ShapeError` where the factors
     and b do not fit together, `ArgumentError` for an unknown `trans`, `ArgumentTypeError` for pivots that are no integers.
 
-    >>> factors = vf.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
-    >>> vf.linalg.lu_solve(factors, vf.numpy.array([5.0, 8.0]))
+    >>> factors = vf.scipy.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
+    >>> vf.scipy.linalg.lu_solve(factors, vf.numpy.array([5.0, 8.0]))
     Array([1., 2.], dtype=float32)
     """
     packed, pivots = lu_and_piv

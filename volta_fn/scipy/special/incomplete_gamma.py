@@ -15,8 +15,8 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.special.arguments import composite
-from volta_fn.special.stirling import excess, log_gamma_weight, rising
+from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.stirling import excess, log_gamma_weight, rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 #: From here on Temme's expansion is used; below, series and fraction need some hundred terms at most.
@@ -162,7 +162,7 @@ def gammainc(a: Any, x: Any) -> Array:
 
     It is the probability that a gamma random number of shape `a` is at most x. NaN for a < 0, x < 0 or infinite a.
 
-    >>> vf.special.gammainc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
+    >>> vf.scipy.special.gammainc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
     Array([0.    , 0.6321, 0.8647], dtype=float32)
     """
     return _lower(*vnp.broadcast_arrays(a, x))
@@ -172,7 +172,7 @@ def gammainc(a: Any, x: Any) -> Array:
 def gammaincc(a: Any, x: Any) -> Array:
     """Return the upper incomplete gamma function 1 - gammainc(a, x), precise if small.
 
-    >>> vf.special.gammaincc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
+    >>> vf.scipy.special.gammaincc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
     Array([1.    , 0.3679, 0.1353], dtype=float32)
     """
     return _upper(*vnp.broadcast_arrays(a, x))

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn.core.array import Array
-from volta_fn.special import exponential
-from volta_fn.special.exponential import Axis
+from volta_fn.scipy.special import exponential
+from volta_fn.scipy.special.exponential import Axis
 
 
 def softmax(x: Any, /, *, axis: Axis = None) -> Array:
     """Return exp(x) over its sum along some axes (default: over all elements).
 
-    >>> vf.special.softmax(vf.numpy.zeros((2, 2)))
+    >>> vf.scipy.special.softmax(vf.numpy.zeros((2, 2)))
     Array([[0.25, 0.25],
            [0.25, 0.25]], dtype=float32)
     """
@@ -25,7 +25,7 @@ def softmax(x: Any, /, *, axis: Axis = None) -> Array:
 def log_softmax(x: Any, /, *, axis: Axis = None) -> Array:
     """Return log(softmax(x)), to full precision where the softmax is small.
 
-    >>> vf.special.log_softmax(vf.numpy.array([0.0, 1000.0]))
+    >>> vf.scipy.special.log_softmax(vf.numpy.array([0.0, 1000.0]))
     Array([-1000.,     0.], dtype=float32)
     """
     return exponential.log_softmax(x, axis)

@@ -4,7 +4,7 @@ Integers become floats; all functions but those of `exponential` and `scipy_soft
 has quotients of gamma functions without cancellation, for the incomplete functions. The examples use `import volta_fn as vf`.
 
 >>> import volta_fn as vf
->>> vf.vmap(vf.grad(vf.special.gammaln))(vf.numpy.array([3.0])).round(4)
+>>> vf.vmap(vf.grad(vf.scipy.special.gammaln))(vf.numpy.array([3.0])).round(4)
 Array([0.9228], dtype=float32)
 """
 

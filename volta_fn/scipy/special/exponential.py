@@ -42,7 +42,7 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
 
     An empty sum gives -inf. The derivative is the softmax, and 0 where every element is -inf.
 
-    >>> vf.special.logsumexp(vf.numpy.array([1000.0, 1000.0]))
+    >>> vf.scipy.special.logsumexp(vf.numpy.array([1000.0, 1000.0]))
     Array(1000.6932, dtype=float32)
     """
     if b is None:

@@ -8,7 +8,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.primitives.declare import promoted
-from volta_fn.special.arguments import composite
+from volta_fn.scipy.special.arguments import composite
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 i0e = promoted(lax.bessel_i0e, "i0e", "Return exp(-|x|) I0(x), the scaled modified Bessel function of order 0.")
@@ -19,7 +19,7 @@ i1e = promoted(lax.bessel_i1e, "i1e", "Return exp(-|x|) I1(x), the scaled modifi
 def i0(x: Any) -> Array:
     """Return I0(x), the modified Bessel function of order 0.
 
-    >>> vf.special.i0(1.0).round(4)
+    >>> vf.scipy.special.i0(1.0).round(4)
     Array(1.2661, dtype=float32)
     """
     return _i0(x)
@@ -29,7 +29,7 @@ def i0(x: Any) -> Array:
 def i1(x: Any) -> Array:
     """Return I1(x), the modified Bessel function of order 1.
 
-    >>> vf.special.i1(1.0).round(4)
+    >>> vf.scipy.special.i1(1.0).round(4)
     Array(0.5652, dtype=float32)
     """
     return _i1(x)

@@ -13,8 +13,8 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.narrow_devices import where_the_device_has_the_dtypes
 from tests.numpy.linalg.test_linalg import close, differentiable, make, positive
-from volta_fn import linalg
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.scipy import linalg
 
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 

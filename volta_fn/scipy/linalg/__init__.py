@@ -4,8 +4,8 @@
 `import volta_fn as vf`.
 
 >>> import volta_fn as vf
->>> factor = vf.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))
->>> vf.linalg.cho_solve(factor, vf.numpy.array([8.0, 12.0]))
+>>> factor = vf.scipy.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))
+>>> vf.scipy.linalg.cho_solve(factor, vf.numpy.array([8.0, 12.0]))
 Array([1., 2.], dtype=float32)
 """
 

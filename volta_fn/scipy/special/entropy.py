@@ -14,8 +14,8 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
 from volta_fn.primitives.declare import promote_args, promoted
-from volta_fn.special.arguments import composite
-from volta_fn.special.stirling import excess, rising
+from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.stirling import excess, rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + exp(-x)), without overflow.")
@@ -24,7 +24,7 @@ expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + e
 def logit(x: Any) -> Array:
     """Return log(x / (1 - x)), the inverse of `expit`; NaN outside [0, 1].
 
-    >>> float(vf.grad(vf.special.logit)(0.5))
+    >>> float(vf.grad(vf.scipy.special.logit)(0.5))
     4.0
     """
     return _logit(*promote_args("logit", (x,), dtypes.INEXACT))
@@ -41,7 +41,7 @@ _logit.defjvps(lambda g, out, x: g / (x * (1.0 - x)))
 def xlogy(x: Any, y: Any) -> Array:
     """Return x log(y), which is 0 for x = 0 unless y is NaN.
 
-    >>> vf.special.xlogy(0.0, 0.0)
+    >>> vf.scipy.special.xlogy(0.0, 0.0)
     Array(0., dtype=float32, weak_type=True)
     """
     return _xlogy(*promote_args("xlogy", (x, y), dtypes.INEXACT))
@@ -60,7 +60,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Any]:
 def xlog1py(x: Any, y: Any) -> Array:
     """Return x log(1 + y), which is 0 for x = 0 unless y is NaN.
 
-    >>> vf.special.xlog1py(vf.numpy.array([0.0, 2.0]), -1.0)
+    >>> vf.scipy.special.xlog1py(vf.numpy.array([0.0, 2.0]), -1.0)
     Array([  0., -inf], dtype=float32)
     """
     return _xlog1py(*promote_args("xlog1py", (x, y), dtypes.INEXACT))
@@ -93,7 +93,7 @@ def entr(x: Any) -> Array:
     """Return -x log(x), the summand of entropy: 0 at 0, -inf for negative x.
 
     >>> p = vf.numpy.array([0.5, 0.5, 0.0])
-    >>> vf.special.entr(p).sum()
+    >>> vf.scipy.special.entr(p).sum()
     Array(0.6931472, dtype=float32)
     """
     (value,) = promote_args("entr", (x,), dtypes.FLOATS)
@@ -114,7 +114,7 @@ def rel_entr(p: Any, q: Any) -> Array:
 
     It is 0 for p = 0 and q >= 0, and infinite where it is not defined otherwise.
 
-    >>> vf.special.rel_entr(2.0, 1.0).round(4)
+    >>> vf.scipy.special.rel_entr(2.0, 1.0).round(4)
     Array(1.3863, dtype=float32)
     """
     return _where_positive(_relative_entropy, p, q, vnp.zeros_like(q))
@@ -124,7 +124,7 @@ def rel_entr(p: Any, q: Any) -> Array:
 def kl_div(p: Any, q: Any) -> Array:
     """Return p log(p / q) - p + q, the summand of the Kullback-Leibler divergence.
 
-    >>> vf.special.kl_div(2.0, 1.0).round(4)
+    >>> vf.scipy.special.kl_div(2.0, 1.0).round(4)
     Array(0.3863, dtype=float32)
     """
     return _where_positive(_divergence, p, q, q)
@@ -169,7 +169,7 @@ _divergence.defjvps(lambda g, out, x, y: g * _log_ratio(x, y), lambda g, out, x,
 def boxcox(x: Any, lmbda: Any) -> Array:
     """Return (x^lmbda - 1) / lmbda, and log(x) for lmbda = 0 (Box and Cox 1964).
 
-    >>> vf.special.boxcox(vf.numpy.array([1.0, 4.0]), 0.5)
+    >>> vf.scipy.special.boxcox(vf.numpy.array([1.0, 4.0]), 0.5)
     Array([0., 2.], dtype=float32)
     """
     return _power_transform(vnp.log(x), lmbda)
@@ -179,7 +179,7 @@ def boxcox(x: Any, lmbda: Any) -> Array:
 def boxcox1p(x: Any, lmbda: Any) -> Array:
     """Return the power transform `boxcox` of 1 + x.
 
-    >>> vf.special.boxcox1p(vf.numpy.array([0.0, 3.0]), 0.5)
+    >>> vf.scipy.special.boxcox1p(vf.numpy.array([0.0, 3.0]), 0.5)
     Array([0., 2.], dtype=float32)
     """
     return _power_transform(vnp.log1p(x), lmbda)

@@ -1,0 +1,2 @@
+from volta_fn.scipy import linalg as linalg
+from volta_fn.scipy import special as special

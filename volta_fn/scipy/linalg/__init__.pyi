@@ -1,0 +1,10 @@
+from volta_fn.numpy.linalg import *
+from volta_fn.scipy.linalg.factorizations import cho_factor as cho_factor
+from volta_fn.scipy.linalg.factorizations import cho_solve as cho_solve
+from volta_fn.scipy.linalg.factorizations import lu as lu
+from volta_fn.scipy.linalg.factorizations import lu_factor as lu_factor
+from volta_fn.scipy.linalg.factorizations import lu_solve as lu_solve
+from volta_fn.scipy.linalg.factorizations import solve_triangular as solve_triangular
+from volta_fn.scipy.linalg.matrix_exponential import expm as expm
+from volta_fn.scipy.linalg.structured_matrices import block_diag as block_diag
+from volta_fn.scipy.linalg.structured_matrices import toeplitz as toeplitz
