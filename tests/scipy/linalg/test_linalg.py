@@ -129,7 +129,7 @@ def test_derivatives() -> None:
         (lambda: linalg.solve_triangular(jnp.eye(3), jnp.ones(3), 3), ArgumentError, "trans must be"),
         (lambda: linalg.cho_factor(jnp.ones((2, 3))), ShapeError, "cho_factor: a must have square"),
         (lambda: linalg.lu(jnp.ones(3)), ShapeError, "lu: a must be a matrix"),
-        (lambda: linalg.lu_factor(jnp.ones((2, 3))), ShapeError, "lu_factor"),
+        (lambda: linalg.lu_factor(jnp.ones(3)), ShapeError, "lu_factor"),
         (lambda: linalg.lu_solve((jnp.eye(3), jnp.ones(3)), jnp.ones(3)), ArgumentTypeError, "pivots must be integers"),
         (lambda: linalg.lu_solve((jnp.eye(3), np.ones(2, np.int32)), jnp.ones(3)), ShapeError, "need pivots of shape"),
         (lambda: linalg.block_diag(jnp.ones((1, 1, 1))), ShapeError, "block_diag"),

@@ -1,6 +1,8 @@
-"""Linear algebra: all of `volta_fn.numpy.linalg`, and more of `jax.scipy.linalg`.
+"""Linear algebra with SciPy's signatures, as in `jax.scipy.linalg`.
 
-`factorizations` and the systems they solve, `structured_matrices` (block diagonal, Toeplitz), and `matrix_exponential`. The examples use
+All functions take stacks of matrices. `factorizations` to keep and the systems they solve, `decompositions`, `eigenvalues`, `systems`,
+`matrix_exponential`, `structured_matrices` made of blocks and vectors, and `constant_matrices`. `overwrite_*`, `check_finite` and LAPACK's
+options are accepted and have no effect, as in JAX: arrays are immutable, and infinities and NaN spread to the result. The examples use
 `import volta_fn as vf`.
 
 >>> import volta_fn as vf

@@ -12,6 +12,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import INDEX, operand, promote_inexact
 from volta_fn.numpy.linalg.operands import matrices
 from volta_fn.numpy.products import matmul
+from volta_fn.numpy.sorting import argsort
 from volta_fn.primitives import linalg as primitives
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.linalg import factorization
@@ -21,7 +22,15 @@ from volta_fn.primitives.linalg.matrices import adjoint, eye_like, tril, triu
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
-def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False) -> Array:
+def solve_triangular(
+    a: Any,
+    b: Any,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> Array:
     """Solve op(a) X = b for triangular matrices a.
 
     Args:
@@ -30,6 +39,7 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
         trans: op is the identity (0 or "N"), transposition (1 or "T"), or the adjoint (2 or "C").
         lower: whether the lower triangle is read, or the upper.
         unit_diagonal: whether the diagonal counts as ones.
+        overwrite_b, check_finite: without effect.
 
     The result has `b`'s shape. A zero on the diagonal gives infinities or NaN. Raises `ShapeError` where a and b do not fit together,
     `ArgumentError` for an unknown `trans`.
@@ -45,11 +55,11 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
     return lax.squeeze(x, (x.ndim - 1,)) if single else x
 
 
-def cho_factor(a: Any, lower: bool = False) -> tuple[Array, bool]:
+def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, bool]:
     """Return the Cholesky factor of Hermitian matrices and `lower`, for `cho_solve`.
 
     One triangle of `a` (*batch, N, N) is read. The factor is L with L Lᴴ = a if `lower`, else U with Uᴴ U = a; NaN where a matrix is not
-    positive definite.
+    positive definite. `overwrite_a` and `check_finite` have no effect.
 
     >>> vf.scipy.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]), lower=True)[0]
     Array([[2., 0.],
@@ -60,8 +70,10 @@ def cho_factor(a: Any, lower: bool = False) -> tuple[Array, bool]:
     return (factor if lower else adjoint(factor)), lower
 
 
-def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Array:
+def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Array:
     """Solve a X = b (*batch, N, K) or (*batch, N), given `cho_factor` of a.
+
+    `overwrite_b` and `check_finite` have no effect.
 
     >>> vf.scipy.linalg.cho_solve((vf.numpy.array([[2.0, 0.0], [1.0, 2.0]]), True), vf.numpy.array([8.0, 12.0]))
     Array([1., 2.], dtype=float32)
@@ -71,11 +83,12 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Array:
     return solve_triangular(c, halfway, "C" if lower else "N", lower)
 
 
-def lu(a: Any, permute_l: bool = False) -> tuple[Array, ...]:
+def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True, p_indices: bool = False) -> tuple[Array, ...]:
     """Factor P L U = a: a permutation, a unit lower and an upper triangular matrix.
 
     For matrices (*batch, M, N), P is (*batch, M, M), L (*batch, M, K) and U (*batch, K, N) with K = min(M, N), all of `a`'s dtype. With
-    `permute_l`, return the two matrices P L and U.
+    `permute_l`, return the two matrices P L and U; else with `p_indices`, int32 indices p (*batch, M) for P, with L[p] U = a. `overwrite_a`
+    and `check_finite` have no effect.
 
     >>> p, l, u = vf.scipy.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
     >>> u
@@ -89,29 +102,32 @@ def lu(a: Any, permute_l: bool = False) -> tuple[Array, ...]:
     lower = tril(lax.slice_in_dim(packed, 0, count, axis=packed.ndim - 1), -1)
     lower = lower + eye_like(lower)
     upper = triu(lax.slice_in_dim(packed, 0, count, axis=packed.ndim - 2))
+    if p_indices and not permute_l:
+        return argsort(permutation, axis=-1), lower, upper
     positions = lax.broadcasted_iota(INDEX, (rows, rows), 0)
     exchange = to_dtype(lax.eq(lax.expand_dims(permutation, (permutation.ndim - 1,)), positions), packed.dtype)
     return (matmul(exchange, lower), upper) if permute_l else (exchange, lower, upper)
 
 
-def lu_factor(a: Any) -> tuple[Array, Array]:
-    """Return L and U of square matrices in one matrix, and pivots, for `lu_solve`.
+def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Array, Array]:
+    """Return L and U of matrices in one matrix, and pivots, for `lu_solve`.
 
-    The matrices are (*batch, N, N), the int32 pivots (*batch, N). L lies below the diagonal, which is ones, and U on and above it; step i
-    exchanged rows i and pivots[i].
+    The matrices are (*batch, M, N), the int32 pivots (*batch, min(M, N)). L lies below the diagonal, which is ones, and U on and above it;
+    step i exchanged rows i and pivots[i]. `overwrite_a` and `check_finite` have no effect.
 
     >>> vf.scipy.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[1]
     Array([1, 1], dtype=int32)
     """
-    packed, pivots, _ = primitives.lu(matrices("lu_factor", "a", a, square=True))
+    packed, pivots, _ = primitives.lu(matrices("lu_factor", "a", a))
     return packed, pivots
 
 
-def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0) -> Array:
+def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0, overwrite_b: bool = False, check_finite: bool = True) -> Array:
     """Solve op(a) X = b, given `lu_factor` of a.
 
-    b is (*batch, N, K), or (*batch, N) for single right-hand sides; `trans` as in `solve_triangular`. Raises `ShapeError` where the factors
-    and b do not fit together, `ArgumentError` for an unknown `trans`, `ArgumentTypeError` for pivots that are no integers.
+    b is (*batch, N, K), or (*batch, N) for single right-hand sides; `trans` as in `solve_triangular`. `overwrite_b` and `check_finite` have
+    no effect. Raises `ShapeError` where the factors and b do not fit together, `ArgumentError` for an unknown `trans`, `ArgumentTypeError`
+    for pivots that are no integers.
 
     >>> factors = vf.scipy.linalg.lu_factor(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))
     >>> vf.scipy.linalg.lu_solve(factors, vf.numpy.array([5.0, 8.0]))

@@ -9,12 +9,14 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
-from volta_fn.numpy.arguments import full_like_scalar
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy.arguments import full_like_scalar, promote_inexact
 from volta_fn.numpy.linalg.norms import matrix_norm
 from volta_fn.numpy.linalg.operands import identity_like, matrices
 from volta_fn.numpy.linalg.solving import solve
 from volta_fn.numpy.products import matmul
 from volta_fn.scipy.linalg.factorizations import solve_triangular
+from volta_fn.transforms.grad import jvp
 
 #: By float size: the coefficients of Padé's approximation, and the largest norm for which it is exact to the last bit.
 _PADE = {
@@ -49,6 +51,25 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     scaled = lax.mul(matrix, lax.convert_element_type(lax.exp2(lax.neg(times)), matrix.dtype))
     result = _squared(_pade(scaled, coefficients, upper_triangular), times, most)
     return lax.select(lax.le(times, full_like_scalar(times, most)), result, full_like_scalar(result, np.nan))
+
+
+def expm_frechet(A: Any, E: Any, method: str | None = None, compute_expm: bool = True, check_finite: bool = True) -> Any:
+    """Return exp(A) and its derivative at A in the direction E (*batch, N, N).
+
+    Without `compute_expm`, return the derivative alone. `method` ("SPS", "blockEnlarge" or None) and `check_finite` have no effect: it is
+    the forward derivative of `expm`. Raises `ShapeError` where A and E have different shapes.
+
+    >>> vf.scipy.linalg.expm_frechet(vf.numpy.zeros((2, 2)), vf.numpy.eye(2), compute_expm=False)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    if method not in (None, "SPS", "blockEnlarge"):
+        raise ArgumentError(f"expm_frechet: method must be 'SPS', 'blockEnlarge' or None, got {method!r}")
+    matrix, direction = promote_inexact("expm_frechet", A, E)
+    if matrix.shape != direction.shape:
+        raise ShapeError(f"expm_frechet: A and E must have one shape, got {matrix.shape} and {direction.shape}")
+    result, derivative = jvp(expm, (matrix,), (direction,))
+    return (result, derivative) if compute_expm else derivative
 
 
 def _pade(x: Array, coefficients: tuple[int, ...], upper_triangular: bool) -> Array:

@@ -1,4 +1,4 @@
-"""Block diagonal and Toeplitz matrices."""
+"""Matrices made of blocks and vectors: Toeplitz, companion matrices and others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from volta_fn import lax
+from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.errors import ShapeError
-from volta_fn.numpy.arguments import promote
+from volta_fn.core.aval import as_integer
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy.arguments import operand, promote, promote_inexact
 from volta_fn.numpy.indexing import take
 from volta_fn.primitives.complex_components import conj
 
@@ -65,3 +67,155 @@ def toeplitz(c: Any, r: Any = None) -> Array:
     beyond = lax.rev(lax.slice_in_dim(row, 1, n, axis=last), (last,))
     diagonals = lax.concatenate([beyond, column], last)
     return take(diagonals, np.arange(m, dtype=np.int32)[:, None] - np.arange(n, dtype=np.int32) + np.int32(n - 1), axis=last)
+
+
+def circulant(c: Any) -> Array:
+    """Create the circulant matrices (*batch, N, N) with first columns `c` (*batch, N).
+
+    Element (i, j) is c[(i - j) mod N].
+
+    >>> vf.scipy.linalg.circulant(vf.numpy.array([1, 2, 3]))
+    Array([[1, 3, 2],
+           [2, 1, 3],
+           [3, 2, 1]], dtype=int32)
+    """
+    column = _vectors("circulant", "c", c)
+    steps = np.arange(column.shape[-1], dtype=np.int32)
+    return take(column, (steps[:, None] - steps) % np.int32(max(len(steps), 1)), axis=-1)
+
+
+def hankel(c: Any, r: Any = None) -> Array:
+    """Create the Hankel matrices with first columns `c` and last rows `r`.
+
+    Element (i, j) is c[i + j], or beyond its end r[i + j - M + 1].
+
+    Args:
+        c: the first columns (*batch, M).
+        r: the last rows (*batch, N), whose element 0 is ignored; None: zeros, as many as in c.
+
+    The result is (*batch, M, N), of the common dtype.
+
+    >>> vf.scipy.linalg.hankel(vf.numpy.array([1, 2, 3]), vf.numpy.array([0, 8, 9]))
+    Array([[1, 2, 3],
+           [2, 3, 8],
+           [3, 8, 9]], dtype=int32)
+    """
+    column = _vectors("hankel", "c", c)
+    column, row = promote("hankel", column, vnp.zeros_like(column) if r is None else _vectors("hankel", "r", r))
+    if column.shape[:-1] != row.shape[:-1]:
+        raise ShapeError(f"hankel: c and r must have the same batch shape, got shapes {column.shape} and {row.shape}")
+    m, n = column.shape[-1], row.shape[-1]
+    if not m or not n:
+        return vnp.zeros((*column.shape[:-1], m, n), column.dtype)
+    diagonals = vnp.concatenate([column, row[..., 1:]], axis=-1)
+    return take(diagonals, np.arange(m, dtype=np.int32)[:, None] + np.arange(n, dtype=np.int32), axis=-1)
+
+
+def convolution_matrix(a: Any, n: int, mode: str = "full") -> Array:
+    """Create the matrices whose products with v are ``convolve(a, v, mode)``.
+
+    For vectors `a` (*batch, M) they are (*batch, K, n), where K is M + n - 1 in mode "full", max(M, n) in mode "same" and
+    max(M, n) - min(M, n) + 1 in mode "valid". Raises `ArgumentError` for another mode or n < 1, `ShapeError` for empty vectors.
+
+    >>> vf.scipy.linalg.convolution_matrix(vf.numpy.array([1, 2]), 2)
+    Array([[1, 0],
+           [2, 1],
+           [0, 2]], dtype=int32)
+    """
+    vector, columns = _vectors("convolution_matrix", "a", a, 1), as_integer(n, "convolution_matrix: n")
+    if columns < 1 or mode not in ("full", "same", "valid"):
+        raise ArgumentError(f"convolution_matrix: n must be positive and mode 'full', 'same' or 'valid', got {columns} and {mode!r}")
+    size = vector.shape[-1]
+    rows = {"full": size + columns - 1, "same": max(size, columns), "valid": abs(size - columns) + 1}[mode]
+    start = (size + columns - 1 - rows) // 2
+    index = start + np.arange(rows, dtype=np.int32)[:, None] - np.arange(columns, dtype=np.int32)
+    inside = (index >= 0) & (index < size)
+    return vnp.where(inside, take(vector, np.where(inside, index, 0).astype(np.int32), axis=-1), vnp.zeros((), vector.dtype))
+
+
+def fiedler(a: Any) -> Array:
+    """Create the matrices (*batch, N, N) of |a[i] - a[j]|.
+
+    >>> vf.scipy.linalg.fiedler(vf.numpy.array([1, 4]))
+    Array([[0, 3],
+           [3, 0]], dtype=int32)
+    """
+    vector = _vectors("fiedler", "a", a)
+    return vnp.abs(vector[..., :, None] - vector[..., None, :])
+
+
+def companion(a: Any) -> Array:
+    """Create the matrices whose eigenvalues are the roots of polynomials.
+
+    For coefficients `a` (*batch, N), the highest power first, they are (*batch, N - 1, N - 1). Raises `ShapeError` for fewer than two.
+
+    >>> vf.scipy.linalg.companion(vf.numpy.array([1.0, -3.0, 2.0]))
+    Array([[ 3., -2.],
+           [ 1.,  0.]], dtype=float32)
+    """
+    coefficients = _vectors("companion", "a", a, 2)
+    (coefficients,) = promote_inexact("companion", coefficients)
+    row = -coefficients[..., 1:] / coefficients[..., :1]
+    below = vnp.broadcast_to(vnp.eye(row.shape[-1], dtype=row.dtype)[:-1], (*row.shape[:-1], row.shape[-1] - 1, row.shape[-1]))
+    return vnp.concatenate([row[..., None, :], below], axis=-2)
+
+
+def fiedler_companion(a: Any) -> Array:
+    """Create pentadiagonal matrices whose eigenvalues are the roots of polynomials.
+
+    For coefficients `a` (*batch, N), the highest power first, they are (*batch, N - 1, N - 1) (Fiedler, "A note on companion matrices",
+    2003). Raises `ShapeError` for fewer than two coefficients.
+
+    >>> vf.scipy.linalg.fiedler_companion(vf.numpy.array([1.0, -3.0, 2.0]))
+    Array([[ 3., -2.],
+           [ 1.,  0.]], dtype=float32)
+    """
+    coefficients = _vectors("fiedler_companion", "a", a, 2)
+    (coefficients,) = promote_inexact("fiedler_companion", coefficients)
+    monic = coefficients[..., 1:] / coefficients[..., :1]
+    ones, index = _fiedler_factors(monic.shape[-1])
+    return vnp.where(index >= 0, -take(monic, np.maximum(index, 0), axis=-1), ones.astype(monic.dtype))
+
+
+def _fiedler_factors(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where Fiedler's matrix has ones, and which coefficients (or -1)."""
+    rows, columns = np.indices((size, size), np.int32)
+    offset, even = columns - rows, rows % 2 == 0
+    ones = (even & (offset == 2)) | (~even & (offset == -2)) | ((rows == 1) & (columns == 0))
+    index = np.where(even & (offset == 1), columns, np.where(even & (offset == -1), rows, -1))
+    index[:1, :1] = 0
+    return ones, index
+
+
+def leslie(f: Any, s: Any) -> Array:
+    """Create Leslie's matrices of population growth from fecundities and survivals.
+
+    The first rows are `f` (*batch, N), the diagonals below the main ones `s` (*batch, N - 1), all else is zero. Raises `ShapeError` where
+    they do not fit together.
+
+    >>> vf.scipy.linalg.leslie(vf.numpy.array([0.1, 2.0]), vf.numpy.array([0.2]))
+    Array([[0.1, 2. ],
+           [0.2, 0. ]], dtype=float32)
+    """
+    row, survivals = promote("leslie", _vectors("leslie", "f", f, 2), _vectors("leslie", "s", s, 1))
+    if survivals.shape != (*row.shape[:-1], row.shape[-1] - 1):
+        raise ShapeError(f"leslie: f of N elements needs s of N - 1, got shapes {row.shape} and {survivals.shape}")
+    below = on_diagonal(survivals, -1)[..., 1:, :]
+    return vnp.concatenate([row[..., None, :], below], axis=-2)
+
+
+def on_diagonal(v: Array, k: int = 0) -> Array:
+    """Return matrices with vectors (*batch, N) on the k-th diagonal, else of zeros."""
+    size = v.shape[-1] + abs(k)
+    steps = np.arange(size)
+    padded = vnp.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, abs(k))])
+    values = padded[..., :, None] if k >= 0 else padded[..., None, :]
+    return vnp.where(steps == steps[:, None] + k, values, vnp.zeros((), v.dtype))
+
+
+def _vectors(function: str, argument: str, value: Any, least: int = 0) -> Array:
+    """Return `value` as vectors; raise `ShapeError` if it is none, or a shorter one."""
+    array = operand(function, argument, value)
+    if not array.ndim or array.shape[-1] < least:
+        raise ShapeError(f"{function}: {argument} must be a vector of at least {least} elements, or a stack; got shape {array.shape}")
+    return array
