@@ -24,8 +24,10 @@ from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.core.trace import bind
 
 ELEMENTWISE = [p for p in PRIMITIVES.values() if p.arity]
-#: Of the first operand of polygamma and zeta only numbers above 0 or 1 make sense, so their edges are elsewhere.
-ON_EDGES = [p for p in ELEMENTWISE if np.dtype(np.float32) in (p.dtypes or ()) and p.name not in ("polygamma", "zeta")]
+#: Of the first operand of polygamma and zeta only numbers above 0 or 1 make sense; SciPy's Faddeeva function is NaN, or infinite of any
+#: sign, at infinities where it has limits; hypergeometric series have no value for most extreme parameters. Their edges are elsewhere.
+ELSEWHERE = {"polygamma", "zeta", "faddeeva_real", "faddeeva_imag", "hyp1f1", "hyp2f1"}
+ON_EDGES = [p for p in ELEMENTWISE if np.dtype(np.float32) in (p.dtypes or ()) and p.name not in ELSEWHERE]
 
 
 def ids(primitives: list[Primitive]) -> list[str]:

@@ -38,6 +38,11 @@ def _fused_multiply_add(x: float, y: float, z: float) -> float:
     return float(exact) if exact and abs(exact) < 2**1023 else x * y + z
 
 
+def _complex(re: np.ndarray, im: np.ndarray) -> np.ndarray:
+    """Join components; re + 1j * im would be NaN for infinite ones."""
+    return np.stack(np.broadcast_arrays(re, im), -1).astype(np.float64).view(np.complex128)[..., 0]
+
+
 #: Independent oracles for inexact dtypes, for primitives whose declared function is not NumPy's own.
 REFERENCES: dict[str, Callable[..., Any]] = {
     "div": np.divide,
@@ -62,9 +67,21 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "imag": lambda x: ((x - np.conj(x)) / 2j).real,
     "fma": _fused_multiply_add,
     "zeta": scipy.special.zeta,
+    "gamma": scipy.special.gamma,
+    "hyp1f1": scipy.special.hyp1f1,
+    "hyp2f1": scipy.special.hyp2f1,
+    "dawsn": scipy.special.dawsn,
+    "fresnel_sin": lambda x: scipy.special.fresnel(np.clip(x, -1e100, 1e100))[0],  # SciPy's is NaN at the largest numbers
+    "fresnel_cos": lambda x: scipy.special.fresnel(np.clip(x, -1e100, 1e100))[1],
+    "sin_integral": lambda x: scipy.special.sici(x)[0],
+    "cos_integral": lambda x: scipy.special.sici(x)[1],
+    "spence": scipy.special.spence,
+    "owens_t": scipy.special.owens_t,
+    "faddeeva_real": lambda x, y: scipy.special.wofz(_complex(x, y)).real,
+    "faddeeva_imag": lambda x, y: scipy.special.wofz(_complex(x, y)).imag,
     "bessel_i0e": scipy.special.i0e,
     "bessel_i1e": scipy.special.i1e,
-    "complex": lambda re, im: np.stack([re, im], -1).view(np.complex128)[..., 0] if re.shape == im.shape else re + 1j * im,
+    "complex": lambda re, im: _complex(re, im),
     "clamp": lambda low, x, high: np.clip(x, low, high),
 }
 
@@ -87,7 +104,7 @@ COMPLEX_DOMAINS: dict[str, Domain] = {
 }
 
 #: Primitives whose derivative by some operands is zero by convention, unseen by finite differences: by which ones it is not.
-DIFFERENTIABLE: dict[str, tuple[int, ...]] = {"nextafter": (), "polygamma": (1,), "zeta": (1,)}
+DIFFERENTIABLE: dict[str, tuple[int, ...]] = {"nextafter": (), "polygamma": (1,), "zeta": (1,), "hyp1f1": (2,), "hyp2f1": (3,)}
 
 #: Results equal to the last bit in every dtype, where even rounding to float16 leaves no choice.
 EXACT = frozenset({"neg", "floor", "ceil", "round", "round_half_even", "nextafter", "max", "min", "clamp", "abs", "is_finite"})

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.primitives.formulas.logarithm import log
 from volta_fn.primitives.formulas.powers import pow
 from volta_fn.primitives.formulas.precision import in_float64
@@ -162,6 +163,20 @@ def _digamma_near(x: Values, inverse: Values) -> Values:
 def _digamma_far(x: Values, inverse: Values) -> Values:
     square = inverse * inverse
     return log(x) - inverse * 0.5 - square * square.polynomial(DIGAMMA_FAR)
+
+
+@in_float64
+def gamma(x: Values) -> Values:
+    """Return the gamma function; NaN at the negative integers and at -infinity."""
+    pole = x.below(0.0) & x.floor().equals(x)
+    size = x.equals(0.0).select(1.0 / x, gamma_sign(x) * exp(lgamma(x)))
+    return pole.select(math.nan, size)
+
+
+def gamma_sign(x: Values) -> Values:
+    """Return the sign of gamma(x), at 0, -1, -2, … that of either side."""
+    half = x.floor() * 0.5
+    return (x.below(0.0) & half.floor().compare("one", half)).select(-1.0, x.like(1.0))
 
 
 # zeta and polygamma

@@ -38,6 +38,53 @@ def _logit(x: Array) -> Array:
 _logit.defjvps(lambda g, out, x: g / (x * (1.0 - x)))
 
 
+@composite
+def log_expit(x: Any) -> Array:
+    """Return log(expit(x)), to full precision also where expit is near 0 or 1.
+
+    >>> vf.scipy.special.log_expit(vf.numpy.array([-200.0, 0.0]))
+    Array([-200.       ,   -0.6931472], dtype=float32)
+    """
+    return -vnp.logaddexp(-x, vnp.zeros_like(x))
+
+
+@composite
+def softplus(x: Any) -> Array:
+    """Return log(1 + exp(x)), without overflow.
+
+    >>> vf.scipy.special.softplus(vf.numpy.array([0.0, 200.0]))
+    Array([  0.6931472, 200.       ], dtype=float32)
+    """
+    return vnp.logaddexp(x, vnp.zeros_like(x))
+
+
+@custom_jvp
+def _exprel(x: Array) -> Array:
+    zero = x == 0
+    return vnp.where(zero, 1.0, vnp.where(x == np.inf, x, vnp.expm1(x) / vnp.where(zero, 1.0, x)))
+
+
+def _exprel_slope(x: Array) -> Array:
+    """Return (x e^x - e^x + 1) / x^2, near 0 by its Taylor series."""
+    close = vnp.abs(x) < 0.5
+    small, large = vnp.where(close, x, 0.0), vnp.where(close, 1.0, x)
+    near = rising(small, tuple((k + 1) / math.factorial(k + 2) for k in range(14)))
+    return vnp.where(close, near, (vnp.exp(large) - vnp.expm1(large) / large) / large)
+
+
+_exprel.defjvps(lambda g, out, x: g * _exprel_slope(x))
+
+
+@composite
+def exprel(x: Any) -> Array:
+    """Return (exp(x) - 1) / x, which is 1 at 0.
+
+    >>> vf.scipy.special.exprel(vf.numpy.array([0.0, 1.0])).round(4)
+    Array([1.    , 1.7183], dtype=float32)
+    """
+    return _exprel(x)
+
+
 def xlogy(x: Any, y: Any) -> Array:
     """Return x log(y), which is 0 for x = 0 unless y is NaN.
 

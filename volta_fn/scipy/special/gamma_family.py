@@ -17,6 +17,7 @@ from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.stirling import log_beta, log_rise
 
 gammaln = promoted(lax.lgamma, "gammaln", "Return log |gamma(x)|; infinite at 0, -1, -2, ….")
+gamma = promoted(lax.gamma_function, "gamma", "Return the gamma function, which is n! at n + 1.")
 digamma = promoted(lax.digamma, "digamma", "Return the derivative of gammaln; NaN at 0, -1, -2, ….")
 
 
@@ -31,16 +32,6 @@ def gammasgn(x: Any) -> Array:
     negative = (x < 0) & (below % 2 != 0) | (x == 0) & vnp.signbit(x)
     out = vnp.where(negative, x.dtype.type(-1), x.dtype.type(1))
     return vnp.where((x < 0) & (x == below) | vnp.isnan(x), np.nan, out)
-
-
-@composite
-def gamma(x: Any) -> Array:
-    """Compute the gamma function, which is n! at n + 1.
-
-    >>> vf.scipy.special.gamma(vf.numpy.array([0.5, 5.0])).round(4)
-    Array([ 1.7725, 24.    ], dtype=float32)
-    """
-    return gammasgn(x) * vnp.exp(lax.lgamma(x))
 
 
 @composite
@@ -68,7 +59,7 @@ def factorial(n: Any, exact: bool = False) -> Array:
 
 @composite
 def _factorial(n: Any) -> Array:
-    return vnp.where(n < 0, 0.0, vnp.exp(lax.lgamma(vnp.where(n < 0, 0.0, n) + 1.0)))
+    return vnp.where(n < 0, 0.0, lax.gamma_function(vnp.where(n < 0, 0.0, n) + 1.0))
 
 
 @composite
