@@ -58,7 +58,8 @@ def eigh(
         matrix = matrices("eigh", "a", a, square=True)
         vectors, values = lax.linalg.eigh(matrix, lower=lower, symmetrize_input=False)
     else:
-        vectors, values = _generalized(*promote_inexact("eigh", a, b), lower, type)
+        first, second = promote_inexact("eigh", a, b)
+        vectors, values = _generalized(first, second, lower, type)
     chosen = _subset("eigh", values, subset_by_index, subset_by_value)
     return values[..., chosen] if eigvals_only else (values[..., chosen], vectors[..., chosen])
 

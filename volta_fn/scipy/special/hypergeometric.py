@@ -72,8 +72,8 @@ def _differentiable(function: Function, series: Function, slope: Function) -> Fu
     return wrapped
 
 
-_hyp1f1 = _differentiable(lambda a, b, x: lax.hyp1f1(a, b, x), _kummer, lambda a, b, x: a / b * _hyp1f1(a + 1.0, b + 1.0, x))
-_hyp2f1 = _differentiable(
+_hyp1f1: Function = _differentiable(lambda a, b, x: lax.hyp1f1(a, b, x), _kummer, lambda a, b, x: a / b * _hyp1f1(a + 1.0, b + 1.0, x))
+_hyp2f1: Function = _differentiable(
     lambda a, b, c, x: lax.hyp2f1(a, b, c, x), _gauss, lambda a, b, c, x: a * b / c * _hyp2f1(a + 1.0, b + 1.0, c + 1.0, x)
 )
 
