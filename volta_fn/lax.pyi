@@ -67,6 +67,7 @@ from volta_fn.primitives.convolution import ConvDimensionNumbers as ConvDimensio
 from volta_fn.primitives.convolution import conv_dimension_numbers as conv_dimension_numbers
 from volta_fn.primitives.convolution import conv_general_dilated as conv_general_dilated
 from volta_fn.primitives.convolution_forms import conv as conv
+from volta_fn.primitives.convolution_forms import conv_general_dilated_local as conv_general_dilated_local
 from volta_fn.primitives.convolution_forms import conv_general_dilated_patches as conv_general_dilated_patches
 from volta_fn.primitives.convolution_forms import conv_transpose as conv_transpose
 from volta_fn.primitives.convolution_forms import conv_with_general_padding as conv_with_general_padding
@@ -111,6 +112,9 @@ from volta_fn.primitives.movement import reshape as reshape
 from volta_fn.primitives.movement import rev as rev
 from volta_fn.primitives.movement import squeeze as squeeze
 from volta_fn.primitives.movement import transpose as transpose
+from volta_fn.primitives.ragged import RaggedDotDimensionNumbers as RaggedDotDimensionNumbers
+from volta_fn.primitives.ragged import ragged_dot as ragged_dot
+from volta_fn.primitives.ragged import ragged_dot_general as ragged_dot_general
 from volta_fn.primitives.reduction import reduce_and as reduce_and
 from volta_fn.primitives.reduction import reduce_max as reduce_max
 from volta_fn.primitives.reduction import reduce_min as reduce_min
@@ -131,9 +135,12 @@ from volta_fn.primitives.selection import select_n as select_n
 from volta_fn.primitives.shorthand import broadcast_like as broadcast_like
 from volta_fn.primitives.shorthand import broadcast_to_rank as broadcast_to_rank
 from volta_fn.primitives.shorthand import collapse as collapse
+from volta_fn.primitives.shorthand import composite as composite
 from volta_fn.primitives.shorthand import empty as empty
 from volta_fn.primitives.shorthand import full as full
 from volta_fn.primitives.shorthand import full_like as full_like
+from volta_fn.primitives.shorthand import mulhi as mulhi
+from volta_fn.primitives.shorthand import platform_dependent as platform_dependent
 from volta_fn.primitives.shorthand import reciprocal as reciprocal
 from volta_fn.primitives.shorthand import split as split
 from volta_fn.primitives.shorthand import square as square
@@ -177,6 +184,8 @@ from volta_fn.primitives.trigonometric import tanh as tanh
 from volta_fn.primitives.window import reduce_window as reduce_window
 from volta_fn.scipy.special.incomplete_beta import betainc as betainc
 from volta_fn.scipy.special.incomplete_gamma import igamma as igamma
+from volta_fn.scipy.special.incomplete_gamma import igamma_grad_a as igamma_grad_a
 from volta_fn.scipy.special.incomplete_gamma import igammac as igammac
 from volta_fn.scipy.special.incomplete_gamma import random_gamma_grad as random_gamma_grad
 from volta_fn.transforms.map import map as map
+from volta_fn.transforms.reduced_precision import reduce_precision as reduce_precision
