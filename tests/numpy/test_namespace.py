@@ -66,6 +66,17 @@ def test_constants():
     assert vnp.ndarray is vf.Array
 
 
+def test_kinds_are_numpys():
+    for name in ("ComplexWarning", "character", "flexible", "object_"):
+        assert getattr(vnp, name) is getattr(np if hasattr(np, name) else np.exceptions, name)
+    assert (vnp.csingle, vnp.cdouble, vnp.complex_) == (vnp.complex64, vnp.complex128, vnp.complex64)
+    assert not vnp.issubdtype(vnp.float32, vnp.flexible)
+
+
+def test_what_can_be_iterated_over():
+    assert [vnp.iterable(x) for x in (vnp.ones(2), vnp.float32(1.0), [1], 1)] == [True, False, True, False]
+
+
 METHODS = {
     "all": (), "any": (), "argmax": (), "argmin": (1,), "argsort": (), "astype": ("float16",), "clip": (0, 1), "conj": (), "copy": (),
     "cumprod": (0,), "cumsum": (), "diagonal": (), "dot": (np.ones((4, 2), np.float32),), "flatten": (), "max": (0,), "mean": (), "min": (),
@@ -120,4 +131,7 @@ def test_printing():
     assert vnp.array_repr(x, precision=2) == "Array([1.23, 2.  ], dtype=float32)"
     with vnp.printoptions(precision=3):
         assert str(x) == "[1.235 2.   ]"
+        vnp.set_printoptions(precision=2)
+        assert str(x) == "[1.23 2.  ]"
+        vnp.set_printoptions(precision=3)
         assert vnp.get_printoptions()["precision"] == 3

@@ -66,3 +66,11 @@ def test_composites_run_their_decomposition() -> None:
     assert vf.grad(lambda x: scaled(x, k=3.0))(2.0) == 3.0
     with pytest.raises(ArgumentError, match="not empty"):
         lax.composite(lambda x: x, "")
+
+
+def test_types_of_arguments() -> None:
+    assert lax.dtype(1.0) == np.float32 and lax.dtype(X) == np.int32
+    assert lax.round(jnp.array([0.5, 1.5]), lax.RoundingMethod.TO_NEAREST_EVEN).tolist() == [0.0, 2.0]
+    assert lax.RoundingMethod.AWAY_FROM_ZERO == 0 and lax.RandomAlgorithm.RNG_DEFAULT == 0
+    assert lax.ConvDimensionNumbers in lax.ConvGeneralDilatedDimensionNumbers.__args__
+    assert lax.Precision in lax.PrecisionLike.__args__ and lax.DotDimensionNumbers.__origin__ is tuple

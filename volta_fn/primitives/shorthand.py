@@ -238,3 +238,12 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
         return decomposition(*args, **attributes)
 
     return decomposed
+
+
+def dtype(x: Any) -> np.dtype:
+    """Return the dtype of an array or a scalar.
+
+    >>> vf.lax.dtype(1.0)
+    dtype('float32')
+    """
+    return as_value(x).dtype
