@@ -1,4 +1,5 @@
 from volta_fn.primitives import linalg as linalg
+from volta_fn.primitives.arithmetic import RoundingMethod as RoundingMethod
 from volta_fn.primitives.arithmetic import abs as abs
 from volta_fn.primitives.arithmetic import add as add
 from volta_fn.primitives.arithmetic import ceil as ceil
@@ -15,6 +16,8 @@ from volta_fn.primitives.arithmetic import rem as rem
 from volta_fn.primitives.arithmetic import round as round
 from volta_fn.primitives.arithmetic import sign as sign
 from volta_fn.primitives.arithmetic import sub as sub
+from volta_fn.primitives.barriers import after_all as after_all
+from volta_fn.primitives.barriers import create_token as create_token
 from volta_fn.primitives.barriers import optimization_barrier as optimization_barrier
 from volta_fn.primitives.barriers import stop_gradient as stop_gradient
 from volta_fn.primitives.cast import bitcast_convert_type as bitcast_convert_type
@@ -53,6 +56,7 @@ from volta_fn.primitives.complex_components import imag as imag
 from volta_fn.primitives.complex_components import real as real
 from volta_fn.primitives.contraction import DotDimensionNumbers as DotDimensionNumbers
 from volta_fn.primitives.contraction import Precision as Precision
+from volta_fn.primitives.contraction import PrecisionLike as PrecisionLike
 from volta_fn.primitives.contraction import batch_matmul as batch_matmul
 from volta_fn.primitives.contraction import dot as dot
 from volta_fn.primitives.contraction import dot_general as dot_general
@@ -64,9 +68,11 @@ from volta_fn.primitives.control_flow.loops import while_loop as while_loop
 from volta_fn.primitives.control_flow.reduce import reduce as reduce
 from volta_fn.primitives.control_flow.scan import scan as scan
 from volta_fn.primitives.convolution import ConvDimensionNumbers as ConvDimensionNumbers
+from volta_fn.primitives.convolution import ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers
 from volta_fn.primitives.convolution import conv_dimension_numbers as conv_dimension_numbers
 from volta_fn.primitives.convolution import conv_general_dilated as conv_general_dilated
 from volta_fn.primitives.convolution_forms import conv as conv
+from volta_fn.primitives.convolution_forms import conv_general_dilated_local as conv_general_dilated_local
 from volta_fn.primitives.convolution_forms import conv_general_dilated_patches as conv_general_dilated_patches
 from volta_fn.primitives.convolution_forms import conv_transpose as conv_transpose
 from volta_fn.primitives.convolution_forms import conv_with_general_padding as conv_with_general_padding
@@ -111,6 +117,11 @@ from volta_fn.primitives.movement import reshape as reshape
 from volta_fn.primitives.movement import rev as rev
 from volta_fn.primitives.movement import squeeze as squeeze
 from volta_fn.primitives.movement import transpose as transpose
+from volta_fn.primitives.ragged import RaggedDotDimensionNumbers as RaggedDotDimensionNumbers
+from volta_fn.primitives.ragged import ragged_dot as ragged_dot
+from volta_fn.primitives.ragged import ragged_dot_general as ragged_dot_general
+from volta_fn.primitives.random import RandomAlgorithm as RandomAlgorithm
+from volta_fn.primitives.random import rng_bit_generator as rng_bit_generator
 from volta_fn.primitives.reduction import reduce_and as reduce_and
 from volta_fn.primitives.reduction import reduce_max as reduce_max
 from volta_fn.primitives.reduction import reduce_min as reduce_min
@@ -131,9 +142,13 @@ from volta_fn.primitives.selection import select_n as select_n
 from volta_fn.primitives.shorthand import broadcast_like as broadcast_like
 from volta_fn.primitives.shorthand import broadcast_to_rank as broadcast_to_rank
 from volta_fn.primitives.shorthand import collapse as collapse
+from volta_fn.primitives.shorthand import composite as composite
+from volta_fn.primitives.shorthand import dtype as dtype
 from volta_fn.primitives.shorthand import empty as empty
 from volta_fn.primitives.shorthand import full as full
 from volta_fn.primitives.shorthand import full_like as full_like
+from volta_fn.primitives.shorthand import mulhi as mulhi
+from volta_fn.primitives.shorthand import platform_dependent as platform_dependent
 from volta_fn.primitives.shorthand import reciprocal as reciprocal
 from volta_fn.primitives.shorthand import split as split
 from volta_fn.primitives.shorthand import square as square
@@ -189,6 +204,8 @@ from volta_fn.primitives.trigonometric import tanh as tanh
 from volta_fn.primitives.window import reduce_window as reduce_window
 from volta_fn.scipy.special.incomplete_beta import betainc as betainc
 from volta_fn.scipy.special.incomplete_gamma import igamma as igamma
+from volta_fn.scipy.special.incomplete_gamma import igamma_grad_a as igamma_grad_a
 from volta_fn.scipy.special.incomplete_gamma import igammac as igammac
 from volta_fn.scipy.special.incomplete_gamma import random_gamma_grad as random_gamma_grad
 from volta_fn.transforms.map import map as map
+from volta_fn.transforms.reduced_precision import reduce_precision as reduce_precision

@@ -17,10 +17,6 @@ MISSING = {
     # Dtypes of 2, 4, 6 and 8 bits, which no array here has.
     *(name for name in ("int1", "int2", "int4", "uint1", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn")),
     *(f"float8_{kind}" for kind in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")),
-    # Objects of NumPy that have no meaning for numeric arrays.
-    "ComplexWarning", "character", "flexible", "object_", "number", "iterable",
-    # Ufunc objects with methods, and the functions that make them.
-    "frompyfunc", "ufunc",
 }  # fmt: skip
 
 
@@ -68,6 +64,17 @@ def test_constants():
     assert np.isnan(vnp.nan)
     assert vnp.dtype is np.dtype
     assert vnp.ndarray is vf.Array
+
+
+def test_kinds_are_numpys():
+    for name in ("ComplexWarning", "character", "flexible", "object_"):
+        assert getattr(vnp, name) is getattr(np if hasattr(np, name) else np.exceptions, name)
+    assert (vnp.csingle, vnp.cdouble, vnp.complex_) == (vnp.complex64, vnp.complex128, vnp.complex64)
+    assert not vnp.issubdtype(vnp.float32, vnp.flexible)
+
+
+def test_what_can_be_iterated_over():
+    assert [vnp.iterable(x) for x in (vnp.ones(2), vnp.float32(1.0), [1], 1)] == [True, False, True, False]
 
 
 METHODS = {
@@ -124,4 +131,7 @@ def test_printing():
     assert vnp.array_repr(x, precision=2) == "Array([1.23, 2.  ], dtype=float32)"
     with vnp.printoptions(precision=3):
         assert str(x) == "[1.235 2.   ]"
+        vnp.set_printoptions(precision=2)
+        assert str(x) == "[1.23 2.  ]"
+        vnp.set_printoptions(precision=3)
         assert vnp.get_printoptions()["precision"] == 3

@@ -66,3 +66,8 @@ def test_a_barrier_holds_together_what_goes_through_it() -> None:
     (barrier,) = [e for e in program.eqns if e.primitive.name == "optimization_barrier"]
     assert len(barrier.invars) == len(barrier.outvars) == 2
     assert lax.optimization_barrier(()) == ()
+
+
+def test_tokens_can_be_passed_on() -> None:
+    token = vf.jit(lambda x: lax.after_all(lax.create_token(x), lax.create_token()))(1.0)
+    assert token.shape == (0,)

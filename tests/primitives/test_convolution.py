@@ -228,3 +228,16 @@ def test_an_algorithm_that_does_not_fit_is_an_error() -> None:
         lax.conv_general_dilated(x, w[..., :2], (1, 1), "SAME", algorithm="winograd")
     with pytest.raises(ArgumentError, match="exact"):
         lax.conv_general_dilated(x.astype(int), w.astype(int), (1, 1), "SAME", algorithm="fft")
+
+
+@pytest.mark.parametrize("numbers", [None, NHWC, ("NCHW", "OIHW", "NHWC")])
+def test_a_kernel_of_its_own_at_every_position_is_jaxs(numbers: Any) -> None:
+    jax = pytest.importorskip("jax")
+    x = whole((2, 7, 6, 3) if numbers == NHWC else (2, 3, 7, 6))
+    options: dict[str, Any] = {"window_strides": (1, 2), "padding": "SAME", "filter_shape": (2, 3), "dimension_numbers": numbers}
+    w = whole((7, 3, 18, 4) if numbers == NHWC else (4, 18, 7, 3), 1)
+    wanted = jax.lax.conv_general_dilated_local(x, w, **options)
+    np.testing.assert_array_equal(lax.conv_general_dilated_local(x, w, **options), wanted)
+    loss = lambda xp: lambda x, w: (xp.conv_general_dilated_local(x, w, **options) ** 2).sum()
+    for ours, theirs in zip(vf.grad(loss(lax), (0, 1))(x, w), jax.grad(loss(jax.lax), (0, 1))(x, w), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

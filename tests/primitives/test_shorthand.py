@@ -8,7 +8,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
-from volta_fn.errors import ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 
 X = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
 
@@ -38,3 +38,39 @@ def test_shapes() -> None:
         lax.tile(X, (2,))
     with pytest.raises(ShapeError, match="are in no order"):
         lax.collapse(X, 2, 1)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_upper_halves_of_products(dtype) -> None:
+    info, rng = np.iinfo(dtype), np.random.default_rng(0)
+    x = np.concatenate([rng.integers(info.min, info.max, 50, dtype=dtype, endpoint=True), np.array([info.min, info.max, 0, 1], dtype)])
+    y = rng.permutation(x)
+    wanted = [(int(a) * int(b)) >> info.bits for a, b in zip(x, y, strict=True)]
+    for mulhi in (lax.mulhi, vf.jit(lax.mulhi)):
+        assert mulhi(x, y).tolist() == wanted
+    with pytest.raises(DTypeError, match="takes integers"):
+        lax.mulhi(1.0, 2.0)
+
+
+def test_choices_by_platform() -> None:
+    ours = vf.default_backend()
+    assert lax.platform_dependent(2, default=lambda x: x, **{ours: lambda x: x + 1}) == 3
+    assert vf.jit(lambda x: lax.platform_dependent(x, tpu=lambda x: x, default=lambda x: x + 2))(2) == 4
+    with pytest.raises(ArgumentError, match="no function for"):
+        lax.platform_dependent(2, tpu=lambda x: x)
+
+
+def test_composites_run_their_decomposition() -> None:
+    scaled = lax.composite(lambda x, *, k: lax.mul(x, k), "test.scaled")
+    assert vf.grad(lambda x: scaled(x, k=3.0))(2.0) == 3.0
+    with pytest.raises(ArgumentError, match="not empty"):
+        lax.composite(lambda x: x, "")
+
+
+def test_types_of_arguments() -> None:
+    assert lax.dtype(1.0) == np.float32 and lax.dtype(X) == np.int32
+    assert lax.round(jnp.array([0.5, 1.5]), lax.RoundingMethod.TO_NEAREST_EVEN).tolist() == [0.0, 2.0]
+    assert lax.RoundingMethod.AWAY_FROM_ZERO == 0 and lax.RandomAlgorithm.RNG_DEFAULT == 0
+    assert lax.ConvDimensionNumbers in lax.ConvGeneralDilatedDimensionNumbers.__args__
+    assert lax.Precision in lax.PrecisionLike.__args__ and lax.DotDimensionNumbers.__origin__ is tuple

@@ -47,7 +47,6 @@ from volta_fn.numpy.diagonals import triu_indices_from as triu_indices_from
 from volta_fn.numpy.einstein_sum import einsum as einsum
 from volta_fn.numpy.einstein_sum import einsum_path as einsum_path
 from volta_fn.numpy.elementwise.arithmetic import absolute as absolute
-from volta_fn.numpy.elementwise.arithmetic import add as add
 from volta_fn.numpy.elementwise.arithmetic import angle as angle
 from volta_fn.numpy.elementwise.arithmetic import cbrt as cbrt
 from volta_fn.numpy.elementwise.arithmetic import ceil as ceil
@@ -67,12 +66,8 @@ from volta_fn.numpy.elementwise.arithmetic import heaviside as heaviside
 from volta_fn.numpy.elementwise.arithmetic import hypot as hypot
 from volta_fn.numpy.elementwise.arithmetic import imag as imag
 from volta_fn.numpy.elementwise.arithmetic import ldexp as ldexp
-from volta_fn.numpy.elementwise.arithmetic import maximum as maximum
-from volta_fn.numpy.elementwise.arithmetic import minimum as minimum
 from volta_fn.numpy.elementwise.arithmetic import modf as modf
-from volta_fn.numpy.elementwise.arithmetic import multiply as multiply
 from volta_fn.numpy.elementwise.arithmetic import nan_to_num as nan_to_num
-from volta_fn.numpy.elementwise.arithmetic import negative as negative
 from volta_fn.numpy.elementwise.arithmetic import nextafter as nextafter
 from volta_fn.numpy.elementwise.arithmetic import positive as positive
 from volta_fn.numpy.elementwise.arithmetic import power as power
@@ -86,17 +81,13 @@ from volta_fn.numpy.elementwise.arithmetic import signbit as signbit
 from volta_fn.numpy.elementwise.arithmetic import spacing as spacing
 from volta_fn.numpy.elementwise.arithmetic import sqrt as sqrt
 from volta_fn.numpy.elementwise.arithmetic import square as square
-from volta_fn.numpy.elementwise.arithmetic import subtract as subtract
 from volta_fn.numpy.elementwise.arithmetic import true_divide as true_divide
 from volta_fn.numpy.elementwise.arithmetic import trunc as trunc
-from volta_fn.numpy.elementwise.bitwise import bitwise_and as bitwise_and
 from volta_fn.numpy.elementwise.bitwise import bitwise_count as bitwise_count
 from volta_fn.numpy.elementwise.bitwise import bitwise_invert as bitwise_invert
 from volta_fn.numpy.elementwise.bitwise import bitwise_left_shift as bitwise_left_shift
 from volta_fn.numpy.elementwise.bitwise import bitwise_not as bitwise_not
-from volta_fn.numpy.elementwise.bitwise import bitwise_or as bitwise_or
 from volta_fn.numpy.elementwise.bitwise import bitwise_right_shift as bitwise_right_shift
-from volta_fn.numpy.elementwise.bitwise import bitwise_xor as bitwise_xor
 from volta_fn.numpy.elementwise.bitwise import gcd as gcd
 from volta_fn.numpy.elementwise.bitwise import invert as invert
 from volta_fn.numpy.elementwise.bitwise import lcm as lcm
@@ -123,10 +114,7 @@ from volta_fn.numpy.elementwise.logic import isrealobj as isrealobj
 from volta_fn.numpy.elementwise.logic import isscalar as isscalar
 from volta_fn.numpy.elementwise.logic import less as less
 from volta_fn.numpy.elementwise.logic import less_equal as less_equal
-from volta_fn.numpy.elementwise.logic import logical_and as logical_and
 from volta_fn.numpy.elementwise.logic import logical_not as logical_not
-from volta_fn.numpy.elementwise.logic import logical_or as logical_or
-from volta_fn.numpy.elementwise.logic import logical_xor as logical_xor
 from volta_fn.numpy.elementwise.logic import not_equal as not_equal
 from volta_fn.numpy.elementwise.transcendental import acos as acos
 from volta_fn.numpy.elementwise.transcendental import acosh as acosh
@@ -154,8 +142,6 @@ from volta_fn.numpy.elementwise.transcendental import log as log
 from volta_fn.numpy.elementwise.transcendental import log1p as log1p
 from volta_fn.numpy.elementwise.transcendental import log2 as log2
 from volta_fn.numpy.elementwise.transcendental import log10 as log10
-from volta_fn.numpy.elementwise.transcendental import logaddexp as logaddexp
-from volta_fn.numpy.elementwise.transcendental import logaddexp2 as logaddexp2
 from volta_fn.numpy.elementwise.transcendental import rad2deg as rad2deg
 from volta_fn.numpy.elementwise.transcendental import radians as radians
 from volta_fn.numpy.elementwise.transcendental import sin as sin
@@ -218,6 +204,7 @@ from volta_fn.numpy.joining import vstack as vstack
 from volta_fn.numpy.mapping import apply_along_axis as apply_along_axis
 from volta_fn.numpy.mapping import apply_over_axes as apply_over_axes
 from volta_fn.numpy.mapping import fromfunction as fromfunction
+from volta_fn.numpy.mapping import iterable as iterable
 from volta_fn.numpy.mapping import vectorize as vectorize
 from volta_fn.numpy.padding import pad as pad
 from volta_fn.numpy.polynomials import interp as interp
@@ -243,9 +230,11 @@ from volta_fn.numpy.products import tensordot as tensordot
 from volta_fn.numpy.products import vdot as vdot
 from volta_fn.numpy.products import vecdot as vecdot
 from volta_fn.numpy.products import vecmat as vecmat
+from volta_fn.numpy.scalar_types import ComplexWarning as ComplexWarning
 from volta_fn.numpy.scalar_types import bfloat16 as bfloat16
 from volta_fn.numpy.scalar_types import bool_ as bool_
 from volta_fn.numpy.scalar_types import cdouble as cdouble
+from volta_fn.numpy.scalar_types import character as character
 from volta_fn.numpy.scalar_types import complex64 as complex64
 from volta_fn.numpy.scalar_types import complex128 as complex128
 from volta_fn.numpy.scalar_types import complex_ as complex_
@@ -255,6 +244,7 @@ from volta_fn.numpy.scalar_types import double as double
 from volta_fn.numpy.scalar_types import dtype as dtype
 from volta_fn.numpy.scalar_types import e as e
 from volta_fn.numpy.scalar_types import euler_gamma as euler_gamma
+from volta_fn.numpy.scalar_types import flexible as flexible
 from volta_fn.numpy.scalar_types import float16 as float16
 from volta_fn.numpy.scalar_types import float32 as float32
 from volta_fn.numpy.scalar_types import float64 as float64
@@ -273,6 +263,7 @@ from volta_fn.numpy.scalar_types import integer as integer
 from volta_fn.numpy.scalar_types import nan as nan
 from volta_fn.numpy.scalar_types import newaxis as newaxis
 from volta_fn.numpy.scalar_types import number as number
+from volta_fn.numpy.scalar_types import object_ as object_
 from volta_fn.numpy.scalar_types import pi as pi
 from volta_fn.numpy.scalar_types import signedinteger as signedinteger
 from volta_fn.numpy.scalar_types import single as single
@@ -384,6 +375,22 @@ from volta_fn.numpy.statistics.reductions import ptp as ptp
 from volta_fn.numpy.statistics.reductions import std as std
 from volta_fn.numpy.statistics.reductions import sum as sum
 from volta_fn.numpy.statistics.reductions import var as var
+from volta_fn.numpy.ufuncs import add as add
+from volta_fn.numpy.ufuncs import bitwise_and as bitwise_and
+from volta_fn.numpy.ufuncs import bitwise_or as bitwise_or
+from volta_fn.numpy.ufuncs import bitwise_xor as bitwise_xor
+from volta_fn.numpy.ufuncs import frompyfunc as frompyfunc
+from volta_fn.numpy.ufuncs import logaddexp as logaddexp
+from volta_fn.numpy.ufuncs import logaddexp2 as logaddexp2
+from volta_fn.numpy.ufuncs import logical_and as logical_and
+from volta_fn.numpy.ufuncs import logical_or as logical_or
+from volta_fn.numpy.ufuncs import logical_xor as logical_xor
+from volta_fn.numpy.ufuncs import maximum as maximum
+from volta_fn.numpy.ufuncs import minimum as minimum
+from volta_fn.numpy.ufuncs import multiply as multiply
+from volta_fn.numpy.ufuncs import negative as negative
+from volta_fn.numpy.ufuncs import subtract as subtract
+from volta_fn.numpy.ufuncs import ufunc as ufunc
 
 abs = absolute
 conj = conjugate

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
@@ -18,6 +20,15 @@ from volta_fn.transforms.vmap import vmap
 _ARGUMENT = r"\(\s*(?:\w+\s*(?:,\s*\w+\s*)*,?)?\s*\)"
 _SIGNATURE = re.compile(rf"\s*(?:{_ARGUMENT}\s*(?:,\s*{_ARGUMENT}\s*)*)?->\s*{_ARGUMENT}\s*(?:,\s*{_ARGUMENT}\s*)*")
 CoreDims = list[tuple[str, ...]]
+
+
+def iterable(y: Any) -> bool:
+    """Return True if `y` can be iterated over; scalars cannot.
+
+    >>> jnp.iterable(jnp.ones(2)), jnp.iterable(jnp.float32(1.0))
+    (True, False)
+    """
+    return bool(y.ndim) if isinstance(y, Array) else np.iterable(y)
 
 
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:

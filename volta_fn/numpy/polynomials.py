@@ -84,8 +84,10 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Array:
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array, Array]:
     """Divide two polynomials: return the pair (quotient, remainder).
 
+    The remainder has as many coefficients as `u`, the first of them zeros, unless `trim_leading_zeros`.
+
     >>> jnp.polydiv(jnp.array([1.0, 0.0, -1.0]), jnp.array([1.0, 1.0]))
-    (Array([ 1., -1.], dtype=float32), Array([0.], dtype=float32))
+    (Array([ 1., -1.], dtype=float32), Array([0., 0., 0.], dtype=float32))
     """
     a, b = promote_inexact("polydiv", _coefficients("polydiv", "u", u), _coefficients("polydiv", "v", v))
     steps = max(a.size - b.size + 1, 1)
@@ -98,7 +100,7 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Array,
         quotient.append(lax.reshape(factor, (1,)))
         shifted = lax.pad(lax.mul(factor, b), full_like_scalar(b, 0), [(k, a.size - k - b.size, 0)])
         a = lax.sub(a, shifted)
-    rest = lax.slice_in_dim(a, steps, None) if b.size > 1 else lax.reshape(full_like_scalar(a, 0), (1,))
+    rest = lax.pad(lax.slice_in_dim(a, steps, None), full_like_scalar(a, 0), [(steps, 0, 0)])
     return lax.concatenate(quotient, 0), trim_zeros(rest, "f") if trim_leading_zeros else rest
 
 

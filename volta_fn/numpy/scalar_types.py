@@ -66,6 +66,9 @@ int_, uint, float_, complex_ = int32, ScalarType(dtypes.uint32), float32, comple
 generic, number, inexact = np.generic, np.number, np.inexact
 integer, signedinteger, unsignedinteger = np.integer, np.signedinteger, np.unsignedinteger
 floating, complexfloating = np.floating, np.complexfloating
+flexible, character, object_ = np.flexible, np.character, np.object_  # which no array here has
+
+ComplexWarning = np.exceptions.ComplexWarning
 
 dtype = np.dtype
 e, pi, euler_gamma = np.e, np.pi, np.euler_gamma

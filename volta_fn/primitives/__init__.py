@@ -5,8 +5,8 @@ Read `declare` first: the declaration of an elementwise primitive, from which it
 - elementwise: `arithmetic`, `comparison`, `exponential`, `trigonometric`, `special`, `complex_components`, `cast`, `selection`;
   `formulas` has what they compute, written once for NumPy and every target;
 - data movement: `movement`, `joining`, `slicing`, `dynamic_slicing`, `gather` and `scatter` (with `indexing`, what both share);
-- over many elements: `reduction`, `cumulative`, `sorting`, `contraction`, `convolution` (with `convolution_forms`), `window`
-  (`geometry` is the arithmetic of windows), `linalg`, `fourier`;
+- over many elements: `reduction`, `cumulative`, `sorting`, `contraction` (with `ragged`), `convolution` (with `convolution_forms`),
+  `window` (`geometry` is the arithmetic of windows), `linalg`, `fourier`;
 - calls of sub-programs: `call`, `attention` (for which targets may have routines), and `control_flow`;
 - the rest: `random`, `callbacks`, `collective`, `barriers`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -110,19 +111,24 @@ ceil: Elementwise = elementwise("ceil", np.ceil, operands=dtypes.FLOATS, derivat
 round_half_away_p: Elementwise = elementwise("round", rules.round_half_away, operands=dtypes.FLOATS, derivatives=[None])
 round_half_even_p: Elementwise = elementwise("round_half_even", np.rint, operands=dtypes.FLOATS, derivatives=[None])
 
-AWAY_FROM_ZERO, TO_NEAREST_EVEN = 0, 1
+
+class RoundingMethod(enum.IntEnum):
+    """Where halves are rounded to."""
+
+    AWAY_FROM_ZERO = 0
+    TO_NEAREST_EVEN = 1
 
 
-def round(x: Any, rounding_method: int = AWAY_FROM_ZERO) -> Array:
+def round(x: Any, rounding_method: int = RoundingMethod.AWAY_FROM_ZERO) -> Array:
     """Round to the nearest integer.
 
-    Halves go away from zero, or to the even neighbor with ``TO_NEAREST_EVEN`` (1).
+    Halves go away from zero, or to the even neighbor with `RoundingMethod.TO_NEAREST_EVEN` (1).
 
     >>> import volta_fn as vf
     >>> vf.lax.round(vf.numpy.array([0.5, 1.5, -2.5]))
     Array([ 1.,  2., -3.], dtype=float32)
     """
-    if rounding_method not in (AWAY_FROM_ZERO, TO_NEAREST_EVEN):
+    if rounding_method not in tuple(RoundingMethod):
         raise ArgumentError(f"rounding_method is 0 (halves away from zero) or 1 (halves to even), got {rounding_method!r}")
     return (round_half_even_p if rounding_method else round_half_away_p)(x)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
@@ -83,3 +85,26 @@ def optimization_barrier(operand: Any) -> Any:
     if not leaves:
         return operand
     return tree.unflatten(structure, bind(optimization_barrier_p, *[as_value(x) for x in leaves]))
+
+
+# tokens
+
+
+def create_token(_: Any = None) -> Array:
+    """Return a token, by which programs for XLA order effects.
+
+    Effects here keep the order of the program, so a token is an empty array.
+
+    >>> vf.lax.create_token().shape
+    (0,)
+    """
+    return as_value(np.zeros((0,), np.bool_))
+
+
+def after_all(*operands: Any) -> Array:
+    """Return a token that waits for the given ones.
+
+    >>> vf.lax.after_all(vf.lax.create_token(), vf.lax.create_token()).shape
+    (0,)
+    """
+    return optimization_barrier((create_token(), operands))[0]

@@ -39,6 +39,9 @@ class Precision(enum.Enum):
     HIGHEST = 2
 
 
+#: What functions take as `precision`: the name of one, or a pair of them, for either operand.
+PrecisionLike = str | Precision | tuple[str, str] | tuple[Precision, Precision] | None
+
 _PRECISIONS = (None, *Precision, *(p.name.lower() for p in Precision), "float32", "fastest", "bfloat16", "tensorfloat32")
 
 

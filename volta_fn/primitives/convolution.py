@@ -51,6 +51,9 @@ class ConvDimensionNumbers(NamedTuple):
     out_spec: Ints
 
 
+#: What functions take as `dimension_numbers`.
+ConvGeneralDilatedDimensionNumbers = tuple[str, str, str] | ConvDimensionNumbers | None
+
 #: How a convolution may be computed: by the algorithm that is likely the fastest; by the definition; as matrix products of patches that
 #: are gathered tile by tile, or are never stored; by Winograd's transforms; by Fourier transforms. A target without an algorithm uses
 #: another one: the choice changes rounding alone.

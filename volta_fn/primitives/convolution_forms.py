@@ -13,7 +13,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.cast import convert_element_type
-from volta_fn.primitives.contraction import check_precision
+from volta_fn.primitives.contraction import check_precision, dot_general
 from volta_fn.primitives.convolution import conv_dimension_numbers, conv_general_dilated
 from volta_fn.primitives.geometry import canonical_ints, canonical_padding, dilated, padtype_to_pads, window_counts
 from volta_fn.primitives.joining import concatenate, pad
@@ -170,3 +170,40 @@ def conv_general_dilated_patches(
     out = reshape(concatenate(windows, 2), (batch, features * len(windows), *counts))
     out = transpose(out, [out_spec.index(i) for i in range(len(out_spec))])
     return out if dtype == out.dtype else convert_element_type(out, dtype)
+
+
+def conv_general_dilated_local(
+    lhs: Any,
+    rhs: Any,
+    window_strides: Sequence[int],
+    padding: str | Pads,
+    filter_shape: Sequence[int],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+) -> Array:
+    """Convolve with a kernel of its own at every output position.
+
+    That is a locally connected layer. Arguments are those of `conv_general_dilated`, but for these:
+
+    Args:
+        rhs: the kernels, whose spatial axes are the positions of the result, and whose input feature axis counts the features of `lhs`
+            times the elements of a window, as `conv_general_dilated_patches` orders them.
+        filter_shape: the size of a window along each spatial axis.
+
+    >>> kernels = jnp.array([1.0, 10.0]).reshape(1, 1, 2)
+    >>> vf.lax.conv_general_dilated_local(jnp.arange(1.0, 3.0).reshape(1, 1, 2), kernels, (1,), "VALID", (1,))
+    Array([[[ 1., 20.]]], dtype=float32)
+    """
+    x, w = as_value(lhs), as_value(rhs)
+    numbers = conv_dimension_numbers(x.shape, w.shape, dimension_numbers)
+    rank = x.ndim - 2
+    by_feature = conv_dimension_numbers(x.shape, w.shape, (numbers.lhs_spec, numbers.rhs_spec, tuple(range(x.ndim))))
+    patches = conv_general_dilated_patches(x, filter_shape, window_strides, padding, lhs_dilation, rhs_dilation, by_feature, precision)
+    positions = tuple(range(2, 2 + rank))
+    contract = ((1,), (numbers.rhs_spec[1],))
+    out = dot_general(patches, w, (contract, (positions, numbers.rhs_spec[2:])), precision)  # (positions…, batch, features)
+    spec = numbers.out_spec
+    source = {spec[0]: rank, spec[1]: rank + 1, **{axis: k for k, axis in enumerate(spec[2:])}}
+    return transpose(out, [source[axis] for axis in range(x.ndim)])

@@ -41,7 +41,7 @@ def _floor_quotient(a: Array, b: Array) -> Array:
     That is an integer up to rounding, or one more than the result; of y = 0 it is x / y.
     """
     rest, zero = arithmetic.rem(a, b), as_value(np.zeros((), a.dtype))
-    quotient = arithmetic.round(arithmetic.div(arithmetic.sub(a, rest), b), arithmetic.TO_NEAREST_EVEN)
+    quotient = arithmetic.round(arithmetic.div(arithmetic.sub(a, rest), b), arithmetic.RoundingMethod.TO_NEAREST_EVEN)
     below = comparison.bitwise_and(comparison.ne(rest, zero), comparison.ne(comparison.lt(rest, zero), comparison.lt(b, zero)))
     quotient = select(below, arithmetic.sub(quotient, 1), quotient)
     return select(comparison.eq(b, zero), arithmetic.floor(arithmetic.div(a, b)), quotient)

@@ -6,6 +6,7 @@ The bits that a key gives for a shape are a function of the key and the shape al
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,9 @@ from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.arithmetic import add
 from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.comparison import eq
 from volta_fn.primitives.declare import Elementwise, align_batched, broadcast_shapes, elementwise
 from volta_fn.primitives.formulas.threefry import evaluate_word
 from volta_fn.primitives.joining import concatenate
@@ -159,3 +162,47 @@ def random_fold_in(key_data: Any, data: Any) -> Array:
     if counter.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"random_fold_in: data is an integer, got {counter.aval}")
     return _pair(*threefry2x32(*_words(value, 0), np.uint32(0), convert_element_type(counter, _UINT32)))
+
+
+class RandomAlgorithm(enum.IntEnum):
+    """The generators of `rng_bit_generator`, of which there is one here."""
+
+    RNG_DEFAULT = 0
+    RNG_THREE_FRY = 1
+
+
+def rng_bit_generator(
+    key: Any, shape: Sequence[int], dtype: Any = np.uint32, algorithm: int = RandomAlgorithm.RNG_DEFAULT
+) -> tuple[Array, Array]:
+    """Return the next key and random bits.
+
+    `volta_fn.random.bits` is the simpler way.
+
+    Args:
+        key: four uint32 words: a key's two, and those of a counter, the lower first.
+        shape: the shape of the bits.
+        dtype: an unsigned integer dtype.
+        algorithm: Threefry-2x32, by either name.
+
+    Raises:
+        ArgumentError: another algorithm.
+        DTypeError, ShapeError: a key of other types; bits that are not unsigned integers.
+
+    >>> key = jnp.array([0, 42, 0, 0], "uint32")
+    >>> next_key, bits = vf.lax.rng_bit_generator(key, (3,))
+    >>> next_key
+    Array([ 0, 42,  1,  0], dtype=uint32)
+    """
+    words, wanted = as_value(key), dtypes.as_dtype(dtype)
+    if words.dtype != _UINT32 or words.shape != (4,):
+        raise (ShapeError if words.dtype == _UINT32 else DTypeError)(f"rng_bit_generator: the key is uint32[4], got {words.aval}")
+    if wanted not in dtypes.UNSIGNED:
+        raise DTypeError(f"rng_bit_generator: bits are unsigned integers, got dtype {wanted.name}")
+    if algorithm not in tuple(RandomAlgorithm):
+        raise ArgumentError(f"rng_bit_generator: algorithm={algorithm!r} is none of {', '.join(map(str, RandomAlgorithm))}")
+    first, second, low, high = [index_in_dim(words, i, keepdims=False) for i in range(4)]
+    one_time = concatenate([expand_dims(word, (0,)) for word in threefry2x32(first, second, high, low)], 0)
+    following = add(low, np.uint32(1))
+    carry = convert_element_type(eq(following, np.uint32(0)), _UINT32)
+    next_key = concatenate([expand_dims(word, (0,)) for word in (first, second, following, add(high, carry))], 0)
+    return next_key, random_bits(one_time, shape, wanted.itemsize * 8)

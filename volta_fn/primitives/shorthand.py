@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import canonical_shape
-from volta_fn.errors import ShapeError
-from volta_fn.primitives import arithmetic
+from volta_fn.core.device import default_backend
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives import arithmetic, comparison
 from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import broadcast, broadcast_in_dim, broadcast_to, canonical_axis, expand_dims, reshape
 from volta_fn.primitives.slicing import index_in_dim, slice_in_dim
@@ -179,3 +182,68 @@ def broadcast_like(arr: Any, like_arr: Any) -> Array:
            [1, 2]], dtype=int32)
     """
     return broadcast_to(as_value(arr), as_value(like_arr).shape)
+
+
+def mulhi(x: Any, y: Any) -> Array:
+    """Return the upper half of the bits of x * y, for integers of one dtype.
+
+    Products of half words make it (Warren, Hacker's Delight, section 8-2). Raises `DTypeError` for other dtypes.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.mulhi(vf.numpy.int32(2**20), vf.numpy.int32(2**20))
+    Array(256, dtype=int32)
+    """
+    a, b = weakly_promoted("mulhi", (x, y))
+    if a.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"mulhi is not defined for {a.dtype.name}; it takes integers")
+    half = a.dtype.itemsize * 4
+    low = (1 << half) - 1
+    a_high, b_high, a_low, b_low = a >> half, b >> half, a & low, b & low
+    middle = a_high * b_low + comparison.shift_right_logical(a_low * b_low, full_like(a_low * b_low, half))
+    lower = (middle & low) + a_low * b_high
+    return a_high * b_high + (middle >> half) + (lower >> half)
+
+
+def platform_dependent(*args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]) -> Any:
+    """Call the function given for the platform of the default device.
+
+    The platforms are "cpu" and "gpu". Raises `ArgumentError` if there is neither a function for it nor a default.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.platform_dependent(3, tpu=lambda x: x, default=lambda x: x + 1)
+    4
+    """
+    platform = default_backend()
+    chosen = per_platform.get(platform, default)
+    if chosen is None:
+        raise ArgumentError(f"platform_dependent: no function for {platform!r} among {sorted(per_platform)}, and no default")
+    return chosen(*args)
+
+
+def composite(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:
+    """Name a function of primitives for targets that have it as one operation.
+
+    No target here has operations beyond the primitives, so calls run the decomposition, on arrays as positional arguments and attributes as
+    keywords.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.composite(lambda x: vf.lax.tan(x), name="my.tangent")(0.0)
+    Array(0., dtype=float32, weak_type=True)
+    """
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"composite: name is a string that is not empty, got {name!r}")
+
+    @functools.wraps(decomposition)
+    def decomposed(*args: Any, **attributes: Any) -> Any:
+        return decomposition(*args, **attributes)
+
+    return decomposed
+
+
+def dtype(x: Any) -> np.dtype:
+    """Return the dtype of an array or a scalar.
+
+    >>> vf.lax.dtype(1.0)
+    dtype('float32')
+    """
+    return as_value(x).dtype

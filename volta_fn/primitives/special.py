@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
+from volta_fn.errors import GradientError
 from volta_fn.primitives.arithmetic import sign
 from volta_fn.primitives.comparison import eq, gt
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
@@ -53,6 +55,16 @@ gelu: Elementwise = elementwise(
     doc="x ndtr(x), exact far on the left; an operation by itself since one evaluation of the tail does for both signs.",
 )  # fmt: skip
 
+
+def _undefined(function: str, operand: str) -> Callable[..., Array]:
+    """Return the derivative by an operand that has none: it raises."""
+
+    def derivative(*_: Array) -> Array:
+        raise GradientError(f"{function} has no derivative by {operand}; wrap the argument in lax.stop_gradient to hold it fixed")
+
+    return derivative
+
+
 # gamma function
 
 lgamma: Elementwise = elementwise(
@@ -68,14 +80,16 @@ digamma: Elementwise = elementwise(
     doc="The derivative of lgamma.",
 )  # fmt: skip
 polygamma: Elementwise = elementwise(
-    "polygamma", formula=gamma.polygamma, operands=dtypes.FLOATS, derivatives=[None, lambda g, out, m, x: g * polygamma(m + 1.0, x)],
+    "polygamma", formula=gamma.polygamma, operands=dtypes.FLOATS,
+    derivatives=[_undefined("polygamma", "m"), lambda g, out, m, x: g * polygamma(m + 1.0, x)],
     domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}), doc="The m-th derivative of digamma at x.",
 )  # fmt: skip
 
 # zeta and Bessel functions
 
 zeta: Elementwise = elementwise(
-    "zeta", formula=gamma.zeta, operands=dtypes.FLOATS, derivatives=[None, lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
+    "zeta", formula=gamma.zeta, operands=dtypes.FLOATS,
+    derivatives=[_undefined("zeta", "x"), lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
     domain=Domain(0.5, 3.0, operands={0: (2.0, 2.0)}),
     doc="Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, …; differentiable in q.",
 )  # fmt: skip

@@ -75,3 +75,9 @@ def test_names_of_lax():
     sample = scipy_special.gammaincinv(3.0, 0.4)
     moved = (scipy_special.gammaincinv(3.0 + 1e-6, 0.4) - scipy_special.gammaincinv(3.0 - 1e-6, 0.4)) / 2e-6  # the quantile is held
     np.testing.assert_allclose(vf.lax.random_gamma_grad(3.0, sample), moved, rtol=1e-6)
+
+
+def test_the_derivative_by_a_is_that_of_grad():
+    a, x = np.array([0.5, 2.0, 30.0]), np.array([1.0, 0.3, 28.0])
+    wanted = [vf.grad(vf.lax.igamma)(*pair) for pair in zip(a, x, strict=True)]
+    np.testing.assert_allclose(vf.lax.igamma_grad_a(a, x), np.asarray(wanted), rtol=1e-12)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn.errors import ArgumentError, DTypeError
+from volta_fn.errors import ArgumentError, DTypeError, GradientError
 from volta_fn.scipy import special
 
 scipy_special = pytest.importorskip("scipy.special")
@@ -150,3 +150,10 @@ def test_softmax_is_scipys(axis):
         # Sums of 60 exponentials at most, whose arguments, up to some 100, are rounded to 4e-6.
         np.testing.assert_allclose(getattr(special, name)(x, axis=axis), expected, rtol=2e-5, atol=off)
         np.testing.assert_array_equal(getattr(vf.nn, name)(x), getattr(special, name)(x, axis=-1))
+
+
+@pytest.mark.parametrize("name", ["zeta", "polygamma"])
+def test_derivatives_that_do_not_exist_are_refused(name):
+    with pytest.raises(GradientError, match="has no derivative by"):
+        vf.grad(getattr(vf.lax, name))(2.0, 1.5)
+    assert np.isfinite(vf.grad(getattr(vf.lax, name), 1)(2.0, 1.5))

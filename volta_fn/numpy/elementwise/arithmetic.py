@@ -276,7 +276,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Array:
 def _to_even(x: Array) -> Array:
     if is_complex(x):
         return lax.complex(_to_even(lax.real(x)), _to_even(lax.imag(x)))
-    return lax.round(x, primitive.TO_NEAREST_EVEN)
+    return lax.round(x, primitive.RoundingMethod.TO_NEAREST_EVEN)
 
 
 def _round_integer(value: Array, digits: int) -> Array:

@@ -125,8 +125,8 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
     if not c.ndim:
         return lax.div(c, c)
     n = c.shape[0]
-    spread = lax.sqrt(lax.real(c) if is_complex(c) else c)
-    deviation = lax.slice_in_dim(lax.reshape(spread, (n * n,)), 0, n * n, n + 1)
+    variance = lax.slice_in_dim(lax.reshape(lax.real(c) if is_complex(c) else c, (n * n,)), 0, n * n, n + 1)
+    deviation = lax.sqrt(variance)
     rows, columns = (lax.broadcast_in_dim(deviation, (n, n), (d,)) for d in (0, 1))
     result = lax.div(lax.div(c, to_dtype(rows, c.dtype)), to_dtype(columns, c.dtype))
     if is_complex(result):

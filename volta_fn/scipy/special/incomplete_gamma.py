@@ -190,3 +190,14 @@ def random_gamma_grad(a: Any, sample: Any) -> Array:
     Array([0.751, 1.086], dtype=float32)
     """
     return _values(*vnp.broadcast_arrays(a, sample)).slope
+
+
+@composite
+def igamma_grad_a(a: Any, x: Any) -> Array:
+    """Return the derivative of `lax.igamma` by its first argument.
+
+    >>> vf.lax.igamma_grad_a(2.0, vf.numpy.array([1.0, 2.0])).round(3)
+    Array([-0.276, -0.294], dtype=float32)
+    """
+    a, x = vnp.broadcast_arrays(a, x)
+    return -vnp.exp(log_gamma_weight(a, x)) / x * _values(a, x).slope

@@ -1,0 +1,90 @@
+"""What each call is checked for: values, tracing, batching, derivatives."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import volta_fn as vf
+from tests.catalogue.call import Call
+from volta_fn import tree
+from volta_fn.test_util import check_grads
+
+
+def function_of(library: str, path: str) -> Callable[..., Any]:
+    """Return the public object of a library at a dotted path."""
+    home, _, name = f"{library}.{path}".rpartition(".")
+    owner = functools.reduce(getattr, home.split(".")[1:], importlib.import_module(home.split(".")[0]))
+    return getattr(owner, name)
+
+
+def traced(function: Callable[..., Any], call: Call) -> tuple[Callable[..., Any], list[np.ndarray]]:
+    """Return the call as a function of its arrays alone, and these."""
+    structure = tree.structure(call.args)
+    leaves = tree.leaves(call.args)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
+
+    def run(*given: Any) -> Any:
+        remaining = iter(given)
+        args = [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+        return function(*tree.unflatten(structure, args), **call.kwargs)
+
+    return run, arrays
+
+
+def results(value: Any) -> list[np.ndarray]:
+    """Return a result's arrays."""
+    return [np.asarray(leaf) for leaf in tree.leaves(value)]
+
+
+def assert_same(found: Any, wanted: Sequence[np.ndarray], tolerance: float) -> None:
+    """Compare results, floats relative to the largest of them."""
+    ours = results(found)
+    assert len(ours) == len(wanted)
+    for got, want in zip(ours, wanted, strict=True):
+        assert got.shape == want.shape
+        if want.dtype.kind in "biu":
+            np.testing.assert_array_equal(got, want)
+            continue
+        finite = np.abs(want[np.isfinite(want)].astype(np.complex128))
+        scale = float(finite.max()) if finite.size else 1.0
+        wide = np.complex128 if want.dtype.kind == "c" else np.float64
+        np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance * scale)
+
+
+def check_values(path: str, call: Call) -> None:
+    """Compare an eager and a jitted call with the oracle."""
+    function = function_of("volta_fn", path)
+    eager = function(*call.args, **call.kwargs)
+    if call.theirs is not None:
+        theirs = function_of("jax", path) if call.theirs == "jax" else call.theirs
+        with np.errstate(all="ignore"):
+            assert_same(eager, results(theirs(*call.args, **call.kwargs)), call.tolerance)  # type: ignore[operator]
+    if call.jit:
+        run, arrays = traced(function, call)
+        assert_same(vf.jit(run)(*arrays), results(eager), call.tolerance)
+
+
+def check_batch(path: str, call: Call) -> None:
+    """Compare a call that is mapped over examples with a loop over them."""
+    run, arrays = traced(function_of("volta_fn", path), call)
+    others = [a if call.alike else a.reshape(-1)[::-1].reshape(a.shape) for a in arrays]
+    both = [np.stack(pair) for pair in zip(arrays, others, strict=True)]
+    one_by_one = [results(run(*example)) for example in (arrays, others)]
+    wanted = [np.stack(pair) for pair in zip(*one_by_one, strict=True)]
+    assert_same(vf.vmap(run)(*both), wanted, 10 * call.tolerance)
+
+
+def check_derivatives(path: str, call: Call) -> None:
+    """Compare derivatives in float64 with differences; they are not all zero."""
+    run, arrays = traced(function_of("volta_fn", path), call)
+    wide = {"f": np.float64, "c": np.complex128}
+    doubled = [a.astype(wide.get(a.dtype.kind, a.dtype)) for a in arrays]
+    check_grads(run, doubled, 1)
+    tangents = [np.ones_like(a) if a.dtype.kind in "fc" else np.zeros(a.shape, vf.dtypes.float0) for a in doubled]
+    rates = results(vf.jvp(run, doubled, tangents)[1])
+    assert any(rate.dtype.kind in "fc" for rate in rates)

@@ -1,0 +1,65 @@
+"""Ragged contraction against JAX and products of slices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import lax
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.test_util import check_grads
+
+RNG = np.random.default_rng(3)
+LHS = RNG.normal(size=(2, 5, 7)).astype(np.float32)
+RHS = RNG.normal(size=(2, 7, 4)).astype(np.float32)
+GROUPED = RNG.normal(size=(3, 2, 7, 4)).astype(np.float32)
+CASES = {
+    "contracting": (((((2,), (1,)), ((0,), (0,))), [2], []), RHS, [3, 2, 1]),
+    "contracting, sizes by batch": (((((2,), (1,)), ((0,), (0,))), [2], []), RHS, [[3, 2, 1], [1, 1, 4]]),
+    "batch": (((((2,), (1,)), ((0,), (0,))), [0], []), RHS, [1, 1]),
+    "free": (((((2,), (2,)), ((0,), (1,))), [1], [0]), GROUPED, [3, 0, 1]),
+    "free, sizes by batch": (((((2,), (2,)), ((0,), (1,))), [1], [0]), GROUPED, [[3, 1, 1], [1, 1, 2]]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_general_form_is_jaxs(case):
+    jax = pytest.importorskip("jax")
+    numbers, rhs, sizes = CASES[case]
+    sizes = np.asarray(sizes, np.int32)
+    ours = lax.ragged_dot_general(LHS, rhs, sizes, lax.RaggedDotDimensionNumbers(*numbers))
+    theirs = jax.lax.ragged_dot_general(LHS, rhs, sizes, jax.lax.RaggedDotDimensionNumbers(*numbers))
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[2, 0, 4], [7, 0, 0], [0, 0, 0], [1, 2, 3]])
+def test_rows_are_multiplied_by_their_groups_matrix(sizes):
+    lhs, rhs = RNG.normal(size=(7, 3)).astype(np.float32), RNG.normal(size=(3, 3, 4)).astype(np.float32)
+    group = np.repeat(np.arange(3), sizes)
+    wanted = np.zeros((7, 4), np.float32)
+    wanted[: len(group)] = np.einsum("mk,mkn->mn", lhs[: len(group)], rhs[group])
+    for dot in (lax.ragged_dot, vf.jit(lax.ragged_dot)):
+        np.testing.assert_allclose(np.asarray(dot(lhs, rhs, np.asarray(sizes, np.int32))), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_derivatives_and_batching():
+    lhs, rhs, sizes = RNG.normal(size=(5, 3)), RNG.normal(size=(2, 3, 2)), np.array([3, 1], np.int32)
+    check_grads(lambda x, y: lax.ragged_dot(x, y, sizes), (lhs, rhs), 2)
+    stacked = vf.vmap(lax.ragged_dot, in_axes=(0, None, None))(np.stack([lhs, 2 * lhs]), rhs, sizes)
+    np.testing.assert_allclose(np.asarray(stacked[1]), 2 * np.asarray(stacked[0]), rtol=1e-12)
+
+
+def test_bad_operands():
+    numbers = lax.RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), [0, 1], [])
+    with pytest.raises(ArgumentError, match="names one axis"):
+        lax.ragged_dot_general(np.ones((2, 2)), np.ones((2, 2)), np.array([2]), numbers)
+    with pytest.raises(ArgumentError, match="group_offset"):
+        lax.ragged_dot(np.ones((2, 2)), np.ones((1, 2, 2)), np.array([2]), group_offset=np.array([0]))
+    with pytest.raises(DTypeError, match="integers"):
+        lax.ragged_dot(np.ones((2, 2)), np.ones((1, 2, 2)), np.array([2.0]))
+    with pytest.raises(ShapeError, match="axis of groups"):
+        lax.ragged_dot(np.ones((2, 2)), np.ones((1, 2, 2)), np.int32(2))
+    with pytest.raises(ShapeError, match="fits neither"):
+        lax.ragged_dot(np.ones((2, 2)), np.ones((1, 2, 2)), np.ones((2, 1), np.int32))

@@ -1,0 +1,263 @@
+"""Universal functions: elementwise functions with methods such as `reduce`.
+
+The functions of two numbers that NumPy reduces by, such as `add`, stay plain functions, so that calls cost nothing more, and have the
+methods as attributes. `frompyfunc` makes a `ufunc` of any function that can be traced.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.numpy.arguments import axes_of, axis_of, dtype_or, no_out, operand
+from volta_fn.numpy.creation import arange
+from volta_fn.numpy.elementwise import arithmetic, bitwise, logic, transcendental
+from volta_fn.numpy.mapping import vectorize
+from volta_fn.numpy.statistics import cumulative, reductions
+from volta_fn.primitives.movement import broadcast_to
+from volta_fn.transforms.vmap import vmap
+
+METHODS = ("reduce", "accumulate", "at", "outer", "reduceat")
+
+
+class _Universal(type):
+    """The type of `ufunc`: plain functions with the methods are instances, too."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return type.__instancecheck__(cls, instance) or all(hasattr(instance, method) for method in METHODS)
+
+
+class ufunc(metaclass=_Universal):  # NumPy's name
+    """An elementwise function of `nin` arrays with `nout` results, and its methods.
+
+    Args:
+        function: the function of arrays.
+        nin, nout: how many arrays it takes and gives.
+        identity: what leaves every other value unchanged, or None.
+        fast: methods that have a better form than the general one, by name.
+    """
+
+    __name__: str
+
+    def __init__(self, function: Callable[..., Any], nin: int, nout: int, identity: Any = None, **fast: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._fast = function, fast
+        self.nin, self.nout, self.nargs, self.identity = nin, nout, nin + nout, identity
+
+    def __call__(self, *args: Any) -> Any:
+        """Apply the function elementwise."""
+        if len(args) != self.nin:
+            raise ArgumentTypeError(f"{self.__name__} takes {self.nin} arrays, got {len(args)}")
+        return self._function(*args)
+
+    def __repr__(self) -> str:
+        return f"<ufunc {self.__name__!r}>"
+
+    def reduce(
+        self, a: Any, axis: Any = 0, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+    ) -> Array:
+        """Combine the elements along `axis` from the first to the last.
+
+        Args:
+            a: the array.
+            axis: one axis; several, or None for all, of functions with an identity.
+            dtype: the dtype to combine in.
+            out: must be None.
+            keepdims: whether the axis stays, with size 1.
+            initial: the value to begin with.
+            where: which elements to combine; then there must be an identity or `initial`.
+
+        >>> jnp.add.reduce(jnp.array([[1, 2], [3, 4]]))
+        Array([4, 6], dtype=int32)
+        """
+        self._check_binary("reduce", out)
+        if "reduce" in self._fast:
+            return self._fast["reduce"](a, axis=axis, dtype=dtype, keepdims=keepdims, initial=initial, where=where)
+        value = _typed(operand(self.__name__, "a", a), dtype)
+        axes = axes_of(self.__name__, axis, value.ndim)
+        if len(axes) != 1 and self.identity is None:
+            raise ArgumentError(f"{self.__name__}.reduce: without an identity the order of axes matters; reduce one axis at a time")
+        start = self.identity if initial is None else initial
+        if where is not None and start is None:
+            raise ArgumentError(f"{self.__name__}.reduce: where= needs initial=, as the function has no identity")
+        rows, shape = _axes_first(value, axes)
+        kept = None if where is None else _axes_first(broadcast_to(operand(self.__name__, "where", where), value.shape), axes)[0]
+        result = self._folded(rows, start, kept)
+        return lax.expand_dims(result, axes) if keepdims else lax.reshape(result, shape)
+
+    def accumulate(self, a: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Array:
+        """Return the combination of each element with all before it along `axis`.
+
+        >>> jnp.multiply.accumulate(jnp.array([1, 2, 3, 4]))
+        Array([ 1,  2,  6, 24], dtype=int32)
+        """
+        self._check_binary("accumulate", out)
+        value = operand(self.__name__, "a", a)
+        dim = axis_of(self.__name__, axis, value.ndim)
+        if "accumulate" in self._fast:
+            return self._fast["accumulate"](value, axis=dim, dtype=dtype)
+        rows = _moved(_typed(value, dtype), dim, 0)
+        if not rows.shape[0]:
+            return _moved(rows, 0, dim)
+        _, later = lax.scan(lambda total, row: (new := self._step(total, row), new), rows[0], rows[1:])
+        return _moved(lax.concatenate([rows[:1], later], 0), 0, dim)
+
+    def at(self, a: Any, indices: Any, b: Any = None, /, *, inplace: bool = False) -> Array:
+        """Return `a` with the function applied at `indices`, repeated ones repeatedly.
+
+        Args:
+            a: the array, which stays as it is: `inplace` must be False.
+            indices: an index as in ``a[indices]``.
+            b: the second operand, which broadcasts to ``a[indices]``, of functions of two arrays.
+            inplace: must be False.
+
+        >>> jnp.add.at(jnp.zeros(3), jnp.array([0, 0, 2]), 1.0)
+        Array([2., 0., 1.], dtype=float32)
+        """
+        if inplace:
+            raise ArgumentError(f"{self.__name__}.at: arrays are immutable; use the returned array (inplace=False)")
+        if self.nout != 1 or (b is None) != (self.nin == 1):
+            raise ArgumentTypeError(f"{self.__name__}.at takes an array, indices and {self.nin - 1} operands, and the function one result")
+        value = operand(self.__name__, "a", a)
+        if "at" in self._fast:
+            return self._fast["at"](value, indices, b)
+        chosen = lax.reshape(arange(value.size), value.shape)[indices]
+        positions = lax.reshape(chosen, (chosen.size,))
+        others = () if b is None else (lax.reshape(broadcast_to(operand(self.__name__, "b", b), chosen.shape), (chosen.size,)),)
+
+        def change(flat: Array, given: tuple[Array, ...]) -> tuple[Array, None]:
+            position, *rest = given
+            new = self._function(flat[position], *rest)
+            return flat.at[position].set(lax.convert_element_type(new, flat.dtype)), None
+
+        flat, _ = lax.scan(change, lax.reshape(value, (value.size,)), (positions, *others))
+        return lax.reshape(flat, value.shape)
+
+    def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Array:
+        """Reduce the slices that begin at each index and end before the next.
+
+        A slice whose end is not after its begin is its first element.
+
+        >>> jnp.add.reduceat(jnp.arange(6), jnp.array([0, 3, 1]))
+        Array([ 3,  3, 15], dtype=int32)
+        """
+        self._check_binary("reduceat", out)
+        value, starts = operand(self.__name__, "a", a), operand(self.__name__, "indices", indices)
+        dim = axis_of(self.__name__, axis, value.ndim)
+        if starts.ndim != 1:
+            raise ShapeError(f"{self.__name__}.reduceat: indices must have one dimension, got shape {starts.shape}")
+        rows = _moved(_typed(value, dtype), dim, 0)
+        count = rows.shape[0]
+        ends = lax.concatenate([starts[1:], lax.full((min(1, starts.size),), count, starts.dtype)], 0)
+
+        def reduced(start: Array, end: Array) -> Array:
+            def step(total: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
+                i, row = given
+                return lax.select(broadcast_to((i > start) & (i < end), row.shape), self._step(total, row), total), None
+
+            return lax.scan(step, rows[start], (arange(count, dtype=starts.dtype), rows))[0]
+
+        return _moved(vmap(reduced)(starts, ends), 0, dim)
+
+    def outer(self, A: Any, B: Any, /) -> Array:
+        """Apply the function to every pair of elements of two arrays.
+
+        >>> jnp.subtract.outer(jnp.array([1, 2]), jnp.array([0, 1, 2]))
+        Array([[ 1,  0, -1],
+               [ 2,  1,  0]], dtype=int32)
+        """
+        if self.nin != 2:
+            raise ArgumentTypeError(f"{self.__name__}.outer: needs a function of two arrays, not {self.nin}")
+        left, right = operand(self.__name__, "A", A), operand(self.__name__, "B", B)
+        return self._function(lax.reshape(left, left.shape + (1,) * right.ndim), right)
+
+    def _check_binary(self, method: str, out: None) -> None:
+        no_out(f"{self.__name__}.{method}", out)
+        if (self.nin, self.nout) != (2, 1):
+            raise ArgumentTypeError(f"{self.__name__}.{method}: needs a function of two arrays with one result")
+
+    def _step(self, total: Array, row: Array) -> Array:
+        return lax.convert_element_type(self._function(total, row), total.dtype)
+
+    def _folded(self, rows: Array, start: Any, kept: Array | None) -> Array:
+        """Combine rows from the first to the last, or those that `kept` selects."""
+        if start is None and not rows.shape[0]:
+            raise ArgumentError(f"{self.__name__}.reduce: there are no elements, and no identity; give initial=")
+        first, rest = (rows[0], rows[1:]) if start is None else (lax.full(rows.shape[1:], start, rows.dtype), rows)
+        if kept is None:
+            return lax.scan(lambda total, row: (self._step(total, row), None), first, rest)[0]
+        step = lambda total, given: (lax.select(given[1], self._step(total, given[0]), total), None)  # noqa: E731
+        return lax.scan(step, first, (rest, kept))[0]
+
+
+def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
+    """Make a ufunc of a function of scalars.
+
+    Args:
+        func: from `nin` scalars to `nout`, of operations that can be traced.
+        nin, nout: how many arrays the ufunc takes and gives.
+        identity: what leaves every other value unchanged, for reductions.
+
+    Raises `ArgumentError` for numbers of arrays below 1.
+
+    >>> clipped_sum = jnp.frompyfunc(lambda x, y: jnp.minimum(x + y, 5), 2, 1, identity=0)
+    >>> clipped_sum.accumulate(jnp.array([1, 3, 4, -2]))
+    Array([1, 4, 5, 3], dtype=int32)
+    """
+    if not callable(func):
+        raise ArgumentTypeError(f"frompyfunc: func must be a function, got {func!r}")
+    if nin < 1 or nout < 1:
+        raise ArgumentError(f"frompyfunc: a ufunc takes and gives at least one array, got nin={nin} and nout={nout}")
+    return ufunc(vectorize(func), nin, nout, identity)
+
+
+def _typed(value: Array, dtype: Any) -> Array:
+    return lax.convert_element_type(value, dtype_or(dtype, value.dtype))
+
+
+def _moved(value: Array, source: int, target: int) -> Array:
+    order = [i for i in range(value.ndim) if i != source]
+    order.insert(target, source)
+    return lax.transpose(value, order)
+
+
+def _axes_first(value: Array, axes: Sequence[int]) -> tuple[Array, tuple[int, ...]]:
+    """Merge the axes into one that comes first; return also the shape of the others."""
+    others = [i for i in range(value.ndim) if i not in axes]
+    shape = tuple(value.shape[i] for i in others)
+    count = int(np.prod([value.shape[i] for i in axes]))
+    return lax.reshape(lax.transpose(value, (*axes, *others)), (count, *shape)), shape
+
+
+def _with_methods(function: Any, identity: Any = None, nin: int = 2, **fast: Callable[..., Any]) -> Any:
+    """Give a function the attributes of the ufunc that it is."""
+    universal = ufunc(function, nin, 1, identity, **fast)
+    for name in (*METHODS, "nin", "nout", "nargs", "identity"):
+        setattr(function, name, getattr(universal, name))
+    return function
+
+
+def _updated(method: str) -> Callable[..., Array]:
+    return lambda value, indices, b: getattr(value.at[indices], method)(b)
+
+
+add = _with_methods(arithmetic.add, 0, reduce=reductions.sum, accumulate=cumulative.cumsum, at=_updated("add"))
+multiply = _with_methods(arithmetic.multiply, 1, reduce=reductions.prod, accumulate=cumulative.cumprod, at=_updated("multiply"))
+subtract = _with_methods(arithmetic.subtract, at=_updated("subtract"))
+maximum = _with_methods(arithmetic.maximum, at=_updated("max"))
+minimum = _with_methods(arithmetic.minimum, at=_updated("min"))
+negative = _with_methods(arithmetic.negative, nin=1)
+bitwise_and = _with_methods(bitwise.bitwise_and, -1)
+bitwise_or = _with_methods(bitwise.bitwise_or, 0)
+bitwise_xor = _with_methods(bitwise.bitwise_xor, 0)
+logical_and = _with_methods(logic.logical_and, True)
+logical_or = _with_methods(logic.logical_or, False)
+logical_xor = _with_methods(logic.logical_xor, False)
+logaddexp = _with_methods(transcendental.logaddexp, -np.inf)
+logaddexp2 = _with_methods(transcendental.logaddexp2, -np.inf)
