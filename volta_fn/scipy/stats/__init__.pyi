@@ -24,3 +24,7 @@ from volta_fn.scipy.stats import truncnorm as truncnorm
 from volta_fn.scipy.stats import uniform as uniform
 from volta_fn.scipy.stats import vonmises as vonmises
 from volta_fn.scipy.stats import wrapcauchy as wrapcauchy
+from volta_fn.scipy.stats.kernel_density import gaussian_kde as gaussian_kde
+from volta_fn.scipy.stats.summaries import mode as mode
+from volta_fn.scipy.stats.summaries import rankdata as rankdata
+from volta_fn.scipy.stats.summaries import sem as sem

@@ -35,7 +35,7 @@ def _is_probability(p: Array) -> Array:
 
 
 def _log_mass(k: Array, p: Array) -> Array:
-    """Return log(p) or log(1 - p), of which the other has no part in derivatives."""
+    """Return log(p) or log(1 - p), without the derivative of the other."""
     one = k == 1
     return vnp.where(one, vnp.log(vnp.where(one, p, 1.0)), vnp.log1p(-vnp.where(one, 0.0, p)))
 

@@ -1,4 +1,4 @@
-"""The beta distribution of x between loc and loc + scale, with shapes `a`, `b` > 0.
+"""The beta distribution between loc and loc + scale, with shapes `a`, `b` > 0.
 
 The density is z^(a-1) (1 - z)^(b-1) / B(a, b) for z = (x - loc) / scale in [0, 1], divided by `scale`. All arguments broadcast; integers
 become floats.
@@ -31,11 +31,17 @@ def _log_density(z: Array, a: Array, b: Array) -> Array:
     return vnp.where(at_end, end, log_beta_weight(a, b, inside) - vnp.log(inside) - vnp.log1p(-inside))
 
 
+def _survival(z: Array, a: Array, b: Array) -> Array:
+    """Return betainc of 1 - z where that is exact, the complement where it is not."""
+    right = z > 0.5
+    return vnp.where(right, betainc(b, a, vnp.where(right, 1.0 - z, 0.5)), 1.0 - betainc(a, b, vnp.where(right, 0.5, z)))
+
+
 _beta = Continuous(_parameters, support=UNIT, valid=lambda a, b: (a > 0) & (b > 0))
 
 logpdf = _beta.logpdf(_log_density)
 pdf = _beta.pdf()
 cdf = _beta.cdf(lambda z, a, b: betainc(a, b, z))
-sf = _beta.sf(lambda z, a, b: betainc(b, a, 1.0 - z))
+sf = _beta.sf(_survival)
 logcdf = _beta.logcdf()
 logsf = _beta.logsf()

@@ -1,4 +1,4 @@
-"""The Cauchy distribution with median `loc` and half the interquartile range `scale`.
+"""The Cauchy distribution with median `loc`, and quartiles `scale` away from it.
 
 The density is 1 / (π (1 + z²)) for z = (x - loc) / scale, divided by `scale`. All arguments broadcast; integers become floats.
 

@@ -17,7 +17,9 @@ from volta_fn.scipy.special.arguments import composite
 
 
 def logpdf(x: Any, mean: Any, cov: Any, allow_singular: bool | None = None) -> Array:
-    """Return the log of the density exp(-yᵀ cov⁻¹ y / 2) / sqrt((2π)ⁿ |cov|), y = x - mean.
+    """Return the log of the density.
+
+    The density is exp(-yᵀ cov⁻¹ y / 2) / sqrt((2π)ⁿ |cov|) for y = x - mean.
 
     Args:
         x: points, of shape (..., n); of any shape if `mean` is a scalar.

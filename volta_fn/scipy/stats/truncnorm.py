@@ -37,34 +37,34 @@ def _log_mass(a: Array, b: Array) -> Array:
     """Return the log of the standard normal probability of [a, b], for a < b."""
     right = a > 0
     low, high = vnp.where(right, -b, a), vnp.where(right, -a, b)
-    in_tail = high <= 0
+    in_tail = high < -1
     centre = _log_of_central_mass(vnp.where(in_tail, -1.0, low), vnp.where(in_tail, 1.0, high))
     tail = _log_of_left_mass(vnp.where(in_tail, low, -2.0), vnp.where(in_tail, high, -1.0))
     return vnp.where(in_tail, tail, centre)
 
 
 def _log_of_central_mass(low: Array, high: Array) -> Array:
-    """Return it for low <= 0 < high."""
-    inside = 0.5 * (erf(_HALF_ROOT * high) + erf(-_HALF_ROOT * low))
+    """Return it for low <= 0 and high >= -1, where erf does not cancel."""
+    inside = 0.5 * (erf(_HALF_ROOT * high) - erf(_HALF_ROOT * low))
     small = inside < 0.5
     outside = vnp.where(small, 0.0, ndtr(low) + ndtr(-high))
     return vnp.where(small, vnp.log(vnp.where(small, inside, 1.0)), vnp.log1p(-outside))
 
 
 def _log_of_left_mass(low: Array, high: Array) -> Array:
-    """Return it for low < high <= 0."""
+    """Return it for low < high < -1."""
     finite = low > -np.inf
     top = log_ndtr(high)
     gap = top - log_ndtr(vnp.where(finite, low, high - 1.0))
     return vnp.where(finite, top + log1mexp(gap), top)
 
 
-def _log_share(part: Array, rest: Array, total: Array) -> Array:
-    """Return log(part / total), given logs of two masses and of their sum.
+def _log_share(mass: Array, rest: Array, total: Array) -> Array:
+    """Return log(mass / total), given logs of two masses and of their sum.
 
     Where it is near 0 it is computed from the rest.
     """
-    share, other = part - total, rest - total
+    share, other = mass - total, rest - total
     near = share > -0.1
     return vnp.where(near, vnp.log1p(-vnp.exp(vnp.where(near, other, -1.0))), share)
 

@@ -45,9 +45,9 @@ def parameters(signature: Callable[..., None]) -> list[str]:
 
 
 def promoting(evaluate: Callable[..., Array], name: str) -> Callable[..., Array]:
-    """Let a function of arrays of one dtype take any, like `composite`; errors name it.
+    """Let a function of arrays of one dtype take any, like `composite`.
 
-    The result is weakly typed only if all arguments are, though it may depend on some of them by comparisons alone.
+    Errors call it `name`. The result is weakly typed only if all arguments are, though it may depend on some of them by comparisons alone.
     """
 
     def function(*values: Array) -> Array:
