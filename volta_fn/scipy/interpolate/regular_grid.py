@@ -47,7 +47,7 @@ class RegularGridInterpolator:
         if bounds_error:
             raise ArgumentError("RegularGridInterpolator: bounds_error is not supported; points outside the grid get the fill_value")
         self.method = _checked(method)
-        self.bounds_error = bounds_error
+        self.bounds_error: bool = bounds_error
         (self.values,) = promote_args("RegularGridInterpolator", (vnp.asarray(values),), dtypes.INEXACT)
         self.grid = tuple([vnp.asarray(p) for p in points])
         _check_grid(self.grid, self.values)

@@ -43,7 +43,7 @@ def _log_mass(k: Array, p: Array) -> Array:
 _bernoulli = Discrete(_parameters, support=_support, valid=_is_probability)
 
 logpmf = _bernoulli.logpmf(_log_mass)
-pmf = _bernoulli.pmf()
+pmf = _bernoulli.pmf(lambda k, p: vnp.where(k == 1, p, 1.0 - p))
 cdf = Discrete(_not_moved, support=_support, valid=_is_probability).cdf(lambda k, p: 1.0 - p)
 
 

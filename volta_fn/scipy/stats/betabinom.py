@@ -1,7 +1,7 @@
 """The binomial distribution with a probability that has a beta distribution.
 
-k has probability n! / (k! (n - k)!) B(k + a, n - k + b) / B(a, b), for `k` less `loc`. `n`, the number of trials, is an integer >= 0; `a` and `b` are
-positive. All arguments broadcast; integers become floats.
+k has probability n! / (k! (n - k)!) B(k + a, n - k + b) / B(a, b), for `k` less `loc`. `n`, the number of trials, is an integer >= 0;
+`a` and `b` are positive. All arguments broadcast; integers become floats.
 
 >>> vf.scipy.stats.betabinom.pmf(vf.numpy.arange(4), 3, 1.0, 1.0).round(4)
 Array([0.25, 0.25, 0.25, 0.25], dtype=float32)

@@ -28,13 +28,20 @@ def _power(x: Array, beta: Array) -> Array:
     return vnp.where(at_zero, 0.0, vnp.abs(vnp.where(at_zero, 1.0, x)) ** beta)
 
 
+def _log_density(x: Array, beta: Array) -> Array:
+    return vnp.log(0.5 * beta) - gammaln(1.0 / beta) - _power(x, beta)
+
+
 def _probability(x: Array, beta: Array) -> Array:
-    tail = 0.5 * gammaincc(1.0 / beta, _power(x, beta))
-    return vnp.where(x < 0, tail, 1.0 - tail)
+    """Return half an incomplete gamma function, or at x = 0, where that has no derivative, a line."""
+    at_zero = x == 0
+    tail = 0.5 * gammaincc(1.0 / beta, _power(vnp.where(at_zero, 1.0, x), beta))
+    line = 0.5 + x * vnp.exp(_log_density(x, beta))
+    return vnp.where(at_zero, line, vnp.where(x < 0, tail, 1.0 - tail))
 
 
 _gennorm = Continuous(_parameters, valid=lambda beta: beta > 0)
 
-logpdf = _gennorm.logpdf(lambda x, beta: vnp.log(0.5 * beta) - gammaln(1.0 / beta) - _power(x, beta))
+logpdf = _gennorm.logpdf(_log_density)
 pdf = _gennorm.pdf()
 cdf = _gennorm.cdf(_probability)

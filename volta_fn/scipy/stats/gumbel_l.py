@@ -13,7 +13,7 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.scipy.stats.declarations.continuous import Continuous
-from volta_fn.scipy.stats.declarations.logarithms import log1mexp
+from volta_fn.scipy.stats.declarations.logarithms import exp_or_infinity, log1mexp
 from volta_fn.scipy.stats.declarations.signatures import of_value
 
 #: Below this, log(1 - exp(-exp(z))) is z to the last bit.
@@ -27,15 +27,15 @@ def _of_probability(p: Any, loc: Any = 0, scale: Any = 1) -> None:
 def log1mexpexp(z: Array) -> Array:
     """Return log(1 - exp(-exp(z)))."""
     far = z < _TAIL
-    return vnp.where(far, z, log1mexp(vnp.exp(vnp.where(far, _TAIL, z))))
+    return vnp.where(far, z, log1mexp(exp_or_infinity(vnp.where(far, _TAIL, z))))
 
 
 _gumbel_l = Continuous(of_value)
 
-logpdf = _gumbel_l.logpdf(lambda z: z - vnp.exp(z))
+logpdf = _gumbel_l.logpdf(lambda z: z - exp_or_infinity(z))
 pdf = _gumbel_l.pdf()
-cdf = _gumbel_l.cdf(lambda z: -vnp.expm1(-vnp.exp(z)))
-sf = _gumbel_l.sf(lambda z: vnp.exp(-vnp.exp(z)))
+cdf = _gumbel_l.cdf(lambda z: -vnp.expm1(-exp_or_infinity(z)))
+sf = _gumbel_l.sf(lambda z: vnp.exp(-exp_or_infinity(z)))
 logcdf = _gumbel_l.logcdf(log1mexpexp)
-logsf = _gumbel_l.logsf(lambda z: -vnp.exp(z))
+logsf = _gumbel_l.logsf(lambda z: -exp_or_infinity(z))
 ppf = _gumbel_l.ppf(lambda p: vnp.log(-vnp.log1p(-p)), _of_probability)

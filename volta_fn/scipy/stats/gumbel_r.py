@@ -12,6 +12,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.scipy.stats.declarations.continuous import Continuous
+from volta_fn.scipy.stats.declarations.logarithms import exp_or_infinity
 from volta_fn.scipy.stats.declarations.signatures import of_value
 from volta_fn.scipy.stats.gumbel_l import log1mexpexp
 
@@ -22,10 +23,10 @@ def _of_probability(p: Any, loc: Any = 0, scale: Any = 1) -> None:
 
 _gumbel_r = Continuous(of_value)
 
-logpdf = _gumbel_r.logpdf(lambda z: -z - vnp.exp(-z))
+logpdf = _gumbel_r.logpdf(lambda z: -z - exp_or_infinity(-z))
 pdf = _gumbel_r.pdf()
-cdf = _gumbel_r.cdf(lambda z: vnp.exp(-vnp.exp(-z)))
-sf = _gumbel_r.sf(lambda z: -vnp.expm1(-vnp.exp(-z)))
-logcdf = _gumbel_r.logcdf(lambda z: -vnp.exp(-z))
+cdf = _gumbel_r.cdf(lambda z: vnp.exp(-exp_or_infinity(-z)))
+sf = _gumbel_r.sf(lambda z: -vnp.expm1(-exp_or_infinity(-z)))
+logcdf = _gumbel_r.logcdf(lambda z: -exp_or_infinity(-z))
 logsf = _gumbel_r.logsf(lambda z: log1mexpexp(-z))
 ppf = _gumbel_r.ppf(lambda p: -vnp.log(-vnp.log(p)), _of_probability)

@@ -33,11 +33,17 @@ def _log_mass(k: Array, mu: Array) -> Array:
     return vnp.where(plain, log_power(mu, k) - mu, log_gamma_weight(count, mean) - vnp.log(count))
 
 
+def _probability(k: Array, mu: Array) -> Array:
+    """Return an incomplete gamma function, or at mu = 0, where that has no derivative, a line."""
+    line = 1.0 - vnp.where(k == 0, mu, 0.0)
+    return vnp.where(mu == 0, line, gammaincc(k + 1.0, vnp.where(mu == 0, 1.0, mu)))
+
+
 _poisson = Discrete(_parameters, support=from_zero, valid=lambda mu: mu >= 0)
 
 logpmf = _poisson.logpmf(_log_mass)
 pmf = _poisson.pmf()
-cdf = _poisson.cdf(lambda k, mu: gammaincc(k + 1.0, mu))
+cdf = _poisson.cdf(_probability)
 
 #: From here on the entropy is that of its asymptotic series.
 _LARGE = 50.0

@@ -18,7 +18,7 @@ class ModeResult(NamedTuple):
     """The most common values, and how often they occur."""
 
     mode: Array
-    count: Array
+    count: Array  # type: ignore[assignment]  # it hides the method of tuples, as in SciPy
 
 
 class _Runs(NamedTuple):
@@ -153,5 +153,5 @@ def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagat
         count = vnp.sum(~vnp.isnan(values), axis, keepdims=keepdims, dtype=dtypes.real_dtype(dtypes.accumulator(values.dtype)))
         deviation = vnp.nanstd(values, axis, ddof=ddof, keepdims=keepdims)
         return deviation / vnp.sqrt(count).astype(deviation.dtype)
-    count = values.size if axis is None else values.shape[axis_of("sem", axis, values.ndim)]
-    return vnp.std(values, axis, ddof=ddof, keepdims=keepdims) / float(np.sqrt(count))
+    size = values.size if axis is None else values.shape[axis_of("sem", axis, values.ndim)]
+    return vnp.std(values, axis, ddof=ddof, keepdims=keepdims) / float(np.sqrt(size))

@@ -170,7 +170,8 @@ class Rotation:
     def as_quat(self, canonical: bool = False, scalar_first: bool = False) -> Array:
         """Return the quaternions (..., 4).
 
-        Their order is x, y, z, w, or w, x, y, z if `scalar_first`. With `canonical`, of q and -q the one with positive w (or if that is 0, the first of x, y, z that is not).
+        Their order is x, y, z, w, or w, x, y, z if `scalar_first`. With `canonical`, of q and -q the one with positive w (or if that is 0,
+        the first of x, y, z that is not).
         """
         quat = quaternions.canonical(self.quat) if canonical else self.quat
         return vnp.roll(quat, 1, -1) if scalar_first else quat

@@ -43,9 +43,11 @@ class Discrete(Generic[P]):
         self._formula = formula
         return self._public("logpmf", self._log_mass)
 
-    def pmf(self) -> Callable[P, Array]:
-        """Make the probability function, of that of its log."""
-        return self._public("pmf", lambda *args: vnp.exp(self._log_mass(*args)))
+    def pmf(self, formula: Formula | None = None) -> Callable[P, Array]:
+        """Make the probability function of its formula, or of that of its log."""
+        if formula is None:
+            return self._public("pmf", lambda *args: vnp.exp(self._log_mass(*args)))
+        return self._public("pmf", lambda *args: self._mass(formula, 0.0, *args))
 
     def cdf(self, formula: Formula) -> Callable[P, Array]:
         """Make the distribution function of its formula."""
@@ -71,8 +73,11 @@ class Discrete(Generic[P]):
         return vnp.where(self._valid(*shapes) & ~vnp.isnan(k), value, np.nan)
 
     def _log_mass(self, *args: Array) -> Array:
+        return self._mass(self._formula, -np.inf, *args)
+
+    def _mass(self, formula: Formula, elsewhere: float, *args: Array) -> Array:
         k, shapes = self._moved(*args)
         low, high = self._support(*shapes)
         inside = (k >= low) & (k <= high) & (k == vnp.floor(k)) & vnp.isfinite(k)
-        value = self._formula(vnp.where(inside, k, low), *shapes)
-        return self._checked(k, shapes, vnp.where(inside, value, -np.inf))
+        value = formula(vnp.where(inside, k, low), *shapes)
+        return self._checked(k, shapes, vnp.where(inside, value, elsewhere))

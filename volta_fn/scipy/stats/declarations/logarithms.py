@@ -1,4 +1,4 @@
-"""Logarithms that keep their precision, and finite derivatives."""
+"""Logarithms and exponentials that keep their precision, with finite derivatives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 
@@ -22,6 +23,12 @@ def log1p_square(x: Array) -> Array:
     large = vnp.abs(x) > 1.0
     near, far = vnp.where(large, 0.0, x), vnp.where(large, x, 1.0)
     return vnp.where(large, 2.0 * vnp.log(vnp.abs(far)) + vnp.log1p((1.0 / far) ** 2), vnp.log1p(near * near))
+
+
+def exp_or_infinity(x: Array) -> Array:
+    """Return exp(x), with derivatives 0 where it overflows."""
+    overflows = x > math.log(dtypes.finfo(x.dtype).max)
+    return vnp.where(overflows, np.inf, vnp.exp(vnp.where(overflows, 0.0, x)))
 
 
 def log_power(x: Array, power: Array) -> Array:

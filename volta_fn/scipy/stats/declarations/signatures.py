@@ -47,12 +47,12 @@ def parameters(signature: Callable[..., None]) -> list[str]:
 def promoting(evaluate: Callable[..., Array], name: str) -> Callable[..., Array]:
     """Let a function of arrays of one dtype take any, like `composite`.
 
-    Errors call it `name`. The result is weakly typed only if all arguments are, though it may depend on some of them by comparisons alone.
+    Errors call it `name`. The result is weakly typed if and only if all arguments are: it may depend on some by comparisons alone.
     """
 
     def function(*values: Array) -> Array:
         out = evaluate(*values)
-        return out if all(v.weak_type for v in values) else lax.convert_element_type(out, out.dtype)
+        return lax.convert_element_type(out, values[0].dtype, weak_type=all(v.weak_type for v in values))
 
     function.__name__ = name
     return composite(function)
