@@ -35,7 +35,7 @@ def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Array, Arra
     if observations.ndim != codes.ndim or observations.ndim not in (1, 2):
         raise ShapeError(f"vq: obs and code_book must both be vectors, or both matrices, got shapes {shapes}")
     dtype = observations.dtype
-    x, y = (lax.convert_element_type(v.reshape(v.shape[0], -1), dtypes.accumulator(dtype)) for v in (observations, codes))
+    x, y = (lax.convert_element_type(v[:, None] if v.ndim == 1 else v, dtypes.accumulator(dtype)) for v in (observations, codes))
     if x.shape[1] != y.shape[1] or not y.shape[0]:
         raise ShapeError(f"vq: obs and code_book must have shapes (m, n) and (k, n) with k >= 1, got {shapes}")
     code = vnp.argmin(vnp.sum((x[:, None] - y[None]) ** 2, -1), -1)

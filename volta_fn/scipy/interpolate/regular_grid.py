@@ -13,6 +13,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.numpy.arguments import is_inexact
 from volta_fn.primitives.declare import promote_args
 
 
@@ -20,7 +21,7 @@ from volta_fn.primitives.declare import promote_args
 class RegularGridInterpolator:
     """A function that interpolates values on a grid with unequal steps; a pytree.
 
-    It is called with points of shape (..., n), a tuple of n arrays of coordinates, which broadcast, or for n = 1 a vector. It returns an
+    It is called with points of shape (..., n), or a tuple of n > 1 arrays of coordinates, which broadcast, or for n = 1 a vector. It returns an
     array (..., *rest), of the values' dtype, differentiable by points, values and grid. NaN coordinates give NaN.
 
     Args:
@@ -51,9 +52,9 @@ class RegularGridInterpolator:
         (self.values,) = promote_args("RegularGridInterpolator", (vnp.asarray(values),), dtypes.INEXACT)
         self.grid = tuple([vnp.asarray(p) for p in points])
         _check_grid(self.grid, self.values)
-        self.fill_value = None if fill_value is None else vnp.asarray(fill_value)
-        if self.fill_value is not None and self.fill_value.dtype in dtypes.COMPLEX and self.values.dtype not in dtypes.COMPLEX:
+        if fill_value is not None and vnp.iscomplexobj(fill_value) and self.values.dtype not in dtypes.COMPLEX:
             raise DTypeError("RegularGridInterpolator: the fill_value is complex, but the values are real")
+        self.fill_value = None if fill_value is None else vnp.asarray(fill_value, self.values.dtype)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, bool]]:
         """Return the arrays as children, and the method."""
@@ -83,12 +84,17 @@ class RegularGridInterpolator:
     def _points(self, xi: Any) -> Array:
         """Return points as an array of floats with the coordinates in the last dimension."""
         size = len(self.grid)
-        coordinates = vnp.stack(vnp.broadcast_arrays(*[vnp.asarray(x) for x in xi]), -1) if isinstance(xi, tuple) else vnp.asarray(xi)
-        if coordinates.ndim < 2 and not isinstance(xi, tuple):
-            coordinates = coordinates.reshape(-1, size)
+        xi = xi[0] if isinstance(xi, tuple) and len(xi) == 1 else xi
+        if isinstance(xi, tuple):
+            separate = promote_args("RegularGridInterpolator", (*xi, *self.grid), dtypes.FLOATS)[: len(xi)]
+            coordinates = vnp.stack(vnp.broadcast_arrays(*separate), -1)
+        else:
+            given = vnp.asarray(xi, self.grid[0].dtype) if isinstance(xi, list) and is_inexact(self.grid[0]) else vnp.asarray(xi)
+            (coordinates, *_) = promote_args("RegularGridInterpolator", (given, *self.grid), dtypes.FLOATS)
+            coordinates = coordinates.reshape(-1, size) if coordinates.ndim < 2 else coordinates
         if coordinates.shape[-1] != size:
             raise ShapeError(f"RegularGridInterpolator: the points have {coordinates.shape[-1]} coordinates, the grid {size}")
-        return promote_args("RegularGridInterpolator", (coordinates, *self.grid), dtypes.FLOATS)[0]
+        return coordinates
 
     def _linear(self, cells: Sequence[tuple[Array, Array]]) -> Array:
         """Sum the values at the corners of the cells, weighted."""

@@ -71,7 +71,7 @@ def from_rotation_vector(vector: Array) -> Array:
 
 def to_rotation_vector(quaternion: Array) -> Array:
     """Return the axis times the angle, at most π."""
-    q = upper(quaternion)
+    q = canonical(quaternion)
     vector, real = q[..., :3], q[..., 3:]
     sine = norm(vector)
     small = sine < 1e-3

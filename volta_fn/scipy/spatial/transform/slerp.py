@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from volta_fn import dtypes, lax, tree
+from volta_fn import dtypes, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError, ShapeError
@@ -60,7 +60,7 @@ class Slerp:
 
 
 def _as_times(times: Any, dtype: Any) -> Array:
-    value = vnp.asarray(times)
-    if value.dtype not in dtypes.REALS:
-        raise ArgumentTypeError(f"Slerp: times must be real numbers, got {value.dtype.name}")
-    return lax.convert_element_type(value, dtype)
+    given = vnp.asarray(times).dtype
+    if given not in dtypes.REALS:
+        raise ArgumentTypeError(f"Slerp: times must be real numbers, got {given.name}")
+    return vnp.asarray(times, dtype)
