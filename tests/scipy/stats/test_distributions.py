@@ -1,4 +1,4 @@
-"""Every function of every distribution against SciPy's: values, tails, derivatives, dtypes, bad input."""
+"""Every function of every distribution, compared with SciPy's."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_location_and_scale(name, function):
 
 
 def smooth_points(name: str, function: str) -> list[np.ndarray]:
-    """Return arguments where functions have derivatives, and values that are not extreme."""
+    """Return arguments with derivatives and without extreme values."""
     case = CASES[name]
     x, *rest = arguments(case, function, SMOOTH.get(name, case.shapes[-1]), np.float64)
     x = np.array([0.1, 0.35, 0.6, 0.9]) if function in QUANTILES or case.points.max() < 1 else np.array([1.13, 1.4, 1.9])
@@ -81,7 +81,7 @@ def smooth_points(name: str, function: str) -> list[np.ndarray]:
 @pytest.mark.wide
 @pytest.mark.parametrize("name, function", EVERY)
 def test_slopes_are_those_of_scipys_values(name, function):
-    """By all real arguments but counts; central differences are good to 1e-6 of the function's scale."""
+    """Differentiate by all arguments but counts; central differences are good to 1e-6."""
     if (name, function) == ("bernoulli", "ppf"):
         return  # a step function
     args = smooth_points(name, function)
@@ -115,8 +115,7 @@ def test_outside_the_support(name, function):
         function, -np.inf if function.startswith("log") else 0.0
     )  # SciPy's densities are NaN at some infinities
     if name in ("gumbel_l", "gumbel_r", "laplace") and function.startswith("log"):
-        x, expected = x[np.abs(x) != 1e4], expected[np.abs(x) != 1e4]  # SciPy's are infinite, ours are not
-        x, expected = x[np.abs(x) < 1e6], expected[np.abs(x) < 1e6]
+        x, expected = x[~(np.abs(x) > 1e3)], expected[~(np.abs(x) > 1e3)]  # SciPy's are infinite, ours are not
     np.testing.assert_allclose(ours(name, function)(x, *shape), expected, rtol=1e-10, atol=1e-300)
 
 
@@ -216,7 +215,7 @@ LARGE = {
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", LARGE)
 def test_large_shape_parameters_do_not_cancel(name, dtype):
-    """Logs of gamma functions of 1e6 are 1e7: their differences would have no digits in float32."""
+    """Do not subtract logs of gamma functions of 1e6, which leaves float32 no digits."""
     args, expected = LARGE[name]
     distribution, function = name.split(".")
     rtol = 2e-6 if dtype == np.float32 else 1e-13  # some roundings; SciPy's are off by 1e-10

@@ -21,8 +21,8 @@ from volta_fn.primitives.declare import promote_args
 class RegularGridInterpolator:
     """A function that interpolates values on a grid with unequal steps; a pytree.
 
-    It is called with points of shape (..., n), or a tuple of n > 1 arrays of coordinates, which broadcast, or for n = 1 a vector. It returns an
-    array (..., *rest), of the values' dtype, differentiable by points, values and grid. NaN coordinates give NaN.
+    It is called with points of shape (..., n), or a tuple of n > 1 arrays of coordinates, which broadcast, or for n = 1 a vector. It
+    returns an array (..., *rest), of the values' dtype, differentiable by points, values and grid. NaN coordinates give NaN.
 
     Args:
         points: the coordinates along each of the n axes, strictly increasing vectors of at least two.

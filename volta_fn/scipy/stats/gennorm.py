@@ -33,11 +33,11 @@ def _log_density(x: Array, beta: Array) -> Array:
 
 
 def _probability(x: Array, beta: Array) -> Array:
-    """Return half an incomplete gamma function, or at x = 0, where that has no derivative, a line."""
+    """Return half an incomplete gamma function; at 0 its tangent, for the derivative."""
     at_zero = x == 0
     tail = 0.5 * gammaincc(1.0 / beta, _power(vnp.where(at_zero, 1.0, x), beta))
-    line = 0.5 + x * vnp.exp(_log_density(x, beta))
-    return vnp.where(at_zero, line, vnp.where(x < 0, tail, 1.0 - tail))
+    tangent = 0.5 + x * vnp.exp(_log_density(x, beta))
+    return vnp.where(at_zero, tangent, vnp.where(x < 0, tail, 1.0 - tail))
 
 
 _gennorm = Continuous(_parameters, valid=lambda beta: beta > 0)

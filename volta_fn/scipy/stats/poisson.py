@@ -34,9 +34,9 @@ def _log_mass(k: Array, mu: Array) -> Array:
 
 
 def _probability(k: Array, mu: Array) -> Array:
-    """Return an incomplete gamma function, or at mu = 0, where that has no derivative, a line."""
-    line = 1.0 - vnp.where(k == 0, mu, 0.0)
-    return vnp.where(mu == 0, line, gammaincc(k + 1.0, vnp.where(mu == 0, 1.0, mu)))
+    """Return an incomplete gamma function; at mu = 0 its tangent, for the derivative."""
+    tangent = 1.0 - vnp.where(k == 0, mu, 0.0)
+    return vnp.where(mu == 0, tangent, gammaincc(k + 1.0, vnp.where(mu == 0, 1.0, mu)))
 
 
 _poisson = Discrete(_parameters, support=from_zero, valid=lambda mu: mu >= 0)

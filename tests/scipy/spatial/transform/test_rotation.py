@@ -156,7 +156,7 @@ def test_rotations_are_frozen_pytrees():
 
 @pytest.mark.parametrize("convert", ["from_rotvec", "from_mrp", "from_quat", "from_matrix"])
 def test_slopes(convert):
-    """Of a function through every representation; at the identity norms have no derivative."""
+    """Differentiate through every representation, also at the identity."""
     there, back = getattr(Rotation, convert), f"as_{convert[5:]}"
     vector = np.array([1.0, -2.0, 0.5])
 

@@ -21,7 +21,7 @@ class Slerp:
     time, and the rotation vectors (n - 1, 3) that lead from each to the next.
 
     >>> Rotation, Slerp = vf.scipy.spatial.transform.Rotation, vf.scipy.spatial.transform.Slerp
-    >>> keys = Rotation.from_euler("z", [0.0, 90.0], degrees=True)
+    >>> keys = Rotation.from_euler("z", [[0.0], [90.0]], degrees=True)
     >>> Slerp.init([0.0, 1.0], keys)(0.5).as_rotvec(degrees=True).round(3)
     Array([ 0.,  0., 45.], dtype=float32)
     """
