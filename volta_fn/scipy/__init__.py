@@ -1,4 +1,7 @@
-"""The modules of SciPy that `jax.scipy` has: `special` functions and `linalg`.
+"""The modules of SciPy that `jax.scipy` has.
+
+`special` has functions, `linalg` factorisations, `stats` distributions and statistics, `spatial.transform` rotations, `interpolate` grids,
+and `cluster.vq` vector quantisation.
 
 >>> import volta_fn as vf
 >>> vf.scipy.special.expit(vf.numpy.array([0.0, 2.0])).round(4)

@@ -1,0 +1,1 @@
+from volta_fn.scipy.cluster import vq as vq

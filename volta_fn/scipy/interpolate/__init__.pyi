@@ -1,0 +1,1 @@
+from volta_fn.scipy.interpolate.regular_grid import RegularGridInterpolator as RegularGridInterpolator

@@ -1,0 +1,5 @@
+"""Geometry with the names of `jax.scipy.spatial`: `transform` has rotations."""
+
+from volta_fn import lazy_imports as _lazy_imports
+
+__getattr__, __dir__ = _lazy_imports.attach(__name__)

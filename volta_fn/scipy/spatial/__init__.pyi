@@ -1,0 +1,1 @@
+from volta_fn.scipy.spatial import transform as transform

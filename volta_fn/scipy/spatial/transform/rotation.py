@@ -1,0 +1,211 @@
+"""Rotations in three dimensions."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes, lax, random, tree
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.numpy.linalg import eigh
+from volta_fn.primitives.declare import promote_args
+from volta_fn.scipy.spatial.transform import quaternions
+
+
+def _floats(function: str, value: Any, *shape: int) -> Array:
+    """Return lists or arrays as an array of floats, whose last dimensions are checked."""
+    (array,) = promote_args(f"Rotation.{function}", (vnp.asarray(value),), dtypes.FLOATS)
+    if array.shape[-len(shape) :] != shape:
+        raise ShapeError(f"Rotation.{function}: expected shape (..., {', '.join(map(str, shape))}), got {array.shape}")
+    return array
+
+
+def _axes(function: str, seq: str, least: int) -> tuple[tuple[int, ...], bool]:
+    """Return the axes of a sequence, and whether they are extrinsic."""
+    if not re.fullmatch(f"[xyz]{{{least},3}}|[XYZ]{{{least},3}}", seq) or any(a == b for a, b in itertools.pairwise(seq)):
+        count = "three" if least == 3 else "one to three"
+        raise ArgumentError(f"Rotation.{function}: seq must be {count} of 'xyz' (extrinsic) or 'XYZ', none twice in a row, got {seq!r}")
+    return tuple("xyz".index(axis) for axis in seq.lower()), seq.islower()
+
+
+@tree.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rotation:
+    """One rotation, or an array of rotations; an immutable pytree.
+
+    `quat` has unit quaternions (x, y, z, w) in its last dimension; the other dimensions number the rotations. `p * q` is the rotation by
+    q and then by p, `rotations[i]` indexes, and `len` and iteration go along the first dimension.
+
+    >>> Rotation = vf.scipy.spatial.transform.Rotation
+    >>> quarter = Rotation.from_rotvec([0.0, 0.0, vf.numpy.pi / 2])
+    >>> quarter.apply([1.0, 2.0, 3.0]).round(4)
+    Array([-2.,  1.,  3.], dtype=float32)
+    >>> (quarter * quarter).magnitude().round(4)
+    Array(3.1416, dtype=float32)
+    """
+
+    quat: Array
+
+    @classmethod
+    def concatenate(cls, rotations: Iterable[Rotation]) -> Rotation:
+        """Join rotations along their first dimension; single ones count as one row."""
+        arrays = [vnp.atleast_2d(r.quat) for r in rotations]
+        if not arrays:
+            raise ArgumentError("Rotation.concatenate: there are no rotations")
+        return cls(vnp.concatenate(arrays))
+
+    @classmethod
+    def from_euler(cls, seq: str, angles: Any, degrees: bool = False) -> Rotation:
+        """Make rotations of angles about a sequence of axes.
+
+        `seq` has up to three letters: lowercase for axes that stay, uppercase for axes that rotate with the body. `angles` has shape
+        (..., len(seq)), or () for one letter. Raises `ArgumentError` for other sequences.
+        """
+        axes, extrinsic = _axes("from_euler", seq, 1)
+        given = vnp.asarray(angles)
+        radians = _floats("from_euler", given if given.ndim else given[None], len(axes))
+        radians = vnp.deg2rad(radians) if degrees else radians
+        result, *others = [quaternions.about_axis(axis, radians[..., i]) for i, axis in enumerate(axes)]
+        for quat in others:
+            result = quaternions.product(quat, result) if extrinsic else quaternions.product(result, quat)
+        return cls(result)
+
+    @classmethod
+    def from_matrix(cls, matrix: Any) -> Rotation:
+        """Make rotations of orthogonal matrices (..., 3, 3) with determinant 1."""
+        return cls(quaternions.from_matrix(_floats("from_matrix", matrix, 3, 3)))
+
+    @classmethod
+    def from_mrp(cls, mrp: Any) -> Rotation:
+        """Make rotations of modified Rodrigues parameters (..., 3), axis · tan(angle / 4)."""
+        return cls(quaternions.from_rodrigues(_floats("from_mrp", mrp, 3)))
+
+    @classmethod
+    def from_quat(cls, quat: Any, *, scalar_first: bool = False) -> Rotation:
+        """Make rotations of quaternions (..., 4), which need not have norm 1.
+
+        Their order is x, y, z, w, or w, x, y, z if `scalar_first`. NaN for the quaternion 0.
+        """
+        given = _floats("from_quat", quat, 4)
+        return cls(quaternions.normalized(vnp.roll(given, -1, -1) if scalar_first else given))
+
+    @classmethod
+    def from_rotvec(cls, rotvec: Any, degrees: bool = False) -> Rotation:
+        """Make rotations of vectors (..., 3) along the axes, of the angles' lengths."""
+        vector = _floats("from_rotvec", rotvec, 3)
+        return cls(quaternions.from_rotation_vector(vnp.deg2rad(vector) if degrees else vector))
+
+    @classmethod
+    def identity(cls, num: int | None = None, dtype: Any = float) -> Rotation:
+        """Make the identity, `num` times in a row if given."""
+        unit = vnp.asarray(np.array([0.0, 0.0, 0.0, 1.0]), np.float32 if dtype is float else dtype)
+        return cls(unit if num is None else vnp.tile(unit, (num, 1)))
+
+    @classmethod
+    def random(cls, random_key: Any, num: int | None = None) -> Rotation:
+        """Sample uniformly distributed rotations: one, or a row of `num`.
+
+        Normal vectors of four dimensions have uniform directions (Shoemake 1992).
+        """
+        return cls(quaternions.normalized(random.normal(random_key, (4,) if num is None else (num, 4))))
+
+    def __getitem__(self, indexer: Any) -> Rotation:
+        if self.single:
+            raise ArgumentTypeError("a single Rotation cannot be indexed")
+        rows = indexer if isinstance(indexer, tuple) else (indexer,)
+        return Rotation(self.quat[rows] if Ellipsis in [r for r in rows if r is Ellipsis] else self.quat[(*rows, Ellipsis, slice(None))])
+
+    def __len__(self) -> int:
+        if self.single:
+            raise ArgumentTypeError("a single Rotation has no length")
+        return self.quat.shape[0]
+
+    def __iter__(self) -> Iterator[Rotation]:
+        return (self[i] for i in range(len(self)))
+
+    def __mul__(self, other: Rotation) -> Rotation:
+        if not isinstance(other, Rotation):
+            return NotImplemented
+        return Rotation(quaternions.normalized(quaternions.product(*_together(self.quat, other.quat))))
+
+    def apply(self, vectors: Any, inverse: bool = False) -> Array:
+        """Rotate vectors (..., 3), or with `inverse` rotate them back.
+
+        Their batch dimensions broadcast with the rotations'.
+        """
+        given, quat = promote_args("Rotation.apply", (_floats("apply", vectors, 3), self.quat), dtypes.FLOATS)
+        matrix = quaternions.to_matrix(quat)
+        return vnp.sum((matrix.mT if inverse else matrix) * given[..., None, :], -1)
+
+    def as_euler(self, seq: str, degrees: bool = False) -> Array:
+        """Return angles (..., 3) about a sequence of three axes, as `from_euler` takes it.
+
+        The first and third are between -π and π, the second between 0 and π if its neighbours are equal, else between -π/2 and π/2. At
+        gimbal lock the third angle is 0.
+        """
+        (i, j, k), extrinsic = _axes("as_euler", seq, 3)
+        angles = quaternions.to_euler(self.quat, (i, j, k), extrinsic)
+        return vnp.rad2deg(angles) if degrees else angles
+
+    def as_matrix(self) -> Array:
+        """Return the matrices (..., 3, 3)."""
+        return quaternions.to_matrix(self.quat)
+
+    def as_mrp(self) -> Array:
+        """Return the modified Rodrigues parameters (..., 3), of norm at most 1."""
+        return quaternions.to_rodrigues(self.quat)
+
+    def as_rotvec(self, degrees: bool = False) -> Array:
+        """Return vectors (..., 3) along the axes, of the angles' lengths, at most π."""
+        vector = quaternions.to_rotation_vector(self.quat)
+        return vnp.rad2deg(vector) if degrees else vector
+
+    def as_quat(self, canonical: bool = False, scalar_first: bool = False) -> Array:
+        """Return the quaternions (..., 4).
+
+        Their order is x, y, z, w, or w, x, y, z if `scalar_first`. With `canonical`, of q and -q the one with positive w (or if that is 0,
+        the first of x, y, z that is not).
+        """
+        quat = quaternions.canonical(self.quat) if canonical else self.quat
+        return vnp.roll(quat, 1, -1) if scalar_first else quat
+
+    def inv(self) -> Rotation:
+        """Return the inverse rotations."""
+        return Rotation(quaternions.conjugate(self.quat))
+
+    def magnitude(self) -> Array:
+        """Return the angles (...) of the rotations, from 0 to π."""
+        return quaternions.magnitude(self.quat)
+
+    def mean(self, weights: Any = None) -> Rotation:
+        """Return the mean, weighted by `weights` (n,), of a row of n rotations.
+
+        It minimises the sum of squared distances of the matrices (Markley et al. 2007).
+        """
+        rows = vnp.atleast_2d(self.quat)
+        if rows.ndim != 2:
+            raise ShapeError(f"Rotation.mean: the rotations must be a row, got shape {rows.shape[:-1]}")
+        shares = vnp.ones(rows.shape[0], rows.dtype) if weights is None else lax.convert_element_type(vnp.asarray(weights), rows.dtype)
+        if shares.shape != (rows.shape[0],):
+            raise ShapeError(f"Rotation.mean: weights must have shape ({rows.shape[0]},), got {shares.shape}")
+        _, vectors = eigh((shares[:, None] * rows).T @ rows)
+        return Rotation(vectors[:, -1])
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one rotation, and not an array of them."""
+        return self.quat.ndim == 1
+
+
+def _together(p: Array, q: Array) -> tuple[Array, Array]:
+    """Return quaternions of one dtype and shape."""
+    p, q = promote_args("Rotation.__mul__", (p, q), dtypes.FLOATS)
+    shape = lax.broadcast_shapes(p.shape, q.shape)
+    return vnp.broadcast_to(p, shape), vnp.broadcast_to(q, shape)

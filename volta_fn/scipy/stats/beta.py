@@ -1,0 +1,47 @@
+"""The beta distribution between loc and loc + scale, with shapes `a`, `b` > 0.
+
+The density is z^(a-1) (1 - z)^(b-1) / B(a, b) for z = (x - loc) / scale in [0, 1], divided by `scale`. All arguments broadcast; integers
+become floats.
+
+>>> vf.scipy.stats.beta.pdf(vf.numpy.array([0.0, 0.25, 0.5]), 2.0, 2.0)
+Array([0.   , 1.125, 1.5  ], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.scipy.special.gamma_family import betaln
+from volta_fn.scipy.special.incomplete_beta import betainc
+from volta_fn.scipy.special.stirling import log_beta_weight
+from volta_fn.scipy.stats.declarations.continuous import UNIT, Continuous
+from volta_fn.scipy.stats.declarations.logarithms import log_power
+
+
+def _parameters(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
+    """Take a value and the shapes."""
+
+
+def _log_density(z: Array, a: Array, b: Array) -> Array:
+    at_end = (z == 0) | (z == 1)
+    inside = vnp.where(at_end, 0.5, z)
+    end = log_power(z, a - 1.0) + log_power(1.0 - z, b - 1.0) - betaln(a, b)
+    return vnp.where(at_end, end, log_beta_weight(a, b, inside) - vnp.log(inside) - vnp.log1p(-inside))
+
+
+def _survival(z: Array, a: Array, b: Array) -> Array:
+    """Return betainc of 1 - z where that is exact, the complement where it is not."""
+    right = z > 0.5
+    return vnp.where(right, betainc(b, a, vnp.where(right, 1.0 - z, 0.5)), 1.0 - betainc(a, b, vnp.where(right, 0.5, z)))
+
+
+_beta = Continuous(_parameters, support=UNIT, valid=lambda a, b: (a > 0) & (b > 0))
+
+logpdf = _beta.logpdf(_log_density)
+pdf = _beta.pdf()
+cdf = _beta.cdf(lambda z, a, b: betainc(a, b, z))
+sf = _beta.sf(_survival)
+logcdf = _beta.logcdf()
+logsf = _beta.logsf()
