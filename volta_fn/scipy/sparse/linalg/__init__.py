@@ -1,4 +1,4 @@
-"""Iterative solvers of linear systems ``A x = b``, where A is a matrix or a function.
+"""Iterative solvers of ``A x = b``, where A is a matrix or a function.
 
 `krylov` has conjugate gradients and BiCGSTAB, `generalized_residuals` GMRES, `systems` what they share: arguments, and derivatives by
 further solutions. The examples use `import volta_fn as vf`.

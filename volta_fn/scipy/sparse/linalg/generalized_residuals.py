@@ -38,7 +38,7 @@ def gmres(
         restart: the dimension of the Krylov spaces, which are built anew from each approximation. Larger ones converge in fewer cycles.
         maxiter: the largest number of such cycles (default: ten times the number of unknowns).
         M: an approximate inverse of A, for faster convergence.
-        solve_method: "batched" builds the whole space, then solves one least squares problem; "incremental" updates a QR decomposition in
+        solve_method: "batched" builds all of the space, then solves one least squares problem; "incremental" updates a QR decomposition in
             every iteration, so that a cycle can end early.
 
     Returns:
@@ -85,7 +85,7 @@ def _restarted(system: System, cycle: Cycle, tol: Any, atol: Any, restart: int, 
 
 
 def normalized(v: Array, least: Any = 0.0) -> tuple[Array, Array]:
-    """Return a vector divided by its norm, and the norm; zeros if it is not above `least`."""
+    """Return a vector divided by its norm, and the norm; zeros up to `least`."""
     norm = vnp.linalg.norm(v)
     is_zero = norm <= least
     return vnp.where(is_zero, 0, v / vnp.where(is_zero, 1, norm)), vnp.where(is_zero, 0, norm)
