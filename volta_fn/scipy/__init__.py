@@ -1,4 +1,4 @@
-"""The modules of SciPy that `jax.scipy` has: `special` functions and `linalg`.
+"""The modules of SciPy that `jax.scipy` has.
 
 >>> import volta_fn as vf
 >>> vf.scipy.special.expit(vf.numpy.array([0.0, 2.0])).round(4)

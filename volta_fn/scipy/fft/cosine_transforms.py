@@ -37,8 +37,8 @@ def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str |
     The result has `x`'s shape, with n elements along `axis`, in float32 or wider. Raises `ArgumentError` for an unknown type or norm and
     unless n is positive, `ShapeError` for no elements, for one element in type 1, and if there is no such axis.
 
-    >>> vf.scipy.fft.dct(jnp.array([1.0, 2.0, 3.0]), norm="ortho").round(4)
-    Array([ 3.4641, -1.4142, -0.    ], dtype=float32)
+    >>> vf.scipy.fft.dct(jnp.array([1.0, 2.0, 4.0])).round(3)
+    Array([14.   , -5.196,  1.   ], dtype=float32)
     """
     return _transformed("dct", x, type, n, axis, norm, inverse=False)
 

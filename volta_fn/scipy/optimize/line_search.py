@@ -42,7 +42,7 @@ class _Search(NamedTuple):
 def search(
     value_and_grad: Callable[[Array], tuple[Array, Array]], x: Array, start: Point, direction: Array, trial: Array, limit: int
 ) -> Any:
-    """Return the point found, whether it satisfies the conditions, and the evaluations.
+    """Return the point found, whether it has what it should, and the evaluations.
 
     Args:
         value_and_grad: the function that is minimised, and its gradient.
