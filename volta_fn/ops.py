@@ -16,6 +16,7 @@ no other, such as 0 for sums. They raise `ShapeError` if `segment_ids` is not a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def segment_max(
 
 
 #: By function: the scatter that combines elements, the method of `x.at` for it, and the reduction of buckets.
-_REDUCTIONS = {
+_REDUCTIONS: dict[str, tuple[str, str, Callable[..., Array]]] = {
     "segment_sum": ("scatter_add", "add", vnp.sum),
     "segment_prod": ("scatter_mul", "multiply", vnp.prod),
     "segment_min": ("scatter_min", "min", vnp.min),

@@ -89,7 +89,7 @@ def minimize(
     name = method.lower()
     given = _options(name, method, {**({} if tol is None else {"gtol": tol}), **(options or {})})
     limit = 200 * start.size if given["maxiter"] is None else given["maxiter"]
-    searches = given.get("line_search_maxiter", given.get("maxls"))
+    searches = given["line_search_maxiter" if name == "bfgs" else "maxls"]
     approximation = bfgs if name == "bfgs" else limited_memory(given["maxcor"])
     settings = Options(limit, given["norm"], given["gtol"], given.get("ftol", -1.0), searches)
     state = minimized(lambda x: fun(x, *args), vnp.asarray(start), approximation, settings)
