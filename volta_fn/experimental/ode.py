@@ -121,7 +121,8 @@ def _solution(derivative: Derivative, limits: _Limits, y0: Array, times: Array, 
         return values, (values, times, args)
 
     def backward(saved: Any, cotangents: Array) -> Any:
-        return _adjoint(derivative, limits, *saved, cotangents)
+        values, times, args = saved
+        return _adjoint(derivative, limits, values, times, args, cotangents)
 
     solution.defvjp(forward, backward)
     return solution(y0, times, tuple(args))
