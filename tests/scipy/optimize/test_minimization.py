@@ -75,6 +75,10 @@ def test_options_and_batches(method: str) -> None:
     loose = minimize(square, np.zeros(2, np.float32), method=method, tol=100.0)
     assert loose.success
     assert int(loose.nit) == 0
+    if method != "BFGS":
+        for name in ("maxfun", "maxgrad"):
+            few = minimize(himmelblau(vnp), np.ones(2, np.float32), method=method, options={name: 2})
+            assert (int(few.status), 2 <= int(few.nfev) < 10) == (1, True)
     nowhere = minimize(lambda x: x.sum() * np.nan, np.ones(2, np.float32), method=method)
     assert int(nowhere.status) == 5
     integers = minimize(square, np.zeros(2, np.int32), method=method)

@@ -27,7 +27,7 @@ class OptimizeResults(NamedTuple):
     x: Array
     #: Whether the gradient, or the last decrease, became as small as wanted.
     success: Array
-    #: 0: success; 1: too many iterations; 5: the line search found no better point.
+    #: 0: success; 1: too many iterations or evaluations; 5: the line search found no better point.
     status: Array
     #: The value and the gradient at the solution.
     fun: Array
@@ -44,7 +44,8 @@ class OptimizeResults(NamedTuple):
 _OPTIONS: dict[str, dict[str, Any]] = {
     "bfgs": {"maxiter": None, "norm": np.inf, "gtol": 1e-5, "line_search_maxiter": 30},
     "l-bfgs-experimental-do-not-rely-on-this": {
-        "maxiter": None, "norm": 2, "maxcor": 10, "ftol": 2.220446049250313e-09, "gtol": 1e-05, "maxls": 30,
+        "maxiter": None, "norm": 2, "maxcor": 10, "ftol": 2.220446049250313e-09, "gtol": 1e-05, "maxfun": np.inf,
+        "maxgrad": np.inf, "maxls": 30,
     },
 }  # fmt: skip
 
@@ -68,7 +69,8 @@ def minimize(
         tol: the option "gtol", for short.
         options: for both methods "maxiter", the largest number of iterations, "gtol" and "norm": stop when that norm of the gradient is
             below gtol. For BFGS "line_search_maxiter", for L-BFGS "maxls": the largest number of evaluations in an iteration. For
-            L-BFGS also "maxcor", the number of steps it remembers, and "ftol", the relative decrease at which it stops.
+            L-BFGS also "maxcor", the number of steps it remembers, "ftol", the relative decrease at which it stops, and "maxfun" and
+            "maxgrad", the numbers of evaluations after which no iteration begins.
 
     Returns:
         An `OptimizeResults`. The search may be jitted and mapped; reverse mode does not pass it, as it is a `while_loop`.
@@ -91,7 +93,8 @@ def minimize(
     limit = 200 * start.size if given["maxiter"] is None else given["maxiter"]
     searches = given["line_search_maxiter" if name == "bfgs" else "maxls"]
     approximation = bfgs if name == "bfgs" else limited_memory(given["maxcor"])
-    settings = Options(limit, given["norm"], given["gtol"], given.get("ftol", -1.0), searches)
+    evaluations = np.inf if name == "bfgs" else vnp.minimum(given["maxfun"], given["maxgrad"])
+    settings = Options(limit, evaluations, given["norm"], given["gtol"], given.get("ftol", -1.0), searches)
     state = minimized(lambda x: fun(x, *args), vnp.asarray(start), approximation, settings)
     return _results(state, name == "bfgs")
 

@@ -29,9 +29,10 @@ class Approximation(NamedTuple):
 
 
 class Options(NamedTuple):
-    """When to stop: iterations, the gradient's norm and its order, the value's change."""
+    """When to stop: iterations, evaluations, the gradient's norm, the value's change."""
 
     maxiter: Any
+    maxfun: Any
     norm: Any
     gtol: Any
     ftol: Any
@@ -59,7 +60,8 @@ def minimized(function: Callable[[Array], Any], x0: Array, method: Approximation
         return vnp.linalg.norm(gradient, ord=options.norm) < options.gtol
 
     def goes_on(state: State) -> Array:
-        return ~state.converged & ~state.failed & (state.iterations < options.maxiter)
+        within = (state.iterations < options.maxiter) & (state.evaluations < options.maxfun)
+        return ~state.converged & ~state.failed & within
 
     def iterate(state: State) -> State:
         direction = -method.apply(state.inverse, state.gradient)

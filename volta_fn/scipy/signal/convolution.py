@@ -104,7 +104,7 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: int | Sequence[int
     shapes = [tuple([x.shape[d] for d in dims]) for x in (first, second)]
     if mode == "valid":
         _contains("fftconvolve", *shapes)
-    sizes = [m + n - 1 for m, n in zip(*shapes, strict=True)]
+    sizes = [_fast_size(m + n - 1) for m, n in zip(*shapes, strict=True)]
     if not dims:
         return first * second
     if is_complex(first):
@@ -117,6 +117,12 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: int | Sequence[int
         start, size = _range(mode, m, n)
         full = lax.slice_in_dim(full, start, start + size, axis=d)
     return full.astype(first.dtype)
+
+
+def _fast_size(least: int) -> int:
+    """Return the next number without prime factors above 5: transforms are fast."""
+    powers = (3**i * 5**j for i in range(least.bit_length()) for j in range(least.bit_length()))
+    return min(power << max(-(-least // power) - 1, 0).bit_length() for power in powers if power < 2 * least)
 
 
 def _range(mode: str, m: int, n: int) -> tuple[int, int]:
