@@ -64,3 +64,8 @@ def test_errors() -> None:
         unravel(np.ones(4, np.float32))
     with pytest.raises(DTypeError):
         unravel(np.ones(3, np.float16))
+
+
+@pytest.mark.wide
+def test_python_floats_keep_their_digits() -> None:
+    assert ravel_pytree([0.1, np.ones(1)])[0].tolist() == [0.1, 1.0]

@@ -110,3 +110,9 @@ def test_methods_have_names() -> None:
 def test_errors(call: Callable[[Any], Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         call(np.ones((2, 2), np.float32))
+
+
+@pytest.mark.wide
+def test_python_floats_keep_their_digits() -> None:
+    moved = image.scale_and_translate(np.arange(3.0), (3,), (0,), [1.0], [0.1], "linear")
+    np.testing.assert_allclose(moved, [0.0, 0.9, 1.9], rtol=1e-14)

@@ -13,6 +13,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.numpy.creation import zeros
+from volta_fn.primitives.declare import to_dtype
 
 
 def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
@@ -35,7 +36,7 @@ def ravel_pytree(pytree: Any) -> tuple[Array, Callable[[Any], Any]]:
     values = [as_value(x) for x in leaves]
     own = tuple([v.dtype for v in values])
     dtype = dtypes.promote(*[(v.dtype, v.weak_type) for v in values])[0] if values else np.dtype(np.float32)
-    flat = [lax.reshape(lax.convert_element_type(v, dtype), (v.size,)) for v in values]
+    flat = [lax.reshape(to_dtype(x, dtype), (v.size,)) for x, v in zip(leaves, values, strict=True)]
     vector = lax.concatenate(flat, 0) if flat else zeros(0, dtype)
     return vector, _Unravel(structure, tuple([v.shape for v in values]), own, dtype)
 

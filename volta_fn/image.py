@@ -127,7 +127,7 @@ def scale_and_translate(
         raise ArgumentError("scale_and_translate: the method NEAREST exists for resize only; use LINEAR")
     axes = axes_of("scale_and_translate", tuple(spatial_dims), value.ndim)
     (value,) = promote_inexact("scale_and_translate", value)
-    scales, moves = promote_inexact("scale_and_translate", vnp.asarray(scale), vnp.asarray(translation))
+    scales, moves = [_numbers(x, value.dtype) for x in (scale, translation)]
     if not scales.shape == moves.shape == (len(axes),):
         raise ShapeError(
             f"scale_and_translate: scale and translation need {len(axes)} numbers, got shapes {scales.shape} and {moves.shape}"
@@ -138,6 +138,13 @@ def scale_and_translate(
     for i, d in enumerate(axes):
         value = _resampled(value, d, new[d], scales[i], moves[i], how, antialias)
     return value
+
+
+def _numbers(given: Any, dtype: np.dtype) -> Array:
+    """Return numbers as floats: those in lists as exact as the image."""
+    wide = dtype in (np.float64, np.complex128)
+    array = given if hasattr(given, "dtype") else vnp.asarray(given, dtype=np.float64 if wide else np.float32)
+    return promote_inexact("scale_and_translate", array)[0]
 
 
 def _arguments(

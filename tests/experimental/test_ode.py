@@ -95,3 +95,9 @@ def test_errors() -> None:
             odeint(lambda y, t: y, np.float32(1), times)
     with pytest.raises(ArgumentTypeError):
         odeint(3, np.float32(1), np.ones(2, np.float32))  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.wide
+def test_python_floats_keep_their_digits() -> None:
+    values = odeint(lambda y, t, k: 0 * y + k, 0.1, np.array([0.0, 1.0]), 0.3)
+    np.testing.assert_allclose(values, [0.1, 0.4], rtol=1e-14)

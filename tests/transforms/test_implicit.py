@@ -135,3 +135,11 @@ def test_errors(traced: bool) -> None:
             wrap(call)(b)
     with pytest.raises(GradientError, match="transpose_solve"):
         vf.grad(lambda b: wrap(lambda b: lax.custom_linear_solve(lambda x: 2 * x, b, lambda f, x: x / 2))(b).sum())(b)
+
+
+@pytest.mark.wide
+def test_python_floats_keep_their_digits() -> None:
+    solve = lambda b: lax.custom_linear_solve(lambda x: x * np.float64(1), b, lambda f, y: y, symmetric=True)
+    assert solve(0.1).item() == vf.jit(lambda: solve(0.1))().item() == 0.1
+    root = lambda: lax.custom_root(lambda x: x * np.float64(1), 0.1, lambda f, x: x, lambda g, y: y)
+    assert root().item() == vf.jit(root)().item() == 0.1

@@ -101,12 +101,17 @@ def odeint(
         raise ArgumentTypeError(f"odeint: t must be floating, got {times.dtype.name}")
     if times.ndim != 1 or not times.size:
         raise ShapeError(f"odeint: t must be a vector with elements, got shape {times.shape}")
-    start, unravel = ravel_pytree(tree.map(lambda x: promote_inexact("odeint", x)[0], y0))
-    given = tree.map(vnp.asarray, args)
+    start, unravel = ravel_pytree(tree.map(lambda x: promote_inexact("odeint", _as_exact(x, times.dtype))[0], y0))
+    given = tree.map(lambda x: _as_exact(x, dtypes.real_dtype(start.dtype)), args)
     flat = lambda y, t, *args: ravel_pytree(func(unravel(y), t, *args))[0].astype(start.dtype)  # noqa: E731
     converted, captured = closure_convert(flat, start, times[0], *given)
     values = _solution(converted, _Limits(rtol, atol, mxstep, hmax), start, times, (*given, *captured))
     return vmap(unravel)(values)
+
+
+def _as_exact(x: Any, dtype: np.dtype) -> Array:
+    """Return an array: of a Python float one of this dtype, so that no digit is lost."""
+    return vnp.asarray(x, dtype=dtype if type(x) is float else None)
 
 
 def _solution(derivative: Derivative, limits: _Limits, y0: Array, times: Array, args: Sequence[Any]) -> Array:

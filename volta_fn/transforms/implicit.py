@@ -21,6 +21,7 @@ from volta_fn.errors import DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.arithmetic import neg, sub
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
 from volta_fn.primitives.control_flow.carry import promote_weak
+from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.closures import closure_convert
 from volta_fn.transforms.custom_jvp import custom_jvp
@@ -112,7 +113,8 @@ def _promoted(function: Callable[[Any], Any], vector: Any) -> Any:
     leaves, structure = tree.flatten(vector)
     values = [as_value(x) for x in leaves]
     body = trace_body(function, (vector,), [v.aval for v in values])
-    return tree.unflatten(structure, promote_weak(values, body.jaxpr.out_avals) or values)
+    promoted = promote_weak(values, body.jaxpr.out_avals) or values
+    return tree.unflatten(structure, [to_dtype(x, p.dtype) for x, p in zip(leaves, promoted, strict=True)])
 
 
 def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:

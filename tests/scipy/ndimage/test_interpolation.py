@@ -77,3 +77,9 @@ def test_derivatives_and_batches(mode: str) -> None:
 def test_errors(call: Callable[[Any], Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         call(np.ones((2, 2), np.float32))
+
+
+@pytest.mark.wide
+def test_python_floats_keep_their_digits() -> None:
+    assert map_coordinates(np.zeros(2), [5], 1, cval=0.1).item() == 0.1
+    assert map_coordinates(np.arange(2.0), [0.1], 1).item() == 0.1

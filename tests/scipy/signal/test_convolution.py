@@ -97,3 +97,8 @@ def test_derivatives_batches_and_jit(mode: str) -> None:
 def test_errors(call: Callable[[Any], Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         call(np.ones((2, 2), np.float32))
+
+
+@pytest.mark.wide
+def test_python_floats_keep_their_digits() -> None:
+    assert signal.convolve2d(np.zeros((2, 2)), np.ones((1, 2)), fillvalue=0.1)[0, 0].item() == 0.1

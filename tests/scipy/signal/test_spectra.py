@@ -145,3 +145,11 @@ def test_windows_of_scipy_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors(call: Callable[[Any], Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         call(np.ones(8, np.float32))
+
+
+@pytest.mark.wide
+def test_python_floats_keep_their_digits() -> None:
+    x = sample((40,), np.float64)
+    agree(signal.welch(x, fs=0.1, nperseg=8), scipy.signal.welch(x, fs=0.1, nperseg=8), "welch")
+    agree(signal.stft(x, fs=0.1, nperseg=8), scipy.signal.stft(x, fs=0.1, nperseg=8), "stft")
+    assert_close(signal.istft(signal.stft(x, nperseg=8)[2], 0.1)[0], np.arange(40) / 0.1)

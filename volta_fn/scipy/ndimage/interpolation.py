@@ -13,7 +13,7 @@ from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.arguments import operand, promote_inexact
+from volta_fn.numpy.arguments import converted, is_python_scalar, operand, promote_inexact
 
 #: The index of one neighbour of each coordinate along one axis, and its weight (None: 1).
 Neighbor = tuple[Array, Array | None]
@@ -42,7 +42,7 @@ def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: st
     Array([2.], dtype=float32)
     """
     values = operand("map_coordinates", "input", input)
-    points = [promote_inexact("map_coordinates", c)[0] for c in coordinates]
+    points = [_coordinate(c, values) for c in coordinates]
     if len(points) != values.ndim:
         raise ShapeError(f"map_coordinates: an array of shape {values.shape} needs {values.ndim} arrays of coordinates, got {len(points)}")
     if order not in _NEIGHBORS:
@@ -51,11 +51,19 @@ def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: st
         raise ArgumentError(f"map_coordinates: mode must be one of {', '.join(map(repr, _INSIDE))}, got {mode!r}")
     if not values.size:
         raise ShapeError(f"map_coordinates: an array of shape {values.shape} has no elements to interpolate")
-    outside = vnp.asarray(cval).astype(values.dtype) if mode in ("constant", "grid-constant") else None
+    outside = converted("map_coordinates", cval, values.dtype) if mode in ("constant", "grid-constant") else None
     neighbors = [_NEIGHBORS[order](p) for p in points]
     terms = [_term(values, corner, mode, outside) for corner in itertools.product(*neighbors)]
     total = sum(terms[1:], start=terms[0])
     return _rounded(total).astype(values.dtype) if values.dtype in dtypes.INTEGERS else total.astype(values.dtype)
+
+
+def _coordinate(c: Any, values: Array) -> Array:
+    """Return coordinates as floats: Python's numbers as exact as the values."""
+    wide = values.dtype in (np.float64, np.complex128)
+    return (
+        converted("map_coordinates", c, np.dtype(np.float64)) if wide and is_python_scalar(c) else promote_inexact("map_coordinates", c)[0]
+    )
 
 
 def _term(values: Array, corner: Sequence[Neighbor], mode: str, outside: Array | None) -> Array:

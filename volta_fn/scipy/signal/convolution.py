@@ -10,7 +10,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.arguments import axes_of, is_complex, promote_inexact, promote_numeric
+from volta_fn.numpy.arguments import axes_of, converted, is_complex, promote_inexact, promote_numeric
 
 _MODES = ("full", "same", "valid")
 #: By boundary of SciPy, the mode of `numpy.pad`.
@@ -194,7 +194,7 @@ def _convolved_2d(function: str, first: Array, second: Array, mode: str, boundar
     _check(function, first, second, mode)
     widths = [(n - 1, n - 1) for n in second.shape]
     pad: Callable[..., Array] = vnp.pad
-    options = {"constant_values": vnp.asarray(fillvalue).astype(first.dtype)} if boundary == "fill" else {}
+    options = {"constant_values": converted(function, fillvalue, first.dtype)} if boundary == "fill" else {}
     around = pad(first, widths, _BOUNDARIES[boundary], **options)
     ranges = [_range(mode, m, n) for m, n in zip(first.shape, second.shape, strict=True)]
     return _direct(around, second, [(start + n - 1, size) for (start, size), n in zip(ranges, second.shape, strict=True)], precision)

@@ -145,7 +145,7 @@ def stft(
     spectra = _spectra(signal, cut, detrend, return_onesided) / cut.window.sum()
     frequencies = _frequencies(cut, fs, signal, return_onesided)
     first = 0 if boundary else cut.length / 2
-    times = vnp.asarray(np.arange(spectra.shape[-2]) * cut.step + first).astype(frequencies.dtype) / vnp.asarray(fs)
+    times = vnp.asarray(np.arange(spectra.shape[-2]) * cut.step + first).astype(frequencies.dtype) / fs
     return frequencies, times.astype(frequencies.dtype), vnp.moveaxis(spectra, -1, axis_of("stft", axis, value.ndim))
 
 
@@ -202,7 +202,7 @@ def istft(
         half = cut.length // 2
         signal, weight = signal[..., half : signal.shape[-1] - half], weight[half : weight.shape[-1] - half]
     signal = signal / vnp.where(weight > 1e-10, weight, 1)
-    times = vnp.arange(signal.shape[-1], dtype=dtype) / vnp.asarray(fs)
+    times = vnp.arange(signal.shape[-1], dtype=dtype) / fs
     return times.astype(dtype), vnp.moveaxis(signal, -1, time_dim - (freq_dim < time_dim))
 
 
@@ -291,7 +291,7 @@ def _spectra(signal: Array, cut: _Segments, detrend: Any, onesided: bool) -> Arr
 
 def _frequencies(cut: _Segments, fs: Any, signal: Array, onesided: bool) -> Array:
     numbers = np.fft.rfftfreq(cut.nfft) if onesided and not is_complex(signal) else np.fft.fftfreq(cut.nfft)
-    return (vnp.asarray(numbers.astype(cut.window.dtype)) * vnp.asarray(fs)).astype(cut.window.dtype)
+    return (vnp.asarray(numbers.astype(cut.window.dtype)) * fs).astype(cut.window.dtype)
 
 
 def _both_signs(count: int, nfft: int) -> np.ndarray:

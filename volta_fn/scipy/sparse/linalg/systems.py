@@ -85,4 +85,4 @@ def squared_norm(x: Array) -> Array:
 
 def largest_residual(b: Array, tol: Any, atol: Any) -> Array:
     """Return the norm of the residual at which a solution is good enough, squared."""
-    return vnp.maximum(vnp.square(tol) * squared_norm(b), vnp.square(atol))
+    return vnp.maximum(tol * tol * squared_norm(b), atol * atol)
