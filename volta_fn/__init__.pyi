@@ -2,10 +2,14 @@ from volta_fn import data as data
 from volta_fn import debug as debug
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
+from volta_fn import experimental as experimental
+from volta_fn import flatten_util as flatten_util
+from volta_fn import image as image
 from volta_fn import io as io
 from volta_fn import lax as lax
 from volta_fn import nn as nn
 from volta_fn import numpy as numpy
+from volta_fn import ops as ops
 from volta_fn import optim as optim
 from volta_fn import random as random
 from volta_fn import scipy as scipy

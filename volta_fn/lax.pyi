@@ -207,5 +207,7 @@ from volta_fn.scipy.special.incomplete_gamma import igamma as igamma
 from volta_fn.scipy.special.incomplete_gamma import igamma_grad_a as igamma_grad_a
 from volta_fn.scipy.special.incomplete_gamma import igammac as igammac
 from volta_fn.scipy.special.incomplete_gamma import random_gamma_grad as random_gamma_grad
+from volta_fn.transforms.implicit import custom_linear_solve as custom_linear_solve
+from volta_fn.transforms.implicit import custom_root as custom_root
 from volta_fn.transforms.map import map as map
 from volta_fn.transforms.reduced_precision import reduce_precision as reduce_precision

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 import volta_fn as vf
-from tests.samples.sample import ALL, FLOATS, INEXACT, NUMBERS, REALS, Arg, Sample, distinct
+from tests.samples.sample import ALL, FLOATS, INEXACT, NUMBERS, REALS, Arg, Sample, distinct, uniform
 from volta_fn import lax
+from volta_fn.lax import custom_linear_solve
 
 # Custom rules.
 
@@ -43,6 +44,12 @@ def _product_backward(saved: Any, cotangents: Any) -> Any:
 
 
 _product.defvjp(_product_forward, _product_backward)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """Solve a x = b for each element, and tell the steps that it took."""
+    solve = lambda matvec, b: (b / matvec(lax.full_like(b, 1)), 1)
+    return custom_linear_solve(lambda x: a * x, b, solve, transpose_solve=solve, has_aux=True)[0]
 
 
 def _transposed_tangents(x: Any, cotangents: Any) -> Any:
@@ -79,6 +86,15 @@ SAMPLES = [
         lambda x, y: (x, y),
         dtypes=ALL,
         exact=True,
+    ),
+    Sample("custom_linear_solve", _quotient, (Arg((3,), uniform(1, 3)), Arg((3,))), lambda a, b: b / a, dtypes=INEXACT, linear=(1,)),
+    Sample(
+        "custom_linear_solve",
+        lambda b: custom_linear_solve(lambda x: lax.rev(x, (0,)), b, lambda matvec, b: matvec(b), symmetric=True),
+        (Arg((2, 0)),),
+        lambda b: b[::-1],
+        linear=(0,),
+        label="empty",
     ),
     Sample("name", lambda x: vf.checkpoint_name(lax.neg(x), "negated"), (Arg((2, 3)),), np.negative, dtypes=INEXACT),
     Sample("name", lambda x: vf.checkpoint_name(x, "given"), (Arg(()),), lambda x: x, dtypes=ALL, exact=True, label="0d"),

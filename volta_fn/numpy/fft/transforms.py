@@ -104,7 +104,7 @@ def _transformed(function: str, value: Array, kind: str, n: int | None, axis: in
     if n is None and not value.shape[dim]:
         raise ShapeError(f"{function} of no elements: an axis of length 0 has no spectrum unless n is given")
     count = value.shape[dim] if n is None else count_of(function, n)
-    result = transform_axis(_resized(value, dim, count // 2 + 1 if kind == "IRFFT" else count), kind, count, dim)
+    result = transform_axis(resized(value, dim, count // 2 + 1 if kind == "IRFFT" else count), kind, count, dim)
     return _scaled(result, kind, count, scale)
 
 
@@ -132,7 +132,8 @@ def count_of(function: str, n: Any) -> int:
     return count
 
 
-def _resized(value: Array, axis: int, wanted: int) -> Array:
+def resized(value: Array, axis: int, wanted: int) -> Array:
+    """Cut an axis to a number of elements, or add zeros at its end."""
     size = value.shape[axis]
     if wanted == size:
         return value

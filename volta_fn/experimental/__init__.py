@@ -1,0 +1,10 @@
+"""Functions that JAX keeps in `jax.experimental`: `ode`.
+
+>>> import volta_fn as vf
+>>> vf.experimental.ode.odeint(lambda y, t: -y, 1.0, vf.numpy.array([0.0, 1.0])).round(3)
+Array([1.   , 0.368], dtype=float32)
+"""
+
+from volta_fn import lazy_imports as _lazy_imports
+
+__getattr__, __dir__ = _lazy_imports.attach(__name__)

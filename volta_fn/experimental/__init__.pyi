@@ -1,0 +1,1 @@
+from volta_fn.experimental import ode as ode

@@ -1,0 +1,1 @@
+from volta_fn.numpy.statistics.cumulative import trapezoid as trapezoid

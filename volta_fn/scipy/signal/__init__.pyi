@@ -1,0 +1,10 @@
+from volta_fn.scipy.signal.convolution import convolve as convolve
+from volta_fn.scipy.signal.convolution import convolve2d as convolve2d
+from volta_fn.scipy.signal.convolution import correlate as correlate
+from volta_fn.scipy.signal.convolution import correlate2d as correlate2d
+from volta_fn.scipy.signal.convolution import fftconvolve as fftconvolve
+from volta_fn.scipy.signal.spectra import csd as csd
+from volta_fn.scipy.signal.spectra import istft as istft
+from volta_fn.scipy.signal.spectra import stft as stft
+from volta_fn.scipy.signal.spectra import welch as welch
+from volta_fn.scipy.signal.trends import detrend as detrend

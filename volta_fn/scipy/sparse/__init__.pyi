@@ -1,0 +1,1 @@
+from volta_fn.scipy.sparse import linalg as linalg
