@@ -8,13 +8,13 @@ from typing import Any
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.program import Item
 from volta_fn.compiler.target import RoutineMaker, Target, TargetCapabilities
-from volta_fn.targets.cpu import convolution, library, loops, matmul
+from volta_fn.targets.cpu import convolution, lapack, library, loops, matmul
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
 
 #: Makers of routines, by the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
+ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES}
 
 
 class CpuTarget(Target):
