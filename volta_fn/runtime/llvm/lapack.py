@@ -3,6 +3,9 @@
 SciPy publishes their addresses for C (`scipy.linalg.cython_blas` and `cython_lapack`, in Fortran's convention: all arguments are pointers). An
 object names those that it calls by symbols that begin with `PREFIX`; a process binds these to its own addresses when it loads the object, so
 that objects on disk hold no addresses. The functions need no lock of Python's, and may run on any thread.
+
+OpenBLAS, which SciPy's wheels bring, has threads of its own. Routines that share their matrices among the threads of a program have it compute
+on the calling thread meanwhile.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from volta_fn.runtime.llvm.host import llvm
 
 #: What the symbols of functions begin with.
 PREFIX = "volta_lapack_"
+#: The symbols of OpenBLAS's functions that set and return its number of threads, and of the record in which routines keep it.
+SET_THREADS, GET_THREADS, THREADS = (f"{PREFIX}{name}" for name in ("setthreads", "getthreads", "threads"))
+#: Words: a lock, how many routines compute on their own threads, and OpenBLAS's number of threads before the first of them.
+_threads = np.zeros(3, np.int64)
 _SYMBOL = re.compile(PREFIX.encode() + rb"([a-z0-9]+)")
 #: The type of integers in the signatures of functions that take 32-bit ones.
 _INTEGERS = b"int *"
@@ -48,7 +55,20 @@ def address(name: str) -> int:
 def bind_symbols(codes: Iterable[bytes]) -> None:
     """Bind the functions that objects call to their addresses in this process."""
     for name in {match.decode() for code in codes for match in _SYMBOL.findall(code)}:
-        llvm().add_symbol(PREFIX + name, address(name))
+        symbol = PREFIX + name
+        llvm().add_symbol(symbol, _thread_control()[symbol] if symbol in (SET_THREADS, GET_THREADS, THREADS) else address(name))
+
+
+def _thread_control() -> dict[str, int]:
+    """Return the addresses for the number of threads; without OpenBLAS, of a function without effect."""
+    library = ctypes.CDLL(load("scipy.linalg.cython_lapack").__file__)
+    idle = ctypes.CDLL(None).abs
+    setter, getter = (getattr(library, f"scipy_openblas_{name}_num_threads", idle) for name in ("set", "get"))
+    return {
+        SET_THREADS: ctypes.cast(setter, ctypes.c_void_p).value or 0,
+        GET_THREADS: ctypes.cast(getter, ctypes.c_void_p).value or 0,
+        THREADS: _threads.ctypes.data,
+    }
 
 
 def workspace_size(name: str, *arguments: str | int | None, dtype: np.dtype, after: int = 1) -> int:

@@ -68,16 +68,17 @@ def svd(x: np.ndarray, *, full_matrices: bool, compute_uv: bool) -> Result:
     return _each(values_first, x, shapes)
 
 
-def eig(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return complex eigenvalues and right eigenvectors of unit length, as columns."""
+def eig(x: np.ndarray, *, compute_vectors: bool) -> Result:
+    """Return complex eigenvalues, and if ``compute_vectors`` right eigenvectors of unit length, as columns."""
     dtype = np.result_type(x.dtype, np.complex64)
+    if not compute_vectors:
+        return _each(lambda m: (np.linalg.eigvals(m).astype(dtype, copy=False),), x, [(x.shape[:-1], dtype)])
 
     def decompose(m: np.ndarray) -> Result:
         w, v = np.linalg.eig(m)
         return w.astype(dtype, copy=False), v.astype(dtype, copy=False)
 
-    w, v = _each(decompose, x, [(x.shape[:-1], dtype), (x.shape, dtype)])
-    return w, v
+    return _each(decompose, x, [(x.shape[:-1], dtype), (x.shape, dtype)])
 
 
 def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequence[tuple[Sequence[int], np.dtype]]) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from volta_fn.runtime.llvm.host import host
@@ -91,3 +93,18 @@ def is_finite(f: Function, dtype: np.dtype, x: Value, count: int) -> Value:
         return [f.binary("fadd", carried[0], f.binary("fmul", number, zero))]
 
     return f.compare("fcmp oeq", f.loop(i64(0), i64(width), 1, [zero], add)[0], zero)
+
+
+def or_nan(f: Function, possible: Value, compute: Callable[[], Value], results: Sequence[tuple[Value, np.dtype, int]]) -> None:
+    """Emit a computation that says whether it failed, if it is possible; else NaN in results."""
+
+    def attempt() -> list[Value]:
+        return [compute()]
+
+    (failed,) = f.branch(possible, attempt, lambda: [Value("i1", "true")])
+
+    def spoil() -> None:
+        for pointer, dtype, count in results:
+            fill(f, dtype, pointer, i64(0), i64(count), float("nan"))
+
+    f.branch(failed, spoil)

@@ -5,7 +5,6 @@ Matrices with numbers that are not finite give NaN without a call: some versions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.lapack import workspace_size
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.lapack.calls import call_with_status, lapack_name
-from volta_fn.targets.cpu.lapack.copies import fill, is_finite, transpose
+from volta_fn.targets.cpu.lapack.copies import is_finite, or_nan, transpose
 from volta_fn.targets.cpu.lapack.stacks import stack_routine
 from volta_fn.targets.cpu.routine import Routine
 
@@ -80,67 +79,64 @@ def svd(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | 
     return stack_routine("svd", operands, shapes, (2, 1, 2, 2)[: len(shapes) + 1], scratch, 20 * m * n * k, body)
 
 
-def or_nan(f: Function, possible: Value, compute: Callable[[], Value], results: Sequence[tuple[Value, np.dtype, int]]) -> None:
-    """Emit a computation that says whether it failed, if it is possible; else NaN in results."""
-
-    def attempt() -> list[Value]:
-        return [compute()]
-
-    (failed,) = f.branch(possible, attempt, lambda: [Value("i1", "true")])
-
-    def spoil() -> None:
-        for pointer, dtype, count in results:
-            fill(f, dtype, pointer, i64(0), i64(count), float("nan"))
-
-    f.branch(failed, spoil)
-
-
 def eig(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
     """Make the routine of eigenvalues and right eigenvectors (geev)."""
-    (x,) = operands
+    (x,), vectors = operands, params["compute_vectors"]
     n, dtype = x.shape[-1], x.dtype
     result, real = dtypes.complex_dtype(dtype), dtypes.real_dtype(dtype)
     is_complex = dtype.kind == "c"
     values = [None] * (1 if is_complex else 2)
-    leading = ("N", "V", n, None, max(1, n), *values, None, 1, None, max(1, n))
+    job = "V" if vectors else "N"
+    leading = ("N", job, n, None, max(1, n), *values, None, 1, None, max(1, n))
     work = workspace_size(lapack_name(dtype, "geev"), *leading, dtype=dtype, after=1 + is_complex)
 
     def body(f: Function, matrices: list[Value], results: list[Value], scratch: list[Value]) -> None:
-        (w, v), (a, columns, space, first, second) = results, scratch
+        w, (a, columns, space, first, second) = results[0], scratch
         transpose(f, dtype, a, matrices[0], (n, n))
         outputs, more = ([w], [second]) if is_complex else ([first, second], [])
 
         def compute() -> Value:
-            return call_with_status(f, dtype, "geev", "N", "V", n, a, n, *outputs, a, 1, columns, n, space, work, *more)
+            return call_with_status(f, dtype, "geev", "N", job, n, a, n, *outputs, a, 1, columns, n, space, work, *more)
 
         nan = [(w, result, n)] if is_complex else [(first, real, n), (second, real, n)]
         or_nan(f, is_finite(f, dtype, a, n * n), compute, [*nan, (columns, dtype, n * n)])
-        if is_complex:
-            transpose(f, dtype, v, columns, (n, n))
-        else:
-            _pair(f, real, w, v, columns, first, second, n)
+        if not is_complex:
+            _pair_values(f, real, w, first, second, n)
+        if vectors and is_complex:
+            transpose(f, dtype, results[1], columns, (n, n))
+        elif vectors:
+            _pair_vectors(f, real, results[1], columns, second, n)
 
     size = dtype.itemsize
     scratch = [size * n * n, size * n * n, size * work, real.itemsize * n, real.itemsize * 2 * n]
     shapes = [ShapedArray(x.shape[:-1], result), ShapedArray(x.shape, result)]
-    return stack_routine("eig", operands, shapes, (2, 1, 2), scratch, 25 * n**3, body)
+    count = 1 + vectors
+    return stack_routine("eig", operands, shapes[:count], (2, 1, 2)[: count + 1], scratch, 25 * n**3, body)
 
 
-def _pair(f: Function, real: np.dtype, w: Value, v: Value, columns: Value, re: Value, im: Value, n: int) -> None:
-    """Emit complex eigenvalues and eigenvectors.
+def _pair_values(f: Function, real: np.dtype, w: Value, re: Value, im: Value, n: int) -> None:
+    """Emit complex eigenvalues from their real and their imaginary parts."""
+    type_, size = ("float", 4) if real.itemsize == 4 else ("double", 8)
+
+    def value(j: Value, _: list[Value]) -> None:
+        for k, part in enumerate((re, im)):
+            f.store(f.load(type_, f.at(part, type_, j), size), f.at(w, type_, f.plus(f.times(j, 2), i64(k))), size)
+
+    f.loop(i64(0), i64(n), 1, [], value)
+
+
+def _pair_vectors(f: Function, real: np.dtype, v: Value, columns: Value, im: Value, n: int) -> None:
+    """Emit complex eigenvectors.
 
     LAPACK gives the real and the imaginary parts of a conjugate pair's vectors as two columns, of which the first eigenvalue's imaginary part
     is positive.
     """
     type_, size = ("float", 4) if real.itemsize == 4 else ("double", 8)
-    zero = Value(type_, "0.0")
+    zero, one, none = Value(type_, "0.0"), i64(1), i64(0)
 
     def column(j: Value, _: list[Value]) -> None:
-        x, y = (f.load(type_, f.at(p, type_, j), size) for p in (re, im))
-        f.store(x, f.at(w, type_, f.times(j, 2)), size)
-        f.store(y, f.at(w, type_, f.plus(f.times(j, 2), i64(1))), size)
+        y = f.load(type_, f.at(im, type_, j), size)
         first, second = f.compare("fcmp ogt", y, zero), f.compare("fcmp olt", y, zero)
-        one, none = i64(1), i64(0)
         real_column = f.times(f.minus(j, f.select(second, one, none)), n)
         other = f.times(f.plus(j, f.select(first, one, none)), n)
 

@@ -9,6 +9,7 @@ from typing import Any
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.lapack import is_available
 from volta_fn.runtime.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.lapack.threads import limit_threads, restore_threads
 from volta_fn.targets.cpu.library.entry_points import RoutineWriter, nothing, task_range
 from volta_fn.targets.cpu.routine import Routine
 
@@ -64,5 +65,9 @@ def stack_routine(
 
         f.loop(*task_range(f, number, stack, tasks), 1, [], matrix)
 
+    if tasks > 1:
+        writer.launch(1, 0.0, limit_threads)
     writer.launch(tasks, stack * each, task)
+    if tasks > 1:
+        writer.launch(1, 0.0, restore_threads)
     return writer.routine(tasks * sum(rounded))
