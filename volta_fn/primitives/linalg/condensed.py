@@ -13,7 +13,7 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.linalg.matrices import adjoint, batch_in_front, check_matrix, matmul
+from volta_fn.primitives.linalg.matrices import adjoint, batch_in_front, check_matrix, matmul, no_derivative
 from volta_fn.primitives.movement import broadcast, moveaxis
 from volta_fn.primitives.shorthand import full
 
@@ -27,6 +27,7 @@ def _hessenberg_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
 
 hessenberg_p = Primitive("hessenberg", _hessenberg_abstract, multiple_results=True)
 hessenberg_p.batch = batch_in_front(hessenberg_p)
+hessenberg_p.jvp = no_derivative(hessenberg_p)
 
 
 def hessenberg(a: Any) -> tuple[Array, Array]:
@@ -53,6 +54,7 @@ def _schur_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArr
 
 schur_p = Primitive("schur", _schur_abstract, multiple_results=True)
 schur_p.batch = batch_in_front(schur_p)
+schur_p.jvp = no_derivative(schur_p)
 
 
 def schur(x: Any, *, compute_schur_vectors: bool = True) -> Any:
@@ -84,6 +86,7 @@ def _tridiagonal_abstract(x: ShapedArray, *, lower: bool) -> tuple[ShapedArray, 
 
 tridiagonal_p = Primitive("tridiagonal", _tridiagonal_abstract, multiple_results=True)
 tridiagonal_p.batch = batch_in_front(tridiagonal_p)
+tridiagonal_p.jvp = no_derivative(tridiagonal_p)
 
 
 def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
@@ -120,6 +123,7 @@ def _product_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | N
 
 
 householder_product_p = Primitive("householder_product", _product_abstract, batch=_product_batch)
+householder_product_p.jvp = no_derivative(householder_product_p)
 
 
 def householder_product(a: Any, taus: Any) -> Array:

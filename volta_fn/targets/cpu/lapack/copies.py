@@ -66,6 +66,17 @@ def fill(f: Function, dtype: np.dtype, to: Value, start: Value, end: Value, numb
     f.loop(start, end, 1, [], lambda i, _: f.store(value, f.at(to, value.type, i), alignment(value.type)))
 
 
+def conjugate(f: Function, dtype: np.dtype, x: Value, count: int) -> None:
+    """Emit the conjugation of so many complex numbers in place."""
+    type_, size = ("float", 4) if dtype.itemsize == 8 else ("double", 8)
+
+    def one(i: Value, _: list[Value]) -> None:
+        at = f.at(x, type_, f.plus(f.times(i, 2), i64(1)))
+        f.store(f.let(type_, f"fneg {f.load(type_, at, size)}"), at, size)
+
+    f.loop(i64(0), i64(count), 1, [], one)
+
+
 def zero_above(f: Function, dtype: np.dtype, matrix: Value, n: int) -> None:
     """Emit zeros above the diagonal of a square matrix."""
     f.loop(i64(0), i64(n), 1, [], lambda i, _: fill(f, dtype, matrix, f.plus(f.times(i, n), i, i64(1)), f.times(f.plus(i, i64(1)), n), 0.0))

@@ -10,7 +10,7 @@ from typing import Any
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.lapack.calls import call, call_with_status, number
-from volta_fn.targets.cpu.lapack.copies import copy, fill, zero_above
+from volta_fn.targets.cpu.lapack.copies import conjugate, copy, fill, zero_above
 from volta_fn.targets.cpu.lapack.stacks import stack_routine
 from volta_fn.targets.cpu.routine import Routine
 
@@ -30,31 +30,30 @@ def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
     return stack_routine("cholesky", operands, operands, (2, 2), [], n**3 / 3, body)
 
 
-def triangular_solve(
-    operands: tuple[ShapedArray, ...],
-    params: dict[str, Any],
-) -> Routine | None:
-    """Make the routine of a triangular solve (trsm): op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ.
+def triangular_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
+    """Make the routine of a triangular solve (trsm, or trsv for single vectors): op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ.
 
-    A conjugate that is not transposed has none, for BLAS lacks it.
+    BLAS lacks a conjugate that is not transposed: the conjugate of X solves the system without it.
     """
     a, b = operands
     left, transposes, conjugates = params["left_side"], params["transpose_a"], params["conjugate_a"] and a.dtype.kind == "c"
-    if conjugates and not transposes:
-        return None
     n, (rows, columns) = a.shape[-1], b.shape[-2:]
     triangle = "U" if params["lower"] else "L"
     diagonal = "U" if params["unit_diagonal"] else "N"
-    op = "C" if conjugates else "T" if transposes else "N"
+    single = (columns if left else rows) == 1 and not (conjugates and transposes)
+    op = "N" if not transposes else "C" if conjugates else "T"
 
     def body(f: Function, matrices: list[Value], results: list[Value], scratch: list[Value]) -> None:
         (matrix, right), (x,) = matrices, results
         copy(f, b.dtype, x, right, rows * columns)
-        if (columns if left else rows) == 1 and not conjugates:  # a single vector
-            other = "N" if left == transposes else "T"
-            call(f, a.dtype, "trsv", triangle, other, diagonal, n, matrix, n, x, 1)
+        if conjugates and not transposes:
+            conjugate(f, b.dtype, x, rows * columns)
+        if single:
+            call(f, a.dtype, "trsv", triangle, "N" if left == transposes else "T", diagonal, n, matrix, n, x, 1)
         else:
             one = number(f, a.dtype, 1.0)
             call(f, a.dtype, "trsm", "R" if left else "L", triangle, op, diagonal, columns, rows, one, matrix, n, x, columns)
+        if conjugates and not transposes:
+            conjugate(f, b.dtype, x, rows * columns)
 
     return stack_routine("triangular_solve", operands, (b,), (2, 2, 2), [], n * rows * columns, body)
