@@ -42,9 +42,8 @@ def qdwh(
         ShapeError: x is not one matrix, or is wide.
 
     >>> import volta_fn as vf
-    >>> vf.lax.linalg.qdwh(vf.numpy.array([[0.0, -2.0], [3.0, 0.0]]))[1].round(3)
-    Array([[3., 0.],
-           [0., 2.]], dtype=float32)
+    >>> vf.lax.linalg.qdwh(vf.numpy.array([[0.0, -2.0], [3.0, 0.0]]))[1].diagonal().round(3)
+    Array([3., 2.], dtype=float32)
     """
     value = as_value(x)
     check_matrix("qdwh", value.aval)
@@ -58,16 +57,17 @@ def qdwh(
     limit = np.asarray((4 * epsilon) ** (1 / 3), real)
 
     def unfinished(state: tuple[Array, Array, Array, Array]) -> Array:
-        _, low, count, moving = state
-        return (count < most) & (moving | (absolute(1 - low) > 10 * epsilon))
+        _, _, count, moving = state
+        return (count < most) & moving
 
     def iterate(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         u, low, count, _ = state
         a, b, c = _weights(low)
         following = cond(c > _GREATEST_WEIGHT, _by_qr, _by_cholesky, u, a, b, c)
-        moving = _norm(following - u) > limit * _norm(following)
         low = low * (a + b * low * low) / (1 + c * low * low)
-        return following, select(low > 1, as_value(np.ones((), real)), low), count + 1, moving
+        low = select(low > 1, as_value(np.ones((), real)), low)
+        moving = (_norm(following - u) > limit * _norm(following)) | (1 - low > 10 * epsilon)
+        return following, low, count + 1, moving
 
     scaled, low = _scaled(value, epsilon)
     start = (scaled, low, as_value(np.int32(0)), as_value(np.bool_(True)))

@@ -84,9 +84,7 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     return scan(exchange, positions, (numbers, moveaxis(steps, last, 0)))[0]
 
 
-def symmetric_product(
-    a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0, symmetrize_output: bool = False
-) -> Array:
+def symmetric_product(a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0, symmetrize_output: bool = False) -> Array:
     """Return alpha A Aᵀ + beta C for matrices A (*batch, m, n) and symmetric C (*batch, m, m).
 
     With `symmetrize_output` the lower triangle is copied to the upper one. Raises `ShapeError` where A and C do not fit together.

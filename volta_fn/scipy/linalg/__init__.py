@@ -1,7 +1,7 @@
 """Linear algebra: all of `volta_fn.numpy.linalg`, and more of `jax.scipy.linalg`.
 
-`factorizations` and the systems they solve, `structured_matrices` (block diagonal, Toeplitz), and `matrix_exponential`. The examples use
-`import volta_fn as vf`.
+`factorizations` and the systems they solve, `structured_matrices` (block diagonal, Toeplitz), `condensed_forms` (Schur, Hessenberg, polar),
+`matrix_functions` and `matrix_exponential`. The examples use `import volta_fn as vf`.
 
 >>> import volta_fn as vf
 >>> factor = vf.scipy.linalg.cho_factor(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))

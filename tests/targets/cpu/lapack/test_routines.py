@@ -188,7 +188,13 @@ def test_what_is_not_finite_spoils_its_own_matrix_alone(dtype, wrong):
     for name, params in calls.items():
         for result in run(name, x, **params):
             np.testing.assert_array_equal(np.isnan(result).reshape(3, -1).all(1), [False, True, False], err_msg=name)
-    for name, params in {"lu": {}, "qr": {"full_matrices": False}, "cholesky": {}, "hessenberg": {}, "tridiagonal": {"lower": True}}.items():
+    for name, params in {
+        "lu": {},
+        "qr": {"full_matrices": False},
+        "cholesky": {},
+        "hessenberg": {},
+        "tridiagonal": {"lower": True},
+    }.items():
         first = run(name, x, **params)[0]
         np.testing.assert_array_equal(np.isfinite(first).reshape(3, -1).all(1), [True, False, True], err_msg=name)
 

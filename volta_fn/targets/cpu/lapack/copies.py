@@ -13,7 +13,9 @@ from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_bytes, u
 from volta_fn.targets.cpu.loops.tiles import transposed
 
 
-def transpose(f: Function, dtype: np.dtype, to: Value, source: Value, shape: tuple[int, int], row: int | None = None, column: int | None = None) -> None:
+def transpose(
+    f: Function, dtype: np.dtype, to: Value, source: Value, shape: tuple[int, int], row: int | None = None, column: int | None = None
+) -> None:
     """Emit ``to[j, i] = source[i, j]`` for a matrix of `shape`.
 
     A row of the source has `row` elements (by default those of the shape), and one of the result `column`.

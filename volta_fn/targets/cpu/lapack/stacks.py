@@ -36,7 +36,13 @@ def if_available(maker: RoutineMaker) -> RoutineMaker:
 
 
 def stack_routine(
-    name: str, operands: Sequence[ShapedArray], results: Sequence[ShapedArray], ranks: Sequence[int], scratch: Sequence[int], operations: float, body: Body
+    name: str,
+    operands: Sequence[ShapedArray],
+    results: Sequence[ShapedArray],
+    ranks: Sequence[int],
+    scratch: Sequence[int],
+    operations: float,
+    body: Body,
 ) -> Routine:
     """Make the routine that does `body` for each matrix of a stack.
 
