@@ -180,7 +180,8 @@ SAMPLES = [
         dtypes=DTYPES, differentiable=(),
     ),
     Sample(
-        "schur", _schur_invariants, (Arg((2, 3, 3), well_conditioned()),), lambda x: (np.zeros_like(x), x), dtypes=DTYPES, differentiable=(),
+        "schur", _schur_invariants, (Arg((2, 3, 3), well_conditioned()),), lambda x: (np.zeros_like(x), x),
+        dtypes=DTYPES, differentiable=(),
     ),
     Sample(
         "schur", lambda x: diagonal(lax.linalg.schur(x, compute_schur_vectors=False)).sum(), (Arg((3, 3), well_conditioned()),),

@@ -2,9 +2,9 @@
 
 Leading dimensions are a batch.
 
-`triangular` has solves and Cholesky's factors, `factorization` LU and QR, `spectral` eigenvalues and singular values, `condensed` Hessenberg,
-Schur and tridiagonal forms, `tridiagonal_systems` their solution; `updates` and `polar` compute with these. `matrices` is what they are written
-with.
+`triangular` has solves and Cholesky's factors, `factorization` LU and QR, `spectral` eigenvalues and singular values, `condensed`
+Hessenberg, Schur and tridiagonal forms, `tridiagonal_systems` their solution; `updates` and `polar` compute with these. `matrices` is what
+they are written with.
 """
 
 from volta_fn.primitives.linalg.condensed import hessenberg as hessenberg

@@ -1,4 +1,4 @@
-"""Hessenberg, Schur and tridiagonal forms, and products of the reflectors that lead there."""
+"""Hessenberg, Schur and tridiagonal forms, and products of reflectors."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Arr
     >>> vf.lax.linalg.tridiagonal(vf.numpy.array([[2.0, 1.0], [1.0, 3.0]]))[1]
     Array([2., 3.], dtype=float32)
     """
-    reduced, diagonal, beside, factors = bind(tridiagonal_p, as_value(a), lower=bool(lower))
-    return reduced, diagonal, beside, factors
+    reduced, diagonal, subdiagonal, factors = bind(tridiagonal_p, as_value(a), lower=bool(lower))
+    return reduced, diagonal, subdiagonal, factors
 
 
 # householder_product
@@ -145,7 +145,7 @@ def householder_product(a: Any, taus: Any) -> Array:
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Array:
-    """Multiply c by the unitary Q of Householder's reflections: Q c, or c Q unless `left`.
+    """Multiply by the unitary Q of reflections: Q c, or c Q unless `left`.
 
     `a` (*batch, m, n) and `taus` (*batch, k) are as for `householder_product`, except that a may be wide; Q is (m, m), and is replaced by
     its adjoint if `transpose`.

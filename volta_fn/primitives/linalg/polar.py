@@ -1,4 +1,4 @@
-"""The polar decomposition by QDWH, iterations that need products and factorisations alone."""
+"""The polar decomposition by QDWH: iterations of products and factorisations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_ITERATIONS = 10
 def qdwh(
     x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None, eps: float | None = None
 ) -> tuple[Array, Array, Array, Array]:
-    """Return the polar decomposition x = U H, the number of iterations, and whether they converged.
+    """Return U and H with x = U H, the number of iterations, and if they converged.
 
     x is a matrix (m, n) of full rank with m ≥ n, U has orthonormal columns, and H is Hermitian positive semidefinite. Iterations end when
     one changes U by less than (4 eps)^(1/3) of its size, or after `max_iterations` (default 10); `eps` is the dtype's by default.
@@ -76,7 +76,7 @@ def qdwh(
 
 
 def _scaled(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Divide by a bound of the greatest singular value; return a bound of the least one, too."""
+    """Divide by a bound of the singular values; return a lower bound of them, too."""
     size = absolute(x)
     columns, rows = (reduce_max(reduce_sum(size, (axis,)), (0,)) for axis in (0, 1))
     bound = sqrt(columns) * sqrt(rows)

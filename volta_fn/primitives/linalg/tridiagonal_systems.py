@@ -44,7 +44,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]
 
 
 def _times(diagonal: Array, x: Array, shift: int) -> Array:
-    """Multiply by the matrix that has a diagonal alone, so many columns to the right of the main one."""
+    """Multiply by a matrix that is zero off a diagonal, `shift` right of the main one."""
     return expand_dims(diagonal, (diagonal.ndim,)) * _shifted(x, shift, x.ndim - 2)
 
 

@@ -8,16 +8,13 @@ import numpy as np
 
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.primitives import complex_components
-from volta_fn.primitives.comparison import ge
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.exponential import sqrt
 from volta_fn.primitives.linalg.matrices import check_matrix, matmul, only_diagonal, swap, tril
-from volta_fn.primitives.movement import broadcast_to, broadcasted_iota, expand_dims, moveaxis, squeeze
+from volta_fn.primitives.movement import broadcast_to, broadcasted_iota, expand_dims, moveaxis
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.primitives.selection import select
-from volta_fn.primitives.shorthand import broadcast_like
 
 INT32 = np.dtype(np.int32)
 
@@ -55,7 +52,9 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
-    """Return the permutation that exchanging rows i and pivots[i], one after another, makes.
+    """Return the permutation that the exchanges of rows in `lu` make.
+
+    Step i exchanges rows i and pivots[i].
 
     The pivots are integers (*batch, k) as of `lu`; the permutation is (*batch, permutation_size), of their dtype. Raises `ArgumentError` if
     `permutation_size` is less than k, `ArgumentTypeError` for pivots that are no integers.
@@ -85,8 +84,9 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
 
 
 def symmetric_product(a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0, symmetrize_output: bool = False) -> Array:
-    """Return alpha A Aᵀ + beta C for matrices A (*batch, m, n) and symmetric C (*batch, m, m).
+    """Return alpha A Aᵀ + beta C, for symmetric C.
 
+    The matrices A are (*batch, m, n), and C (*batch, m, m).
     With `symmetrize_output` the lower triangle is copied to the upper one. Raises `ShapeError` where A and C do not fit together.
 
     >>> import volta_fn as vf

@@ -1,11 +1,11 @@
 """SciPy's BLAS and LAPACK as functions that machine code calls.
 
-SciPy publishes their addresses for C (`scipy.linalg.cython_blas` and `cython_lapack`, in Fortran's convention: all arguments are pointers). An
-object names those that it calls by symbols that begin with `PREFIX`; a process binds these to its own addresses when it loads the object, so
-that objects on disk hold no addresses. The functions need no lock of Python's, and may run on any thread.
+SciPy publishes their addresses for C (`scipy.linalg.cython_blas` and `cython_lapack`, in Fortran's convention: all arguments are pointers).
+An object names those that it calls by symbols that begin with `PREFIX`; a process binds these to its own addresses when it loads the
+object, so that objects on disk hold no addresses. The functions need no lock of Python's, and may run on any thread.
 
-OpenBLAS, which SciPy's wheels bring, has threads of its own. Routines that share their matrices among the threads of a program have it compute
-on the calling thread meanwhile.
+OpenBLAS, which SciPy's wheels bring, has threads of its own. Routines that share their matrices among the threads of a program have it
+compute on the calling thread meanwhile.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def bind_symbols(codes: Iterable[bytes]) -> None:
 
 
 def _thread_control() -> dict[str, int]:
-    """Return the addresses for the number of threads; without OpenBLAS, of a function without effect."""
+    """Return the addresses for the number of threads.
+
+    Without OpenBLAS they are those of a function without effect.
+    """
     library = ctypes.CDLL(load("scipy.linalg.cython_lapack").__file__)
     idle = ctypes.CDLL(None).abs
     setter, getter = (getattr(library, f"scipy_openblas_{name}_num_threads", idle) for name in ("set", "get"))
@@ -77,7 +80,7 @@ def workspace_size(name: str, *arguments: str | int | None, dtype: np.dtype, aft
     The arguments are those before the workspace, None for arrays; `after` counts those that follow the workspace's size.
     """
     answer = np.zeros(1, dtype)
-    pointers = [ctypes.byref(_argument(value)) for value in [*arguments, None, -1, *[-1] * after]]
+    pointers: list[Any] = [ctypes.byref(_argument(value)) for value in [*arguments, None, -1, *[-1] * after]]
     pointers[len(arguments)] = ctypes.c_void_p(answer.ctypes.data)
     ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(pointers))(address(name))(*pointers)
     return max(1, int(answer[0].real))

@@ -21,10 +21,11 @@ from volta_fn.transforms.vmap import vmap
 
 
 def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
-    """Return the Schur form T and unitary Z with Z T Zᴴ = a, for matrices (*batch, N, N).
+    """Return the Schur form T and unitary Z with Z T Zᴴ = a.
 
-    T is upper triangular, except that the form of a real matrix has a block of two by two for each pair of complex eigenvalues. With
-    `output` "complex" real matrices are taken as complex ones. On the host, this needs SciPy. It has no derivative.
+    For matrices (*batch, N, N), T is upper triangular, except that the form of a real matrix has a block of two by two for each pair of
+    complex eigenvalues. With `output` "complex" real matrices are taken as complex ones. On the host, this needs SciPy. It has no
+    derivative.
 
     >>> vf.scipy.linalg.schur(vf.numpy.array([[1.0, 2.0], [0.0, 3.0]]))[0]
     Array([[1., 2.],
@@ -38,7 +39,7 @@ def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
 
 
 def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Array, Array]:
-    """Convert a real Schur form T and its vectors Z to a complex, upper triangular one.
+    """Convert a real Schur form T and vectors Z to complex ones, with T triangular.
 
     Both are (*batch, N, N). `check_finite` has no effect: numbers that are not finite give NaN.
 
@@ -55,10 +56,10 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Array, Array]:
 
 
 def hessenberg(a: Any, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    """Return the Hessenberg form H of matrices (*batch, N, N), zero below the subdiagonal.
+    """Return the Hessenberg form H of a, which is zero below the subdiagonal.
 
-    With `calc_q` return (H, Q) for unitary Q with Q H Qᴴ = a. `overwrite_a` and `check_finite` have no effect. On the host, this needs
-    SciPy. It has no derivative.
+    The matrices are (*batch, N, N). With `calc_q` return (H, Q) for unitary Q with Q H Qᴴ = a. `overwrite_a` and `check_finite` have no
+    effect. On the host, this needs SciPy. It has no derivative.
 
     >>> vf.scipy.linalg.hessenberg(vf.numpy.eye(3), calc_q=True)[0]
     Array([[1., 0., 0.],
@@ -83,11 +84,11 @@ def hessenberg(a: Any, calc_q: bool = False, overwrite_a: bool = False, check_fi
 def polar(
     a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None, max_iterations: int | None = None
 ) -> tuple[Array, Array]:
-    """Return unitary U and positive semidefinite P with U P = a, or P U = a on the "left".
+    """Return unitary U and positive semidefinite P with U P = a, or P U = a.
 
     Args:
         a: matrices (*batch, M, N). U has orthonormal columns, or rows if a is wide.
-        side: where P stands, "right" or "left".
+        side: where P stands, "right" or "left" of U.
         method: "qdwh", iterations that reverse mode does not differentiate, or "svd", which is differentiable.
         eps, max_iterations: when QDWH ends; see `lax.linalg.qdwh`.
 

@@ -1,7 +1,8 @@
-"""Linear algebra that NumPy lacks, by SciPy's LAPACK, one matrix at a time."""
+"""Linear algebra that NumPy lacks, by SciPy's LAPACK and BLAS, one matrix at a time."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +14,19 @@ from volta_fn.lazy_imports import is_installed, load
 Result = tuple[np.ndarray, ...]
 
 
+@functools.cache
+def has_scipy() -> bool:
+    """Return True if SciPy is installed."""
+    return is_installed("scipy")
+
+
 def functions(names: Sequence[str], dtype: np.dtype) -> list[Any]:
     """Return LAPACK's functions for a dtype.
 
     Raises:
         MissingDependencyError: SciPy is not installed.
     """
-    if not is_installed("scipy"):
+    if not has_scipy():
         raise MissingDependencyError(f"{names[0]} computes on the host by the package scipy; install it: pip install scipy")
     names = [_unitary(name) for name in names] if dtype.kind == "c" else names
     found: list[Any] = load("scipy.linalg.lapack").get_lapack_funcs(names, dtype=dtype)
@@ -27,14 +34,14 @@ def functions(names: Sequence[str], dtype: np.dtype) -> list[Any]:
 
 
 def _unitary(name: str) -> str:
-    """Return the name of a function for orthogonal or symmetric matrices as it is of complex ones."""
+    """Return a function's name for unitary or Hermitian matrices."""
     return {"or": "un", "sy": "he"}.get(name[:2], name[:2]) + name[2:]
 
 
-def each(compute: Callable[..., Result], stacks: Sequence[tuple[np.ndarray, int]], results: Sequence[tuple[Sequence[int], Any]]) -> Result:
+def each(compute: Callable[..., Any], stacks: Sequence[tuple[np.ndarray, int]], results: Sequence[tuple[Sequence[int], Any]]) -> Result:
     """Compute the results, of given shapes and dtypes, for every element of stacks.
 
-    An element of a stack has as many dimensions as is said beside it. Where it holds numbers that are not finite the results are NaN.
+    A stack stands with the number of dimensions of an element. Where it holds numbers that are not finite the results are NaN.
     """
     out = tuple([np.full(shape, np.nan, dtype) for shape, dtype in results])
     first, rank = stacks[0]
@@ -47,17 +54,20 @@ def each(compute: Callable[..., Result], stacks: Sequence[tuple[np.ndarray, int]
 
 
 def hessenberg(x: np.ndarray) -> Result:
-    """Return Hessenberg forms with the reflectors below them, and the reflectors' factors."""
+    """Return Hessenberg forms with reflectors below, and the reflectors' factors."""
     (gehrd,) = functions(["gehrd"], x.dtype)
     n = x.shape[-1]
     return each(lambda m: gehrd(m)[:2], [(x, 2)], [(x.shape, x.dtype), ((*x.shape[:-2], max(0, n - 1)), x.dtype)])
 
 
 def schur(x: np.ndarray, *, compute_vectors: bool) -> Result:
-    """Return Schur forms, and if ``compute_vectors`` the vectors; NaN where LAPACK does not converge."""
+    """Return Schur forms, and if ``compute_vectors`` the vectors.
+
+    They are NaN where LAPACK does not converge.
+    """
     (gees,) = functions(["gees"], x.dtype)
 
-    def compute(m: np.ndarray) -> Result:
+    def compute(m: np.ndarray) -> Any:
         found = gees(lambda *_: None, m, compute_v=compute_vectors)
         form, vectors = (found[0], found[-3]) if not found[-1] else (np.nan, np.nan)
         return (form, vectors) if compute_vectors else (form,)
@@ -66,7 +76,7 @@ def schur(x: np.ndarray, *, compute_vectors: bool) -> Result:
 
 
 def tridiagonal(x: np.ndarray, *, lower: bool) -> Result:
-    """Return tridiagonal forms with reflectors beside them, two diagonals, and the reflectors' factors."""
+    """Return tridiagonal forms with reflectors, two diagonals, and factors."""
     (sytrd,) = functions(["sytrd"], x.dtype)
     *stack, n, _ = x.shape
     real, less = x.real.dtype, max(0, n - 1)
@@ -85,7 +95,7 @@ def tridiagonal_solve(dl: np.ndarray, d: np.ndarray, du: np.ndarray, b: np.ndarr
     """Return the solutions of tridiagonal systems; NaN where a matrix is singular."""
     (gtsv,) = functions(["gtsv"], b.dtype)
 
-    def compute(lower: np.ndarray, diagonal: np.ndarray, upper: np.ndarray, right: np.ndarray) -> Result:
+    def compute(lower: np.ndarray, diagonal: np.ndarray, upper: np.ndarray, right: np.ndarray) -> Any:
         # A further equation, x = 0, for SciPy does not take diagonals without elements.
         one, more = np.ones(1, b.dtype), np.zeros((1, b.shape[-1]), b.dtype)
         sides = [np.append(side, 0 * one) for side in (lower[1:], upper[:-1])]
@@ -94,3 +104,30 @@ def tridiagonal_solve(dl: np.ndarray, d: np.ndarray, du: np.ndarray, b: np.ndarr
 
     (out,) = each(compute, [(dl, 1), (d, 1), (du, 1), (b, 2)], [(b.shape, b.dtype)])
     return out
+
+
+def lu(x: np.ndarray) -> Result:
+    """Return what `linalg.lu` does."""
+    (getrf,) = functions(["getrf"], x.dtype)
+    (laswp,) = functions(["laswp"], np.dtype(np.float64))
+    *batch, m, n = x.shape
+    order = np.arange(m, dtype=np.float64)[:, None]
+    packed, pivots, permutation = np.empty_like(x), np.empty((*batch, min(m, n)), np.int32), np.empty((*batch, m), np.int32)
+    for index in np.ndindex(*batch):
+        packed[index], pivots[index], _ = getrf(x[index])
+        permutation[index] = laswp(order, pivots[index])[:, 0]
+    return packed, pivots, permutation
+
+
+def triangular_solve(
+    a: np.ndarray, b: np.ndarray, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
+) -> np.ndarray:
+    """Return what `linalg.triangular_solve` does: to BLAS, op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ."""
+    trsm = load("scipy.linalg.blas").get_blas_funcs("trsm", dtype=b.dtype)
+    conjugates = conjugate_a and not transpose_a and a.dtype.kind == "c"
+    op = 0 if not transpose_a else 2 if conjugate_a else 1
+    b = b.conj() if conjugates else b
+    out = np.empty_like(b, order="C")
+    for index in np.ndindex(b.shape[:-2]):
+        out[index] = trsm(1, a[index].T, b[index].T, side=left_side, lower=not lower, trans_a=op, diag=unit_diagonal).T
+    return out.conj() if conjugates else out

@@ -1,9 +1,8 @@
 """Linear algebra as calls of SciPy's LAPACK and BLAS.
 
-A routine computes the matrices of a stack one by one: it brings a matrix into the order of LAPACK, calls a few functions, and stores what they
-return. In the order in which to read: `stacks` (a routine as a function of one matrix), `calls` (calls of LAPACK), `copies` (matrices in
-memory), `threads` (those of OpenBLAS), and the factorisations: `triangular`, `lu`, `orthogonal`, `spectral` and
-`condensed`.
+A routine computes the matrices of a stack one by one: it brings a matrix into the order of LAPACK, calls a few functions, and stores what
+they return. In the order in which to read: `stacks` (a routine as a function of one matrix), `calls` (calls of LAPACK), `copies` (matrices
+in memory), `threads` (those of OpenBLAS), and the factorisations: `triangular`, `lu`, `orthogonal`, `spectral` and `condensed`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ Argument = Value | str | int
 
 
 def lapack_name(dtype: np.dtype, name: str) -> str:
-    """Return the name of a function of a dtype; of complex ones, those for unitary and Hermitian matrices."""
+    """Return the name of a function of a dtype.
+
+    Those for orthogonal and symmetric matrices have other names for complex dtypes.
+    """
     if dtype.kind == "c":
         name = {"or": "un", "sy": "he"}.get(name[:2], name[:2]) + name[2:]
     return LETTERS[dtype.name] + name
@@ -29,7 +32,10 @@ def call(f: Function, dtype: np.dtype, name: str, *arguments: Argument) -> None:
 
 
 def call_with_status(f: Function, dtype: np.dtype, name: str, *arguments: Argument) -> Value:
-    """Emit a call of a function whose last argument is its status; return whether it failed."""
+    """Emit a call of a function whose last argument is its status.
+
+    Return whether it failed.
+    """
     status = f.alloca("i32", align=8)
     call(f, dtype, name, *arguments, status)
     return f.compare("icmp ne", f.load("i32", status, 4), Value("i32", "0"))

@@ -1,4 +1,4 @@
-"""Matrices in memory: transposed copies, triangles, and numbers that are not finite."""
+"""Matrices in memory: transposed copies, triangles, numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def is_finite(f: Function, dtype: np.dtype, x: Value, count: int) -> Value:
 
 
 def or_nan(f: Function, possible: Value, compute: Callable[[], Value], results: Sequence[tuple[Value, np.dtype, int]]) -> None:
-    """Emit a computation that says whether it failed, if it is possible; else NaN in results."""
+    """Emit a computation if it is possible; NaN in results if not, or if it failed.
+
+    `compute` returns whether it failed.
+    """
 
     def attempt() -> list[Value]:
         return [compute()]

@@ -45,7 +45,10 @@ def eigh(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
 
 
 def svd(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """Make the routine of the singular value decomposition (gesdd); None for the vectors of empty matrices."""
+    """Make the routine of the singular value decomposition (gesdd).
+
+    There is none for the vectors of empty matrices.
+    """
     (x,) = operands
     *stack, m, n = x.shape
     dtype, real, k = x.dtype, dtypes.real_dtype(x.dtype), min(m, n)
@@ -119,8 +122,8 @@ def _pair_values(f: Function, real: np.dtype, w: Value, re: Value, im: Value, n:
     type_, size = ("float", 4) if real.itemsize == 4 else ("double", 8)
 
     def value(j: Value, _: list[Value]) -> None:
-        for k, part in enumerate((re, im)):
-            f.store(f.load(type_, f.at(part, type_, j), size), f.at(w, type_, f.plus(f.times(j, 2), i64(k))), size)
+        for k, component in enumerate((re, im)):
+            f.store(f.load(type_, f.at(component, type_, j), size), f.at(w, type_, f.plus(f.times(j, 2), i64(k))), size)
 
     f.loop(i64(0), i64(n), 1, [], value)
 
@@ -128,8 +131,8 @@ def _pair_values(f: Function, real: np.dtype, w: Value, re: Value, im: Value, n:
 def _pair_vectors(f: Function, real: np.dtype, v: Value, columns: Value, im: Value, n: int) -> None:
     """Emit complex eigenvectors.
 
-    LAPACK gives the real and the imaginary parts of a conjugate pair's vectors as two columns, of which the first eigenvalue's imaginary part
-    is positive.
+    LAPACK gives the real and the imaginary parts of a conjugate pair's vectors as two columns; the first eigenvalue of the pair has the
+    positive imaginary part.
     """
     type_, size = ("float", 4) if real.itemsize == 4 else ("double", 8)
     zero, one, none = Value(type_, "0.0"), i64(1), i64(0)

@@ -1,4 +1,4 @@
-"""Triangular solves and Cholesky's factorisation, on matrices as they lie in memory.
+"""Triangular solves and Cholesky's factorisation, without transposed copies.
 
 LAPACK sees the transposes of matrices that lie row by row, whose lower triangles are upper ones.
 """
@@ -16,7 +16,7 @@ from volta_fn.targets.cpu.routine import Routine
 
 
 def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
-    """Make the routine of Cholesky's factorisation (potrf): Lᵀ is LAPACK's upper factor."""
+    """Make the routine of Cholesky's factorisation (potrf), whose U is Lᵀ."""
     (x,) = operands
     n = x.shape[-1]
 
@@ -31,9 +31,9 @@ def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
 
 
 def triangular_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
-    """Make the routine of a triangular solve (trsm, or trsv for single vectors): op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ.
+    """Make the routine of a triangular solve (trsm, or trsv for single vectors).
 
-    BLAS lacks a conjugate that is not transposed: the conjugate of X solves the system without it.
+    op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ to BLAS, which lacks a conjugate that is not transposed: the conjugate of X solves the system without it.
     """
     a, b = operands
     left, transposes, conjugates = params["left_side"], params["transpose_a"], params["conjugate_a"] and a.dtype.kind == "c"
