@@ -1,4 +1,6 @@
-"""Factorisations and what is computed by them, of one matrix and of a stack; beside JAX alone.
+"""Factorisations, solves and inverses of one matrix and of stacks, and gradients.
+
+They are compared with JAX alone.
 
 Where signs or orders of results are free, what does not depend on them is returned.
 """
@@ -54,7 +56,7 @@ SHAPES = {"32×32": (32, 32), "200×200": (200, 200), "500×500": (500, 500), "6
 def linear_algebra(rng: np.random.Generator, shape: tuple[int, ...], function: Function, gradient: bool) -> Case:
     """Apply a function to matrices, or differentiate the sum of its result."""
     x = normal(rng, *shape) / np.float32(np.sqrt(shape[-1]))
-    matrix = x @ x.swapaxes(-1, -2) / 2 + np.diag(np.linspace(0.75, 1.5, shape[-1], dtype=np.float32))
+    matrix = x @ x.swapaxes(-1, -2) / 50 + np.diag(np.geomspace(0.7, 1 / 0.7, shape[-1], dtype=np.float32))  # of a moderate determinant
 
     def ours(lib: Any) -> Any:
         if not gradient:

@@ -1,4 +1,4 @@
-"""Linear algebra that NumPy lacks, by SciPy's LAPACK and BLAS, one matrix at a time."""
+"""Linear algebra that NumPy lacks, by SciPy's LAPACK and BLAS, matrix by matrix."""
 
 from __future__ import annotations
 
@@ -122,7 +122,10 @@ def lu(x: np.ndarray) -> Result:
 def triangular_solve(
     a: np.ndarray, b: np.ndarray, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
 ) -> np.ndarray:
-    """Return what `linalg.triangular_solve` does: to BLAS, op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ."""
+    """Return what `linalg.triangular_solve` does.
+
+    To BLAS, op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ.
+    """
     trsm = load("scipy.linalg.blas").get_blas_funcs("trsm", dtype=b.dtype)
     conjugates = conjugate_a and not transpose_a and a.dtype.kind == "c"
     op = 0 if not transpose_a else 2 if conjugate_a else 1
