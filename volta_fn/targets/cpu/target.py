@@ -15,6 +15,8 @@ from volta_fn.targets.cpu.scalars import supports
 
 #: Makers of routines, by the names of primitives.
 ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES}
+#: The operands whose memory results may be, by the names of primitives.
+IN_PLACE: dict[str, int] = {**library.IN_PLACE, **lapack.IN_PLACE}
 
 
 class CpuTarget(Target):
@@ -23,7 +25,7 @@ class CpuTarget(Target):
     name = "cpu"
     capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, kernel_buffers=48)
     equations = ROUTINES
-    in_place = library.IN_PLACE
+    in_place = IN_PLACE
 
     def supports(self, op: str, dtypes: Sequence[Any], params: Mapping[str, Any]) -> bool:
         """Return True if kernels can do a scalar operation on operands of these dtypes."""

@@ -117,3 +117,20 @@ def test_openblas_has_its_threads_back() -> None:
 def test_large_matrices(size: int) -> None:
     x = np.random.default_rng(0).standard_normal((size, size))
     np.testing.assert_allclose(np.asarray(vf.jit(vnp.linalg.inv)(x)), scipy.linalg.inv(x), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (40, 20, 20)], ids=str)
+def test_results_in_the_memory_of_operands(shape: tuple[int, ...]) -> None:
+    a = np.random.default_rng(0).standard_normal(shape)
+    square, b = a @ a.swapaxes(-1, -2) + np.eye(shape[-1]), np.random.default_rng(1).standard_normal(shape)
+
+    def function(x, y):
+        first = vf.lax.linalg.triangular_solve(vf.lax.linalg.cholesky(x), y + 1, left_side=True, lower=True)
+        return first, vf.lax.linalg.triangular_solve(vf.lax.linalg.cholesky(2 * x), y, lower=True)
+
+    first, second = map(np.asarray, vf.jit(function)(square, b))
+    np.testing.assert_allclose(np.linalg.cholesky(square) @ first, b + 1, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(second @ np.linalg.cholesky(2 * square), b, rtol=1e-9, atol=1e-9)
+    factor, given = np.linalg.cholesky(square), vf.device_put(b)
+    solve = vf.jit(lambda y: vf.lax.linalg.triangular_solve(vnp.asarray(factor), y, left_side=True, lower=True), donate_argnums=0)
+    np.testing.assert_allclose(factor @ np.asarray(solve(given)), b, rtol=1e-9, atol=1e-9)

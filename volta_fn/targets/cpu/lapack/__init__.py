@@ -21,3 +21,6 @@ _MAKERS: tuple[RoutineMaker, ...] = (
 
 #: By a primitive's name what makes its routine; without SciPy there are none, and NumPy computes the equations.
 ROUTINES: dict[str, RoutineMaker] = {maker.__name__: if_available(maker) for maker in _MAKERS}
+
+#: By a primitive's name the operand whose memory the result may be.
+IN_PLACE: dict[str, int] = {"cholesky": 0, "triangular_solve": 1}

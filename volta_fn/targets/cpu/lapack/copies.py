@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.index_arith import rounded_down
+from volta_fn.runtime.llvm.index_arith import least, rounded_down
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, shared_function, vector_of
 from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_bytes, unit
 from volta_fn.targets.cpu.loops.tiles import transposed
@@ -58,8 +58,9 @@ def _transposition(itemsize: int) -> SharedFunction:
 
 
 def copy(f: Function, dtype: np.dtype, to: Value, source: Value, count: int) -> None:
-    """Emit a copy of so many numbers."""
-    copy_bytes(f, to, source, i64(count * dtype.itemsize), alignment(unit(dtype.itemsize)))
+    """Emit a copy of so many numbers, unless they are there already."""
+    elsewhere = f.compare("icmp ne", to, source)
+    f.branch(elsewhere, lambda: copy_bytes(f, to, source, i64(count * dtype.itemsize), alignment(unit(dtype.itemsize))))
 
 
 def fill(f: Function, dtype: np.dtype, to: Value, start: Value, end: Value, number: float) -> None:
@@ -81,18 +82,23 @@ def conjugate(f: Function, dtype: np.dtype, x: Value, count: int) -> None:
 
 def zero_above(f: Function, dtype: np.dtype, matrix: Value, n: int) -> None:
     """Emit zeros above the diagonal of a square matrix."""
-    f.loop(i64(0), i64(n), 1, [], lambda i, _: fill(f, dtype, matrix, f.plus(f.times(i, n), i, i64(1)), f.times(f.plus(i, i64(1)), n), 0.0))
+
+    def row(i: Value, _: list[Value]) -> None:
+        _zero(f, dtype, matrix, f.plus(f.times(i, n + 1), i64(1)), f.minus(i64(n - 1), i))
+
+    f.loop(i64(0), i64(n), 1, [], row)
 
 
 def zero_below(f: Function, dtype: np.dtype, matrix: Value, rows: int, columns: int) -> None:
     """Emit zeros below the diagonal of a matrix."""
+    f.loop(i64(0), i64(rows), 1, [], lambda i, _: _zero(f, dtype, matrix, f.times(i, columns), least(f, i, i64(columns))))
 
-    def row(i: Value, _: list[Value]) -> None:
-        start = f.times(i, columns)
-        width = f.intrinsic("llvm.smin.i64", "i64", i, i64(columns))
-        fill(f, dtype, matrix, start, f.plus(start, width), 0.0)
 
-    f.loop(i64(0), i64(rows), 1, [], row)
+def _zero(f: Function, dtype: np.dtype, matrix: Value, start: Value, count: Value) -> None:
+    """Emit zeros in so many elements."""
+    f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+    at = f.at(matrix, unit(dtype.itemsize), start)
+    f.run("llvm.memset.p0.i64", at, Value("i8", "0"), f.times(count, dtype.itemsize), Value("i1", "false"))
 
 
 def is_finite(f: Function, dtype: np.dtype, x: Value, count: int) -> Value:
