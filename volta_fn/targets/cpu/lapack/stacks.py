@@ -20,8 +20,8 @@ Body = Callable[[Function, list[Value], list[Value], list[Value]], None]
 
 #: Nanoseconds of a call of LAPACK, operations in a nanosecond, and nanoseconds that a task should take.
 _CALL, _SPEED, _TASK = 1000.0, 4.0, 20_000.0
-#: The most tasks: each has scratch arrays.
-_MOST_TASKS = 64
+#: The most tasks, each of which has scratch arrays; and where these would take more than so many bytes.
+_MOST_TASKS, _FEW_TASKS, _SCRATCH = 64, 8, 1 << 26
 #: OpenBLAS leaves matrices of so many rows to one thread.
 _SMALL = 64
 #: Several threads gain little for factorisations of so many rows, and are a loss where other programs run: OpenBLAS's wait in loops.
@@ -63,9 +63,10 @@ def stack_routine(
     if not stack or not any(r.size for r in results):
         return nothing()
     strides = [math.prod(a.shape[a.ndim - rank :]) * a.dtype.itemsize for a, rank in zip(arrays, ranks, strict=True)]
-    rounded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in scratch]
+    rounded = [-(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT for size in scratch]
     each = _CALL + operations / _SPEED
-    tasks = max(1, min(stack, _MOST_TASKS, int(stack * each / _TASK)))
+    most = max(_FEW_TASKS, min(_MOST_TASKS, _SCRATCH // max(1, sum(rounded))))
+    tasks = max(1, min(stack, most, int(stack * each / _TASK)))
     writer = RoutineWriter(name, len(arrays) + bool(scratch))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
