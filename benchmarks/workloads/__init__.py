@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.workloads import calls, convolutions, derivatives, large, networks, operations, products, sequences
+from benchmarks.workloads import calls, convolutions, derivatives, large, linear_algebra, networks, operations, products, sequences
 from benchmarks.workloads.case import Workload
 
 WORKLOADS: list[Workload] = [
@@ -12,6 +12,7 @@ WORKLOADS: list[Workload] = [
     *operations.WORKLOADS,
     *products.WORKLOADS,
     *convolutions.WORKLOADS,
+    *linear_algebra.WORKLOADS,
     *calls.WORKLOADS,
 ]
 

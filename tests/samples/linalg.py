@@ -5,12 +5,15 @@ Where factors are determined only up to signs, what they are made of is compared
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from tests.samples.sample import Arg, Sample, positive_definite, well_conditioned
+from tests.samples.sample import Arg, Sample, positive_definite, uniform, well_conditioned
 from volta_fn import lax
 from volta_fn.dtypes import complex_dtype, real_dtype
-from volta_fn.primitives.linalg.matrices import adjoint, matmul
+from volta_fn.primitives.linalg.matrices import adjoint, diagonal, matmul, tril
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -64,6 +67,17 @@ def _svd_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return s, u @ vt
 
 
+def _eig_invariants(x):
+    """Return the eigenvalues, and the eigenvectors without their phases."""
+    w, v = lax.linalg.eig(x, compute_left_eigenvectors=False)
+    return w, v * lax.conj(v[:1])
+
+
+def _eig_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    w, v = np.linalg.eig(x)
+    return w, v * v[:1].conj()
+
+
 def _eigh_invariants(x):
     """Return the eigenvalues, and the eigenvectors' matrix with eigenvalues 1, 2, …."""
     v, w = lax.linalg.eigh(x)
@@ -73,6 +87,60 @@ def _eigh_invariants(x):
 def _eigh_reference(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     w, v = np.linalg.eigh(x)
     return w, (v * np.arange(1, x.shape[-1] + 1)) @ _adjoint(v)
+
+
+def _stacked(one: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of stacks, of one of their elements."""
+
+    def reference(*stacks: np.ndarray) -> Any:
+        found = [one(*elements) for elements in zip(*stacks, strict=True)]
+        return tuple(map(np.stack, zip(*found, strict=True))) if isinstance(found[0], tuple) else np.stack(found)
+
+    return reference
+
+
+def _hessenberg(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Reduce a matrix by reflections that make columns multiples of unit vectors."""
+    out, taus = x.copy(), np.zeros(len(x) - 1, x.dtype)
+    for i in range(len(x) - 1):
+        alpha, rest = out[i + 1, i], out[i + 2 :, i]
+        if np.linalg.norm(rest) == 0 and np.imag(alpha) == 0:
+            continue
+        beta = -np.copysign(np.linalg.norm(out[i + 1 :, i]), alpha.real)
+        v = np.concatenate([[1], rest / (alpha - beta)])
+        taus[i] = (beta - alpha) / beta
+        reflection = np.eye(len(v)) - taus[i] * np.outer(v, v.conj())
+        out[i + 1 :, i:] = reflection.conj().T @ out[i + 1 :, i:]
+        out[:, i + 1 :] = out[:, i + 1 :] @ reflection
+        out[i + 2 :, i] = v[1:]
+    return out, taus
+
+
+def _schur_invariants(x):
+    """Return what is determined: zeros below the form's blocks, and the matrix."""
+    form, q = lax.linalg.schur(x)
+    return tril(form, -1 if x.dtype.kind == "c" else -2), matmul(matmul(q, form), adjoint(q))
+
+
+def _tridiagonal(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the diagonals of a Hermitian matrix's Hessenberg form: it is tridiagonal."""
+    form, _ = _hessenberg(x)
+    return np.diagonal(form).real, np.diagonal(form, -1).real
+
+
+def _product(a: np.ndarray, taus: np.ndarray) -> np.ndarray:
+    """Multiply reflections."""
+    m, n = a.shape
+    out = np.eye(m, dtype=a.dtype)
+    for i, tau in enumerate(taus):
+        v = np.concatenate([np.zeros(i), [1], a[i + 1 :, i]])
+        out = out @ (np.eye(m) - tau * np.outer(v, v.conj()))
+    return out[:, :n]
+
+
+def _tridiagonal_reference(dl: np.ndarray, d: np.ndarray, du: np.ndarray, b: np.ndarray) -> np.ndarray:
+    matrices = [np.diag(y) + np.diag(x[1:], -1) + np.diag(z[:-1], 1) for x, y, z in zip(dl, d, du, strict=True)]
+    return np.linalg.solve(np.stack(matrices), b)
 
 
 SAMPLES = [
@@ -111,7 +179,34 @@ SAMPLES = [
     ),
     Sample("svd", lambda x: lax.linalg.svd(x), (Arg((0, 2)),), lambda x: tuple(np.linalg.svd(x)), differentiable=(), label="empty"),
     Sample(
-        "eig", lambda x: tuple(lax.linalg.eig(x, compute_left_eigenvectors=False)), (Arg((3, 3), well_conditioned()),), np.linalg.eig,
-        dtypes=DTYPES, result_dtype=complex_dtype,
+        "eig", _eig_invariants, (Arg((3, 3), well_conditioned()),), _eig_reference, dtypes=DTYPES, result_dtype=complex_dtype,
+    ),
+    Sample(
+        "eig", lambda x: lax.linalg.eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0],
+        (Arg((3, 3), well_conditioned()),), np.linalg.eigvals, dtypes=DTYPES, result_dtype=complex_dtype, label="values",
+    ),
+    Sample(
+        "hessenberg", lambda x: lax.linalg.hessenberg(x), (Arg((2, 3, 3), well_conditioned()),), _stacked(_hessenberg),
+        dtypes=DTYPES, differentiable=(),
+    ),
+    Sample(
+        "schur", _schur_invariants, (Arg((2, 3, 3), well_conditioned()),), lambda x: (np.zeros_like(x), x),
+        dtypes=DTYPES, differentiable=(),
+    ),
+    Sample(
+        "schur", lambda x: diagonal(lax.linalg.schur(x, compute_schur_vectors=False)).sum(), (Arg((3, 3), well_conditioned()),),
+        np.trace, dtypes=DTYPES, differentiable=(), label="trace",
+    ),
+    Sample(
+        "tridiagonal", lambda x: lax.linalg.tridiagonal(x)[1:3], (Arg((2, 3, 3), positive_definite()),), _stacked(_tridiagonal),
+        dtypes=DTYPES, result_dtype=lambda dtype: (real_dtype(dtype),) * 2, differentiable=(),
+    ),
+    Sample(
+        "householder_product", lambda a, taus: lax.linalg.householder_product(a, taus), (Arg((2, 4, 3)), Arg((2, 2))), _stacked(_product),
+        dtypes=DTYPES, differentiable=(),
+    ),
+    Sample(
+        "tridiagonal_solve", lambda dl, d, du, b: lax.linalg.tridiagonal_solve(dl, d, du, b),
+        (Arg((2, 4)), Arg((2, 4), uniform(3, 5)), Arg((2, 4)), Arg((2, 4, 3))), _tridiagonal_reference, dtypes=DTYPES, linear=(3,),
     ),
 ]  # fmt: skip

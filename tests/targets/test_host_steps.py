@@ -21,25 +21,32 @@ from volta_fn.targets.wgsl.target import WgslTarget
 PLAIN = WgslTarget(TargetCapabilities())
 RICH = WgslTarget(TargetCapabilities(float16=True, float64=True, int64=True, fma=True, subgroups=True, buffers=64))
 
+#: Forms of matrices that GPUs have no shaders for.
+CONDENSED = ", ".join(
+    f"{name} {dtype}"
+    for name in ("hessenberg", "householder_product", "schur", "tridiagonal", "tridiagonal_solve")
+    for dtype in ("complex64", "float32")
+)
+
 #: By target, the primitives some of whose samples run in NumPy, with the dtype of their first operand. A new name here is a decision:
 #: such steps are slow, above all on GPUs. (`kernel`: an operation fused with others.)
 ON_HOST: dict[str, tuple[Target, str]] = {
     "cpu": (
         CPU,
-        "bitcast_convert_type float32, cholesky complex64, cholesky float32, conv_general_dilated complex64, "
-        "conv_general_dilated float32, debug_callback complex64, debug_callback float32, dot_general complex64, eig complex64, "
-        "eig float32, eigh complex64, eigh float32, fft complex64, fft float32, kernel bool, lu complex64, lu float32, "
-        "optimization_barrier complex64, optimization_barrier float32, pad float32, pure_callback float32, qr complex64, qr "
-        "float32, reduce_prod complex64, reduce_sum complex64, svd complex64, svd float32, triangular_solve complex64, "
-        "triangular_solve float32",
+        "bitcast_convert_type float32, conv_general_dilated complex64, conv_general_dilated float32, debug_callback complex64, "
+        "debug_callback float32, dot_general complex64, fft complex64, fft float32, kernel bool, optimization_barrier complex64, "
+        "optimization_barrier float32, pad float32, pure_callback float32, reduce_prod complex64, reduce_sum complex64, svd float32",
     ),
     "wgsl": (
         PLAIN,
         "convert_element_type complex64, convert_element_type float32, convert_element_type int32, "
         "convert_element_type uint32, debug_callback complex64, debug_callback float32, eig complex64, eig float32, or uint32, "
-        "pure_callback float32, shift_left uint32",
+        f"pure_callback float32, shift_left uint32, {CONDENSED}",
     ),
-    "wgsl, all features": (RICH, "debug_callback complex64, debug_callback float32, eig complex64, eig float32, pure_callback float32"),
+    "wgsl, all features": (
+        RICH,
+        f"debug_callback complex64, debug_callback float32, eig complex64, eig float32, pure_callback float32, {CONDENSED}",
+    ),
 }
 
 

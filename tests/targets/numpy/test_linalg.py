@@ -5,12 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from volta_fn.targets.numpy import linalg
+from volta_fn.errors import MissingDependencyError
+from volta_fn.targets.numpy import lapack, linalg
 
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 batches = st.sampled_from([(), (3,), (2, 2), (0,)])
 sizes = st.sampled_from([0, 1, 2, 5, 17, 40])
 dtypes = st.sampled_from(DTYPES)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["scipy", "numpy alone"])
+def library(request):
+    """The library that factors and solves: SciPy's LAPACK, or NumPy where SciPy is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lapack, "has_scipy", lambda: request.param)
+        yield
 
 
 def make(shape, dtype, seed=0):
@@ -53,7 +62,7 @@ def test_cholesky_fails_by_nan_where_there_is_none():
 
 @settings(max_examples=60, deadline=None)
 @given(batches, sizes, st.sampled_from([0, 1, 3]), dtypes, *[st.booleans()] * 5)
-def test_triangular_solve(batch, n, k, dtype, left_side, lower, transpose_a, conjugate_a, unit_diagonal):
+def test_triangular_solve(library, batch, n, k, dtype, left_side, lower, transpose_a, conjugate_a, unit_diagonal):
     a = make((*batch, n, n), dtype) / max(n, 1) + 2 * np.eye(n, dtype=dtype)
     b = make((*batch, n, k) if left_side else (*batch, k, n), dtype, 1)
     before = b.copy()
@@ -69,7 +78,7 @@ def test_triangular_solve(batch, n, k, dtype, left_side, lower, transpose_a, con
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
-def test_triangular_solve_of_a_singular_matrix_agrees_with_jax():
+def test_triangular_solve_of_a_singular_matrix_agrees_with_jax(library):
     lax = pytest.importorskip("jax").lax
     a, b = np.array([[1, 0], [1, 0]], np.float32), np.ones((2, 1), np.float32)
     got = linalg.triangular_solve(a, b, left_side=True, lower=True, transpose_a=False, conjugate_a=False, unit_diagonal=False)
@@ -78,7 +87,7 @@ def test_triangular_solve_of_a_singular_matrix_agrees_with_jax():
 
 @settings(max_examples=60, deadline=None)
 @given(batches, sizes, sizes, dtypes)
-def test_lu(batch, m, n, dtype):
+def test_lu(library, batch, m, n, dtype):
     x = make((*batch, m, n), dtype)
     packed, pivots, permutation = linalg.lu(x)
     k = min(m, n)
@@ -94,7 +103,7 @@ def test_lu(batch, m, n, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_lu_pivots_as_jax(dtype):
+def test_lu_pivots_as_jax(library, dtype):
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
         x = make((3, 40, 40), dtype)
@@ -105,10 +114,18 @@ def test_lu_pivots_as_jax(dtype):
         np.testing.assert_array_equal(got[2], permutation)
 
 
-def test_lu_of_a_singular_matrix():
+def test_lu_of_a_singular_matrix(library):
     packed, _, permutation = linalg.lu(np.array([[0.0, 0, 1], [0, 0, 2], [0, 3, 4]]))
     np.testing.assert_array_equal(np.diag(packed), [0, 3, 2])
     np.testing.assert_array_equal(permutation, [0, 2, 1])
+
+
+@pytest.mark.parametrize("function", [lapack.schur, lapack.hessenberg])
+def test_what_needs_scipy_says_so(function, monkeypatch):
+    monkeypatch.setattr(lapack, "has_scipy", lambda: False)
+    params = {"compute_vectors": True} if function is lapack.schur else {}
+    with pytest.raises(MissingDependencyError, match="pip install scipy"):
+        function(np.eye(2), **params)
 
 
 @settings(max_examples=40, deadline=None)
@@ -154,13 +171,13 @@ def test_svd(batch, m, n, dtype, full_matrices):
 @given(batches, sizes, dtypes)
 def test_eig(batch, n, dtype):
     x = make((*batch, n, n), dtype)
-    w, v = linalg.eig(x)
+    w, v = linalg.eig(x, compute_vectors=True)
     assert w.dtype == v.dtype == np.result_type(dtype, "complex64")
     close(x.astype(v.dtype) @ v, v * w[..., None, :], v.dtype)
 
 
 def test_eigenvalues_of_a_symmetric_matrix_are_complex_too():
-    w, v = linalg.eig(np.diag([1.0, 2.0]).astype(np.float32))
+    w, v = linalg.eig(np.diag([1.0, 2.0]).astype(np.float32), compute_vectors=True)
     assert w.dtype == v.dtype == np.complex64
 
 
@@ -172,7 +189,7 @@ def test_matrices_that_do_not_converge_are_nan_and_alone(bad):
         linalg.eigh(x, lower=True, sort_eigenvalues=True),
         linalg.svd(x, full_matrices=False, compute_uv=True),
         linalg.svd(x, full_matrices=False, compute_uv=False),
-        linalg.eig(x),
+        linalg.eig(x, compute_vectors=True),
     ):
         for part in result:
             assert np.isfinite(part[0]).all()

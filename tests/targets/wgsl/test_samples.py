@@ -21,7 +21,7 @@ GPU = vf.devices("gpu")[0]
 CALLBACKS = frozenset({"pure_callback", "debug_callback"})
 
 #: Primitives without shaders so far.
-WITHOUT = frozenset({"eig"})
+WITHOUT = frozenset({"eig", "hessenberg", "householder_product", "schur", "tridiagonal", "tridiagonal_solve"})
 
 
 def dtype_of(sample: Sample) -> str:

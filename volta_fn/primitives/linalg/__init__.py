@@ -2,14 +2,25 @@
 
 Leading dimensions are a batch.
 
-`triangular` has solves and Cholesky's factors, `factorization` LU and QR, `spectral` eigenvalues and singular values; `matrices` is what
+`triangular` has solves and Cholesky's factors, `factorization` LU and QR, `spectral` eigenvalues and singular values, `condensed`
+Hessenberg, Schur and tridiagonal forms, `tridiagonal_systems` their solution; `updates` and `polar` compute with these. `matrices` is what
 they are written with.
 """
 
+from volta_fn.primitives.linalg.condensed import hessenberg as hessenberg
+from volta_fn.primitives.linalg.condensed import householder_product as householder_product
+from volta_fn.primitives.linalg.condensed import ormqr as ormqr
+from volta_fn.primitives.linalg.condensed import schur as schur
+from volta_fn.primitives.linalg.condensed import tridiagonal as tridiagonal
 from volta_fn.primitives.linalg.factorization import lu as lu
 from volta_fn.primitives.linalg.factorization import qr as qr
+from volta_fn.primitives.linalg.polar import qdwh as qdwh
 from volta_fn.primitives.linalg.spectral import eig as eig
 from volta_fn.primitives.linalg.spectral import eigh as eigh
 from volta_fn.primitives.linalg.spectral import svd as svd
 from volta_fn.primitives.linalg.triangular import cholesky as cholesky
 from volta_fn.primitives.linalg.triangular import triangular_solve as triangular_solve
+from volta_fn.primitives.linalg.tridiagonal_systems import tridiagonal_solve as tridiagonal_solve
+from volta_fn.primitives.linalg.updates import cholesky_update as cholesky_update
+from volta_fn.primitives.linalg.updates import lu_pivots_to_permutation as lu_pivots_to_permutation
+from volta_fn.primitives.linalg.updates import symmetric_product as symmetric_product

@@ -12,7 +12,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives import complex_components
 from volta_fn.primitives.comparison import ge
 from volta_fn.primitives.contraction import batch_matmul
@@ -51,6 +51,18 @@ def batch_in_front(primitive: Primitive) -> Callable[..., Any]:
 def no_tangents(outs: Sequence[Array]) -> tuple[Sequence[Array], list[Zero]]:
     """Return results with symbolic zeros as their tangents."""
     return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+
+
+def no_derivative(primitive: Primitive) -> Callable[..., Any]:
+    """Return the derivative rule of a primitive that has none, except by constants."""
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        if any(type(t) is not Zero for t in tangents):
+            raise GradientError(f"{primitive.name} has no derivative; use lax.stop_gradient if its argument counts as a constant")
+        outs = bind(primitive, *primals, **params)
+        return no_tangents(outs) if primitive.multiple_results else (outs, Zero(outs.aval.at_least_vspace()))
+
+    return jvp
 
 
 def matmul(a: Array, b: Array) -> Array:

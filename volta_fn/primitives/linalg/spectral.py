@@ -173,21 +173,24 @@ def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 # eig
 
 
-def _eig_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
+def _eig_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArray, ...]:
     check_matrix("eig", x, square=True)
     dtype = dtypes.complex_dtype(x.dtype)
-    return ShapedArray(x.shape[:-1], dtype), ShapedArray(x.shape, dtype)
+    values = ShapedArray(x.shape[:-1], dtype)
+    return (values, ShapedArray(x.shape, dtype)) if compute_vectors else (values,)
 
 
-def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
+def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, compute_vectors: bool) -> tuple[Sequence[Array], list[Any]]:
     """Differentiate by C = V⁻¹ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)).
 
     What would change the vectors' length or phase is subtracted.
     """
-    w, v = outs = bind(eig_p, *primals)
-    if type(tangents[0]) is Zero or not v.size:
-        return no_tangents(outs)
+    if type(tangents[0]) is Zero or not primals[0].size:
+        return no_tangents(bind(eig_p, *primals, compute_vectors=compute_vectors))
+    w, v = outs = bind(eig_p, *primals, compute_vectors=True)
     inner = linear_solve(v, matmul(to_dtype(tangents[0], v.dtype), v))
+    if not compute_vectors:
+        return outs[:1], [diagonal(inner)]
     moved = matmul(v, inner * safe_inverse(_row(w) - _column(w)))
     return outs, [diagonal(inner), moved - v * _drift(v, moved)]
 
@@ -223,7 +226,9 @@ def eig(x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenve
     >>> vf.lax.linalg.eig(vf.numpy.array([[0.0, 1.0], [-1.0, 0.0]]))[0]
     Array([0.+1.j, 0.-1.j], dtype=complex64)
     """
-    w, v = bind(eig_p, as_value(x))
+    if not (compute_left_eigenvectors or compute_right_eigenvectors):
+        return list(bind(eig_p, as_value(x), compute_vectors=False))
+    w, v = bind(eig_p, as_value(x), compute_vectors=True)
     outs = [w]
     if compute_left_eigenvectors:
         left = adjoint(linear_solve(v, broadcast_to(eye_like(v), v.shape)))

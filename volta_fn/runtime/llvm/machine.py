@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn.runtime.internals.nogil import emit, parse, run_passes
+from volta_fn.runtime.llvm import lapack
 from volta_fn.runtime.llvm.host import host, llvm
 
 _engines: list[Any] = []
@@ -52,6 +53,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> list[int]:
     """
     binding = llvm()
     with _lock:  # engines are made one at a time
+        lapack.bind_symbols(codes)
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
         for code in codes:
             engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))

@@ -13,6 +13,11 @@ from volta_fn.scipy.linalg.decompositions import svdvals as svdvals
 from volta_fn.scipy.linalg.eigenvalues import eigh as eigh
 from volta_fn.scipy.linalg.eigenvalues import eigh_tridiagonal as eigh_tridiagonal
 from volta_fn.scipy.linalg.eigenvalues import eigvalsh as eigvalsh
+from volta_fn.numpy.linalg import *
+from volta_fn.scipy.linalg.condensed_forms import hessenberg as hessenberg
+from volta_fn.scipy.linalg.condensed_forms import polar as polar
+from volta_fn.scipy.linalg.condensed_forms import rsf2csf as rsf2csf
+from volta_fn.scipy.linalg.condensed_forms import schur as schur
 from volta_fn.scipy.linalg.factorizations import cho_factor as cho_factor
 from volta_fn.scipy.linalg.factorizations import cho_solve as cho_solve
 from volta_fn.scipy.linalg.factorizations import lu as lu
@@ -21,6 +26,8 @@ from volta_fn.scipy.linalg.factorizations import lu_solve as lu_solve
 from volta_fn.scipy.linalg.factorizations import solve_triangular as solve_triangular
 from volta_fn.scipy.linalg.matrix_exponential import expm as expm
 from volta_fn.scipy.linalg.matrix_exponential import expm_frechet as expm_frechet
+from volta_fn.scipy.linalg.matrix_functions import funm as funm
+from volta_fn.scipy.linalg.matrix_functions import sqrtm as sqrtm
 from volta_fn.scipy.linalg.structured_matrices import block_diag as block_diag
 from volta_fn.scipy.linalg.structured_matrices import circulant as circulant
 from volta_fn.scipy.linalg.structured_matrices import companion as companion

@@ -8,13 +8,15 @@ from typing import Any
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.program import Item
 from volta_fn.compiler.target import RoutineMaker, Target, TargetCapabilities
-from volta_fn.targets.cpu import convolution, library, loops, matmul
+from volta_fn.targets.cpu import convolution, lapack, library, loops, matmul
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
 
 #: Makers of routines, by the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
+ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES}
+#: The operands whose memory results may be, by the names of primitives.
+IN_PLACE: dict[str, int] = {**library.IN_PLACE, **lapack.IN_PLACE}
 
 
 class CpuTarget(Target):
@@ -23,7 +25,7 @@ class CpuTarget(Target):
     name = "cpu"
     capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, kernel_buffers=48)
     equations = ROUTINES
-    in_place = library.IN_PLACE
+    in_place = IN_PLACE
 
     def supports(self, op: str, dtypes: Sequence[Any], params: Mapping[str, Any]) -> bool:
         """Return True if kernels can do a scalar operation on operands of these dtypes."""

@@ -2,8 +2,8 @@
 
 Operands are stacks of matrices. The dtypes are float32, float64, complex64 and complex128; leading dimensions are a batch. Where a
 factorisation does not exist or LAPACK does not converge, that matrix's results are NaN and the others' are unharmed. NumPy brings LAPACK's
-Cholesky, QR, eigenvalue and singular value routines; LU and the triangular solve are written here as recursions whose work is matrix
-products.
+Cholesky, QR, eigenvalue and singular value routines, SciPy (`lapack`) LU and the triangular solve; where it is not installed these are
+recursions whose work is matrix products.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
+from volta_fn.targets.numpy import lapack
 
 #: Blocks up to this size are solved and factored row by row (column by column); larger ones are split in two.
 _BLOCK = 16
@@ -68,16 +70,20 @@ def svd(x: np.ndarray, *, full_matrices: bool, compute_uv: bool) -> Result:
     return _each(values_first, x, shapes)
 
 
-def eig(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return complex eigenvalues and right eigenvectors of unit length, as columns."""
+def eig(x: np.ndarray, *, compute_vectors: bool) -> Result:
+    """Return complex eigenvalues, and if ``compute_vectors`` right eigenvectors.
+
+    The eigenvectors are columns of unit length.
+    """
     dtype = np.result_type(x.dtype, np.complex64)
+    if not compute_vectors:
+        return _each(lambda m: (np.linalg.eigvals(m).astype(dtype, copy=False),), x, [(x.shape[:-1], dtype)])
 
     def decompose(m: np.ndarray) -> Result:
         w, v = np.linalg.eig(m)
         return w.astype(dtype, copy=False), v.astype(dtype, copy=False)
 
-    w, v = _each(decompose, x, [(x.shape[:-1], dtype), (x.shape, dtype)])
-    return w, v
+    return _each(decompose, x, [(x.shape[:-1], dtype), (x.shape, dtype)])
 
 
 def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequence[tuple[Sequence[int], np.dtype]]) -> Result:
@@ -107,6 +113,9 @@ def triangular_solve(
 
     ``op`` transposes or conjugates ``a``, of which one triangle is read. Where the diagonal has a zero the result has infinities or NaN.
     """
+    if b.size and lapack.has_scipy():
+        flags = {"left_side": left_side, "lower": lower, "transpose_a": transpose_a, "conjugate_a": conjugate_a}
+        return lapack.triangular_solve(a, b, unit_diagonal=unit_diagonal, **flags)
     a = a.conj() if conjugate_a else a
     if transpose_a != (not left_side):
         a, lower = a.swapaxes(-1, -2), not lower
@@ -138,12 +147,14 @@ def _solve_lower(a: np.ndarray, x: np.ndarray, unit_diagonal: bool) -> None:
 # LU.
 
 
-def lu(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def lu(x: np.ndarray) -> Result:
     """Return the LU decomposition with partial pivoting: ``x[permutation] = L U``.
 
     L (unit lower triangular) and U are in one matrix; then come the int32 ``pivots`` (step i exchanged rows i and pivots[i]) and the int32
     ``permutation``. A singular matrix has zeros on the diagonal of U. The recursion is Toledo's (SIAM J. Matrix Anal. Appl. 18, 1997).
     """
+    if x.size and lapack.has_scipy():
+        return lapack.lu(x)
     *batch, m, n = x.shape
     out = np.array(x, order="C").reshape(math.prod(batch), m, n)
     pivots, permutation = _factor(out)

@@ -41,7 +41,7 @@ class RoutineWriter:
 
     def routine(self, workspace: int = 0) -> Routine:
         """Return the routine. `buffers` includes the workspace, if there is one."""
-        return Routine(str(self.module), tuple(self._phases), workspace)
+        return Routine(str(self.module), tuple(self._phases), workspace, tuple(self.module.shared.values()))
 
 
 def nothing() -> Routine:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 import ml_dtypes
 import numpy as np
 
+from volta_fn.lazy_imports import is_installed
 from volta_fn.runtime.cache_dir import cache_dir
 from volta_fn.runtime.llvm.host import host, llvm
 
@@ -52,7 +53,7 @@ class Compiled(NamedTuple):
 
 @functools.cache
 def _circumstances() -> bytes:
-    versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info)
+    versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info, is_installed("scipy"))
     return repr((_sources(), versions, host())).encode()
 
 

@@ -1,0 +1,53 @@
+"""Square roots and other functions of matrices, against SciPy's."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import volta_fn as vf
+from volta_fn import errors
+from volta_fn.scipy import linalg
+
+
+def make(*shape, dtype="float64", seed=0):
+    x = np.random.default_rng(seed).standard_normal((*shape, 2))
+    return (x[..., 0] + (1j * x[..., 1] if dtype == "complex128" else 0)).astype(dtype)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 2, 6])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_square_roots(size, dtype, compiled):
+    x = make(size, size, dtype=dtype)
+    root = np.asarray((vf.jit(linalg.sqrtm) if compiled else linalg.sqrtm)(x))
+    assert root.dtype == np.complex128
+    np.testing.assert_allclose(root @ root, x, rtol=1e-10, atol=1e-10)
+    assert (np.linalg.eigvals(root).real >= -1e-12).all(), "it is not the principal root"
+    stack = np.stack([x, x @ x])
+    np.testing.assert_allclose(np.asarray(linalg.sqrtm(stack)[0]), root, rtol=1e-10, atol=1e-10)
+
+
+def test_a_zero_matrix_is_its_own_root():
+    np.testing.assert_array_equal(np.asarray(linalg.sqrtm(np.zeros((3, 3), np.float32))), np.zeros((3, 3)))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 6])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_functions(size, dtype, compiled):
+    x = make(size, size, dtype=dtype)
+    function = lambda a: linalg.funm(a, vf.numpy.exp, disp=False)
+    got, error = (vf.jit(function) if compiled else function)(x)
+    np.testing.assert_allclose(np.asarray(got), scipy.linalg.expm(x), rtol=1e-9, atol=1e-9)
+    assert np.finfo(np.float64).eps <= float(error) < 1e-12
+
+
+def test_of_the_identity():
+    np.testing.assert_allclose(np.asarray(linalg.funm(np.eye(3, dtype=np.float32), vf.numpy.exp)), np.e * np.eye(3), rtol=1e-6)
+
+
+def test_a_stack_is_refused():
+    with pytest.raises(errors.ShapeError, match="map over a stack"):
+        linalg.funm(np.zeros((2, 3, 3), np.float32), vf.numpy.exp)

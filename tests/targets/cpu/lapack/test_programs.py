@@ -1,0 +1,136 @@
+"""Programs with linear algebra: machine code alone, found again by other processes, without SciPy too, and OpenBLAS's threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn.runtime.llvm import lapack
+from volta_fn.targets.cpu.lapack import ROUTINES
+
+FUNCTIONS = {
+    "inv": vnp.linalg.inv,
+    "det": vnp.linalg.det,
+    "slogdet": lambda x: vnp.linalg.slogdet(x)[1],
+    "pinv": vnp.linalg.pinv,
+    "cholesky": vnp.linalg.cholesky,
+    "eigh": lambda x: vnp.linalg.eigh(x)[0],
+    "svd": lambda x: vnp.linalg.svd(x)[1],
+    "eigvals": vnp.linalg.eigvals,
+    "qr": lambda x: vnp.linalg.qr(x)[1],
+}
+#: What gradients need besides linear algebra, and has no machine code: padding by values, complex products.
+ELSEWHERE = {"pad", "dot_general"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nothing_of_it_runs_on_the_host(name: str) -> None:
+    for shape in ((4, 4), (3, 4, 4)):
+        x = vf.ShapeDtypeStruct(shape, "float32")
+        gradient = vf.grad(lambda a: abs(FUNCTIONS[name](a)).sum())
+        steps = [*vf.jit(FUNCTIONS[name]).lower(x).host_steps(), *vf.jit(gradient).lower(x).host_steps()]
+        assert {step.primitive for step in steps} <= ELSEWHERE
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import volta_fn as vf
+import volta_fn.numpy as vnp
+
+x = np.random.default_rng(0).standard_normal((40, 9, 9))
+print(np.asarray(vf.jit(lambda a: vnp.linalg.inv(a) + vnp.linalg.pinv(a))(x)).tobytes().hex())
+print("volta_fn.targets.cpu.runtime.compile" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_another_process_binds_the_functions_anew(tmp_path: Path) -> None:
+    environment = os.environ | {"VOLTA_CACHE_DIR": str(tmp_path)}
+    runs = [subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert [run.stderr.split()[-1] for run in runs] == ["True", "False"], "the second process compiled"
+    assert runs[0].stdout == runs[1].stdout
+    x = np.random.default_rng(0).standard_normal((40, 9, 9))
+    got = np.frombuffer(bytes.fromhex(runs[0].stdout.strip())).reshape(x.shape)
+    np.testing.assert_allclose(got, np.linalg.inv(x) + np.linalg.pinv(x), rtol=1e-8, atol=1e-8)
+
+
+def test_without_scipy_there_are_no_routines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lapack.is_available.cache_clear()
+    monkeypatch.setattr(lapack, "is_installed", lambda package: False)
+    try:
+        x = vf.make_jaxpr(vf.lax.linalg.lu)(np.eye(3, dtype=np.float32)).in_avals
+        assert all(maker(tuple(x), {}) is None for maker in ROUTINES.values())
+    finally:
+        lapack.is_available.cache_clear()
+
+
+def test_a_function_that_scipy_lacks() -> None:
+    with pytest.raises(KeyError, match="dnothing"):
+        lapack.address("dnothing")
+
+
+def openblas_threads() -> int:
+    """The number of OpenBLAS's threads."""
+    control = lapack._thread_control()
+    return ctypes.CFUNCTYPE(ctypes.c_int)(control[lapack.GET_THREADS])()
+
+
+def test_openblas_has_its_threads_back() -> None:
+    control = lapack._thread_control()
+    set_threads = ctypes.CFUNCTYPE(None, ctypes.c_int)(control[lapack.SET_THREADS])
+    before = openblas_threads()
+    function = vf.jit(vf.lax.linalg.qr)
+    x = np.random.default_rng(0).standard_normal((64, 24, 24))
+    expected = [np.asarray(one) for one in function(x)]
+    set_threads(2)
+    try:
+        wanted = openblas_threads()
+        found: list[bool] = []
+
+        def work() -> None:
+            for _ in range(10):
+                found.append(all(np.array_equal(a, b) for a, b in zip(map(np.asarray, function(x)), expected, strict=True)))
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(found) and len(found) == 30
+        assert openblas_threads() == wanted
+        assert not lapack._threads[:2].any(), "a routine did not give its lock or its count back"
+    finally:
+        set_threads(before)
+
+
+@pytest.mark.parametrize("size", [64, 200])
+def test_large_matrices(size: int) -> None:
+    x = np.random.default_rng(0).standard_normal((size, size))
+    np.testing.assert_allclose(np.asarray(vf.jit(vnp.linalg.inv)(x)), scipy.linalg.inv(x), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (40, 20, 20)], ids=str)
+def test_results_in_the_memory_of_operands(shape: tuple[int, ...]) -> None:
+    a = np.random.default_rng(0).standard_normal(shape)
+    square, b = a @ a.swapaxes(-1, -2) + np.eye(shape[-1]), np.random.default_rng(1).standard_normal(shape)
+
+    def function(x, y):
+        first = vf.lax.linalg.triangular_solve(vf.lax.linalg.cholesky(x), y + 1, left_side=True, lower=True)
+        return first, vf.lax.linalg.triangular_solve(vf.lax.linalg.cholesky(2 * x), y, lower=True)
+
+    first, second = map(np.asarray, vf.jit(function)(square, b))
+    np.testing.assert_allclose(np.linalg.cholesky(square) @ first, b + 1, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(second @ np.linalg.cholesky(2 * square), b, rtol=1e-9, atol=1e-9)
+    factor, given = np.linalg.cholesky(square), vf.device_put(b)
+    solve = vf.jit(lambda y: vf.lax.linalg.triangular_solve(vnp.asarray(factor), y, left_side=True, lower=True), donate_argnums=0)
+    np.testing.assert_allclose(factor @ np.asarray(solve(given)), b, rtol=1e-9, atol=1e-9)

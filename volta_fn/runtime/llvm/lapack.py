@@ -1,0 +1,107 @@
+"""SciPy's BLAS and LAPACK as functions that machine code calls.
+
+SciPy publishes their addresses for C (`scipy.linalg.cython_blas` and `cython_lapack`, in Fortran's convention: all arguments are pointers).
+An object names those that it calls by symbols that begin with `PREFIX`; a process binds these to its own addresses when it loads the
+object, so that objects on disk hold no addresses. The functions need no lock of Python's, and may run on any thread.
+
+OpenBLAS, which SciPy's wheels bring, has threads of its own. Routines that share their matrices among the threads of a program have it
+compute on the calling thread meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from volta_fn.lazy_imports import is_installed, load
+from volta_fn.runtime.llvm.host import llvm
+
+#: What the symbols of functions begin with.
+PREFIX = "volta_lapack_"
+#: The symbols of OpenBLAS's functions that set and return its number of threads, and of the record in which routines keep it.
+SET_THREADS, GET_THREADS, THREADS = (f"{PREFIX}{name}" for name in ("setthreads", "getthreads", "threads"))
+#: Words: a lock, how many routines compute on their own threads, and OpenBLAS's number of threads before the first of them.
+_threads = np.zeros(3, np.int64)
+_SYMBOL = re.compile(PREFIX.encode() + rb"([a-z0-9]+)")
+#: The type of integers in the signatures of functions that take 32-bit ones.
+_INTEGERS = b"int *"
+
+
+@functools.cache
+def is_available() -> bool:
+    """Return True if SciPy is installed and its functions take 32-bit integers."""
+    return is_installed("scipy") and _INTEGERS in _signature(_capsule("dgetrf"))
+
+
+@functools.cache
+def address(name: str) -> int:
+    """Return the address of a function, as ``dgetrf``.
+
+    Raises:
+        KeyError: SciPy has no such function.
+    """
+    capsule = _capsule(name)
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    found: int = pointer(capsule, _signature(capsule))
+    return found
+
+
+def bind_symbols(codes: Iterable[bytes]) -> None:
+    """Bind the functions that objects call to their addresses in this process."""
+    for name in {match.decode() for code in codes for match in _SYMBOL.findall(code)}:
+        symbol = PREFIX + name
+        llvm().add_symbol(symbol, _thread_control()[symbol] if symbol in (SET_THREADS, GET_THREADS, THREADS) else address(name))
+
+
+def _thread_control() -> dict[str, int]:
+    """Return the addresses for the number of threads.
+
+    Without OpenBLAS they are those of a function without effect.
+    """
+    library = ctypes.CDLL(load("scipy.linalg.cython_lapack").__file__)
+    idle = ctypes.CDLL(None).abs
+    setter, getter = (getattr(library, f"scipy_openblas_{name}_num_threads", idle) for name in ("set", "get"))
+    return {
+        SET_THREADS: ctypes.cast(setter, ctypes.c_void_p).value or 0,
+        GET_THREADS: ctypes.cast(getter, ctypes.c_void_p).value or 0,
+        THREADS: _threads.ctypes.data,
+    }
+
+
+def workspace_size(name: str, *arguments: str | int | None, dtype: np.dtype, after: int = 1) -> int:
+    """Ask a function how many elements of `dtype` it wants as workspace.
+
+    The arguments are those before the workspace, None for arrays; `after` counts those that follow the workspace's size.
+    """
+    answer = np.zeros(1, dtype)
+    pointers: list[Any] = [ctypes.byref(_argument(value)) for value in [*arguments, None, -1, *[-1] * after]]
+    pointers[len(arguments)] = ctypes.c_void_p(answer.ctypes.data)
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(pointers))(address(name))(*pointers)
+    return max(1, int(answer[0].real))
+
+
+def _argument(value: str | int | None) -> Any:
+    if isinstance(value, str):
+        return ctypes.create_string_buffer(value.encode())
+    return ctypes.c_int64(-1 if value is None else value)
+
+
+def _capsule(name: str) -> Any:
+    for module in ("scipy.linalg.cython_lapack", "scipy.linalg.cython_blas"):
+        found = load(module).__pyx_capi__
+        if name in found:
+            return found[name]
+    raise KeyError(name)
+
+
+def _signature(capsule: Any) -> bytes:
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    found: bytes = name(capsule)
+    return found

@@ -1,0 +1,26 @@
+"""Linear algebra as calls of SciPy's LAPACK and BLAS.
+
+A routine computes the matrices of a stack one by one: it brings a matrix into the order of LAPACK, calls a few functions, and stores what
+they return. In the order in which to read: `stacks` (a routine as a function of one matrix), `calls` (calls of LAPACK), `copies` (matrices
+in memory), `threads` (those of OpenBLAS), and the factorisations: `triangular`, `lu`, `orthogonal`, `spectral` and `condensed`.
+"""
+
+from __future__ import annotations
+
+from volta_fn.targets.cpu.lapack.condensed import hessenberg, householder_product, schur, tridiagonal, tridiagonal_solve
+from volta_fn.targets.cpu.lapack.lu import lu
+from volta_fn.targets.cpu.lapack.orthogonal import qr
+from volta_fn.targets.cpu.lapack.spectral import eig, eigh, svd
+from volta_fn.targets.cpu.lapack.stacks import RoutineMaker, if_available
+from volta_fn.targets.cpu.lapack.triangular import cholesky, triangular_solve
+
+_MAKERS: tuple[RoutineMaker, ...] = (
+    *(cholesky, eig, eigh, hessenberg, householder_product, lu, qr, schur, svd),
+    *(triangular_solve, tridiagonal, tridiagonal_solve),
+)
+
+#: By a primitive's name what makes its routine; without SciPy there are none, and NumPy computes the equations.
+ROUTINES: dict[str, RoutineMaker] = {maker.__name__: if_available(maker) for maker in _MAKERS}
+
+#: By a primitive's name the operand whose memory the result may be.
+IN_PLACE: dict[str, int] = {"cholesky": 0, "triangular_solve": 1}
