@@ -67,7 +67,7 @@ class _Search(NamedTuple):
 
 
 class _Matching(NamedTuple):
-    """Prices of rows and columns, the row of each column and the column of each row or -1."""
+    """Prices of rows and columns; each column's row and each row's column, or -1."""
 
     u: Any
     v: Any

@@ -22,7 +22,9 @@ def raveled(values: Any) -> tuple[Array, Callable[[Any], Any]]:
         ends.append(ends[-1] + x.size)
 
     def unraveled(vector: Any) -> Any:
-        pieces = [vector[start:end].reshape(x.shape).astype(x.dtype) for x, start, end in zip(arrays, ends, ends[1:], strict=False)]
-        return treedef.unflatten(pieces)
+        values_of_leaves = [
+            vector[start:end].reshape(x.shape).astype(x.dtype) for x, start, end in zip(arrays, ends, ends[1:], strict=False)
+        ]
+        return treedef.unflatten(values_of_leaves)
 
     return vnp.concatenate([x.reshape(-1) for x in arrays]) if arrays else vnp.zeros(0), unraveled

@@ -31,7 +31,7 @@ def power_iteration(
     precision: Any = None,
     key: Any = None,
 ) -> tuple[Array, Any]:
-    """Return the eigenvalue of greatest magnitude of a symmetric matrix, and its vector.
+    """Return a symmetric matrix's eigenvalue of greatest magnitude and its vector.
 
     Args:
         matrix: of shape (n, n), or a function from a tree of arrays to such a tree.
@@ -92,7 +92,7 @@ def matrix_inverse_pth_root(
     error_tolerance: Any = 1e-6,
     precision: Any = None,
 ) -> tuple[Array, Array]:
-    """Return A^(-1/p) of a positive semidefinite matrix, and the error of the iteration.
+    """Return A^(-1/p) of a positive semidefinite matrix, and its error.
 
     It is computed by coupled Newton iterations (Guo and Higham 2006), as in Shampoo (Anil et al. 2020).
 

@@ -1,4 +1,4 @@
-"""Functions of large batches as loops over small ones, whose results are accumulated.
+"""Functions of large batches as loops over small ones.
 
 A microbatch takes every n-th example, where n is the number of microbatches.
 """
@@ -118,12 +118,12 @@ def _combined(given: Any, count: int) -> Accumulator:
             raise ArgumentError(f"an accumulator is an Accumulator or an AccumulationType, got {kind!r}")
         return _accumulator(kind, count)
 
-    parts = tree.map(made, given)
+    chunks = tree.map(made, given)
     return Accumulator(
-        lambda value: tree.map(lambda acc, v: acc.init(v), parts, value),
-        lambda state, value, index: tree.map(lambda acc, s, v: acc.update(s, v, index), parts, state, value),
-        lambda state: tree.map(lambda acc, s: acc.finalize(s), parts, state),
-        lambda values: tree.map(lambda acc, v: acc.aggregate(v), parts, values),
+        lambda value: tree.map(lambda acc, v: acc.init(v), chunks, value),
+        lambda state, value, index: tree.map(lambda acc, s, v: acc.update(s, v, index), chunks, state, value),
+        lambda state: tree.map(lambda acc, s: acc.finalize(s), chunks, state),
+        lambda values: tree.map(lambda acc, v: acc.aggregate(v), chunks, values),
     )
 
 
@@ -142,7 +142,7 @@ def microbatch(
     Args:
         fun: a function of batches.
         argnums: which positional arguments are batches.
-        microbatch_size: the size of a microbatch, by which that of the batch is divisible; None for the whole batch.
+        microbatch_size: the size of a microbatch, by which that of the batch is divisible; None for the batch itself.
         accumulator: an `AccumulationType`, an `Accumulator`, or a tree of them with the structure of the results or a prefix of it.
         argnames: which keyword arguments are batches.
         in_axes: the batch axis of all of these, or of each.
@@ -168,9 +168,9 @@ def microbatch(
         chosen = _combined(accumulator, count)
 
         def call(index: Any) -> Any:
-            parts = [tree.map(lambda x, a=axis: vnp.take(x, index, a), value) for value, axis in zip(split, axes, strict=True)]
-            positional = dict(zip(numbers, parts, strict=False))
-            named = dict(zip(names, parts[len(numbers) :], strict=True))
+            chunks = [tree.map(lambda x, a=axis: vnp.take(x, index, a), value) for value, axis in zip(split, axes, strict=True)]
+            positional = dict(zip(numbers, chunks, strict=False))
+            named = dict(zip(names, chunks[len(numbers) :], strict=True))
             return fun(*[positional.get(i, arg) for i, arg in enumerate(args)], **(kwargs | named))
 
         start = chosen.init(eval_shape(call, 0))
@@ -215,12 +215,12 @@ def micro_vmap(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         given = (*axes, *[None] * (len(args) - len(axes)))
 
-        def whole(*values: Any) -> Any:
+        def stacked_call(*values: Any) -> Any:
             stacked = vmap_fn(lambda *inner: fun(*inner, **kwargs), given, 0)(*values)
             return _combined(accumulator, 1).aggregate(stacked)
 
         options: dict[str, Any] = {"in_axes": [axes[i] for i in batched], "num_real_microbatches": num_real_microbatches}
-        return microbatch(whole, batched, microbatch_size, accumulator, **options)(*args)
+        return microbatch(stacked_call, batched, microbatch_size, accumulator, **options)(*args)
 
     return mapped
 
@@ -246,7 +246,7 @@ def micro_grad(
     metrics_fn: Callable[[Any], Any] = lambda grad: None,
     num_real_microbatches: Any = None,
 ) -> Callable[..., Any]:
-    """Return a function that transforms the gradient of each example and combines them.
+    """Return a function that transforms and combines gradients of examples.
 
     For clipping of single examples' gradients (`transform_fn`), for one.
 

@@ -1,4 +1,4 @@
-"""Differentiable approximations of functions by random perturbations of their arguments."""
+"""Differentiable approximations of functions, by random perturbations."""
 
 from __future__ import annotations
 

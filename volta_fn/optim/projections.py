@@ -76,7 +76,7 @@ def simplex_rows(x: Array) -> Array:
     limit = vnp.take_along_axis(limits, vnp.maximum(count - 1, 0), -1)
     chosen = stop_gradient(x) > limit
     excess = (vnp.sum(vnp.where(chosen, x, 0), -1, keepdims=True) - 1) / vnp.maximum(vnp.sum(chosen, -1, keepdims=True), 1)
-    return vnp.where(chosen, relu(x - excess), vnp.where(vnp.isnan(excess), vnp.nan, vnp.zeros_like(x)))
+    return vnp.where(chosen, relu(x - excess), vnp.where(vnp.isnan(limit), vnp.nan, vnp.zeros_like(x)))
 
 
 def projection_simplex(tree: Any, scale: Any = 1) -> Any:

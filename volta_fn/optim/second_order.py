@@ -38,7 +38,7 @@ def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
 
 
 def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> Array:
-    """Return the diagonal of the loss's Hessian, a vector, by one `hvp` for each element.
+    """Return the diagonal of the loss's Hessian, by one `hvp` for each element.
 
     >>> loss = lambda w, x, y: vnp.sum(w**3 * x)
     >>> optim.second_order.hessian_diag(loss, vnp.array([1.0, 2.0]), 1.0, None)

@@ -1,4 +1,4 @@
-"""The functions of `volta_fn.optim.tree_utils` without their prefix, as in `optax.tree`.
+"""The functions of `tree_utils` without their prefix, as in `optax.tree`.
 
 >>> optim.tree.norm(optim.tree.add([vf.numpy.array(3.0)], [vf.numpy.array(1.0)]))
 Array(4., dtype=float32, weak_type=True)

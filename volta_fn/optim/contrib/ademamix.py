@@ -134,8 +134,8 @@ def simplified_ademamix(
 ) -> GradientTransformation:
     """Create the simplified AdEMAMix (Morwani et al., 2025).
 
-    Gradients are summed, not averaged, so the learning rate is smaller than Adam's; `alpha` is the weight of the current gradient beside
-    that sum. Other arguments as for `ademamix`.
+    Gradients are summed, not averaged, so the learning rate is smaller than Adam's; `alpha` is
+    what the current gradient counts in addition. Other arguments as for `ademamix`.
 
     >>> optimizer = optim.contrib.simplified_ademamix(0.1)
     >>> w = vnp.ones(2)

@@ -12,7 +12,7 @@ __all__ = ["SplitRealAndImaginaryState", "split_real_and_imaginary"]
 
 
 class SplitRealAndImaginaryArrays(NamedTuple):
-    """The parts of a complex array."""
+    """The real and imaginary numbers of a complex array."""
 
     real: Array
     imaginary: Array
@@ -25,9 +25,9 @@ class SplitRealAndImaginaryState(NamedTuple):
 
 
 def split_real_and_imaginary(inner: GradientTransformation) -> GradientTransformationExtraArgs:
-    """Apply `inner` to the real and imaginary parts of complex leaves separately.
+    """Apply `inner` to the real and imaginary numbers of complex leaves separately.
 
-    So Adam, for one, adapts to each part instead of to the magnitude.
+    So Adam, for one, adapts to the two instead of to the magnitude.
 
     >>> optimizer = optim.contrib.split_real_and_imaginary(optim.adam(0.1))
     >>> w = vf.numpy.array([1 + 2j])
@@ -37,20 +37,20 @@ def split_real_and_imaginary(inner: GradientTransformation) -> GradientTransform
     inner = with_extra_args_support(inner)
 
     def split(values: Any) -> Any:
-        return tree.map(_parts, values)
+        return tree.map(_pair, values)
 
     def init(params: Any) -> SplitRealAndImaginaryState:
         return SplitRealAndImaginaryState(inner.init(split(params)))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        parts, inner_state = inner.update(split(updates), state.inner_state, split(params), **extra_args)
-        joined = tree.map(_joined, parts, is_leaf=lambda node: isinstance(node, SplitRealAndImaginaryArrays))
+        pairs, inner_state = inner.update(split(updates), state.inner_state, split(params), **extra_args)
+        joined = tree.map(_joined, pairs, is_leaf=lambda node: isinstance(node, SplitRealAndImaginaryArrays))
         return joined, SplitRealAndImaginaryState(inner_state)
 
     return GradientTransformationExtraArgs(init, update)
 
 
-def _parts(x: Any) -> Any:
+def _pair(x: Any) -> Any:
     value = as_value(x)
     return SplitRealAndImaginaryArrays(lax.real(value), lax.imag(value)) if value.dtype in dtypes.COMPLEX else value
 

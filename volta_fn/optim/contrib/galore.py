@@ -90,7 +90,7 @@ def _projection(x: Array, numbers: GaLoreDimensionNumbers, rank: int) -> _Projec
 
 
 def _numbers(given: Any, values: Any) -> list[GaLoreDimensionNumbers | None]:
-    """Return the dimension numbers of each leaf, None for those that are not projected."""
+    """Return the dimension numbers of each leaf; None is not to be projected."""
     leaves = [as_value(x) for x in tree.leaves(values)]
     if given is None:
         return [GaLoreDimensionNumbers() if x.ndim == 2 else None for x in leaves]

@@ -25,7 +25,7 @@ __all__ = ["DAdaptAdamWState", "ProdigyState", "dadapt_adamw", "prodigy"]
 
 
 class DAdaptAdamWState(NamedTuple):
-    """Moments, the sum of gradients, the estimated rate, its numerator, the step (int32)."""
+    """Moments, a sum of gradients, the estimated rate, its numerator, the step."""
 
     exp_avg: Updates
     exp_avg_sq: Updates

@@ -25,7 +25,7 @@ __all__ = ["MadgradState", "madgrad", "scale_by_madgrad"]
 
 
 class MadgradState(NamedTuple):
-    """The number of steps (int32), sums of squares and of gradients, initial parameters."""
+    """The step (int32), sums of squares and of gradients, initial parameters."""
 
     count: Counter
     grad_sum_sq: Updates

@@ -38,7 +38,7 @@ class MechanicState(NamedTuple):
 def mechanize(
     base_optimizer: GradientTransformation, weight_decay: Any = 0.01, eps: Any = 1e-8, s_init: Any = 1e-6, num_betas: int = 6
 ) -> GradientTransformationExtraArgs:
-    """Scale the sum of an optimizer's updates by a learned factor (Cutkosky et al., 2023).
+    """Scale an optimizer's updates by a learned factor (Cutkosky et al., 2023).
 
     Args:
         base_optimizer: its learning rate sets a schedule, and its scale hardly matters.

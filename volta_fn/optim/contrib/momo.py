@@ -19,7 +19,7 @@ __all__ = ["MomoAdamState", "MomoState", "momo", "momo_adam"]
 
 
 class MomoState(NamedTuple):
-    """Averages of gradients, of losses and of <gradient, parameters>; bound; step (int32)."""
+    """Averages of gradients, losses and inner products; bound; step (int32)."""
 
     exp_avg: Updates
     barf: Array

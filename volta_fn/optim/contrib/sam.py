@@ -40,7 +40,7 @@ def normalize() -> GradientTransformation:
 
 
 class SAMState(NamedTuple):
-    """Steps since the last of the outer optimizer (int32), both states, its parameters."""
+    """Steps since the outer optimizer's (int32), both states, its parameters."""
 
     steps_since_sync: Array
     opt_state: OptState
@@ -56,7 +56,7 @@ def sam(
     opaque_mode: bool = False,
     batch_axis_name: str | None = None,
 ) -> GradientTransformationExtraArgs:
-    """Take steps by gradients at parameters where the loss is higher (Foret et al., 2021).
+    """Take gradients where the loss is higher (Foret et al., 2021).
 
     Args:
         optimizer: takes the steps.

@@ -70,7 +70,7 @@ def hutchinson_estimator_diag_hessian(random_seed: Any = None) -> GradientTransf
 
 
 class SophiaState(NamedTuple):
-    """The number of steps (int32), averages of gradients and of the Hessian's diagonal."""
+    """The step (int32), averages of gradients and of the Hessian's diagonal."""
 
     count: Counter
     mu: Updates

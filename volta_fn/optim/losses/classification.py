@@ -70,9 +70,9 @@ def perceptron_loss(predictor_outputs: Any, targets: Any) -> Array:
 
 
 def sparsemax_loss(logits: Any, labels: Any) -> Array:
-    """Return the binary loss of sparsemax, ``sparse_plus(-logit if label else logit)``.
+    """Return the binary loss of sparsemax, ``sparse_plus(±logit)``.
 
-    It is 0 beyond a margin of 1, and linear for large errors (Martins and Astudillo 2016).
+    The logit is negated where the label is true. The loss is 0 beyond a margin of 1, and linear for large errors (Martins and Astudillo 2016).
 
     >>> optim.losses.sparsemax_loss(vnp.array([-1.0, 0.0, 2.0]), vnp.array([0, 0, 0]))
     Array([0.  , 0.25, 2.  ], dtype=float32)
@@ -170,7 +170,7 @@ def poly_loss_cross_entropy(logits: Any, labels: Any, *, epsilon: Any = 2.0, axi
 
 
 def smooth_labels(labels: Any, alpha: Any, *, axis: Axes = -1, where: Any = None) -> Array:
-    """Return ``(1 - alpha) * labels + alpha / number of classes`` (Müller et al. 2019).
+    """Return ``(1 - alpha) * labels + alpha / classes`` (Müller et al. 2019).
 
     Args:
         labels: one-hot labels or other probabilities.

@@ -47,7 +47,7 @@ def ctc_loss_with_forward_probs(
         (T, B, N + 1); and ended with the label n + 1, shape (T, B, N). The last frame's blanks include endings without a blank.
 
     >>> given = vnp.zeros((1, 3, 2)), vnp.zeros((1, 3)), vnp.array([[1]]), vnp.zeros((1, 1))
-    >>> [part.shape for part in optim.losses.ctc_loss_with_forward_probs(*given)]
+    >>> [x.shape for x in optim.losses.ctc_loss_with_forward_probs(*given)]
     [(1,), (3, 1, 2), (3, 1, 1)]
     """
     dtype, (x,) = real_operands("ctc_loss", logits)
@@ -60,7 +60,7 @@ def ctc_loss_with_forward_probs(
     scores = log_softmax(x).swapaxes(0, 1)
     lengths = [vnp.sum(pads == 0, 1).astype("int32") for pads in (frame_pads, label_pads)]
     values, states = forward_probabilities(scores, numbers, *lengths, blank_id)
-    blanks, emitted = (vnp.maximum(part, log_epsilon) for part in (states[..., ::2], states[..., 1::2]))
+    blanks, emitted = (vnp.maximum(state, log_epsilon) for state in (states[..., ::2], states[..., 1::2]))
     if x.shape[1]:
         blanks = blanks.at[-1, :, 1:].set(vnp.logaddexp(blanks[-1, :, 1:], emitted[-1]))
     return vnp.minimum(values, -log_epsilon).astype(dtype), blanks.astype(dtype), emitted.astype(dtype)

@@ -1,4 +1,4 @@
-"""Losses of scores of several classes: hinge, perceptron, sparsemax, Fenchel-Young."""
+"""Losses of several classes: hinge, perceptron, sparsemax, Fenchel-Young."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["make_fenchel_young_loss", "multiclass_hinge_loss", "multiclass_perce
 
 
 def multiclass_hinge_loss(scores: Any, labels: Any) -> Array:
-    """Return the largest of score + 1 of the other classes and the label's, minus that.
+    """Return by how much a class beats the label's score minus 1, at least 0.
 
-    See Crammer and Singer (2001).
+    It is the largest of the label's score and the others plus 1, minus the label's (Crammer and Singer 2001).
 
     Args:
         scores: real numbers, with classes along the last axis.
@@ -33,7 +33,9 @@ def multiclass_hinge_loss(scores: Any, labels: Any) -> Array:
 
 
 def multiclass_perceptron_loss(scores: Any, labels: Any) -> Array:
-    """Return the largest score minus the label's; arguments of `multiclass_hinge_loss`.
+    """Return the largest score minus the label's.
+
+    Arguments and errors are those of `multiclass_hinge_loss`.
 
     >>> optim.losses.multiclass_perceptron_loss(vnp.array([[3.0, 2.5, 0.0]]), vnp.array([1]))
     Array([0.5], dtype=float32)

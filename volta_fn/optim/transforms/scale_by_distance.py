@@ -30,7 +30,7 @@ def _norm(x: Array) -> Array:
 def scale_by_distance_over_gradients(
     reps_rel: Any = 1e-6, eps: Any = 1e-8, param_dtype: Any = "float32", global_scale: Any = 1.0
 ) -> GradientTransformation:
-    """Multiply each leaf by its distance moved over the root of Σ |g|² (Ivgi et al., 2023).
+    """Multiply by the distance moved over the root of Σ |g|² (Ivgi et al., 2023).
 
     `contrib.dog` has one step size for all leaves.
 

@@ -89,7 +89,7 @@ def _total(values: Any) -> Any:
 
 
 def tree_vdot(tree_x: Any, tree_y: Any) -> Any:
-    """Return the inner product of two trees; that of complex leaves conjugates the first.
+    """Return the inner product of two trees, of which the first is conjugated.
 
     >>> optim.tree.vdot([vnp.array([1.0, 2.0])], [vnp.array([3.0, 4.0])])
     Array(11., dtype=float32)

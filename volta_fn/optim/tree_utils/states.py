@@ -18,7 +18,7 @@ Filter = Callable[[KeyPath, Any], bool]
 
 @dataclass(frozen=True)
 class NamedTupleKey:
-    """A field of a named tuple in a path, with the tuple's name. Prints as `Tuple.field`."""
+    """A field of a named tuple, with the tuple's name. Prints as `Tuple.field`."""
 
     tuple_name: str
     name: str
