@@ -72,7 +72,8 @@ def perceptron_loss(predictor_outputs: Any, targets: Any) -> Array:
 def sparsemax_loss(logits: Any, labels: Any) -> Array:
     """Return the binary loss of sparsemax, ``sparse_plus(±logit)``.
 
-    The logit is negated where the label is true. The loss is 0 beyond a margin of 1, and linear for large errors (Martins and Astudillo 2016).
+    The logit is negated where the label is true. The loss is 0 beyond a margin of 1, and linear for large errors (Martins and Astudillo,
+    2016).
 
     >>> optim.losses.sparsemax_loss(vnp.array([-1.0, 0.0, 2.0]), vnp.array([0, 0, 0]))
     Array([0.  , 0.25, 2.  ], dtype=float32)

@@ -58,8 +58,8 @@ def ctc_loss_with_forward_probs(
             f"{x.shape}, {frame_pads.shape}, {numbers.shape} and {label_pads.shape}"
         )
     scores = log_softmax(x).swapaxes(0, 1)
-    lengths = [vnp.sum(pads == 0, 1).astype("int32") for pads in (frame_pads, label_pads)]
-    values, states = forward_probabilities(scores, numbers, *lengths, blank_id)
+    frames, lengths = (vnp.sum(pads == 0, 1).astype("int32") for pads in (frame_pads, label_pads))
+    values, states = forward_probabilities(scores, numbers, frames, lengths, blank_id)
     blanks, emitted = (vnp.maximum(state, log_epsilon) for state in (states[..., ::2], states[..., 1::2]))
     if x.shape[1]:
         blanks = blanks.at[-1, :, 1:].set(vnp.logaddexp(blanks[-1, :, 1:], emitted[-1]))
