@@ -118,14 +118,14 @@ def _pairwise_total(values: list[Any]) -> Any:
 
 def tree_max(tree: Any) -> Any:
     """Return the largest element of all leaves; -inf if there are none."""
-    found: list[Any] = [vnp.max(x) for x in trees.leaves(tree) if vnp.size(x)]
-    return functools.reduce(vnp.maximum, found, -math.inf)
+    found: list[Any] = [-math.inf, *[vnp.max(x) for x in trees.leaves(tree) if vnp.size(x)]]
+    return functools.reduce(vnp.maximum, found)
 
 
 def tree_min(tree: Any) -> Any:
     """Return the smallest element of all leaves; inf if there are none."""
-    found: list[Any] = [vnp.min(x) for x in trees.leaves(tree) if vnp.size(x)]
-    return functools.reduce(vnp.minimum, found, math.inf)
+    found: list[Any] = [math.inf, *[vnp.min(x) for x in trees.leaves(tree) if vnp.size(x)]]
+    return functools.reduce(vnp.minimum, found)
 
 
 def tree_norm(tree: Any, ord: Any = None, squared: bool = False) -> Array:
