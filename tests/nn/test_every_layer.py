@@ -40,6 +40,7 @@ def decoded(layer: Any, x: Any) -> Any:
 #: (the shape of an example, a layer, how it is called)
 LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "Linear": ((4,), nn.Linear.init(KEY, 4, 3), plain),
+    "MLP": ((4,), nn.MLP.init(KEY, 4, 3, 5, 2), plain),
     "Bilinear": ((4,), nn.Bilinear.init(KEY, 4, 4, 3), decoded),
     "PReLU": ((4, 3), nn.PReLU.init(4), plain),
     "Flatten": ((2, 3), nn.Flatten(), plain),

@@ -10,6 +10,7 @@ from volta_fn.nn import losses as losses
 from volta_fn.nn import metrics as metrics
 from volta_fn.nn.activations import *
 from volta_fn.nn.attention import *
+from volta_fn.nn.filtering import *
 from volta_fn.nn.functional import *
 from volta_fn.nn.layers.adaptive_pooling import *
 from volta_fn.nn.layers.batch_norm import *
@@ -22,6 +23,7 @@ from volta_fn.nn.layers.interpolation import *
 from volta_fn.nn.layers.layer_norm import *
 from volta_fn.nn.layers.linear import *
 from volta_fn.nn.layers.local_response_norm import *
+from volta_fn.nn.layers.mlp import *
 from volta_fn.nn.layers.padding import *
 from volta_fn.nn.layers.pooling import *
 from volta_fn.nn.layers.power_pooling import *
