@@ -40,6 +40,7 @@ def decoded(layer: Any, x: Any) -> Any:
 #: (the shape of an example, a layer, how it is called)
 LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "Linear": ((4,), nn.Linear.init(KEY, 4, 3), plain),
+    "MLP": ((4,), nn.MLP.init(KEY, 4, 3, 5, 2), plain),
     "Bilinear": ((4,), nn.Bilinear.init(KEY, 4, 4, 3), decoded),
     "PReLU": ((4, 3), nn.PReLU.init(4), plain),
     "Flatten": ((2, 3), nn.Flatten(), plain),
@@ -56,6 +57,12 @@ LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "SinusoidalPositions": ((5, 4), nn.SinusoidalPositions(), plain),
     "PixelShuffle": ((4, 2, 2), nn.PixelShuffle.init(2), plain),
     "PixelUnshuffle": ((1, 4, 4), nn.PixelUnshuffle.init(2), plain),
+    "ChannelShuffle": ((4, 3), nn.ChannelShuffle.init(2), plain),
+    "Unfold": ((2, 4, 5), nn.Unfold.init((2, 3), padding=1, stride=2), plain),
+    "Fold": ((12, 4), nn.Fold.init((5, 5), (2, 3), stride=2), plain),
+    "LocalResponseNorm": ((4, 3), nn.LocalResponseNorm.init(3), plain),
+    "AlphaDropout": ((4,), nn.AlphaDropout.init(0.5), plain),
+    "FeatureAlphaDropout": ((4, 2), nn.FeatureAlphaDropout.init(0.5), plain),
     "Upsample": ((2, 4, 4), nn.Upsample.init(scale_factor=2, mode="bilinear"), plain),
     "GlobalAvgPool": ((2, 4, 4), nn.GlobalAvgPool(), plain),
     "GlobalMaxPool": ((2, 4, 4), nn.GlobalMaxPool(), plain),
@@ -66,6 +73,9 @@ for rank, sizes in enumerate([(6,), (6, 5), (6, 5, 4)], 1):
     for pool in ("AvgPool", "MaxPool"):
         LAYERS[f"{pool}{rank}d"] = ((2, *sizes), getattr(nn, f"{pool}{rank}d").init(2), plain)
         LAYERS[f"Adaptive{pool}{rank}d"] = ((2, *sizes), getattr(nn, f"Adaptive{pool}{rank}d").init(2), plain)
+    for pad in ("Circular", "Constant", "Reflection", "Replication", "Zero"):
+        LAYERS[f"{pad}Pad{rank}d"] = ((2, *sizes), getattr(nn, f"{pad}Pad{rank}d").init(2), plain)
+    LAYERS[f"LPPool{rank}d"] = ((2, *sizes), getattr(nn, f"LPPool{rank}d").init(2, 2), plain)
     for conv in ("Conv", "ConvTranspose"):
         LAYERS[f"{conv}{rank}d"] = ((2, *sizes), getattr(nn, f"{conv}{rank}d").init(KEY, 2, 3, 3), plain)
     LAYERS[f"InstanceNorm{rank}d"] = ((2, *sizes), getattr(nn, f"InstanceNorm{rank}d").init(2), plain)

@@ -95,6 +95,29 @@ OPTIMIZERS = {
     "masked": lambda o: o.masked(o.adam(0.1), {"matrix": True, "deep": False}),
     "freeze": lambda o: o.chain(o.sgd(0.1), o.freeze({"matrix": True, "deep": False})),
     "inject_hyperparams": lambda o: o.inject_hyperparams(o.adam)(learning_rate=slowly(o), b1=0.8),
+    "acprop": lambda o: o.contrib.acprop(0.1, weight_decay=0.1),
+    "ademamix": lambda o: o.contrib.ademamix(0.1, b3=0.9, alpha=slowly(o), weight_decay=0.1),
+    "simplified_ademamix": lambda o: o.contrib.simplified_ademamix(0.1, alpha=2.0),
+    "adopt": lambda o: o.contrib.adopt(0.1),
+    "adopt nesterov": lambda o: o.contrib.adopt(0.1, b2=0.9, nesterov=True, use_clipping=False),
+    "cocob": lambda o: o.contrib.cocob(weight_decay=0.1),
+    "dadapt_adamw": lambda o: o.contrib.dadapt_adamw(slowly(o), weight_decay=0.1),
+    "dog": lambda o: o.contrib.dog(weight_decay=0.1),
+    "dog distance": lambda o: o.contrib.dog(init_step=("distance", 0.5)),
+    "dog learning rate": lambda o: o.contrib.dog(init_step=("learning_rate", 0.5)),
+    "dowg": lambda o: o.contrib.dowg(init_estim_sq_dist=0.5),
+    "madgrad": lambda o: o.contrib.madgrad(slowly(o), weight_decay=0.1),
+    "mechanize": lambda o: o.contrib.mechanize(o.sgd(0.1), s_init=0.1),
+    "prodigy": lambda o: o.contrib.prodigy(estim_lr0=0.1, weight_decay=0.1),
+    "prodigy warm-up": lambda o: o.contrib.prodigy(slowly(o), estim_lr0=0.1, safeguard_warmup=True),
+    "sam": lambda o: o.contrib.sam(o.adam(0.1), o.chain(o.contrib.normalize(), o.sgd(0.1))),
+    "sam period": lambda o: o.contrib.sam(o.sgd(0.1), o.adam(0.1), sync_period=3, reset_state=False),
+    "schedule_free": lambda o: o.contrib.schedule_free(o.adam(0.1, b1=0.0), slowly(o), weight_lr_power=1.0),
+    "schedule_free_adamw": lambda o: o.contrib.schedule_free_adamw(0.125, warmup_steps=2, weight_decay=0.1),
+    "schedule_free_sgd": lambda o: o.contrib.schedule_free_sgd(0.1, weight_decay=0.1),
+    "split_real_and_imaginary": lambda o: o.contrib.split_real_and_imaginary(o.adam(0.1)),
+    "scale_by_distance": lambda o: o.chain(o.scale_by_distance_over_gradients(0.1, param_dtype=None), o.scale(-1.0)),
+    "flatten": lambda o: o.flatten(o.adam(0.1)),
     "scale_by_schedule": lambda o: o.scale_by_schedule(lambda count: -0.125 * (count + 1)),
 }
 #: Optimizers whose branches JAX would compile at every step.
@@ -104,7 +127,12 @@ STRUCTURAL = ("named_chain", "masked", "freeze", "multi_transform", "scale_by_sc
 OTHER_STATES = {
     "inject_hyperparams": "counts in one place",
     "multi_steps": "the sum is held back before it is cast",
+    "scale_by_distance": "vectors of one element",
 }
+
+
+#: Larger relative errors: Optax takes roots of counters in float32, and Prodigy's estimate is a quotient of sums that cancel.
+LOOSE = {("madgrad", "float64"): 1e-5, ("prodigy", "float32"): 1e-3, ("prodigy warm-up", "float32"): 1e-3}
 
 
 def partitioned(library: Any) -> Any:
@@ -123,10 +151,11 @@ IN_BOTH = [(name, dtype) for name in OPTIMIZERS for dtype in RTOL if dtype == "f
 @pytest.mark.parametrize(("name", "dtype"), IN_BOTH)
 def test_agrees_with_optax(name, dtype):
     updates, state, params = ours_and_theirs(OPTIMIZERS[name], dtype, compiled=name in BRANCHING)
-    assert_close(*updates, rtol=RTOL[dtype], atol=0.1 * RTOL[dtype])
-    assert_close(*params, rtol=RTOL[dtype])
+    rtol = LOOSE.get((name, dtype), RTOL[dtype])
+    assert_close(*updates, rtol=rtol, atol=0.1 * rtol)
+    assert_close(*params, rtol=rtol)
     if name not in OTHER_STATES:
-        assert_close(*state, rtol=RTOL[dtype])
+        assert_close(*state, rtol=rtol)
     assert all(leaf.dtype == np.dtype(dtype) for leaf in (*updates[0], *params[0]))
 
 
@@ -169,12 +198,74 @@ def test_factored_rms_agrees_with_optax(smallest):
         assert_close(*pair, rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["adam", "amsgrad", "lion", "adagrad", "clip_by_global_norm"])
+@pytest.mark.parametrize("name", ["adam", "amsgrad", "lion", "adagrad", "clip_by_global_norm", "split_real_and_imaginary", "ademamix"])
 def test_complex_numbers_agree_with_optax(name):
     updates, _, params = ours_and_theirs(OPTIMIZERS[name], "complex64", 2)
     assert_close(*updates, rtol=1e-5)
     assert_close(*params, rtol=1e-5)
     assert all(leaf.dtype == np.complex64 for leaf in updates[0])
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("numbers", [None, ((1, 2), 0), (-1, (0, 1))])
+def test_galore_agrees_with_optax(numbers):
+    """Of trees without None, which Optax does not take; signs of singular vectors cancel."""
+    given = lambda o: None if numbers is None else o.contrib.GaLoreDimensionNumbers(*numbers)
+    shapes = {"vector": (3,), "cube": (2, 3, 2)} if numbers else {"vector": (3,), "tall": (4, 3), "wide": (2, 5)}
+    make = lambda o: o.contrib.galore(0.1, rank=2, update_proj_gap=2, scale=0.5, weight_decay=0.1, weight_dimension_numbers=given(o))
+    if numbers:
+        shapes.pop("vector")
+    updates, _, params = ours_and_theirs(make, "float64", shapes=shapes)
+    assert_close(*updates, rtol=1e-5)  # Optax decomposes in float32
+    assert_close(*params, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize("adapt", [False, True])
+@pytest.mark.parametrize("name", ["momo", "momo_adam"])
+def test_momo_agrees_with_optax(name, adapt, dtype):
+    make = lambda o: getattr(o.contrib, name)(slowly(o), lower_bound=-0.5, weight_decay=0.1, adapt_lower_bound=adapt)
+    rtol = {"float32": 1e-4, "float64": 1e-7}[dtype]  # Optax corrects averages in float32; losses and inner products cancel
+    for pair in ours_and_theirs(make, dtype, value=np.asarray(1.2 - 0.3 * np.arange(4), dtype)):
+        assert_close(*pair, rtol=rtol)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("limit", [1.0, None])
+def test_sophia_agrees_with_optax(limit):
+    """With the same random signs, and a Hessian that is not diagonal."""
+    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    results = []
+    for library, numpy, grad, key in ((optim, vf.numpy, vf.grad, vf.random.key(3)), (optax, jax.numpy, jax.grad, jax.random.key(3))):
+        loss = lambda w, numpy=numpy: numpy.sum(w["a"] ** 4) * numpy.sum(numpy.sin(w["b"]))
+        hessian = library.contrib.hutchinson_estimator_diag_hessian(key)
+        optimizer = library.contrib.sophia(0.01, eps=0.1, update_interval=2, gamma=1.0, clip_threshold=limit, hessian_diagonal_fn=hessian)
+        params = {"a": numpy.asarray([0.5, -1.0], "float32"), "b": numpy.asarray([[0.3], [0.7]], "float32")}
+        state = optimizer.init(params)
+        jit = vf.jit if library is optim else jax.jit
+        step = jit(lambda p, s, optimizer=optimizer, loss=loss, grad=grad: optimizer.update(grad(loss)(p), s, p, obj_fn=loss))
+        with jax.threefry_partitionable(True):
+            for _ in range(3):
+                updates, state = step(params, state)
+                params = library.apply_updates(params, updates)
+        results.append([np.asarray(x) for x in (*params.values(), *updates.values())])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_opaque_sam_agrees_with_optax():
+    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    results = []
+    for library, numpy in ((optim, vf.numpy), (optax, jax.numpy)):
+        climb = library.chain(library.contrib.normalize(), library.sgd(0.1))
+        optimizer = library.contrib.sam(library.adam(0.1), climb, sync_period=3, opaque_mode=True)
+        w = numpy.asarray([1.0, -2.0, 0.5])
+        state = optimizer.init(w)
+        for _ in range(3):
+            updates, state = optimizer.update(w**3, state, w, grad_fn=lambda params, i: params**3 + i)
+            w = library.apply_updates(w, updates)
+        results.append(np.asarray(w))
+    np.testing.assert_allclose(*results, rtol=RTOL["float32"])
 
 
 @pytest.mark.wide
@@ -196,24 +287,27 @@ def test_fromage_takes_schedules():
 #: The optimizers of the tests below, which need no oracle: some of those above, and those in `ALSO`, which Optax lacks or computes
 #: otherwise.
 NAMED = """sgd nesterov, adam, adamw mask, amsgrad, radam, lion, rmsprop centered, adagrad, adadelta, lamb, lars, novograd, multi_steps,
-    multi_transform, apply_if_finite, inject_hyperparams, conditionally_mask"""
+    multi_transform, apply_if_finite, inject_hyperparams, conditionally_mask, dog, mechanize, prodigy, sam,
+    schedule_free_adamw"""
 ALSO = {
     "sm3": lambda o: o.sm3(0.1),
     "rprop": lambda o: o.rprop(0.1),
     "adafactor": lambda o: o.adafactor(0.1, min_dim_size_to_factor=2),
     "muon": lambda o: o.muon(0.1),
+    "galore": lambda o: o.contrib.galore(0.1, rank=2, update_proj_gap=2, weight_decay=0.1),
     "loss_scaled": lambda o: o.loss_scaled(o.adam(0.1)),
 }
 MAKERS = {name.strip(): OPTIMIZERS[name.strip()] for name in NAMED.split(",")} | ALSO
 
 
 #: Optimizers with tests of their own: random numbers, gradients of single examples, line searches, the loss as an argument.
-ELSEWHERE = {"dpsgd", "noisy_sgd", "lbfgs", "polyak_sgd"}
+ELSEWHERE = {"dpsgd", "noisy_sgd", "lbfgs", "polyak_sgd", "hutchinson_estimator_diag_hessian", "momo", "momo_adam", "sophia"}
+ELSEWHERE |= {"schedule_free_eval_params"}
 
 
 def test_every_optimizer_has_a_row():
-    modules = [module for module in vars(optimizers).values() if inspect.ismodule(module)]
-    names = {name for module in modules for name in module.__all__ if name.islower() and not name.startswith("scale_by")}
+    modules = [module for package in (optimizers, optim.contrib) for module in vars(package).values() if inspect.ismodule(module)]
+    names = {name for module in modules for name in getattr(module, "__all__", ()) if name.islower() and not name.startswith("scale_by")}
     used = {name for make in (OPTIMIZERS | ALSO).values() for name in make.__code__.co_names}
     assert names - ELSEWHERE <= used, "add a row to OPTIMIZERS, or to ALSO if Optax has no such optimizer"
 

@@ -10,6 +10,7 @@ from volta_fn.nn import losses as losses
 from volta_fn.nn import metrics as metrics
 from volta_fn.nn.activations import *
 from volta_fn.nn.attention import *
+from volta_fn.nn.filtering import *
 from volta_fn.nn.functional import *
 from volta_fn.nn.layers.adaptive_pooling import *
 from volta_fn.nn.layers.batch_norm import *
@@ -17,9 +18,15 @@ from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *
 from volta_fn.nn.layers.conv_transpose import *
 from volta_fn.nn.layers.dropout import *
+from volta_fn.nn.layers.folding import *
+from volta_fn.nn.layers.interpolation import *
 from volta_fn.nn.layers.layer_norm import *
 from volta_fn.nn.layers.linear import *
+from volta_fn.nn.layers.local_response_norm import *
+from volta_fn.nn.layers.mlp import *
+from volta_fn.nn.layers.padding import *
 from volta_fn.nn.layers.pooling import *
+from volta_fn.nn.layers.power_pooling import *
 from volta_fn.nn.layers.resampling import *
 from volta_fn.nn.layers.weight_norm import *
 from volta_fn.nn.losses.binary import *
@@ -32,6 +39,8 @@ from volta_fn.nn.losses.similarity import *
 from volta_fn.nn.module import *
 from volta_fn.nn.recurrent.cells import *
 from volta_fn.nn.recurrent.layers import *
+from volta_fn.nn.sampling import *
+from volta_fn.nn.shrinkage import *
 from volta_fn.nn.summary import *
 from volta_fn.nn.transformer.decoder import *
 from volta_fn.nn.transformer.encoder import *

@@ -15,15 +15,34 @@
 True
 
 `base` defines transformations, `updates` applies them to parameters. `optimizers` are chains of `transforms`; `wrappers` combine and modify
-transformations. `schedules` compute learning rates, `line_search` step sizes. All of them share `tree_rules` and `numerics`.
+transformations. `schedules` compute learning rates, `line_search` step sizes. All of them share `tree_rules` and `numerics`. `losses`,
+`projections`, `contrib`, `tree`, `second_order`, `perturbations`, `assignment` and `microbatching` are modules of their own, as in Optax.
 Transformations that depend on the parameters raise `ArgumentError` if `update` is called without them. Each module's ``__all__`` is public,
 under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and ``from volta_fn import optim``.
 """
 
+from volta_fn.optim import assignment as assignment
+from volta_fn.optim import contrib as contrib
+from volta_fn.optim import losses as losses
+from volta_fn.optim import microbatching as microbatching
+from volta_fn.optim import perturbations as perturbations
+from volta_fn.optim import projections as projections
+from volta_fn.optim import schedules as schedules
+from volta_fn.optim import second_order as second_order
+from volta_fn.optim import transforms as transforms
+from volta_fn.optim import tree as tree
+from volta_fn.optim import tree_utils as tree_utils
 from volta_fn.optim.base import *
 from volta_fn.optim.line_search.backtracking import *
 from volta_fn.optim.line_search.common import *
 from volta_fn.optim.line_search.zoom import *
+from volta_fn.optim.linear_algebra import *
+from volta_fn.optim.losses.classification import *
+from volta_fn.optim.losses.ctc import *
+from volta_fn.optim.losses.divergence import *
+from volta_fn.optim.losses.regression import *
+from volta_fn.optim.losses.self_supervised import ntxent as ntxent
+from volta_fn.optim.microbatching import microbatch as microbatch
 from volta_fn.optim.numerics import *
 from volta_fn.optim.optimizers.adam import *
 from volta_fn.optim.optimizers.lbfgs import *
@@ -40,14 +59,17 @@ from volta_fn.optim.transforms.per_example import *
 from volta_fn.optim.transforms.plateau import *
 from volta_fn.optim.transforms.scale_by_adam import *
 from volta_fn.optim.transforms.scale_by_adam_variants import *
+from volta_fn.optim.transforms.scale_by_distance import *
 from volta_fn.optim.transforms.scale_by_factored_rms import *
 from volta_fn.optim.transforms.scale_by_rms import *
 from volta_fn.optim.transforms.scaling import *
 from volta_fn.optim.transforms.signs import *
 from volta_fn.optim.transforms.weight_decay_and_noise import *
+from volta_fn.optim.tree_utils.states import tree_map_params as tree_map_params
 from volta_fn.optim.updates import *
 from volta_fn.optim.wrappers.chain import *
 from volta_fn.optim.wrappers.conditional import *
+from volta_fn.optim.wrappers.flatten import *
 from volta_fn.optim.wrappers.inject_hyperparams import *
 from volta_fn.optim.wrappers.lookahead import *
 from volta_fn.optim.wrappers.loss_scale import *

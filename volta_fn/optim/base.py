@@ -19,6 +19,8 @@ from volta_fn.optim.numerics import safe_increment
 from volta_fn.optim.tree_rules import Rule, count_zero, is_leaf, map_leaves, map_with_state
 
 __all__ = ["EmptyState", "GradientTransformation", "GradientTransformationExtraArgs", "MaskOrFn", "OptState", "Params", "ScalarOrSchedule"]
+__all__ += ["AdaptiveGradClipState", "AddDecayedWeightsState", "ClipByGlobalNormState", "ClipState", "NonNegativeParamsState"]
+__all__ += ["ScaleByTrustRatioState", "ScaleState", "TransformInitFn", "TransformUpdateExtraArgsFn", "TransformUpdateFn"]
 __all__ += ["Schedule", "Updates", "identity", "init_empty_state", "set_to_zero", "stateless", "stateless_with_tree_map"]
 __all__ += ["with_extra_args_support"]
 
@@ -35,6 +37,12 @@ Schedule: TypeAlias = Callable[[Any], Any]
 ScalarOrSchedule: TypeAlias = Any
 #: A tree of booleans that is a prefix of the parameters' tree, or a function from parameters (or updates) to such a tree.
 MaskOrFn: TypeAlias = Any
+
+
+#: The functions of a transformation: `init`, and `update` without and with extra arguments.
+TransformInitFn: TypeAlias = Callable[[Params], OptState]
+TransformUpdateFn: TypeAlias = Callable[..., tuple[Updates, OptState]]
+TransformUpdateExtraArgsFn: TypeAlias = TransformUpdateFn
 
 
 class GradientTransformation(NamedTuple):
@@ -61,6 +69,11 @@ class GradientTransformationExtraArgs(GradientTransformation):
 
 class EmptyState(NamedTuple):
     """The state of a transformation without state."""
+
+
+#: The states of transformations that have none.
+AddDecayedWeightsState = AdaptiveGradClipState = ClipByGlobalNormState = ClipState = EmptyState
+NonNegativeParamsState = ScaleByTrustRatioState = ScaleState = EmptyState
 
 
 def init_empty_state(params: Params) -> EmptyState:

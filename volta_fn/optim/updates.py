@@ -9,8 +9,9 @@ from volta_fn.core.array import as_value
 from volta_fn.errors import ShapeError, TreeError
 from volta_fn.optim.base import Params, Updates
 from volta_fn.optim.tree_rules import branch, cast_like, factor, is_leaf, map_leaves, widened
+from volta_fn.transforms.custom_jvp import custom_jvp
 
-__all__ = ["apply_updates", "incremental_update", "periodic_update"]
+__all__ = ["apply_updates", "incremental_update", "periodic_update", "scale_gradient"]
 
 
 def apply_updates(params: Params, updates: Updates) -> Params:
@@ -60,3 +61,20 @@ def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update
     1.0
     """
     return branch(as_value(steps) % update_period == 0, lambda: new_tensors, lambda: old_tensors)
+
+
+def scale_gradient(inputs: Any, scale: Any) -> Any:
+    """Return `inputs`, a tree of arrays, with derivatives multiplied by `scale`.
+
+    >>> vf.grad(lambda x: optim.scale_gradient(x, 0.5) ** 2)(vf.numpy.array(3.0))
+    Array(3., dtype=float32)
+    """
+    return tree.map(lambda x: _unchanged(as_value(x), scale), inputs)
+
+
+@custom_jvp
+def _unchanged(x: Any, scale: Any) -> Any:
+    return x
+
+
+_unchanged.defjvps(lambda g, out, x, scale: factor(scale, g) * g, None)

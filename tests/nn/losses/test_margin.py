@@ -94,3 +94,53 @@ def test_there_is_no_slope_beyond_the_margin():
 def test_wrong_arguments_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@every
+def test_hinge_embedding_loss_matches_pytorch(reduction, dtype):
+    options, signs = {"margin": 0.7, "reduction": reduction}, SIGNS.astype(dtype)
+    oracle = lambda x: F.hinge_embedding_loss(x, as_torch(signs), **options)
+    check(lambda x: nn.hinge_embedding_loss(x, signs, **options), oracle, [X], dtype)
+
+
+@every
+def test_soft_margin_losses_match_pytorch(reduction, dtype):
+    positive, weight = (SIGNS > 0).astype(dtype), WEIGHT.astype(dtype)
+    check(
+        lambda x: nn.soft_margin_loss(x, SIGNS.astype(dtype), reduction=reduction),
+        lambda x: F.soft_margin_loss(x, as_torch(SIGNS.astype(dtype)), reduction=reduction),
+        [X],
+        dtype,
+        second=False,  # PyTorch has none
+    )
+    check(
+        lambda x: nn.multilabel_soft_margin_loss(x, positive, weight, reduction=reduction),
+        lambda x: F.multilabel_soft_margin_loss(x, as_torch(positive), as_torch(weight), reduction=reduction),
+        [X],
+        dtype,
+    )
+
+
+@every
+def test_multilabel_margin_loss_matches_pytorch(reduction, dtype):
+    labels = np.array(
+        [[0, 1, -1, 2, 3], [-1, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, -1, -1, 0, 0], [1, 4, 0, -1, 2], [3, -1, 1, 1, 1]], np.int32
+    )
+    check(
+        lambda x: nn.multilabel_margin_loss(x, labels, reduction=reduction),
+        lambda x: F.multilabel_margin_loss(x, as_torch(labels).long(), reduction=reduction),
+        [X],
+        dtype,
+        second=False,  # PyTorch has none
+    )
+
+
+def test_multilabel_margin_loss_of_one_example_and_of_a_wrong_label():
+    labels = np.array([1, 4, -1, 0, 0], np.int32)
+    np.testing.assert_allclose(
+        nn.multilabel_margin_loss(X[0], labels), F.multilabel_margin_loss(as_torch(X[0]), as_torch(labels).long()), rtol=1e-5
+    )
+    assert np.isnan(nn.multilabel_margin_loss(X[0], np.array([1, 5, -1, 0, 0])))
+    assert np.isfinite(nn.multilabel_margin_loss(X[0], np.array([1, -1, 5, 0, 0])))
+    with pytest.raises(ShapeError, match="one shape"):
+        nn.multilabel_margin_loss(X, labels)

@@ -87,3 +87,31 @@ def test_zero_and_equal_vectors_have_finite_gradients():
 def test_wrong_arguments_are_named(call, words):
     with pytest.raises(ShapeError, match=words):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_triplets_of_another_distance_match_pytorch(swap, dtype):
+    options = {"margin": 0.7, "swap": swap, "reduction": "none"}
+    generator = np.random.default_rng(3)
+    check(
+        lambda a, p, n: nn.triplet_margin_with_distance_loss(
+            a, p, n, distance_function=lambda x, y: vf.numpy.sum((x - y) ** 2, -1), **options
+        ),
+        lambda a, p, n: torch.nn.functional.triplet_margin_with_distance_loss(
+            a, p, n, distance_function=lambda x, y: ((x - y) ** 2).sum(-1), **options
+        ),
+        list(generator.normal(size=(3, 6, 2))),
+        dtype,
+        wrt=(0, 1, 2),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
+def test_pdist_matches_pytorch(p, dtype):
+    rows = np.random.default_rng(4).normal(size=(5, 3))
+    check(lambda x: nn.pdist(x, p), lambda x: torch.nn.functional.pdist(x, p), [rows], dtype, second=False)
+    assert nn.pdist(rows[:1]).shape == (0,)
+    with pytest.raises(ShapeError):
+        nn.pdist(rows[0])

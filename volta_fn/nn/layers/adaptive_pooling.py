@@ -71,6 +71,11 @@ def _pool_axis(x: Array, axis: int, size: int, reduction: _Reduction) -> Array:
     return reduction.function(vnp.take(x, np.minimum(indices, last[:, None] - 1), axis), axis + 1, inside)
 
 
+def pool_means(x: Array, axis: int, size: int) -> Array:
+    """Return the means of `size` windows along `axis`."""
+    return _pool_axis(x, axis, size, _MEAN)
+
+
 class _AdaptivePool(Module):
     output_size: tuple[int | None, ...] = static()  # also accepts the shorter forms of `init`
 

@@ -11,7 +11,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.nn.layers.common import batched_input, check_dtype
 from volta_fn.nn.module import Module, static
 
-__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
+__all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"]
 
 
 class Dropout(Module):
@@ -57,8 +57,13 @@ class Dropout(Module):
             return vnp.zeros_like(value)
         if key is None:
             raise ArgumentTypeError(f"{type(self).__name__}: in training it draws random numbers: call layer(x, key=key, training=True)")
-        shape = value.shape if self._spatial is None else (*value.shape[:2], *[1] * (value.ndim - 2))
-        return vnp.where(random.bernoulli(key, 1 - self.p, shape), value / (1 - self.p), 0)
+        return self._dropped(value, random.bernoulli(key, 1 - self.p, self._mask_shape(value.shape)))
+
+    def _mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape if self._spatial is None else (*shape[:2], *[1] * (len(shape) - 2))
+
+    def _dropped(self, x: Array, kept: Array) -> Array:
+        return vnp.where(kept, x / (1 - self.p), 0)
 
 
 class Dropout1d(Dropout):
@@ -85,3 +90,29 @@ class Dropout3d(Dropout):
     """Zeroes channels of (N, C, D, H, W)."""
 
     _spatial = (3,)
+
+
+#: What selu tends to for large negative inputs.
+_SELU_FLOOR = -1.7580993408473766
+
+
+class AlphaDropout(Dropout):
+    """Replaces elements by selu's least value, and preserves mean and variance.
+
+    For networks with `selu` (Klambauer et al. 2017). It is called as `Dropout` is.
+
+    >>> drop = vf.nn.AlphaDropout.init(0.5)
+    >>> drop(vf.numpy.zeros(4), key=vf.random.key(0), training=True).round(4)
+    Array([-0.7792, -0.7792,  0.7792,  0.7792], dtype=float32)
+    """
+
+    def _dropped(self, x: Array, kept: Array) -> Array:
+        scale = ((1 - self.p) * (1 + self.p * _SELU_FLOOR**2)) ** -0.5
+        return scale * (vnp.where(kept, x, _SELU_FLOOR) - self.p * _SELU_FLOOR)
+
+
+class FeatureAlphaDropout(AlphaDropout):
+    """`AlphaDropout` of channels, of inputs (N, C, …)."""
+
+    def _mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*shape[:2], *[1] * (len(shape) - 2))

@@ -69,12 +69,22 @@ def ctc_loss(
     single = scores.ndim == 2
     if single:
         scores, labels, frames, lengths = scores[:, None], labels[None], frames[None], lengths[None]
-    losses = _losses(scores, labels, frames, lengths, blank)
+    losses, _ = _losses(scores, labels, frames, lengths, blank)
     if zero_infinity:
         losses = vnp.where(losses == math.inf, 0.0, losses)
     if reduction == "mean":
         losses = losses / vnp.maximum(lengths, 1)
     return reduced("ctc_loss", losses[0] if single else losses, reduction, dtype)
+
+
+def forward_probabilities(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int) -> tuple[Array, Array]:
+    """Return each sequence's loss, and the log-probabilities after each frame.
+
+    Log-probabilities of classes have shape (T, N, C), the result (T, N, 2S + 1): of having spelt the extended target up to each element.
+    """
+    labels = _integers("labels", labels)
+    _check_shapes(scores, labels, frames, lengths, blank)
+    return _losses(scores, labels, frames, lengths, blank, keep=True)
 
 
 def _integers(name: str, values: Any) -> Array:
@@ -99,8 +109,8 @@ def _check_shapes(scores: Array, labels: Array, frames: Array, lengths: Array, b
         raise ArgumentError(f"ctc_loss: blank={blank} is none of {classes} classes")
 
 
-def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int) -> Array:
-    """Return the loss of each sequence.
+def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int, keep: bool = False) -> tuple[Array, Any]:
+    """Return the loss of each sequence, and all states of the scan if `keep`.
 
     The state of the scan is the log-probability of having spelt the extended target up to each element. Before the first frame
     all weight is on the first blank, from which the first frame may continue to the first label.
@@ -115,20 +125,21 @@ def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: 
     # A blank between two labels may be left out, unless they are equal: they would merge.
     skips = (extended != _shifted(extended, 2, blank)) & (extended != blank)
 
-    def step(state: Array, frame: tuple[Array, Array]) -> tuple[Array, None]:
+    def step(state: Array, frame: tuple[Array, Array]) -> tuple[Array, Any]:
         row, index = frame
         skipped = vnp.where(skips, _shifted(state, 2, -math.inf), -math.inf)
         reached = _log_sum(vnp.stack([state, _shifted(state, 1, -math.inf), skipped]))
         spelt = reached + vnp.take_along_axis(row, extended, 1)
-        return vnp.where((index < frames)[:, None], spelt, state), None
+        state = vnp.where((index < frames)[:, None], spelt, state)
+        return state, state if keep else None
 
     start = vnp.full((count, 2 * size + 1), -math.inf, scores.dtype).at[:, 0].set(0.0)
-    final, _ = lax.scan(step, start, (scores, vnp.arange(steps)))
+    final, states = lax.scan(step, start, (scores, vnp.arange(steps)))
     # A path ends at the last label or at the blank after it.
     last = vnp.take_along_axis(final, vnp.clip(2 * lengths, 0, 2 * size)[:, None], 1)
     label = vnp.take_along_axis(final, vnp.clip(2 * lengths - 1, 0, 2 * size)[:, None], 1)
     ends = vnp.stack([last, vnp.where(lengths[:, None] > 0, label, -math.inf)])
-    return vnp.where(legal, -_log_sum(ends)[:, 0], math.nan)
+    return vnp.where(legal, -_log_sum(ends)[:, 0], math.nan), states
 
 
 def _shifted(x: Array, by: int, fill: float) -> Array:

@@ -7,10 +7,11 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
-from volta_fn.nn.activations import relu
-from volta_fn.nn.losses.common import Reduction, check_pair, class_axis, class_labels, pick, real_operands, reduced
+from volta_fn.nn.activations import relu, softplus
+from volta_fn.nn.losses.common import Reduction, check_broadcasts, check_pair, class_axis, class_labels, pick, real_operands, reduced
 
-__all__ = ["hinge_loss", "margin_ranking_loss", "multi_margin_loss"]
+__all__ = ["hinge_embedding_loss", "hinge_loss", "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss"]
+__all__ += ["multilabel_soft_margin_loss", "soft_margin_loss"]
 
 
 def hinge_loss(predictions: Any, targets: Any, *, margin: float = 1.0, reduction: Reduction = "mean") -> Array:
@@ -83,3 +84,84 @@ def margin_ranking_loss(first: Any, second: Any, targets: Any, *, margin: float 
     check_pair("margin_ranking_loss", x1, x2)
     check_pair("margin_ranking_loss", x1, y)
     return reduced("margin_ranking_loss", relu(margin - y * (x1 - x2)), reduction, dtype)
+
+
+def hinge_embedding_loss(distances: Any, targets: Any, *, margin: float = 1.0, reduction: Reduction = "mean") -> Array:
+    """Return the distance for target 1, and max(0, margin - distance) for target -1.
+
+    Other targets give the sum of both, as in PyTorch. Arguments and errors are those of `hinge_loss`.
+
+    >>> vf.nn.hinge_embedding_loss(vf.numpy.array([0.2, 0.2]), vf.numpy.array([1, -1]), reduction="none").round(4)
+    Array([0.2, 0.8], dtype=float32)
+    """
+    dtype, (x, y) = real_operands("hinge_embedding_loss", distances, targets)
+    check_pair("hinge_embedding_loss", x, y)
+    values = vnp.where(y == -1, 0.0, x) + vnp.where(y == 1, 0.0, relu(margin - x))
+    return reduced("hinge_embedding_loss", values, reduction, dtype)
+
+
+def soft_margin_loss(predictions: Any, targets: Any, *, reduction: Reduction = "mean") -> Array:
+    """Return log(1 + exp(-target · prediction)) for targets -1 or 1.
+
+    Arguments and errors are those of `hinge_loss`.
+
+    >>> vf.nn.soft_margin_loss(vf.numpy.array([0.0, 100.0]), vf.numpy.array([1, -1]), reduction="none").round(4)
+    Array([  0.6931, 100.    ], dtype=float32)
+    """
+    dtype, (x, y) = real_operands("soft_margin_loss", predictions, targets)
+    check_pair("soft_margin_loss", x, y)
+    return reduced("soft_margin_loss", softplus(-x * y), reduction, dtype)
+
+
+def multilabel_soft_margin_loss(scores: Any, targets: Any, weight: Any = None, *, reduction: Reduction = "mean") -> Array:
+    """Return the mean over classes of binary cross entropy with logits.
+
+    Args:
+        scores: of shape (…, C).
+        targets: 0 or 1 for each class, of the same shape.
+        weight: a factor for each class, broadcast to the shape.
+        reduction: "mean" over the examples (NaN of none), "sum", or "none" for each by itself.
+
+    Raises as `hinge_loss` does.
+
+    >>> vf.nn.multilabel_soft_margin_loss(vf.numpy.array([[0.0, 100.0]]), vf.numpy.array([[1, 1]])).round(4)
+    Array(0.3466, dtype=float32)
+    """
+    name = "multilabel_soft_margin_loss"
+    dtype, (x, y, w) = real_operands(name, scores, targets, 1.0 if weight is None else weight)
+    dim = class_axis(name, x, -1)
+    check_pair(name, x, y)
+    check_broadcasts(name, "weight", w, x.shape)
+    return reduced(name, vnp.mean(w * (y * softplus(-x) + (1 - y) * softplus(x)), dim), reduction, dtype)
+
+
+def multilabel_margin_loss(scores: Any, labels: Any, *, reduction: Reduction = "mean") -> Array:
+    """Return the hinge loss between the classes that apply and all others.
+
+    It is the sum of max(0, 1 - score[label] + score[other]) over all pairs, divided by the number C of classes.
+
+    Args:
+        scores: of shape (N, C) or (C,).
+        labels: the numbers of the classes that apply, of the same shape; those from the first negative number on do not count. A number
+            of C or more gives NaN, since compiled programs cannot raise.
+        reduction: as for `hinge_loss`; the mean is over the N examples.
+
+    Raises `ShapeError` if the shapes do not fit, `DTypeError` for labels that are not integers.
+
+    >>> vf.nn.multilabel_margin_loss(vf.numpy.array([0.1, 0.2, 0.4, 0.8]), vf.numpy.array([3, 0, -1, 1])).round(4)
+    Array(0.85, dtype=float32)
+    """
+    name = "multilabel_margin_loss"
+    dtype, (x,) = real_operands(name, scores)
+    dim = class_axis(name, x, -1)
+    if x.ndim not in (1, 2) or as_value(labels).shape != x.shape:
+        raise ShapeError(f"{name}: scores and labels have one shape, (N, C) or (C,), got {x.shape} and {as_value(labels).shape}")
+    count = x.shape[dim]
+    numbers = class_labels(name, labels, (*x.shape, count), x.ndim)
+    applies = vnp.cumsum((numbers < 0).astype("int32"), dim) == 0
+    marked = applies[..., None] & (numbers[..., None] == vnp.arange(count))
+    own = vnp.take_along_axis(x, vnp.clip(numbers, 0, count - 1), dim)
+    terms = relu(1 - own[..., None] + x[..., None, :])
+    others = ~vnp.any(marked, -2)
+    total = vnp.sum(vnp.where(applies[..., None] & others[..., None, :], terms, 0.0), (-2, -1)) / count
+    return reduced(name, vnp.where(vnp.any(applies & (numbers >= count), dim), vnp.nan, total), reduction, dtype)

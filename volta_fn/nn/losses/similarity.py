@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
@@ -10,7 +13,8 @@ from volta_fn.errors import ShapeError
 from volta_fn.nn.activations import relu
 from volta_fn.nn.losses.common import Reduction, check_broadcasts, real_operands, reduced
 
-__all__ = ["cosine_embedding_loss", "cosine_similarity", "pairwise_distance", "triplet_margin_loss"]
+__all__ = ["cosine_embedding_loss", "cosine_similarity", "pairwise_distance", "pdist", "triplet_margin_loss"]
+__all__ += ["triplet_margin_with_distance_loss"]
 
 
 def cosine_similarity(first: Any, second: Any, *, axis: int = -1, eps: float = 1e-8) -> Array:
@@ -111,6 +115,49 @@ def triplet_margin_loss(
     if swap:
         far_distance = vnp.minimum(far_distance, _distance(near, far, p, eps))
     return reduced("triplet_margin_loss", relu(_distance(a, near, p, eps) - far_distance + margin), reduction, dtype)
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    *,
+    distance_function: Callable[[Any, Any], Any] = pairwise_distance,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: Reduction = "mean",
+) -> Array:
+    """Return `triplet_margin_loss` with another distance.
+
+    `distance_function` takes two arrays of vectors; other arguments and errors are those of `triplet_margin_loss`.
+
+    >>> a, p, n = (vf.numpy.array([[value, 0.0]]) for value in (0.0, 1.0, 1.5))
+    >>> vf.nn.triplet_margin_with_distance_loss(a, p, n, distance_function=lambda x, y: vf.numpy.sum(vf.numpy.abs(x - y), -1))
+    Array(0.5, dtype=float32)
+    """
+    dtype, (a, near, far) = real_operands("triplet_margin_with_distance_loss", anchor, positive, negative)
+    _check_vectors("triplet_margin_with_distance_loss", a, near)
+    _check_vectors("triplet_margin_with_distance_loss", a, far)
+    far_distance = distance_function(a, far)
+    if swap:
+        far_distance = vnp.minimum(far_distance, distance_function(near, far))
+    return reduced("triplet_margin_with_distance_loss", relu(distance_function(a, near) - far_distance + margin), reduction, dtype)
+
+
+def pdist(x: Any, p: float = 2.0) -> Array:
+    """Return the p-norms of the differences of all pairs of rows.
+
+    For rows of shape (N, D) they have shape (N (N - 1) / 2,), in the order (0, 1), (0, 2), …, (1, 2), …. Raises `ShapeError` for other
+    shapes.
+
+    >>> vf.nn.pdist(vf.numpy.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])).round(4)
+    Array([5.    , 1.    , 4.2426], dtype=float32)
+    """
+    dtype, (rows,) = real_operands("pdist", x)
+    if rows.ndim != 2:
+        raise ShapeError(f"pdist: vectors of shape (N, D) are needed, got {rows.shape}")
+    first, second = np.triu_indices(rows.shape[0], 1)
+    return vnp.linalg.norm(rows[first] - rows[second], p, axis=-1).astype(dtype)
 
 
 def _check_vectors(loss: str, first: Array, second: Array) -> None:

@@ -4,3 +4,7 @@
 `scaling` multiplies updates by numbers, schedules and norms, `plateau` by a scale that follows the loss, `clipping` bounds them,
 `weight_decay_and_noise` adds to them. `per_example` aggregates gradients of single examples, `newton_schulz` orthogonalises matrices.
 """
+
+from volta_fn import lazy_imports as _lazy_imports
+
+__getattr__, __dir__ = _lazy_imports.attach(__name__)

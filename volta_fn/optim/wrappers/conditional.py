@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from volta_fn import numpy as vnp
 from volta_fn import tree
@@ -13,7 +13,10 @@ from volta_fn.optim.numerics import all_finite, safe_increment
 from volta_fn.optim.tree_rules import branch, count_zero
 
 __all__ = ["ApplyIfFiniteState", "ConditionallyMaskState", "ConditionallyTransformState", "apply_if_finite", "conditionally_mask"]
-__all__ += ["conditionally_transform"]
+__all__ += ["ConditionFn", "conditionally_transform"]
+
+#: Tells from the number of steps, and maybe the extra arguments of `update`, whether to apply a transformation.
+ConditionFn: TypeAlias = Callable[..., Any]
 
 
 class ApplyIfFiniteState(NamedTuple):
@@ -70,7 +73,7 @@ class ConditionallyMaskState(NamedTuple):
 
 
 def conditionally_transform(
-    inner: GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: GradientTransformation, should_transform_fn: ConditionFn, forward_extra_args: bool = False
 ) -> GradientTransformationExtraArgs:
     """Apply `inner` in steps for which ``should_transform_fn(step)`` is true.
 
@@ -80,7 +83,7 @@ def conditionally_transform(
 
 
 def conditionally_mask(
-    inner: GradientTransformation, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
+    inner: GradientTransformation, should_transform_fn: ConditionFn, forward_extra_args: bool = False
 ) -> GradientTransformationExtraArgs:
     """Apply `inner` in steps for which ``should_transform_fn(step)`` is true.
 
@@ -100,7 +103,7 @@ def conditionally_mask(
 
 def _conditionally(
     inner: GradientTransformation,
-    should_transform: Callable[..., Any],
+    should_transform: ConditionFn,
     forward_extra_args: bool,
     otherwise: Callable[[Updates], Updates],
     state_type: Callable[..., Any],

@@ -17,7 +17,7 @@ from volta_fn.optim.base import Counter, GradientTransformation, GradientTransfo
 from volta_fn.optim.numerics import safe_increment
 from volta_fn.optim.tree_rules import count_zero, widest_real
 
-__all__ = ["InjectHyperparamsState", "inject_hyperparams", "inject_stateful_hyperparams"]
+__all__ = ["InjectHyperparamsState", "InjectStatefulHyperparamsState", "inject_hyperparams", "inject_stateful_hyperparams"]
 
 
 class InjectHyperparamsState(NamedTuple):
@@ -30,6 +30,10 @@ class InjectHyperparamsState(NamedTuple):
     hyperparams: dict[str, Array]
     hyperparams_states: dict[str, Any]
     inner_state: OptState
+
+
+#: Stateful and other schedules share one kind of state.
+InjectStatefulHyperparamsState = InjectHyperparamsState
 
 
 class _Settings(NamedTuple):

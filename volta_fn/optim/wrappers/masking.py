@@ -24,7 +24,17 @@ from volta_fn.optim.base import (
     with_extra_args_support,
 )
 
-__all__ = ["MaskedNode", "MaskedState", "PartitionState", "freeze", "masked", "multi_transform", "partition", "selective_transform"]
+__all__ = [
+    "MaskedNode",
+    "MaskedState",
+    "MultiTransformState",
+    "PartitionState",
+    "freeze",
+    "masked",
+    "multi_transform",
+    "partition",
+    "selective_transform",
+]
 
 
 class MaskedNode(NamedTuple):
@@ -141,6 +151,7 @@ def partition(
 
 
 multi_transform = partition
+MultiTransformState = PartitionState
 
 
 def freeze(mask: MaskOrFn) -> GradientTransformationExtraArgs:

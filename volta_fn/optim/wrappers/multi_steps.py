@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from volta_fn.optim.base import GradientTransformation, GradientTransformationEx
 from volta_fn.optim.numerics import safe_increment, sum_of_squares
 from volta_fn.optim.tree_rules import branch, count_zero, full_like, map_with_state, tree_cast_like, where
 
-__all__ = ["MultiSteps", "MultiStepsState", "skip_large_updates", "skip_not_finite"]
+__all__ = ["MultiSteps", "MultiStepsState", "ShouldSkipUpdateFunction", "skip_large_updates", "skip_not_finite"]
 
 #: (updates, gradient_step, params) -> (whether to skip these updates, a pytree that tells why)
-ShouldSkip = Callable[[Updates, Array, Any], tuple[Array, Any]]
+ShouldSkipUpdateFunction: TypeAlias = Callable[[Updates, Array, Any], tuple[Array, Any]]
 
 
 def skip_not_finite(updates: Updates, gradient_step: Array, params: Params | None) -> tuple[Array, dict[str, Array]]:
@@ -82,7 +82,7 @@ class MultiSteps:
         opt: GradientTransformation,
         every_k_schedule: int | Callable[[Any], Any],
         use_grad_mean: bool = True,
-        should_skip_update_fn: ShouldSkip | None = None,
+        should_skip_update_fn: ShouldSkipUpdateFunction | None = None,
         accumulator_dtype: Any = None,
     ) -> None:
         if isinstance(every_k_schedule, int) and every_k_schedule < 1:

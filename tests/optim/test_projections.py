@@ -1,0 +1,86 @@
+"""Projections against Optax: trees, gradients, points inside and outside of the sets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import tree
+from volta_fn.optim import projections
+
+RNG = np.random.default_rng(0)
+POINT = {"w": RNG.normal(size=(2, 3)), "b": RNG.normal(size=3)}
+NORMAL = {"w": RNG.normal(size=(2, 3)), "b": RNG.normal(size=3)}
+
+ROWS = {
+    "projection_non_negative": [()],
+    "projection_hypercube": [(), (0.5,)],
+    "projection_simplex": [(), (0.5,), (20.0,)],
+    "projection_l1_sphere": [(), (20.0,)],
+    "projection_l1_ball": [(), (0.5,), (20.0,)],
+    "projection_l2_sphere": [(), (20.0,)],
+    "projection_l2_ball": [(), (20.0,)],
+    "projection_linf_ball": [(), (0.5,)],
+    "projection_vector": [(NORMAL,)],
+    "projection_hyperplane": [(NORMAL, 3.0)],
+    "projection_halfspace": [(NORMAL, 3.0), (NORMAL, -3.0)],
+}
+CASES = [(name, given) for name, rows in ROWS.items() for given in rows]
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("name", "given"), CASES)
+def test_agrees_with_optax(name, given):
+    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    with jax.enable_x64(True):
+        theirs = getattr(optax.projections, name)
+
+        def pulled(x, weights):
+            if name == "projection_hypercube":  # Optax's takes no tree with bounds that are numbers
+                out, pull = jax.vjp(lambda t: jax.tree.map(lambda leaf: theirs(leaf, *given), t), x)
+            else:
+                out, pull = jax.vjp(lambda t: theirs(t, *given), x)
+            return out, pull(weights)[0]
+
+        expected = jax.jit(pulled)(POINT, NORMAL)
+    ours, pull_back = vf.vjp(lambda x: getattr(projections, name)(x, *given), tree.map(vf.numpy.asarray, POINT))
+    found = ours, pull_back(tree.map(vf.numpy.asarray, NORMAL))[0]
+    for a, b in zip(tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    again = getattr(projections, name)(ours, *given)
+    for a, b in zip(tree.leaves(again), tree.leaves(ours), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_every_projection_has_a_row():
+    assert set(projections.__all__) == {*ROWS, "projection_box"}
+
+
+def test_boxes_of_numbers_and_trees():
+    lower = {"w": -0.1, "b": np.array([0.0, -9.0, -9.0])}
+    out = projections.projection_box(POINT, lower, 0.25)
+    np.testing.assert_array_equal(out["w"], np.clip(POINT["w"], -0.1, 0.25))
+    np.testing.assert_array_equal(out["b"], np.clip(POINT["b"], lower["b"], 0.25))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_dtypes_are_kept(dtype):
+    values = {"w": POINT["w"], "scalar": 2.0, "empty": np.zeros(0)}
+    point = {name: vf.numpy.asarray(x, dtype) for name, x in values.items()} | {"none": None}
+    for name, rows in ROWS.items():
+        given = [point if value is NORMAL else value for value in rows[0]]
+        out = getattr(projections, name)(point, *given)
+        assert tree.structure(out) == tree.structure(point)
+        assert {leaf.dtype.name for leaf in tree.leaves(out)} == {dtype}
+
+
+def test_nan_is_not_hidden_and_jitted_is_the_same():
+    point = vf.numpy.array([0.5, np.nan, 2.0])
+    assert np.all(np.isnan(projections.projection_simplex(point)))
+    for name in ("projection_simplex", "projection_l1_ball", "projection_l2_ball"):
+        function = getattr(projections, name)
+        good = vf.numpy.array([0.5, -1.0, 2.0])
+        np.testing.assert_allclose(vf.jit(function)(good), function(good), rtol=1e-6)
+        np.testing.assert_allclose(vf.vmap(function)(vf.numpy.stack([good, good / 10]))[0], function(good), rtol=1e-6)
+    assert projections.projection_simplex(vf.numpy.zeros(0)).shape == (0,)

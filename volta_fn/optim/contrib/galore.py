@@ -1,0 +1,189 @@
+"""GaLore: optimizer states of low rank, by projected gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from volta_fn import numpy as vnp
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.optim.base import (
+    Counter,
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    MaskOrFn,
+    OptState,
+    ScalarOrSchedule,
+    Updates,
+    is_function,
+)
+from volta_fn.optim.numerics import safe_increment
+from volta_fn.optim.transforms.scale_by_adam import scale_by_adam
+from volta_fn.optim.transforms.scaling import scale_by_learning_rate
+from volta_fn.optim.transforms.weight_decay_and_noise import add_decayed_weights
+from volta_fn.optim.tree_rules import branch, cast_like, count_zero, widened
+from volta_fn.optim.wrappers.chain import chain
+
+__all__ = ["GaLoreDimensionNumbers", "GaLoreState", "galore", "scale_by_galore"]
+
+
+class GaLoreDimensionNumbers(NamedTuple):
+    """The axes of a weight that make the rows of a matrix, and those of its columns."""
+
+    reduction_axis: Sequence[int] | int = 0
+    output_axis: Sequence[int] | int = 1
+
+
+class GaLoreState(NamedTuple):
+    """The number of steps (int32), the state of the inner optimizer, and projections."""
+
+    count: Counter
+    base_optimizer_state: OptState
+    projector: Updates
+
+
+class _Projection(NamedTuple):
+    """How a weight becomes a matrix of low rank."""
+
+    order: tuple[int, ...]
+    sizes: tuple[int, ...]
+    rows: int
+    columns: int
+    rank: int
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the rows are projected, of which there are no fewer than columns."""
+        return self.rows >= self.columns
+
+    def matrix(self, x: Array) -> Array:
+        return x.transpose(self.order).reshape(self.rows, self.columns)
+
+    def weight(self, matrix: Array) -> Array:
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return matrix.reshape(self.sizes).transpose(inverse)
+
+    def projector(self, matrix: Array) -> Array:
+        """Return the singular vectors of the longer side."""
+        left, _, right = vnp.linalg.svd(matrix, full_matrices=False)
+        return left[:, : self.rank] if self.by_rows else right[: self.rank].mT
+
+    def lowered(self, matrix: Array, projector: Array) -> Array:
+        return projector.mT @ matrix if self.by_rows else matrix @ projector
+
+    def raised(self, low: Array, projector: Array) -> Array:
+        return projector @ low if self.by_rows else low @ projector.mT
+
+
+def _projection(x: Array, numbers: GaLoreDimensionNumbers, rank: int) -> _Projection:
+    if x.ndim < 2:
+        raise ShapeError(f"galore: weights of two and more axes are projected, got shape {x.shape}")
+    rows, columns = (tuple(a % x.ndim for a in ((g,) if isinstance(g, int) else g)) for g in numbers)
+    if sorted(rows + columns) != list(range(x.ndim)):
+        raise ArgumentError(f"galore: {numbers} must name each axis of shape {x.shape} once")
+    sizes = [math.prod(x.shape[a] for a in group) for group in (rows, columns)]
+    order = rows + columns
+    return _Projection(order, tuple(x.shape[a] for a in order), sizes[0], sizes[1], min(rank, *sizes))
+
+
+def _numbers(given: Any, values: Any) -> list[GaLoreDimensionNumbers | None]:
+    """Return the dimension numbers of each leaf; None is not to be projected."""
+    leaves = [as_value(x) for x in tree.leaves(values)]
+    if given is None:
+        return [GaLoreDimensionNumbers() if x.ndim == 2 else None for x in leaves]
+    if isinstance(given, GaLoreDimensionNumbers):
+        return [given if x.ndim >= 2 else None for x in leaves]
+    chosen = given(values) if is_function(given) else given
+    flat, treedef = tree.flatten(chosen, is_leaf=lambda node: node is None or isinstance(node, GaLoreDimensionNumbers))
+    subtrees = tree.flatten_up_to(treedef, values, "galore's dimension numbers and the parameters")
+    return [number for number, subtree in zip(flat, subtrees, strict=True) for _ in tree.leaves(subtree)]
+
+
+def scale_by_galore(
+    rank: int = 128,
+    update_proj_gap: int = 200,
+    scale: float = 1.0,
+    base_optimizer: GradientTransformation | None = None,
+    weight_dimension_numbers: Any = None,
+) -> GradientTransformation:
+    """Transform projected gradients as `galore` does, without the learning rate."""
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank <= 0:
+        raise ArgumentError(f"galore: rank is a positive integer, got {rank!r}")
+    base = scale_by_adam() if base_optimizer is None else base_optimizer
+
+    def projections(values: Any) -> list[_Projection | None]:
+        numbers = _numbers(weight_dimension_numbers, values)
+        return [n and _projection(as_value(x), n, rank) for x, n in zip(tree.leaves(values), numbers, strict=True)]
+
+    def init(params: Any) -> GaLoreState:
+        leaves, treedef = tree.flatten(params)
+        pairs = [_zeros(as_value(x), how) for x, how in zip(leaves, projections(params), strict=True)]
+        return GaLoreState(count_zero(), base.init(treedef.unflatten([low for low, _ in pairs])), treedef.unflatten([p for _, p in pairs]))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
+        leaves, treedef = tree.flatten(updates)
+        how, due = projections(updates), state.count % update_proj_gap == 0
+        old = tree.leaves(state.projector)
+        pairs = [_lowered(as_value(g), p, h, due) for g, p, h in zip(leaves, old, how, strict=True)]
+        low, base_state = base.update(treedef.unflatten([g for g, _ in pairs]), state.base_optimizer_state, None)
+        rows = zip(tree.leaves(low), leaves, [p for _, p in pairs], how, strict=True)
+        raised = [u if h is None else cast_like(scale * h.weight(h.raised(widened(u), widened(p))), as_value(g)) for u, g, p, h in rows]
+        projector = treedef.unflatten([p for _, p in pairs])
+        return treedef.unflatten(raised), GaLoreState(safe_increment(state.count), base_state, projector)
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+def _zeros(x: Array, how: _Projection | None) -> tuple[Array, Array]:
+    """Return zeros of the shapes of a projected gradient and of its projector."""
+    if how is None:
+        return vnp.zeros_like(x), vnp.zeros((0, 0), x.dtype)
+    longer, shorter = max(how.rows, how.columns), min(how.rows, how.columns)
+    low = (how.rank, shorter) if how.by_rows else (shorter, how.rank)
+    return vnp.zeros(low, x.dtype), vnp.zeros((longer, how.rank), x.dtype)
+
+
+def _lowered(g: Array, projector: Array, how: _Projection | None, due: Array) -> tuple[Array, Array]:
+    """Return a projected gradient, and its projector, which is renewed if `due`."""
+    if how is None:
+        return g, projector
+    matrix = how.matrix(widened(g))
+    projector = branch(due, lambda: cast_like(how.projector(matrix), projector), lambda: projector)
+    return cast_like(how.lowered(matrix, widened(projector)), g), projector
+
+
+def galore(
+    learning_rate: ScalarOrSchedule,
+    rank: int = 128,
+    update_proj_gap: int = 200,
+    scale: float = 1.0,
+    base_optimizer: GradientTransformation | None = None,
+    weight_decay: Any = 0.0,
+    mask: MaskOrFn | None = None,
+    weight_dimension_numbers: Any = None,
+) -> GradientTransformation:
+    """Create an optimizer whose states have a low rank (Zhao et al., 2024).
+
+    Gradients of matrices are projected on their leading singular vectors, transformed, and projected back, which saves memory.
+
+    Args:
+        learning_rate: a number, a scalar array or a schedule.
+        rank: the number of singular vectors.
+        update_proj_gap: they are renewed once in so many steps.
+        scale: a factor of projected updates.
+        base_optimizer: transforms projected gradients; by default `scale_by_adam`.
+        weight_decay, mask: as in `adamw`.
+        weight_dimension_numbers: which axes make a matrix: `GaLoreDimensionNumbers` for all weights of two and more axes, a tree of them
+            with None for weights that are not projected, or a function from parameters to such a tree. By default arrays of two axes.
+
+    >>> optimizer = optim.contrib.galore(0.1, rank=2)
+    >>> optimizer.init(vnp.zeros((8, 3)))[0].base_optimizer_state.mu.shape
+    (2, 3)
+
+    Raises `ArgumentError` for a rank that is no positive integer.
+    """
+    low_rank = scale_by_galore(rank, update_proj_gap, scale, base_optimizer, weight_dimension_numbers)
+    return chain(low_rank, add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))

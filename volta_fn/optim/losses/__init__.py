@@ -1,0 +1,15 @@
+"""Losses with Optax's names and signatures, one value for each example.
+
+They do not reduce over the batch: ``jnp.mean(optim.losses.softmax_cross_entropy(logits, labels))`` is the usual loss. Those that
+`volta_fn.nn.losses` has under PyTorch's signature are computed there. float16 and bfloat16 are computed in float32; results have the dtype
+in which the arguments combine.
+"""
+
+from volta_fn.optim.losses.classification import *
+from volta_fn.optim.losses.ctc import *
+from volta_fn.optim.losses.divergence import *
+from volta_fn.optim.losses.multiclass import *
+from volta_fn.optim.losses.ranking import *
+from volta_fn.optim.losses.regression import *
+from volta_fn.optim.losses.segmentation import *
+from volta_fn.optim.losses.self_supervised import *

@@ -1,0 +1,163 @@
+"""Euclidean projections of trees of parameters on convex sets and spheres.
+
+Applied after each update, they make projected gradient descent. Each is differentiable. Norms are of all elements of all leaves together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn import numpy as vnp
+from volta_fn import tree
+from volta_fn.core.array import Array
+from volta_fn.nn.activations import relu
+from volta_fn.optim.flat import raveled
+from volta_fn.optim.numerics import global_norm
+from volta_fn.optim.tree_rules import branch, scaled_by
+from volta_fn.optim.tree_utils.math import tree_add_scale, tree_norm, tree_vdot
+from volta_fn.primitives.barriers import stop_gradient
+
+__all__ = ["projection_box", "projection_halfspace", "projection_hypercube", "projection_hyperplane", "projection_l1_ball"]
+__all__ += ["projection_l1_sphere", "projection_l2_ball", "projection_l2_sphere", "projection_linf_ball", "projection_non_negative"]
+__all__ += ["projection_simplex", "projection_vector"]
+
+
+def projection_non_negative(tree: Any) -> Any:
+    """Replace negative numbers by 0.
+
+    >>> optim.projections.projection_non_negative({"w": vnp.array([-1.0, 2.0])})
+    {'w': Array([0., 2.], dtype=float32)}
+    """
+    return _map(relu, tree)
+
+
+def projection_box(tree: Any, lower: Any, upper: Any) -> Any:
+    """Limit each element to the interval between `lower` and `upper`.
+
+    The bounds are trees of the same structure or prefixes of it, such as single numbers.
+
+    >>> optim.projections.projection_box({"w": vnp.array([-1.0, 2.0])}, 0.0, 1.0)
+    {'w': Array([0., 1.], dtype=float32)}
+    """
+    return _clipped(tree, lower, upper)
+
+
+def _map(rule: Any, values: Any) -> Any:
+    return tree.map(rule, values)
+
+
+def _clipped(values: Any, lower: Any, upper: Any) -> Any:
+    leaves, treedef = tree.flatten(values)
+    bounds = [tree.broadcast_prefix(bound, values) for bound in (lower, upper)]
+    return treedef.unflatten([vnp.clip(x, low, high) for x, low, high in zip(leaves, *bounds, strict=True)])
+
+
+def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
+    """Limit each element to the interval from 0 to `scale`.
+
+    >>> optim.projections.projection_hypercube(vnp.array([-1.0, 0.5, 2.0]))
+    Array([0. , 0.5, 1. ], dtype=float32)
+    """
+    return projection_box(tree, 0, scale)
+
+
+def simplex_rows(x: Array) -> Array:
+    """Project vectors along the last axis on the simplex of probabilities.
+
+    All elements that stay positive are lowered by one number (Held, Wolfe and Crowder 1974), which only depends on which these are: their
+    choice has no derivative.
+    """
+    if not x.shape[-1]:
+        return x
+    descending = vnp.flip(vnp.sort(stop_gradient(x), -1), -1)
+    ranks = vnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+    limits = (vnp.cumsum(descending, -1) - 1) / ranks
+    count = vnp.sum(descending > limits, -1, keepdims=True)
+    limit = vnp.take_along_axis(limits, vnp.maximum(count - 1, 0), -1)
+    chosen = stop_gradient(x) > limit
+    excess = (vnp.sum(vnp.where(chosen, x, 0), -1, keepdims=True) - 1) / vnp.maximum(vnp.sum(chosen, -1, keepdims=True), 1)
+    return vnp.where(chosen, relu(x - excess), vnp.where(vnp.isnan(limit), vnp.nan, vnp.zeros_like(x)))
+
+
+def projection_simplex(tree: Any, scale: Any = 1) -> Any:
+    """Project on the positive numbers whose sum is `scale`, a positive number.
+
+    >>> optim.projections.projection_simplex({"w": vnp.array([0.5, 2.0]), "b": vnp.array(1.5)})
+    {'w': Array([0.  , 0.75], dtype=float32), 'b': Array(0.25, dtype=float32)}
+    """
+    vector, unraveled = raveled(tree)
+    return unraveled(scale * simplex_rows(vector / scale))
+
+
+def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
+    """Project on the numbers whose absolute values add up to `scale`.
+
+    >>> optim.projections.projection_l1_sphere(vnp.array([-2.0, 1.5]))
+    Array([-0.75,  0.25], dtype=float32)
+    """
+    vector, unraveled = raveled(tree)
+    return unraveled(vnp.sign(vector) * projection_simplex(vnp.abs(vector), scale))
+
+
+def projection_l1_ball(tree: Any, scale: Any = 1) -> Any:
+    """Project on the numbers whose absolute values add up to `scale` at most.
+
+    >>> optim.projections.projection_l1_ball(vnp.array([-0.5, 0.25]))
+    Array([-0.5 ,  0.25], dtype=float32)
+    """
+    return branch(tree_norm(tree, ord=1) <= scale, lambda: tree, lambda: projection_l1_sphere(tree, scale))
+
+
+def projection_l2_sphere(tree: Any, scale: Any = 1) -> Any:
+    """Scale to the Euclidean norm `scale`; zeros become NaN.
+
+    >>> optim.projections.projection_l2_sphere(vnp.array([3.0, 4.0]))
+    Array([0.6, 0.8], dtype=float32)
+    """
+    return scaled_by(scale / global_norm(tree), tree)
+
+
+def projection_l2_ball(tree: Any, scale: Any = 1) -> Any:
+    """Scale down to the Euclidean norm `scale` if it is greater.
+
+    >>> optim.projections.projection_l2_ball([vnp.array([3.0, 4.0])])
+    [Array([0.6, 0.8], dtype=float32)]
+    """
+    square = tree_norm(tree, squared=True)
+    return scaled_by(scale / vnp.sqrt(vnp.maximum(square, scale**2)), tree)
+
+
+def projection_linf_ball(tree: Any, scale: Any = 1) -> Any:
+    """Limit each element to the interval from -scale to scale.
+
+    >>> optim.projections.projection_linf_ball(vnp.array([-3.0, 0.5]))
+    Array([-1. ,  0.5], dtype=float32)
+    """
+    return projection_box(tree, -scale, scale)
+
+
+def projection_vector(x: Any, a: Any) -> Any:
+    """Project on the line through 0 and `a`, a tree of the structure of `x`.
+
+    >>> optim.projections.projection_vector(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]))
+    Array([1., 0.], dtype=float32)
+    """
+    return scaled_by(tree_vdot(x, a) / tree_vdot(a, a), a)
+
+
+def projection_hyperplane(x: Any, a: Any, b: Any) -> Any:
+    """Project on the points whose inner product with `a` is `b`.
+
+    >>> optim.projections.projection_hyperplane(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]), 6.0)
+    Array([3., 2.], dtype=float32)
+    """
+    return tree_add_scale(x, (b - tree_vdot(x, a)) / tree_vdot(a, a), a)
+
+
+def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
+    """Project on the points whose inner product with `a` is at most `b`.
+
+    >>> optim.projections.projection_halfspace(vnp.array([1.0, 2.0]), vnp.array([2.0, 0.0]), 6.0)
+    Array([1., 2.], dtype=float32)
+    """
+    return tree_add_scale(x, vnp.minimum((b - tree_vdot(x, a)) / tree_vdot(a, a), 0), a)
