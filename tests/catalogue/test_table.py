@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "api.md").read_text()
 SOURCES = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.parent.name != "catalogue")
 
 #: The least fraction of a namespace's names, where it is not 0.95.
-GOALS = {"numpy": 0.99, "numpy.linalg": 0.99, "numpy.fft": 0.99, "random": 0.99, "nn": 0.99}
+GOALS = {"numpy": 0.95, "numpy.linalg": 0.99, "numpy.fft": 0.99, "random": 0.99, "nn": 0.9, "lax.linalg": 0.8}
 
 
 def rows() -> Iterator[tuple[str, tuple[str, ...]]]:

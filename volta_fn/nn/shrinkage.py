@@ -10,7 +10,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.nn.functional import one_hot
 from volta_fn.numpy.arguments import promote_inexact
 from volta_fn.primitives.barriers import stop_gradient
-from volta_fn.special.exponential import softmax
+from volta_fn.scipy.special.exponential import softmax
 
 __all__ = ["gumbel_softmax", "hardshrink", "normalize", "softmin", "softshrink", "tanhshrink", "threshold"]
 

@@ -12,7 +12,7 @@ from volta_fn.nn.activations import sparse_plus
 from volta_fn.nn.losses.common import class_labels, pick, real_operands
 from volta_fn.optim.losses.common import Axes, broadcast, same_shapes, with_last_axis
 from volta_fn.primitives.barriers import stop_gradient
-from volta_fn.special.exponential import log_softmax, logsumexp, softmax
+from volta_fn.scipy.special.exponential import log_softmax, logsumexp, softmax
 
 __all__ = ["hinge_loss", "perceptron_loss", "poly_loss_cross_entropy", "safe_softmax_cross_entropy", "sigmoid_binary_cross_entropy"]
 __all__ += ["sigmoid_focal_loss", "smooth_labels", "softmax_cross_entropy", "softmax_cross_entropy_with_integer_labels", "sparsemax_loss"]

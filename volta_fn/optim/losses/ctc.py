@@ -9,7 +9,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
 from volta_fn.nn.losses.common import real_operands
 from volta_fn.nn.losses.ctc import forward_probabilities
-from volta_fn.special.exponential import log_softmax
+from volta_fn.scipy.special.exponential import log_softmax
 
 __all__ = ["ctc_loss", "ctc_loss_with_forward_probs"]
 

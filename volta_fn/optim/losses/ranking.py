@@ -9,7 +9,7 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.nn.losses.common import real_operands
-from volta_fn.special.exponential import log_softmax
+from volta_fn.scipy.special.exponential import log_softmax
 
 __all__ = ["ranking_softmax_loss"]
 

@@ -9,7 +9,7 @@ from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.activations import sigmoid
 from volta_fn.nn.losses.common import check_reduction, real_operands
-from volta_fn.special.exponential import softmax
+from volta_fn.scipy.special.exponential import softmax
 
 __all__ = ["binary_dice_loss", "dice_loss", "multiclass_generalized_dice_loss"]
 

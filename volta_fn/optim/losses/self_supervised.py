@@ -11,7 +11,7 @@ from volta_fn.errors import ShapeError
 from volta_fn.nn.activations import relu
 from volta_fn.nn.losses.common import real_operands
 from volta_fn.optim.losses.regression import cosine_similarity
-from volta_fn.special.exponential import logsumexp
+from volta_fn.scipy.special.exponential import logsumexp
 
 __all__ = ["ntxent", "triplet_margin_loss"]
 

@@ -1,3 +1,7 @@
+from volta_fn.scipy.linalg.condensed_forms import hessenberg as hessenberg
+from volta_fn.scipy.linalg.condensed_forms import polar as polar
+from volta_fn.scipy.linalg.condensed_forms import rsf2csf as rsf2csf
+from volta_fn.scipy.linalg.condensed_forms import schur as schur
 from volta_fn.scipy.linalg.constant_matrices import dft as dft
 from volta_fn.scipy.linalg.constant_matrices import hadamard as hadamard
 from volta_fn.scipy.linalg.constant_matrices import helmert as helmert
@@ -13,11 +17,6 @@ from volta_fn.scipy.linalg.decompositions import svdvals as svdvals
 from volta_fn.scipy.linalg.eigenvalues import eigh as eigh
 from volta_fn.scipy.linalg.eigenvalues import eigh_tridiagonal as eigh_tridiagonal
 from volta_fn.scipy.linalg.eigenvalues import eigvalsh as eigvalsh
-from volta_fn.numpy.linalg import *
-from volta_fn.scipy.linalg.condensed_forms import hessenberg as hessenberg
-from volta_fn.scipy.linalg.condensed_forms import polar as polar
-from volta_fn.scipy.linalg.condensed_forms import rsf2csf as rsf2csf
-from volta_fn.scipy.linalg.condensed_forms import schur as schur
 from volta_fn.scipy.linalg.factorizations import cho_factor as cho_factor
 from volta_fn.scipy.linalg.factorizations import cho_solve as cho_solve
 from volta_fn.scipy.linalg.factorizations import lu as lu
