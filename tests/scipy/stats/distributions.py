@@ -66,8 +66,8 @@ SMOOTH = {
 SMOOTH |= {"bernoulli": (0.25,), "poisson": (8,), "vonmises": (4,), "betabinom": (21, 3, 4.5)}
 QUANTILES = ("ppf", "isf")
 FUNCTIONS = ("logpdf", "pdf", "cdf", "sf", "logcdf", "logsf", "logpmf", "pmf", *QUANTILES)
-#: Where the log of a probability is that of the probability, it is -inf where that underflows, as SciPy's is in float64.
-OF_PROBABILITY = {"beta", "chi2", "gamma", "cauchy"}
+#: Distributions with logs of probabilities that are infinite in SciPy, where the probability underflows.
+UNDERFLOWING = {"beta", "chi2", "gamma"}
 
 
 def functions(cases: dict[str, Case]) -> Iterator[tuple[str, str]]:

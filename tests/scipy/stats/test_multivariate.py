@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 import pytest
 import scipy.stats
@@ -47,12 +46,18 @@ def test_batches_of_normal_distributions():
     np.testing.assert_allclose(vf.jit(multivariate_normal.logpdf)(x, mean, cov), result, rtol=1e-12)
 
 
-def test_slopes_of_normal_densities_are_jaxs():
-    args = [a.astype(np.float32) for a in (RNG.normal(size=(5, 3)), RNG.normal(size=3), spread())]
-    mine = vf.grad(lambda *a: multivariate_normal.logpdf(*a).sum(), (0, 1, 2))(*args)
-    theirs = jax.grad(lambda *a: jax.scipy.stats.multivariate_normal.logpdf(*a).sum(), (0, 1, 2))(*args)
-    for a, b in zip(mine, theirs, strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)  # two Cholesky factorisations and their derivatives, in float32
+@pytest.mark.wide
+def test_slopes_of_normal_densities():
+    args = [RNG.normal(size=(2, 3)), RNG.normal(size=3), spread()]
+
+    def theirs(x: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> float:
+        return scipy.stats.multivariate_normal.logpdf(x, mean, (cov + cov.T) / 2).sum()
+
+    slopes = vf.grad(lambda *a: multivariate_normal.logpdf(*a).sum(), (0, 1, 2))(*args)
+    for i, slope in enumerate(slopes):
+        steps = 1e-6 * np.eye(slope.size).reshape(-1, *slope.shape)
+        ends = [[theirs(*args[:i], args[i] + s * step, *args[i + 1 :]) for step in steps] for s in (1, -1)]
+        np.testing.assert_allclose(slope.ravel(), (np.array(ends[0]) - np.array(ends[1])) / 2e-6, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.wide
@@ -98,10 +103,9 @@ def test_counts_of_outcomes(function, dtype):
     assert np.isnan(mine(np.array([0, 9]), 9, np.array([-0.5, 1.5], dtype)))
 
 
-def test_slopes_of_counts_are_jaxs():
+def test_slopes_of_counts():
     x, p = np.array([1, 3, 0], np.int32), np.array([0.2, 0.5, 0.3], np.float32)
-    theirs = jax.grad(lambda p: jax.scipy.stats.multinomial.logpmf(x, 4, p))(p)
-    np.testing.assert_allclose(vf.grad(lambda p: multinomial.logpmf(x, 4, p))(p), theirs, rtol=1e-6)
+    np.testing.assert_allclose(vf.grad(lambda p: multinomial.logpmf(x, 4, p))(p), x / p, rtol=1e-6)
 
 
 def test_wrong_arguments_are_named():

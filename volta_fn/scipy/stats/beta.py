@@ -18,6 +18,7 @@ from volta_fn.scipy.special.incomplete_beta import betainc
 from volta_fn.scipy.special.stirling import log_beta_weight
 from volta_fn.scipy.stats.declarations.continuous import UNIT, Continuous
 from volta_fn.scipy.stats.declarations.logarithms import log_power
+from volta_fn.scipy.stats.declarations.tails import log_lower_beta, log_or_tail, log_upper_beta
 
 
 def _parameters(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
@@ -37,11 +38,19 @@ def _survival(z: Array, a: Array, b: Array) -> Array:
     return vnp.where(right, betainc(b, a, vnp.where(right, 1.0 - z, 0.5)), 1.0 - betainc(a, b, vnp.where(right, 0.5, z)))
 
 
+def _log_distribution(z: Array, a: Array, b: Array) -> Array:
+    return log_or_tail(betainc(a, b, z), _survival(z, a, b), log_lower_beta, (a, b, z), (300.0, 300.0, 0.1))
+
+
+def _log_survival(z: Array, a: Array, b: Array) -> Array:
+    return log_or_tail(_survival(z, a, b), betainc(a, b, z), log_upper_beta, (a, b, z), (300.0, 300.0, 0.9))
+
+
 _beta = Continuous(_parameters, support=UNIT, valid=lambda a, b: (a > 0) & (b > 0))
 
 logpdf = _beta.logpdf(_log_density)
 pdf = _beta.pdf()
 cdf = _beta.cdf(lambda z, a, b: betainc(a, b, z))
 sf = _beta.sf(_survival)
-logcdf = _beta.logcdf()
-logsf = _beta.logsf()
+logcdf = _beta.logcdf(_log_distribution)
+logsf = _beta.logsf(_log_survival)

@@ -14,7 +14,7 @@ from typing import Any
 
 from volta_fn.scipy.special.incomplete_gamma import gammainc, gammaincc
 from volta_fn.scipy.stats.declarations.continuous import POSITIVE, Continuous
-from volta_fn.scipy.stats.gamma import log_density
+from volta_fn.scipy.stats.gamma import log_density, log_distribution, log_survival
 
 
 def _parameters(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> None:
@@ -27,5 +27,5 @@ logpdf = _chi2.logpdf(lambda z, df: log_density(0.5 * z, 0.5 * df) - math.log(2.
 pdf = _chi2.pdf()
 cdf = _chi2.cdf(lambda z, df: gammainc(0.5 * df, 0.5 * z))
 sf = _chi2.sf(lambda z, df: gammaincc(0.5 * df, 0.5 * z))
-logcdf = _chi2.logcdf()
-logsf = _chi2.logsf()
+logcdf = _chi2.logcdf(lambda z, df: log_distribution(0.5 * z, 0.5 * df))
+logsf = _chi2.logsf(lambda z, df: log_survival(0.5 * z, 0.5 * df))

@@ -17,6 +17,7 @@ from volta_fn.scipy.special.incomplete_gamma import gammainc, gammaincc
 from volta_fn.scipy.special.stirling import log_gamma_weight
 from volta_fn.scipy.stats.declarations.continuous import POSITIVE, Continuous
 from volta_fn.scipy.stats.declarations.logarithms import log_power
+from volta_fn.scipy.stats.declarations.tails import log_lower_gamma, log_or_tail, log_upper_gamma
 
 
 def _parameters(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> None:
@@ -30,11 +31,21 @@ def log_density(z: Array, a: Array) -> Array:
     return vnp.where(z == 0, at_zero, log_gamma_weight(a, positive) - vnp.log(positive))
 
 
+def log_distribution(z: Array, a: Array) -> Array:
+    """Return the log of the distribution function in standard form, for z > 0."""
+    return log_or_tail(gammainc(a, z), gammaincc(a, z), log_lower_gamma, (a, z), (300.0, 20.0))
+
+
+def log_survival(z: Array, a: Array) -> Array:
+    """Return the log of the survival function in standard form, for z > 0."""
+    return log_or_tail(gammaincc(a, z), gammainc(a, z), log_upper_gamma, (a, z), (1.0, 80.0))
+
+
 _gamma = Continuous(_parameters, support=POSITIVE, valid=lambda a: a > 0)
 
 logpdf = _gamma.logpdf(log_density)
 pdf = _gamma.pdf()
 cdf = _gamma.cdf(lambda z, a: gammainc(a, z))
 sf = _gamma.sf(lambda z, a: gammaincc(a, z))
-logcdf = _gamma.logcdf()
-logsf = _gamma.logsf()
+logcdf = _gamma.logcdf(log_distribution)
+logsf = _gamma.logsf(log_survival)
