@@ -16,7 +16,7 @@ METHODS = [None, "scott", "silverman", 0.3, lambda kde: kde.n ** (-1 / (kde.d + 
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("method", METHODS, ids=["default", "scott", "silverman", "number", "function"])
 @pytest.mark.parametrize("dimensions", DATA)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_estimates_are_scipys(dimensions, method, weighted):
