@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tools.count_lines import ROOT, count
 
-#: The most lines, and the most without docstrings, imports, comments and blank lines. The goals are 68,000 and 38,000.
+#: The most lines, and the most without docstrings, imports, comments and blank lines. The goals, set before
+#: `scipy` and Optax's modules came, are 68,000 and 38,000.
 LINES, CODE = 103_000, 54_000
 
 

@@ -17,7 +17,7 @@ import volta_fn as vf  # noqa: E402
 from tests.catalogue.call import Call  # noqa: E402
 from tests.catalogue.calls import CALLS  # noqa: E402
 from tests.catalogue.laws import traced  # noqa: E402
-from tests.catalogue.names import JAX, LEFT_OUT, OPTAX, exists, public_names, resolve  # noqa: E402
+from tests.catalogue.names import JAX, LEFT_OUT, exists, public_names, resolve  # noqa: E402
 from volta_fn.compiler.pipeline import lower  # noqa: E402
 from volta_fn.compiler.target import TargetCapabilities  # noqa: E402
 from volta_fn.numpy.scalar_types import ScalarType  # noqa: E402
@@ -26,7 +26,7 @@ from volta_fn.targets.wgsl.target import WgslTarget  # noqa: E402
 
 TARGETS = {"CPU": CPU, "GPU": WgslTarget(TargetCapabilities(float16=True, fma=True, subgroups=True))}
 
-_HEAD = """# JAX's and Optax's names
+_HEAD = """# JAX's names
 
 `python tools/api_table.py` writes this page; `tests/catalogue` has a call for each function, whose values are compared with JAX's, traced
 and eager, batched with a loop, and whose derivatives are compared with differences.
@@ -71,15 +71,12 @@ def row_of(path: str) -> tuple[str, ...]:
 
 def sections() -> Iterator[str]:
     """Yield the table of each namespace, preceded by how much of it there is."""
-    for library, namespaces in (("jax", JAX), ("optax", OPTAX)):
-        for namespace in namespaces:
-            names = public_names(library, namespace)
-            ours = namespace if library == "jax" else f"optim.{namespace}".rstrip(".")
-            rows = {name: row_of(f"{ours}.{name}") for name in names}
-            have = sum(row[0] == "yes" for row in rows.values())
-            yield f"## {library}.{namespace}\n\n{have} of {len(rows)} names.\n"
-            yield "| name | supported | differentiable | batched | jitted | device | notes |\n| --- | --- | --- | --- | --- | --- | --- |"
-            yield "\n".join(f"| {name} | {' | '.join(row)} |" for name, row in rows.items()) + "\n"
+    for namespace in JAX:
+        rows = {name: row_of(f"{namespace}.{name}") for name in public_names("jax", namespace)}
+        have = sum(row[0] == "yes" for row in rows.values())
+        yield f"## jax.{namespace}\n\n{have} of {len(rows)} names.\n"
+        yield "| name | supported | differentiable | batched | jitted | device | notes |\n| --- | --- | --- | --- | --- | --- | --- |"
+        yield "\n".join(f"| {name} | {' | '.join(row)} |" for name, row in rows.items()) + "\n"
 
 
 def text() -> str:

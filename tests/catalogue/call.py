@@ -29,7 +29,7 @@ class Call:
     Attributes:
         args: the positional arguments; NumPy arrays are traced.
         kwargs: arguments by name, which are not traced.
-        grad: whether derivatives by its floating arrays exist and are not zero throughout.
+        grad: whether it has derivatives by its floating arrays.
         jit: whether it can be traced, and thus jitted and batched.
         alike: whether the examples of a batch must be alike, as reordered numbers would not be valid.
         theirs: the oracle, where it is not JAX's function with the same arguments: a function of the arguments, or None: there is none.

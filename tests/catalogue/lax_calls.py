@@ -9,7 +9,7 @@ import numpy as np
 from tests.catalogue.call import Call, Calls, at, each, numbers
 from tests.catalogue.numpy_calls import COUNTS, INDEX, OTHERS, SPD, SQUARE, B, P, U, W, X, Y, Z
 
-STACK, KEY = numbers((2, 3, 3)), np.array([0, 42], np.uint32)
+STACK = numbers((2, 3, 3))
 LOWER = np.tril(SPD)
 IMAGE, KERNEL = numbers((1, 2, 5, 5)), numbers((3, 2, 3, 3))
 WINDOW: dict[str, Any] = {"window_dimensions": (2, 2), "window_strides": (1, 1), "padding": "VALID"}

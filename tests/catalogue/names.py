@@ -1,4 +1,4 @@
-"""Which names of JAX and Optax there are, and why some are not here."""
+"""Which names of JAX there are, and why some are not here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 #: Namespaces of JAX that are here at the same path.
 JAX = ("numpy", "numpy.linalg", "numpy.fft", "random", "nn", "nn.initializers", "lax", "lax.linalg")
-OPTAX: tuple[str, ...] = ()
 
 _DTYPES = "no array here has this dtype"
 _OPTIONS = "an option of XLA's products, which are exact to the dtype here"

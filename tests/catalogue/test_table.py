@@ -25,8 +25,7 @@ def rows() -> Iterator[tuple[str, tuple[str, ...]]]:
     namespace = ""
     for line in PAGE.splitlines():
         if line.startswith("## "):
-            library, _, rest = line[3:].partition(".")
-            namespace = rest if library == "jax" else f"optim.{rest}".rstrip(".")
+            namespace = line.removeprefix("## jax.")
         elif line.startswith("| ") and not line.startswith(("| name |", "| --- |")):
             name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
             yield f"{namespace}.{name}", tuple(cells)

@@ -10,8 +10,8 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.array import Array
+from volta_fn.flatten_util import ravel_pytree
 from volta_fn.nn.activations import relu
-from volta_fn.optim.flat import raveled
 from volta_fn.optim.numerics import global_norm
 from volta_fn.optim.tree_rules import branch, scaled_by
 from volta_fn.optim.tree_utils.math import tree_add_scale, tree_norm, tree_vdot
@@ -85,8 +85,8 @@ def projection_simplex(tree: Any, scale: Any = 1) -> Any:
     >>> optim.projections.projection_simplex({"w": vnp.array([0.5, 2.0]), "b": vnp.array(1.5)})
     {'w': Array([0.  , 0.75], dtype=float32), 'b': Array(0.25, dtype=float32)}
     """
-    vector, unraveled = raveled(tree)
-    return unraveled(scale * simplex_rows(vector / scale))
+    vector, unravel = ravel_pytree(tree)
+    return unravel(scale * simplex_rows(vector / scale))
 
 
 def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
@@ -95,8 +95,8 @@ def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
     >>> optim.projections.projection_l1_sphere(vnp.array([-2.0, 1.5]))
     Array([-0.75,  0.25], dtype=float32)
     """
-    vector, unraveled = raveled(tree)
-    return unraveled(vnp.sign(vector) * projection_simplex(vnp.abs(vector), scale))
+    vector, unravel = ravel_pytree(tree)
+    return unravel(vnp.sign(vector) * projection_simplex(vnp.abs(vector), scale))
 
 
 def projection_l1_ball(tree: Any, scale: Any = 1) -> Any:

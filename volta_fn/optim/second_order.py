@@ -7,7 +7,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.optim.flat import raveled
+from volta_fn.flatten_util import ravel_pytree
 from volta_fn.transforms.grad import grad, jvp
 from volta_fn.transforms.vmap import vmap
 
@@ -33,8 +33,8 @@ def hvp(loss: Loss, v: Any, params: Any, inputs: Any, targets: Any) -> Any:
     >>> optim.second_order.hvp(loss, vnp.array([1.0, 1.0]), vnp.array([1.0, 2.0]), 1.0, None)
     Array([ 6., 12.], dtype=float32)
     """
-    _, unraveled = raveled(params)
-    return jvp(grad(lambda p: loss(p, inputs, targets)), (params,), (unraveled(vnp.asarray(v)),))[1]
+    vector, unravel = ravel_pytree(params)
+    return jvp(grad(lambda p: loss(p, inputs, targets)), (params,), (unravel(vnp.asarray(v, vector.dtype)),))[1]
 
 
 def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> Array:
@@ -44,8 +44,8 @@ def hessian_diag(loss: Loss, params: Any, inputs: Any, targets: Any) -> Array:
     >>> optim.second_order.hessian_diag(loss, vnp.array([1.0, 2.0]), 1.0, None)
     Array([ 6., 12.], dtype=float32)
     """
-    vector, _ = raveled(params)
-    return vmap(lambda v: vnp.vdot(v, raveled(hvp(loss, v, params, inputs, targets))[0]))(vnp.eye(vector.size, dtype=vector.dtype))
+    vector, _ = ravel_pytree(params)
+    return vmap(lambda v: vnp.vdot(v, ravel_pytree(hvp(loss, v, params, inputs, targets))[0]))(vnp.eye(vector.size, dtype=vector.dtype))
 
 
 def fisher_diag(negative_log_likelihood: Loss, params: Any, inputs: Any, targets: Any) -> Array:
@@ -55,4 +55,4 @@ def fisher_diag(negative_log_likelihood: Loss, params: Any, inputs: Any, targets
     >>> optim.second_order.fisher_diag(loss, vnp.array([1.0, 2.0]), 1.0, None)
     Array([ 4., 16.], dtype=float32)
     """
-    return vnp.square(raveled(grad(negative_log_likelihood)(params, inputs, targets))[0])
+    return vnp.square(ravel_pytree(grad(negative_log_likelihood)(params, inputs, targets))[0])

@@ -206,13 +206,16 @@ faddeeva_imag: Elementwise = elementwise(
 
 hyp1f1: Elementwise = elementwise(
     "hyp1f1", formula=hypergeometric.hyp1f1, operands=dtypes.FLOATS,
-    derivatives=[None, None, lambda g, out, a, b, x: g * (a / b * hyp1f1(a + 1.0, b + 1.0, x))],
+    derivatives=[_undefined("hyp1f1", "a"), _undefined("hyp1f1", "b"), lambda g, out, a, b, x: g * (a / b * hyp1f1(a + 1.0, b + 1.0, x))],
     domain=Domain(operands={0: (0.5, 2.0), 1: (1.0, 3.0)}),
     doc="Kummer's confluent hypergeometric function, the sum of (a)_k / (b)_k x^k / k!; differentiable in x.",
 )  # fmt: skip
 hyp2f1: Elementwise = elementwise(
     "hyp2f1", formula=hypergeometric.hyp2f1, operands=dtypes.FLOATS,
-    derivatives=[None, None, None, lambda g, out, a, b, c, x: g * (a * b / c * hyp2f1(a + 1.0, b + 1.0, c + 1.0, x))],
+    derivatives=[
+        *[_undefined("hyp2f1", name) for name in "abc"],
+        lambda g, out, a, b, c, x: g * (a * b / c * hyp2f1(a + 1.0, b + 1.0, c + 1.0, x)),
+    ],
     domain=Domain(-2.0, 0.7, operands={0: (0.5, 2.0), 1: (0.5, 2.0), 2: (2.2, 3.0)}),
     doc="Gauss's hypergeometric function, the sum of (a)_k (b)_k / (c)_k x^k / k!; differentiable in x.",
 )  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from volta_fn.flatten_util import ravel_pytree
 from volta_fn.optim.base import GradientTransformation, GradientTransformationExtraArgs, OptState, with_extra_args_support
-from volta_fn.optim.flat import raveled
 
 __all__ = ["flatten"]
 
@@ -24,11 +24,11 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     tx = with_extra_args_support(inner)
 
     def init(params: Any) -> OptState:
-        return tx.init(raveled(params)[0])
+        return tx.init(ravel_pytree(params)[0])
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        vector, unraveled = raveled(updates)
-        flat, state = tx.update(vector, state, None if params is None else raveled(params)[0], **extra_args)
-        return unraveled(flat), state
+        vector, unravel = ravel_pytree(updates)
+        flat, state = tx.update(vector, state, None if params is None else ravel_pytree(params)[0], **extra_args)
+        return unravel(flat.astype(vector.dtype)), state
 
     return GradientTransformationExtraArgs(init, update)
