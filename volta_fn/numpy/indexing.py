@@ -16,6 +16,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, broadcast_together, concrete, flat_or_axis, full_like_scalar, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
@@ -104,6 +105,7 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Arra
     return lax.concatenate([lax.reshape(c, (c.size, 1)) for c in columns], 1)
 
 
+@fused
 def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None, unique_indices: bool = False,
     indices_are_sorted: bool = False, fill_value: Any = None,
@@ -161,6 +163,7 @@ def _wrapped(index: Array, length: int) -> Array:
     return index % max(length, 1)
 
 
+@fused
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Array:
     """Return, for each vector of `arr` along `axis`, the elements at its `indices`.
 
@@ -309,6 +312,7 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
     return compress(lax.reshape(mask, (mask.size,)), lax.reshape(value, (value.size,)), size=size, fill_value=fill_value)
 
 
+@fused
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
     """Select from the choice of the first true condition, or `default` if none is.
 

@@ -12,6 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
 from volta_fn.primitives.declare import promote_args
@@ -167,6 +168,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     return squeeze(matmul(row, column, precision=precision, preferred_element_type=preferred_element_type), (-2, -1))
 
 
+@fused
 def matvec(x1: Any, x2: Any, /) -> Array:
     """Multiply matrices x1 (..., M, N) and vectors x2 (..., N), over stacks of both.
 
@@ -191,6 +193,7 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
     return squeeze(matmul(expand_dims(conj(x), (x.ndim - 1,)), y), (-2,))
 
 
+@fused
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """Return all products of an element of `a` with one of `b`, as a matrix.
 
@@ -222,6 +225,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred
     return dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type)
 
 
+@fused
 def kron(a: Any, b: Any) -> Array:
     """Return the Kronecker product: blocks of `b` scaled by the elements of `a`.
 
@@ -237,6 +241,7 @@ def kron(a: Any, b: Any) -> Array:
     return reshape(left * right, [m * n for m, n in zip(x_sizes, y_sizes, strict=True)])
 
 
+@fused
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
     """Return the cross product of vectors of 2 or 3 components along an axis.
 

@@ -13,6 +13,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, concrete, full_like_scalar, is_inexact, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import isnan
@@ -168,6 +169,7 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
     return unique(x, equal_nan=False, size=size, fill_value=fill_value)
 
 
+@fused
 def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto") -> Array:
     """Return True where elements occur in `test_elements`; `invert` negates.
 

@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.primitives.movement import broadcast_to
@@ -87,6 +88,7 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
     return sort(a, axis)
 
 
+@fused
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     """Return the indices, as int32, that partition the elements; see `partition`.
 
@@ -137,6 +139,7 @@ def sort_complex(a: Any) -> Array:
 _METHODS = ("scan", "scan_unrolled", "sort", "compare_all", "default")
 
 
+@fused
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
     """Return where to insert the elements `v` to keep the vector `a` sorted, as int32.
 
@@ -185,6 +188,7 @@ def _goes_after(element: Array, needle: Array, side: str) -> Array:
     return lax.bitwise_or(lax.le(element, needle), needle_nan)
 
 
+@fused
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Array:
     """Return the number of the bin of each element; `bins` are the monotonic edges.
 

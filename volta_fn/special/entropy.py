@@ -13,6 +13,7 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.special.arguments import composite
 from volta_fn.special.stirling import excess, rising
@@ -89,6 +90,7 @@ def _two_terms(
     return out, total
 
 
+@fused
 def entr(x: Any) -> Array:
     """Return -x log(x), the summand of entropy: 0 at 0, -inf for negative x.
 

@@ -9,6 +9,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axis_of, broadcast_together, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.primitives import operators
 from volta_fn.primitives.declare import promoted
@@ -29,6 +30,7 @@ def right_shift(x: Any, y: Any, /) -> Array:
     return operators.right_shift(*promote("right_shift", x, y))
 
 
+@fused
 def bitwise_count(x: Any, /) -> Array:
     """Count the bits that are set in |x|, as uint8.
 
@@ -39,6 +41,7 @@ def bitwise_count(x: Any, /) -> Array:
     return lax.convert_element_type(lax.population_count(_magnitude(value)), np.uint8)
 
 
+@fused
 def gcd(x1: Any, x2: Any, /) -> Array:
     """Return the greatest common divisor of integers, by Euclid's algorithm.
 
@@ -62,6 +65,7 @@ def gcd(x1: Any, x2: Any, /) -> Array:
     return result
 
 
+@fused
 def lcm(x1: Any, x2: Any, /) -> Array:
     """Return the least common multiple of integers; 0 if either is 0.
 

@@ -14,6 +14,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, promote_inexact
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives import exponential
@@ -43,6 +44,7 @@ arccosh = promoted(lax.acosh, "arccosh", "Return the inverse of cosh on [1, ∞)
 arctanh = promoted(lax.atanh, "arctanh", "Return the inverse of tanh.")
 
 
+@fused
 def log10(x: Any, /) -> Array:
     """Return the logarithm to base 10.
 
@@ -65,6 +67,7 @@ def rad2deg(x: Any, /) -> Array:
     return lax.mul(value, full_like_scalar(value, 180.0 / math.pi))
 
 
+@fused
 def sinc(x: Any, /) -> Array:
     """Return sin(πx) / (πx), which is 1 (and differentiable) at 0.
 
