@@ -19,7 +19,7 @@ from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.indexing import nonzero
 from volta_fn.numpy.joining import concatenate
-from volta_fn.numpy.sorting import searchsorted
+from volta_fn.numpy.sorting import FEW, searchsorted
 from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to, moveaxis
@@ -178,8 +178,10 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
     """
     value, tests = promote("isin", element, array(test_elements) if isinstance(test_elements, (list, tuple)) else test_elements)
     tests = lax.reshape(tests, (tests.size,))
-    if not tests.size:
+    if tests.size <= FEW:
         found = broadcast_to(array(np.bool_(False)), value.shape)
+        for number in range(tests.size):
+            found = lax.bitwise_or(found, lax.eq(lax.index_in_dim(tests, number, keepdims=False), value))
     else:
         ordered = lax.sort(tests)
         nearest = ordered[lax.min(searchsorted(ordered, value), np.int32(tests.size - 1))]
