@@ -10,13 +10,14 @@ What a function calls during its first two calls is part of it, and is not count
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+
+from volta_fn.runtime.threads import Threads
 
 _log = logging.getLogger("volta_fn")
 
@@ -30,32 +31,8 @@ class _Inside(threading.local):
     now = False
 
 
-class _Background:
-    """The thread that compiles, started when it is needed."""
-
-    def __init__(self) -> None:
-        self.pool: ThreadPoolExecutor | None = None
-        self.lock = threading.Lock()
-
-    def submit(self, make: Make) -> tuple[ThreadPoolExecutor, Future[Any]]:
-        """Have `make` called by the thread, unless the process ends before."""
-        with self.lock:
-            if self.pool is None:
-                self.pool = ThreadPoolExecutor(1, "volta_fn-compile")
-            return self.pool, self.pool.submit(lambda: make() if threading.main_thread().is_alive() else None)
-
-
 _inside = _Inside()
-_background = _Background()
-
-
-def _forget_thread() -> None:
-    """Let a forked process, which has no such thread, start its own."""
-    _background.__init__()  # type: ignore[misc]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_thread)
+_background = Threads("volta_fn-compile", lambda: 1)
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
@@ -73,7 +50,8 @@ class Repeated:
 
     def __init__(self, first: Callable[..., Any], make: Make, pays: Callable[..., bool] = lambda result, *args: True) -> None:
         self._first, self._make, self._pays = first, make, pays
-        self._job: tuple[ThreadPoolExecutor, Future[Any]] | None = None
+        #: The compilation, and the executor that it was given to.
+        self._job: tuple[Future[Any], Any] | None = None
         #: What a call does now.
         self.run: Callable[..., Any] = self._once
 
@@ -90,15 +68,19 @@ class Repeated:
         result = self._uncompiled(args)
         if not _inside.now:
             if self._pays(result, *args):
-                self._job = _background.submit(self._make)
+                self._job = _background.submit(self._made), _background.pool
                 self.run = self._compiled
             else:
                 self.run = self._first
         return result
 
+    def _made(self) -> Callable[..., Any] | None:
+        """Return the compiled function, or None if the process ends anyway."""
+        return self._make() if threading.main_thread().is_alive() else None
+
     def _compiled(self, *args: Any) -> Any:
         assert self._job is not None
-        pool, job = self._job
+        job, pool = self._job
         try:
             made = job.result() if pool is _background.pool or job.done() else self._make()
         except Exception:
