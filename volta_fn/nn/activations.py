@@ -133,6 +133,7 @@ def sparse_plus(x: Any) -> Array:
 # Exponential.
 
 
+@fused
 def softplus(x: Any) -> Array:
     """Return log(1 + exp(x)), without overflow.
 
@@ -258,6 +259,7 @@ def soft_sign(x: Any) -> Array:
     return value / (vnp.abs(value) + 1)
 
 
+@fused
 def squareplus(x: Any, b: Any = 4.0) -> Array:
     """Return (x + sqrt(x^2 + b)) / 2 (Barron 2021).
 

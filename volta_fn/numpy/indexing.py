@@ -28,6 +28,7 @@ from volta_fn.primitives.movement import broadcast_to
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 
 
+@fused
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Return `x` where `condition` holds, else `y`; or `nonzero(condition)`.
 
@@ -105,7 +106,6 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Arra
     return lax.concatenate([lax.reshape(c, (c.size, 1)) for c in columns], 1)
 
 
-@fused
 def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None, unique_indices: bool = False,
     indices_are_sorted: bool = False, fill_value: Any = None,
@@ -163,7 +163,6 @@ def _wrapped(index: Array, length: int) -> Array:
     return index % max(length, 1)
 
 
-@fused
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Array:
     """Return, for each vector of `arr` along `axis`, the elements at its `indices`.
 

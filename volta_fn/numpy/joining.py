@@ -29,6 +29,7 @@ def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
     return values if dtype is None else [lax.convert_element_type(v, dtype) for v in values]
 
 
+@fused
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
     """Join arrays along an existing dimension (None: flattened), in one dtype.
 
@@ -81,6 +82,7 @@ def vstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate(_widened("vstack", tup, atleast_2d, dtype), 0)
 
 
+@fused
 def hstack(tup: Any, dtype: Any = None) -> Array:
     """Join along the second dimension, vectors along their only one.
 
@@ -146,6 +148,7 @@ def _join_blocks(nest: Any, depth: int, rank: int) -> Array:
     return concatenate([_join_blocks(item, depth - 1, rank) for item in nest], axis=-depth)
 
 
+@fused
 def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     """Append `values` to `arr` along `axis` (None: both flattened).
 
@@ -223,6 +226,7 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     return split(ary, indices_or_sections, 2)
 
 
+@fused
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
     """Remove the elements at `obj` (index, slice, indices or mask) along `axis`.
 

@@ -113,6 +113,7 @@ def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: 
     return squeeze(out, dropped) if dropped else out
 
 
+@fused
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last axis of `a` with the second to last of `b`.
 
@@ -135,6 +136,7 @@ def _check_contracted(name: str, x: Array, y: Array, x_axes: Sequence[int], y_ax
         raise ShapeError(f"{name} of shapes {x.shape} and {y.shape}: contracted dimensions have sizes {sizes[0]} and {sizes[1]}")
 
 
+@fused
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Return the inner product of all elements, conjugating the first operand.
 
@@ -145,6 +147,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     return dot(reshape(conj(x), (x.size,)), reshape(y, (y.size,)), preferred_element_type=preferred_element_type)
 
 
+@fused
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last axes of both operands.
 

@@ -28,6 +28,7 @@ def sort(a: Any, axis: int | None = -1, *, kind: None = None, order: None = None
     return lax.rev(result, (dim,)) if descending else result
 
 
+@fused
 def argsort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False,
     dtype: Any = None,
@@ -60,6 +61,7 @@ def _axis(function: str, a: Any, axis: int | None) -> tuple[Array, int]:
     return flat_or_axis(function, value, axis)
 
 
+@fused
 def lexsort(keys: Any, axis: int = -1) -> Array:
     """Return the indices that sort by several keys, the last of them the primary one.
 
@@ -142,7 +144,6 @@ FEW = 32
 _METHODS = ("scan", "scan_unrolled", "sort", "compare_all", "default")
 
 
-@fused
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Array:
     """Return where to insert the elements `v` to keep the vector `a` sorted, as int32.
 
@@ -164,6 +165,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     return _rank(haystack, needles, side)
 
 
+@fused
 def _rank(haystack: Array, needles: Array, side: str) -> Array:
     """Return how many elements of a sorted vector come before each needle."""
     size, rank = haystack.shape[0], broadcast_to(array(np.int32(0)), needles.shape)

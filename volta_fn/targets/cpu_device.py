@@ -51,15 +51,24 @@ class CpuBackend(NumpyBackend):
         eqn = _equation(primitive, avals, params)
         if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
             return first
-        return Repeated(first, lambda: self._program_of(eqn, pipeline), pays=lambda result, *operands: not shares_memory(result, operands))
+        in_order = first if _is_ufunc(eqn) else None
+        make = functools.partial(self._program_of, eqn, pipeline, in_order)
+        return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
 
-    def _program_of(self, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:
-        """Compile an equation by itself; return None if NumPy does all of it anyway."""
+    def _program_of(self, eqn: Equation, pipeline: Pipeline, in_order: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """Compile an equation by itself; return None if NumPy does all of it anyway.
+
+        A program copies operands whose elements do not lie one after another; `in_order`, if given, computes with those as they are.
+        """
         program = _native_program().of(ClosedJaxpr(Jaxpr([], [*eqn.invars], [*eqn.outvars], [eqn])), [False] * len(eqn.invars), pipeline)
         if program.calls_host:
             return None
         run = program.function()
-        return functools.partial(run, False) if eqn.primitive.multiple_results else lambda *buffers: run(False, *buffers)[0]
+        if eqn.primitive.multiple_results:
+            return functools.partial(run, False)
+        if in_order is None:
+            return lambda *buffers: run(False, *buffers)[0]
+        return lambda *buffers: run(False, *buffers)[0] if all(b.flags.c_contiguous for b in buffers) else in_order(*buffers)
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
         """Return a program as a function (donate, *buffers) -> buffers."""
@@ -77,10 +86,14 @@ def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, An
     return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in (made if primitive.multiple_results else (made,))], params)
 
 
+def _is_ufunc(eqn: Equation) -> bool:
+    """Return True for an equation that NumPy computes fast: not one of 16-bit floats."""
+    return eqn.primitive.inplace and eqn.outvars[0].aval.dtype.itemsize > 2
+
+
 def _is_large(eqn: Equation) -> bool:
     size = max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0)
-    plain = eqn.primitive.inplace and eqn.outvars[0].aval.dtype.itemsize > 2
-    return size >= (_UFUNC_SIZE if plain else _FUNCTION_SIZE)
+    return size >= (_UFUNC_SIZE if _is_ufunc(eqn) else _FUNCTION_SIZE)
 
 
 @functools.cache

@@ -78,6 +78,7 @@ def fmod(x: Any, y: Any, /) -> Array:
     return operators.fmod(*promote_numeric("fmod", x, y))
 
 
+@fused
 def power(x: Any, y: Any, /) -> Array:
     """Raise x to the power y; a Python int as exponent multiplies repeatedly.
 
@@ -92,6 +93,7 @@ def power(x: Any, y: Any, /) -> Array:
     return operators.power(*promote_numeric("power", x, y))
 
 
+@fused
 def float_power(x: Any, y: Any, /) -> Array:
     """Raise x to the power y in floating-point numbers.
 
@@ -116,6 +118,7 @@ def absolute(x: Any, /) -> Array:
     return value if value.dtype == bool or value.dtype in dtypes.UNSIGNED else lax.abs(value)
 
 
+@fused
 def fabs(x: Any, /) -> Array:
     """Return |x| of real numbers as floating-point numbers."""
     (value,) = promote_inexact("fabs", x)
@@ -130,6 +133,7 @@ def sign(x: Any, /) -> Array:
     return value if value.dtype == bool else lax.sign(value)
 
 
+@fused
 def square(x: Any, /) -> Array:
     """Return x * x.
 
@@ -140,6 +144,7 @@ def square(x: Any, /) -> Array:
     return value if value.dtype == bool else lax.integer_pow(value, 2)
 
 
+@fused
 def reciprocal(x: Any, /) -> Array:
     """Return 1 / x as floating-point numbers."""
     (value,) = promote_inexact("reciprocal", x)
@@ -261,6 +266,7 @@ def trunc(x: Any, /) -> Array:
     return _to_integer("trunc", x, lambda v: lax.select(lax.lt(v, 0.0), lax.ceil(v), lax.floor(v)))
 
 
+@fused
 def rint(x: Any, /) -> Array:
     """Round to the nearest integer, halves to even, as floating-point numbers."""
     (value,) = promote_inexact("rint", x)

@@ -21,6 +21,7 @@ bitwise_not = promoted(lax.bitwise_not, "bitwise_not", "Return the bits not set 
 left_shift = promoted(lax.shift_left, "left_shift", "Shift the bits of x left by y.")
 
 
+@fused
 def right_shift(x: Any, y: Any, /) -> Array:
     """Shift bits right by y; the sign bit fills signed integers, zeros unsigned.
 

@@ -90,12 +90,14 @@ def isinf(x: Any, /) -> Array:
     return is_infinite(value) if is_inexact(value) else _everywhere(value, False)
 
 
+@fused
 def isposinf(x: Any, /, out: None = None) -> Array:
     """Return True where elements are positive infinity."""
     no_out("isposinf", out)
     return _is_signed_infinity("isposinf", x, math.inf)
 
 
+@fused
 def isneginf(x: Any, /, out: None = None) -> Array:
     """Return True where elements are negative infinity."""
     no_out("isneginf", out)

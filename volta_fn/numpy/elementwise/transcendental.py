@@ -55,12 +55,14 @@ def log10(x: Any, /) -> Array:
     return lax.mul(lax.log(value), full_like_scalar(value, 1.0 / math.log(10.0)))
 
 
+@fused
 def deg2rad(x: Any, /) -> Array:
     """Convert degrees to radians."""
     (value,) = promote_inexact("deg2rad", x)
     return lax.mul(value, full_like_scalar(value, math.pi / 180.0))
 
 
+@fused
 def rad2deg(x: Any, /) -> Array:
     """Convert radians to degrees."""
     (value,) = promote_inexact("rad2deg", x)
@@ -110,6 +112,7 @@ def _log2_add_exp2_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _log2_add_exp2(a, b), lax.add(lax.mul(tangent_a, lax.logistic(odds)), lax.mul(tangent_b, lax.logistic(lax.neg(odds))))
 
 
+@fused
 def logaddexp(x1: Any, x2: Any, /) -> Array:
     """Return log(exp(x1) + exp(x2)) without overflow.
 
@@ -119,6 +122,7 @@ def logaddexp(x1: Any, x2: Any, /) -> Array:
     return exponential.logaddexp(*_reals("logaddexp", x1, x2))
 
 
+@fused
 def logaddexp2(x1: Any, x2: Any, /) -> Array:
     """Return log2(2**x1 + 2**x2) without overflow."""
     return _log2_add_exp2(*_reals("logaddexp2", x1, x2))

@@ -28,6 +28,7 @@ from volta_fn.numpy.statistics.reductions import summed_dtype
 from volta_fn.primitives.movement import broadcast_to
 
 
+@fused
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative sum along `axis` (None: flattened); booleans as int32.
 
@@ -38,6 +39,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
     return _running("cumsum", a, axis, dtype, lax.cumsum)
 
 
+@fused
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative product along `axis` (None: flattened); booleans as int32.
 

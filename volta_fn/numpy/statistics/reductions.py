@@ -71,6 +71,7 @@ def sum(
     return _accumulated("sum", a, axis, dtype, out, keepdims, initial, where, promote_integers, rules)
 
 
+@fused
 def prod(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
     promote_integers: bool = True,
@@ -97,6 +98,7 @@ def _accumulated(
     return restore(_with_initial(reduce(value, axes), initial, combine), axes, keepdims)
 
 
+@fused
 def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the largest element along `axis`; NaN if any is NaN.
 
@@ -108,6 +110,7 @@ def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, ini
     return _extremum("max", a, axis, out, keepdims, initial, where, (lax.reduce_max, lax.max, lowest))
 
 
+@fused
 def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the smallest element along `axis`, like `max`."""
     return _extremum("min", a, axis, out, keepdims, initial, where, (lax.reduce_min, lax.min, highest))
@@ -180,6 +183,7 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
     return sum(truth("count_nonzero", a), axis, INDEX, keepdims=keepdims)
 
 
+@fused
 def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the int32 index of the first largest element, or NaN (None: flattened).
 
@@ -189,6 +193,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     return _arg_extremum("argmax", a, axis, out, bool(keepdims), lax.argmax)
 
 
+@fused
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the int32 index of the first smallest element, or NaN (None: flattened).
 
