@@ -88,7 +88,14 @@ def survey(row: Row, elements: int, workers: dict[str, Contestant], pace: Pace) 
             break
     least = {form: min(times) for form, times in samples.items()}
     medians = {form: statistics.median(times) for form, times in samples.items()}
-    return {"name": row.name, "elements": elements, "seconds": least, "median": medians, "agree": agree(results), "ratios": ratios(least)}
+    return {
+        "name": row.name,
+        "elements": elements,
+        "seconds": least,
+        "median": medians,
+        "agree": not row.defined or agree(results),
+        "ratios": ratios(least),
+    }
 
 
 def ratios(seconds: dict[str, float]) -> dict[str, float | None]:

@@ -20,12 +20,14 @@ class Row(NamedTuple):
         make: its arrays.
         call: calls the function with the arrays.
         largest: the most elements it is called with: its time may grow faster than they do.
+        defined: whether its definition leaves no choice of the result, which can then be compared.
     """
 
     name: str
     make: Maker
     call: Callable[..., Any]
     largest: int = 10**6
+    defined: bool = True
 
     def path(self) -> tuple[str, str]:
         """Return the module and the function's name."""
@@ -38,9 +40,18 @@ def plain(function: Callable[..., Any], *arrays: Any) -> Any:
     return function(*arrays)
 
 
-def rows(module: str, names: str, make: Maker, call: Callable[..., Any] = plain, variant: str = "", largest: int = 10**6) -> list[Row]:
+def rows(
+    module: str,
+    names: str,
+    make: Maker,
+    call: Callable[..., Any] = plain,
+    variant: str = "",
+    *,
+    largest: int = 10**6,
+    defined: bool = True,
+) -> list[Row]:
     """Make the rows of functions that are called alike."""
-    return [Row(f"{module}.{name} {variant}".strip(), make, call, largest) for name in names.split()]
+    return [Row(f"{module}.{name} {variant}".strip(), make, call, largest, defined) for name in names.split()]
 
 
 # Makers
@@ -55,7 +66,7 @@ def between(low: float, high: float, count: int = 1, dtype: str = "float32") -> 
     """Make flat arrays of numbers between two others; whole ones for a dtype of integers."""
 
     def make(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
-        draw = rng.integers if np.dtype(dtype).kind in "iu" else rng.uniform
+        draw: Callable[..., Any] = rng.integers if np.dtype(dtype).kind in "iu" else rng.uniform
         return tuple([draw(low, high, n).astype(dtype) for _ in range(count)])
 
     return make

@@ -37,7 +37,7 @@ def test_the_third_call_is_compiled() -> None:
     assert thread.startswith("volta_fn-compile")
 
 
-def test_what_cannot_be_compiled_stays() -> None:
+def test_a_function_that_cannot_be_compiled_stays() -> None:
     def failing() -> Any:
         raise ValueError("cannot be compiled")
 
@@ -45,7 +45,7 @@ def test_what_cannot_be_compiled_stays() -> None:
     assert calls(Repeated(plain, failing)) == ["plain"] * 4
 
 
-def test_what_does_not_pay_is_not_compiled() -> None:
+def test_a_function_that_does_not_pay_is_not_compiled() -> None:
     made: list[str] = []
     assert calls(Repeated(plain, lambda: made.append("made") or compiled, pays=lambda result, x: False)) == ["plain"] * 4
     assert not made

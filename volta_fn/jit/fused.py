@@ -1,8 +1,11 @@
-"""Functions of several primitives that become one program when they are called eagerly again and again.
+"""Functions of several primitives that become one program when they are repeated.
 
 `fused` marks such a function. Under a transform, in a jitted function, on a GPU and without machine code it is as if unmarked. Otherwise a
 call looks for the program of its *signature*: the types of the arrays among its arguments, also of those in lists, and the values of all
 others. `runtime/repeated.py` says when a program is compiled.
+
+A marked function must compute the same whether or not it knows its arrays' elements: one that raises errors for some elements (such as
+indices out of range) would no longer do so. One that needs them stays as it is.
 """
 
 from __future__ import annotations

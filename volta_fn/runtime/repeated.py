@@ -36,7 +36,7 @@ _background = Threads("volta_fn-compile", lambda: 1)
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
-    """Return True if a NumPy array is a view of one of others, so that nothing was computed."""
+    """Return True if a NumPy array is a view of another one: nothing was computed."""
     return isinstance(result, np.ndarray) and any(np.may_share_memory(result, operand) for operand in operands)
 
 

@@ -1,4 +1,4 @@
-"""How many threads compute, and threads of Python for functions that release its lock."""
+"""The number of threads, and threads of Python for functions that release its lock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Threads:
 _THREADS = Threads("volta_fn-host", thread_count)
 
 
-def run_together(tasks: Sequence[Callable[[], None]]) -> None:
+def run_together(tasks: Sequence[Callable[[], Any]]) -> None:
     """Run tasks at the same time, the first of them in this thread.
 
     Raises what the first task that fails raises, when all have ended.

@@ -60,7 +60,8 @@ class CpuBackend(NumpyBackend):
 
         A program copies operands whose elements do not lie one after another; `in_order`, if given, computes with those as they are.
         """
-        program = _native_program().of(ClosedJaxpr(Jaxpr([], [*eqn.invars], [*eqn.outvars], [eqn])), [False] * len(eqn.invars), pipeline)
+        closed = ClosedJaxpr(Jaxpr([], [v for v in eqn.invars if isinstance(v, Var)], [*eqn.outvars], [eqn]))
+        program = _native_program().of(closed, [False] * len(eqn.invars), pipeline)
         if program.calls_host:
             return None
         run = program.function()

@@ -1,4 +1,4 @@
-"""Eager calls on large arrays: programs after the first calls, with the numbers that they had."""
+"""Eager calls on large arrays become programs that give the same numbers."""
 
 from __future__ import annotations
 
