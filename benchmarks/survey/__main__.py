@@ -1,4 +1,4 @@
-"""Survey functions beside NumPy and JAX: `python -m benchmarks.survey`.
+"""Survey functions, compared with NumPy and JAX: `python -m benchmarks.survey`.
 
 Prints our time over that of the faster peer, geometric means and the slowest; writes a JSON file.
 """
@@ -28,12 +28,12 @@ SIZES = (1_000, 100_000, 1_000_000)
 PEERS = {"volta_fn eager": ("numpy", "jax eager"), "volta_fn jit": ("jax jit",)}
 #: The most that a ratio and the geometric mean of all may be.
 LIMITS = {"volta_fn eager": (1.3, 0.8), "volta_fn jit": (1.1, 0.35)}
-#: Results differ if they are further apart than this part of the largest number.
+#: Results differ if they differ by more than this fraction of the largest number.
 TOLERANCE = 2e-2
 
 
 class Pace(NamedTuple):
-    """Samples of each contestant, the seconds of one sample, and the most seconds for a row."""
+    """Samples of each contestant, the seconds of one, and the most seconds for a row."""
 
     rounds: int
     sample: float
@@ -42,7 +42,7 @@ class Pace(NamedTuple):
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the options."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.survey", description="Functions beside NumPy and JAX, in one run.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.survey", description="Functions compared with NumPy and JAX, in one run.")
     parser.add_argument("--only", metavar="PATTERN", default="", help="a regular expression: only functions with it in their names")
     parser.add_argument("--threads", type=int, nargs="+", default=[min(2, cores()), 1], help="numbers of threads, falling (%(default)s)")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="numbers of elements (%(default)s)")
@@ -65,7 +65,7 @@ def agree(results: dict[str, list[np.ndarray] | None]) -> bool:
 
 
 def survey(row: Row, elements: int, workers: dict[str, Contestant], pace: Pace) -> dict[str, Any]:
-    """Time a function for a number of elements: the least and the median seconds of each form, by turns."""
+    """Time a function: the least and the median seconds of each form, in rotation."""
     owner: dict[str, Contestant] = {}
     results: dict[str, list[np.ndarray] | None] = {}
     for worker in workers.values():
@@ -115,7 +115,7 @@ def describe_row(found: dict[str, Any]) -> str:
 
 
 def conclude(found: Sequence[dict[str, Any]], slowest: int) -> dict[str, Any]:
-    """Print the geometric means, what exceeds the limits, and the slowest; return the means and counts."""
+    """Print and return the geometric means and how many exceed the limits."""
     summary: dict[str, Any] = {}
     for form, (limit, mean_limit) in LIMITS.items():
         compared = [row for row in found if row["ratios"][form] is not None]
@@ -132,7 +132,7 @@ def conclude(found: Sequence[dict[str, Any]], slowest: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Survey what is asked for; return 1 if a function of ours failed or gave other numbers."""
+    """Survey what is asked for; return 1 if a function failed or gave other numbers."""
     options = parse(arguments)
     pace = Pace(3, 1e-3, 0.1) if options.quick else Pace(options.rounds, 5e-3, 1.0)
     found: list[dict[str, Any]] = []

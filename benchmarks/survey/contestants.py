@@ -1,4 +1,4 @@
-"""A process of the survey: `python -m benchmarks.survey.contestants FRAMEWORK` answers as `benchmarks.worker` does."""
+"""A process of the survey, which answers as `benchmarks.worker` does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.survey.rows import Row
 from benchmarks.survey.tables import TABLE
 from benchmarks.worker import Worker, answer_requests
 
-#: Where each framework has the modules of the rows; what is missing, the framework does not take part in.
+#: Where each framework has the modules of the rows; others it does not compete in.
 MODULES = {
     "volta_fn": {name: f"volta_fn.{path}" for name, path in (("numpy", "numpy"), ("fft", "numpy.fft"), ("lax", "lax"), ("nn", "nn"))}
     | {"special": "volta_fn.special"},
@@ -33,7 +33,7 @@ class Contestant(Worker):
 
 
 class Survey:
-    """The side that answers: one framework, one function at a time, in up to two forms."""
+    """The side that answers: one framework, one function at a time, in two forms."""
 
     def __init__(self, framework: str) -> None:
         self.framework = framework
@@ -94,14 +94,14 @@ class Survey:
 def _wait(result: Any) -> Any:
     if hasattr(result, "block_until_ready"):
         return result.block_until_ready()
-    for part in _leaves(result):
-        part.block_until_ready()
+    for leaf in _leaves(result):
+        leaf.block_until_ready()
     return result
 
 
 def _leaves(result: Any) -> list[Any]:
     if isinstance(result, (list, tuple)):
-        return [leaf for part in result for leaf in _leaves(part)]
+        return [leaf for entry in result for leaf in _leaves(entry)]
     return [result]
 
 

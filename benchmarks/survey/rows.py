@@ -1,4 +1,4 @@
-"""What a row of the survey is: a function by its name, and arguments for a number of elements."""
+"""A row of the survey: a function by its name, and arguments for some elements."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def normal(*dtypes: str) -> Maker:
 
 
 def between(low: float, high: float, count: int = 1, dtype: str = "float32") -> Maker:
-    """Make flat arrays of numbers between two others; whole ones for a dtype of integers."""
+    """Make flat arrays of numbers between two others, of integers if the dtype is."""
 
     def make(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
         draw: Callable[..., Any] = rng.integers if np.dtype(dtype).kind in "iu" else rng.uniform
@@ -73,7 +73,7 @@ def between(low: float, high: float, count: int = 1, dtype: str = "float32") -> 
 
 
 def matrices(count: int = 1, dtype: str = "float32") -> Maker:
-    """Make square matrices of normal numbers, with the number of elements or a few less."""
+    """Make square matrices of normal numbers, with about the number of elements."""
     return lambda rng, n: tuple([rng.normal(size=(isqrt(n), isqrt(n))).astype(dtype) for _ in range(count)])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.survey.rows import Maker, Row, batch, between, each, listed, matrices, normal, plain, rows, with_options
 
 ONE, TWO, UNIT, POSITIVE = normal("float32"), normal("float32", "float32"), between(-0.99, 0.99), between(0.1, 10)
-WHOLE, WHOLE_TWO, INDICES = between(1, 1000, dtype="int32"), between(1, 1000, 2, "int32"), between(0, 900, dtype="int32")
+INTEGER, INTEGER_TWO, INDICES = between(1, 1000, dtype="int32"), between(1, 1000, 2, "int32"), between(0, 900, dtype="int32")
 MATRIX, MATRICES, HALVES = matrices(), matrices(2), normal("float16", "float16")
 COMPLEX = normal("complex64")
 
@@ -89,11 +89,11 @@ ELEMENTWISE = [
     *rows("numpy", "clip", ONE, with_options(-1, 1)),
     *rows("numpy", "where", each(flags(), TWO)),
     *rows("numpy", "ldexp", each(ONE, between(-5, 5, dtype="int32"))),
-    *rows("numpy", "bitwise_and bitwise_or bitwise_xor floor_divide remainder gcd lcm add multiply", WHOLE_TWO, variant="int32"),
-    *rows("numpy", "divide", WHOLE_TWO, variant="int32"),
-    *rows("numpy", "power", each(WHOLE, between(0, 3, dtype="int32")), variant="int32"),
-    *rows("numpy", "left_shift right_shift", each(WHOLE, between(0, 8, dtype="int32"))),
-    *rows("numpy", "bitwise_count bitwise_invert sign", WHOLE, variant="int32"),
+    *rows("numpy", "bitwise_and bitwise_or bitwise_xor floor_divide remainder gcd lcm add multiply", INTEGER_TWO, variant="int32"),
+    *rows("numpy", "divide", INTEGER_TWO, variant="int32"),
+    *rows("numpy", "power", each(INTEGER, between(0, 3, dtype="int32")), variant="int32"),
+    *rows("numpy", "left_shift right_shift", each(INTEGER, between(0, 8, dtype="int32"))),
+    *rows("numpy", "bitwise_count bitwise_invert sign", INTEGER, variant="int32"),
     *rows("numpy", "abs angle exp sqrt", COMPLEX, variant="complex64"),
     *rows("numpy", "multiply divide", normal("complex64", "complex64"), variant="complex64"),
     *rows("numpy", "add multiply divide maximum less", HALVES, variant="float16"),
@@ -104,7 +104,7 @@ ELEMENTWISE = [
     *rows("numpy", "add", matrices(2), lambda f, x, y: f(x, y.T), "transposed"),
     *rows("numpy", "astype", ONE, with_options("int32"), "int32"),
     *rows("numpy", "astype", ONE, with_options("float16"), "float16"),
-    *rows("numpy", "astype", WHOLE, with_options("float32"), "from int32"),
+    *rows("numpy", "astype", INTEGER, with_options("float32"), "from int32"),
 ]
 
 REDUCTIONS = [
@@ -113,7 +113,7 @@ REDUCTIONS = [
     *rows("numpy", "nansum nanmean nanmax nanmin nanstd nanvar nanprod nanargmax nanmedian", holed),
     *rows("numpy", "sum mean max argmax std cumsum median", MATRIX, with_options(axis=0), "axis 0"),
     *rows("numpy", "sum mean max argmin var cumsum", MATRIX, with_options(axis=1), "axis 1"),
-    *rows("numpy", "sum cumsum", WHOLE, variant="int32"),
+    *rows("numpy", "sum cumsum", INTEGER, variant="int32"),
     *rows("numpy", "sum mean", normal("float16"), variant="float16"),
     *rows("numpy", "sum", normal("float64"), variant="float64"),
     *rows("numpy", "any all sum count_nonzero", flags(), variant="bool"),
@@ -173,13 +173,13 @@ ORDER = [
     *rows("numpy", "sort", MATRIX, with_options(axis=0), "axis 0"),
     *rows("numpy", "argsort", ONE, defined=False),
     *rows("numpy", "argsort", MATRIX, with_options(axis=0), "axis 0", defined=False),
-    *rows("numpy", "sort", WHOLE, variant="int32"),
+    *rows("numpy", "sort", INTEGER, variant="int32"),
     *rows("numpy", "partition argpartition", ONE, with_options(10), defined=False),
     *rows("numpy", "searchsorted", sorted_and_queries),
     *rows("numpy", "digitize", lambda rng, n: (rng.normal(size=n).astype(np.float32), np.linspace(-3, 3, 20).astype(np.float32))),
     *rows("numpy", "interp", lambda rng, n: (rng.normal(size=n).astype(np.float32), *np.linspace(-3, 3, 40).astype("f").reshape(2, 20))),
-    *rows("numpy", "isin", each(WHOLE, lambda rng, n: (np.arange(0, 60, 3, dtype=np.int32),))),
-    *rows("numpy", "lexsort", WHOLE_TWO, listed()),
+    *rows("numpy", "isin", each(INTEGER, lambda rng, n: (np.arange(0, 60, 3, dtype=np.int32),))),
+    *rows("numpy", "lexsort", INTEGER_TWO, listed()),
     *rows("lax", "top_k", batch, with_options(5)),
 ]
 
@@ -200,7 +200,7 @@ LAX = [
     *rows("lax", "rsqrt sqrt log lgamma digamma", POSITIVE),
     *rows("lax", "erf_inv", UNIT),
     *rows("lax", "add mul sub div max min eq lt rem atan2 nextafter", TWO),
-    *rows("lax", "add div rem population_count clz", WHOLE_TWO, lambda f, x, y: f(x) if f.__name__[0] in "pc" else f(x, y), "int32"),
+    *rows("lax", "add div rem population_count clz", INTEGER_TWO, lambda f, x, y: f(x) if f.__name__[0] in "pc" else f(x, y), "int32"),
     *rows("lax", "integer_pow", ONE, with_options(3)),
     *rows("lax", "clamp", ONE, lambda f, x: f(-1.0, x, 1.0)),
     *rows("lax", "select", each(flags(), TWO)),

@@ -1,4 +1,4 @@
-"""The number of threads, and threads of Python for functions that release its lock."""
+"""The number of threads, and threads of Python for what releases its lock."""
 
 from __future__ import annotations
 

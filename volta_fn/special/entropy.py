@@ -22,6 +22,7 @@ from volta_fn.transforms.custom_jvp import custom_jvp
 expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + exp(-x)), without overflow.")
 
 
+@fused
 def logit(x: Any) -> Array:
     """Return log(x / (1 - x)), the inverse of `expit`; NaN outside [0, 1].
 
@@ -39,6 +40,7 @@ def _logit(x: Array) -> Array:
 _logit.defjvps(lambda g, out, x: g / (x * (1.0 - x)))
 
 
+@fused
 def xlogy(x: Any, y: Any) -> Array:
     """Return x log(y), which is 0 for x = 0 unless y is NaN.
 
@@ -58,6 +60,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Any]:
     return _two_terms(_xlogy, primals, tangents, vnp.log, 0.0)
 
 
+@fused
 def xlog1py(x: Any, y: Any) -> Array:
     """Return x log(1 + y), which is 0 for x = 0 unless y is NaN.
 

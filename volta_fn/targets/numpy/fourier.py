@@ -15,7 +15,7 @@ _INVERSE: dict[str, Callable[..., np.ndarray]] = {"IFFT": np.fft.ifft, "IRFFT": 
 
 
 #: A batch of this many numbers is divided among the threads.
-_LARGE = 1 << 16
+_LARGE = 1 << 18
 
 
 def fft(x: np.ndarray, *, kind: str, length: int, axis: int, out: np.ndarray | None = None) -> np.ndarray:

@@ -21,12 +21,12 @@ from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store, s
 
 #: Scalar operations in the programs of a loop, at most.
 _MOST_NODES = 256
-#: The estimated nanoseconds of a while loop, whose iterations nobody knows.
+#: The estimated nanoseconds of a while loop, whose number of iterations is unknown.
 _LONG = 1e6
 
 
 class ScalarProgram(NamedTuple):
-    """A program of single numbers, numbered: its inputs, then the results of its kernels."""
+    """A program of single values: its inputs and the results of kernels, numbered."""
 
     dtypes: tuple[Any, ...]
     #: Kernels of one element, each with the numbers that it reads.
@@ -51,7 +51,7 @@ class ScalarProgram(NamedTuple):
 
 
 def loop_key(eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
-    """Return the key of a loop's routine, given its lowered programs; None if it has none."""
+    """Return the key of the routine of a loop with these programs, or None."""
     scalar = [_scalar_program(program) for program in programs]
     known = [program for program in scalar if program is not None]
     if eqn.primitive.name not in ("scan", "while") or len(known) < len(scalar):
