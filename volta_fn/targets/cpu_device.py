@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
 
 
-#: Elements from which on a program takes less time than NumPy: for one of its ufuncs, and for any other function.
-_UFUNC_SIZE, _FUNCTION_SIZE = 4096, 512
+#: Elements from which on a program takes less time than NumPy: for its ufuncs and matrix products, and for other functions.
+_FAST_SIZE, _SLOW_SIZE = 4096, 512
 
 #: Primitives that NumPy computes faster: its sorts are vectorised.
 _FASTER_IN_NUMPY = frozenset({"sort"})
@@ -51,7 +51,7 @@ class CpuBackend(NumpyBackend):
         eqn = _equation(primitive, avals, params)
         if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
             return first
-        in_order = first if _is_ufunc(eqn) else None
+        in_order = first if _is_fast_in_numpy(eqn) else None
         make = functools.partial(self._program_of, eqn, pipeline, in_order)
         return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
 
@@ -87,14 +87,14 @@ def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, An
     return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in (made if primitive.multiple_results else (made,))], params)
 
 
-def _is_ufunc(eqn: Equation) -> bool:
-    """Return True for an equation that NumPy computes fast: not one of 16-bit floats."""
-    return eqn.primitive.inplace and eqn.outvars[0].aval.dtype.itemsize > 2
+def _is_fast_in_numpy(eqn: Equation) -> bool:
+    """Return True for ufuncs and matrix products, but not of 16-bit floats."""
+    return (eqn.primitive.inplace or eqn.primitive.name == "dot_general") and eqn.outvars[0].aval.dtype.itemsize > 2
 
 
 def _is_large(eqn: Equation) -> bool:
     size = max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0)
-    return size >= (_UFUNC_SIZE if _is_ufunc(eqn) else _FUNCTION_SIZE)
+    return size >= (_FAST_SIZE if _is_fast_in_numpy(eqn) else _SLOW_SIZE)
 
 
 @functools.cache
