@@ -28,12 +28,15 @@ STEPS = 3  # of a training step, the losses before it, after one and after two u
 class Worker:
     """The side that asks."""
 
+    #: What is run, with the framework as its argument.
+    module = "benchmarks.worker"
+
     def __init__(self, framework: str) -> None:
         self.framework = framework
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "benchmarks.worker", self.framework]
+        command = [sys.executable, "-m", self.module, self.framework]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": search_path()})
 
     def ask(self, request: str, *arguments: Any) -> Any:
@@ -128,10 +131,9 @@ def _cost() -> Any:
     return importlib.import_module("benchmarks.cost")
 
 
-def main() -> None:
-    """Answer until there are no more requests."""
+def answer_requests(bench: Any) -> None:
+    """Answer with the methods of `bench` until there are no more requests."""
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
-    bench = Bench(sys.argv[1])
     while True:
         try:
             request, arguments = pickle.load(sys.stdin.buffer)
@@ -146,4 +148,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer_requests(Bench(sys.argv[1]))

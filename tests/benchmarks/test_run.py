@@ -17,6 +17,7 @@ from benchmarks import cost, fresh, report, targets
 from benchmarks.gpu import __main__ as gpu_program
 from benchmarks.harness import QUICK, measure
 from benchmarks.machine import ROOT
+from benchmarks.survey import __main__ as survey_program
 from benchmarks.worker import Worker
 from benchmarks.workloads import WORKLOADS, named
 from volta_fn import lax
@@ -229,7 +230,7 @@ def test_a_failing_process_says_why() -> None:
 
 
 def test_what_the_readme_names_exists() -> None:
-    options = argparse.Namespace(**vars(program.parse([])) | vars(gpu_program.parse([])))
+    options = argparse.Namespace(**vars(program.parse([])) | vars(gpu_program.parse([])) | vars(survey_program.parse([])))
     for option in re.findall(r"--([a-z]+)", README):
         assert hasattr(options, option), option
     for path in re.findall(r"\]\(([\w./]+)\)|`python (benchmarks/\w+\.py)`", README):

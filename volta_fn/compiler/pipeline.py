@@ -164,7 +164,8 @@ def _item(node: Node, target: Target) -> Item:
         kernel = as_kernel(node) if key is None and is_lowered(node) and target.computes(node) else None
         if kernel is None:
             programs = () if key is not None else tuple([lower(p, target, True) for p in _nested_programs(node)])
-            return Item(node, tuple(node.invars), tuple(node.outvars), key, programs)
+            loop = target.loop_key(node, programs) if programs else None
+            return Item(node, tuple(node.invars), tuple(node.outvars), loop or key, () if loop else programs)
         node = kernel
     routine = partial(target.kernel_routine, node.kernel, node.batch_products)
     return Item(node, node.operands, node.results, RoutineKey(("kernel", node.kernel, node.batch_products), routine))

@@ -137,6 +137,10 @@ class Target:
         """
         return None
 
+    def loop_key(self, eqn: Equation, programs: Sequence[Any]) -> Any:
+        """Return the key of a routine for control flow, of its lowered programs; or None."""
+        return None
+
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls that the target has routines for."""
         return closed

@@ -14,6 +14,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.array import as_value as _array
 from volta_fn.dtypes import FLOATS
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.nn.layers.common import check_dtype, is_integer
 from volta_fn.nn.module import Module
 from volta_fn.primitives.declare import promote_args, promoted
@@ -64,6 +65,7 @@ def relu6(x: Any) -> Array:
 relu6.defjvps(lambda g, out, x: vnp.where((x > 0) & (x < 6), g, 0))
 
 
+@fused
 def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Array:
     """Return x where x >= 0, else negative_slope x (Maas et al. 2013).
 
@@ -74,6 +76,7 @@ def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Array:
     return vnp.where(value >= 0, value, negative_slope * value)
 
 
+@fused
 def hard_tanh(x: Any) -> Array:
     """Return x clipped to [-1, 1].
 
@@ -84,6 +87,7 @@ def hard_tanh(x: Any) -> Array:
     return vnp.where(value > 1, 1, vnp.where(value < -1, -1, value))
 
 
+@fused
 def hard_sigmoid(x: Any) -> Array:
     """Return relu6(x + 3) / 6, a piecewise linear approximation of `sigmoid`.
 
@@ -93,6 +97,7 @@ def hard_sigmoid(x: Any) -> Array:
     return relu6(_array(x) + 3.0) / 6.0
 
 
+@fused
 def hard_silu(x: Any) -> Array:
     """Return x hard_sigmoid(x), or hard swish (MobileNetV3, Howard et al. 2019).
 
@@ -128,6 +133,7 @@ def sparse_plus(x: Any) -> Array:
 # Exponential.
 
 
+@fused
 def softplus(x: Any) -> Array:
     """Return log(1 + exp(x)), without overflow.
 
@@ -137,6 +143,7 @@ def softplus(x: Any) -> Array:
     return vnp.logaddexp(x, 0)
 
 
+@fused
 def log_sigmoid(x: Any) -> Array:
     """Return log(sigmoid(x)), to full precision for very negative x.
 
@@ -146,6 +153,7 @@ def log_sigmoid(x: Any) -> Array:
     return -softplus(-_array(x))
 
 
+@fused
 def silu(x: Any) -> Array:
     """Return x sigmoid(x), also called swish (Elfwing et al. 2017).
 
@@ -159,6 +167,7 @@ def silu(x: Any) -> Array:
 swish = silu
 
 
+@fused
 def mish(x: Any) -> Array:
     """Return x tanh(softplus(x)) (Misra 2019).
 
@@ -169,6 +178,7 @@ def mish(x: Any) -> Array:
     return value * tanh(softplus(value))
 
 
+@fused
 def elu(x: Any, alpha: Any = 1.0) -> Array:
     """Return x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2015).
 
@@ -180,6 +190,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Array:
     return vnp.where(value > 0, value, alpha * vnp.expm1(vnp.where(value > 0, 0.0, value)))
 
 
+@fused
 def celu(x: Any, alpha: Any = 1.0) -> Array:
     """Return max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1) (Barron 2017).
 
@@ -189,6 +200,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Array:
     return vnp.maximum(x, 0.0) + alpha * vnp.expm1(vnp.minimum(x, 0.0) / alpha)
 
 
+@fused
 def selu(x: Any) -> Array:
     """Return the scaled `elu` of Klambauer et al. (2017).
 
@@ -200,6 +212,7 @@ def selu(x: Any) -> Array:
     return 1.0507009873554804934193349852946 * elu(x, 1.6732632423543772848170429916717)
 
 
+@fused
 def gelu(x: Any, approximate: bool = True) -> Array:
     """Return x Φ(x), with the normal distribution function Φ.
 
@@ -215,6 +228,7 @@ def gelu(x: Any, approximate: bool = True) -> Array:
     return value * (0.5 * (1.0 + tanh(math.sqrt(2 / math.pi) * (near + 0.044715 * near**3))))
 
 
+@fused
 def glu(x: Any, axis: int = -1) -> Array:
     """Multiply the first half along `axis` by the sigmoid of the second half.
 
@@ -234,6 +248,7 @@ def glu(x: Any, axis: int = -1) -> Array:
 # Algebraic.
 
 
+@fused
 def soft_sign(x: Any) -> Array:
     """Return x / (1 + |x|).
 
@@ -244,6 +259,7 @@ def soft_sign(x: Any) -> Array:
     return value / (vnp.abs(value) + 1)
 
 
+@fused
 def squareplus(x: Any, b: Any = 4.0) -> Array:
     """Return (x + sqrt(x^2 + b)) / 2 (Barron 2021).
 

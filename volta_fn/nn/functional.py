@@ -10,6 +10,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.axes import axis_size
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.collective import axis_index
 from volta_fn.primitives.movement import canonical_axis
 from volta_fn.scipy.special import logsumexp
@@ -73,6 +74,7 @@ def standardize(
     return (value - centre) / vnp.sqrt(spread + epsilon)
 
 
+@fused
 def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> Array:
     """Encode each class number of `x` as a one-hot vector along a new `axis`.
 

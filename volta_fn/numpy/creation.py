@@ -15,6 +15,7 @@ from volta_fn.core.device import Device
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.core.transfer import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to, moveaxis
@@ -123,6 +124,7 @@ def _stack_nested(value: Sequence[Any], dtype: np.dtype | None) -> Array:
     return lax.stack([lax.convert_element_type(p, common, weak) for p in items])
 
 
+@fused
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Array:
     """Convert `x` to a dtype (None: float32); complex to real drops imaginary parts.
 
@@ -178,6 +180,7 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     return zeros(shape, dtype, device=device)
 
 
+@fused
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Create an array like `a` (or of `dtype` and `shape`) filled with `fill_value`.
 
@@ -191,6 +194,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
     return broadcast_to(lax.convert_element_type(value, value.dtype, weak), size)
 
 
+@fused
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Create zeros of `a`'s shape and dtype.
 
@@ -200,6 +204,7 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
     return full_like(a, 0, dtype, shape, device=device)
 
 
+@fused
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """Create ones of `a`'s shape and dtype.
 

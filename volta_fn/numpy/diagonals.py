@@ -10,6 +10,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, full_like_scalar, no_out, operand
 from volta_fn.numpy.creation import array, diagonal_offset, ones
 from volta_fn.numpy.indexing import _refuse_in_place, nonzero
@@ -32,6 +33,7 @@ def _on_or_below(rows: int, columns: int, k: int) -> Array:
     return lax.ge(lax.add(i, diagonal_offset(k, rows, columns)), j)
 
 
+@fused
 def tril(m: Any, k: int = 0) -> Array:
     """Return the lower triangle of matrices: zeros above the k-th diagonal.
 
@@ -43,6 +45,7 @@ def tril(m: Any, k: int = 0) -> Array:
     return lax.select(_on_or_below(value.shape[-2], value.shape[-1], k), value, full_like_scalar(value, 0))
 
 
+@fused
 def triu(m: Any, k: int = 0) -> Array:
     """Return the upper triangle of matrices: zeros below the k-th diagonal.
 
@@ -85,6 +88,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     return lax.slice_in_dim(flat, 0, size * size, size + 1, axis=-1)
 
 
+@fused
 def diag(v: Any, k: int = 0) -> Array:
     """Return a matrix's k-th diagonal, or the matrix with a vector as k-th diagonal.
 
@@ -117,6 +121,7 @@ def diagflat(v: Any, k: int = 0) -> Array:
     return diag(lax.reshape(value, (value.size,)), k)
 
 
+@fused
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Array:
     """Sum a diagonal.
 

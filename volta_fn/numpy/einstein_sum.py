@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.arithmetic import mul
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.contraction import dot_general
@@ -23,6 +24,7 @@ from volta_fn.primitives.slicing import slice_in_dim
 Labelled = tuple[Array, str]
 
 
+@fused
 def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "optimal", precision: Any = None,
            preferred_element_type: Any = None) -> Array:  # fmt: skip
     """Sum the products that `subscripts` describe, such as ``"bij,bjk->bik"``.

@@ -16,6 +16,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, broadcast_together, concrete, flat_or_axis, full_like_scalar, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
@@ -27,6 +28,7 @@ from volta_fn.primitives.movement import broadcast_to
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 
 
+@fused
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Return `x` where `condition` holds, else `y`; or `nonzero(condition)`.
 
@@ -309,6 +311,7 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
     return compress(lax.reshape(mask, (mask.size,)), lax.reshape(value, (value.size,)), size=size, fill_value=fill_value)
 
 
+@fused
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Array:
     """Select from the choice of the first true condition, or `default` if none is.
 

@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
@@ -28,6 +29,7 @@ def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
     return values if dtype is None else [lax.convert_element_type(v, dtype) for v in values]
 
 
+@fused
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
     """Join arrays along an existing dimension (None: flattened), in one dtype.
 
@@ -49,6 +51,7 @@ def concat(arrays: Any, /, *, axis: int | None = 0) -> Array:
     return concatenate(arrays, axis)
 
 
+@fused
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
     """Join arrays of one shape along a new dimension.
 
@@ -68,6 +71,7 @@ def _widened(function: str, arrays: Any, widen: Any, dtype: Any) -> list[Array]:
     return [widen(v) for v in _items(function, arrays, dtype)]
 
 
+@fused
 def vstack(tup: Any, dtype: Any = None) -> Array:
     """Stack rows: join along the first dimension, vectors as rows.
 
@@ -78,6 +82,7 @@ def vstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate(_widened("vstack", tup, atleast_2d, dtype), 0)
 
 
+@fused
 def hstack(tup: Any, dtype: Any = None) -> Array:
     """Join along the second dimension, vectors along their only one.
 
@@ -88,6 +93,7 @@ def hstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate(values, 0 if values[0].ndim == 1 else 1)
 
 
+@fused
 def dstack(tup: Any, dtype: Any = None) -> Array:
     """Join along the third dimension.
 
@@ -97,6 +103,7 @@ def dstack(tup: Any, dtype: Any = None) -> Array:
     return concatenate(_widened("dstack", tup, atleast_3d, dtype), 2)
 
 
+@fused
 def column_stack(tup: Any) -> Array:
     """Join vectors as the columns of a matrix, and matrices next to one another.
 
@@ -141,6 +148,7 @@ def _join_blocks(nest: Any, depth: int, rank: int) -> Array:
     return concatenate([_join_blocks(item, depth - 1, rank) for item in nest], axis=-depth)
 
 
+@fused
 def append(arr: Any, values: Any, axis: int | None = None) -> Array:
     """Append `values` to `arr` along `axis` (None: both flattened).
 
@@ -218,6 +226,7 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
     return split(ary, indices_or_sections, 2)
 
 
+@fused
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
     """Remove the elements at `obj` (index, slice, indices or mask) along `axis`.
 
@@ -232,6 +241,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     return value[(slice(None),) * dim + (np.flatnonzero(keep),)]
 
 
+@fused
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     """Insert `values`, in `arr`'s dtype, before the positions `obj` along `axis`.
 

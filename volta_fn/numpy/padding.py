@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import concrete, full_like_scalar, is_inexact, operand
 from volta_fn.numpy.creation import linspace
 from volta_fn.numpy.elementwise.arithmetic import round as round_
@@ -22,6 +23,7 @@ from volta_fn.primitives.movement import broadcast_to, moveaxis
 Widths = list[tuple[int, int]]
 
 
+@fused
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Array:
     """Pad `array` with (before, after) new elements along each dimension.
 

@@ -11,6 +11,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import concrete, full_like_scalar, operand, promote, promote_inexact
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.diagonals import diag
@@ -31,6 +32,7 @@ def _coefficients(function: str, name: str, p: Any) -> Array:
     return lax.reshape(value, (value.size,))
 
 
+@fused
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Array:
     """Evaluate polynomials, powers along the first dimension, at `x` (Horner's rule).
 
@@ -158,6 +160,7 @@ def poly(seq_of_zeros: Any) -> Array:
     return result
 
 
+@fused
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
     """Return the powers of the vector `x` as columns, descending unless `increasing`.
 
@@ -258,6 +261,7 @@ def _companion_eigenvalues(value: Array) -> Array:
     return eigvals(lax.concatenate([lax.expand_dims(row, (0,)), lax.slice_in_dim(below, 1, None)], 0))
 
 
+@fused
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Array:
     """Interpolate linearly, at `x`, through the points (xp, fp) with increasing `xp`.
 

@@ -12,6 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
 from volta_fn.primitives.declare import promote_args
@@ -112,6 +113,7 @@ def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: 
     return squeeze(out, dropped) if dropped else out
 
 
+@fused
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last axis of `a` with the second to last of `b`.
 
@@ -134,6 +136,7 @@ def _check_contracted(name: str, x: Array, y: Array, x_axes: Sequence[int], y_ax
         raise ShapeError(f"{name} of shapes {x.shape} and {y.shape}: contracted dimensions have sizes {sizes[0]} and {sizes[1]}")
 
 
+@fused
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Return the inner product of all elements, conjugating the first operand.
 
@@ -144,6 +147,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     return dot(reshape(conj(x), (x.size,)), reshape(y, (y.size,)), preferred_element_type=preferred_element_type)
 
 
+@fused
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last axes of both operands.
 
@@ -167,6 +171,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     return squeeze(matmul(row, column, precision=precision, preferred_element_type=preferred_element_type), (-2, -1))
 
 
+@fused
 def matvec(x1: Any, x2: Any, /) -> Array:
     """Multiply matrices x1 (..., M, N) and vectors x2 (..., N), over stacks of both.
 
@@ -191,6 +196,7 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
     return squeeze(matmul(expand_dims(conj(x), (x.ndim - 1,)), y), (-2,))
 
 
+@fused
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """Return all products of an element of `a` with one of `b`, as a matrix.
 
@@ -222,6 +228,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred
     return dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type)
 
 
+@fused
 def kron(a: Any, b: Any) -> Array:
     """Return the Kronecker product: blocks of `b` scaled by the elements of `a`.
 
@@ -237,6 +244,7 @@ def kron(a: Any, b: Any) -> Array:
     return reshape(left * right, [m * n for m, n in zip(x_sizes, y_sizes, strict=True)])
 
 
+@fused
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
     """Return the cross product of vectors of 2 or 3 components along an axis.
 

@@ -13,12 +13,13 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, concrete, full_like_scalar, is_inexact, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.indexing import nonzero
 from volta_fn.numpy.joining import concatenate
-from volta_fn.numpy.sorting import searchsorted
+from volta_fn.numpy.sorting import FEW, searchsorted
 from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to, moveaxis
@@ -168,6 +169,7 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
     return unique(x, equal_nan=False, size=size, fill_value=fill_value)
 
 
+@fused
 def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto") -> Array:
     """Return True where elements occur in `test_elements`; `invert` negates.
 
@@ -176,8 +178,10 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
     """
     value, tests = promote("isin", element, array(test_elements) if isinstance(test_elements, (list, tuple)) else test_elements)
     tests = lax.reshape(tests, (tests.size,))
-    if not tests.size:
+    if tests.size <= FEW:
         found = broadcast_to(array(np.bool_(False)), value.shape)
+        for number in range(tests.size):
+            found = lax.bitwise_or(found, lax.eq(lax.index_in_dim(tests, number, keepdims=False), value))
     else:
         ordered = lax.sort(tests)
         nearest = ordered[lax.min(searchsorted(ordered, value), np.int32(tests.size - 1))]

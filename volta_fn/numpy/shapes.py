@@ -13,6 +13,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands
 from volta_fn.numpy.creation import array
 from volta_fn.primitives import movement
@@ -261,6 +262,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     return lax.rev(swapaxes(value, i, j), (j,)) if quarters else value
 
 
+@fused
 def roll(a: Any, shift: Any, axis: Axis = None) -> Array:
     """Shift the elements cyclically by `shift` along `axis`.
 
@@ -303,6 +305,7 @@ def _roll_traced(value: Array, by: Array, dim: int) -> Array:
     return lax.dynamic_slice_in_dim(lax.concatenate([value, value], dim), start, length, dim)
 
 
+@fused
 def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Array:
     """Repeat each element (or slice along `axis`) `repeats` times.
 
@@ -338,6 +341,7 @@ def _repeat_equally(value: Array, count: int, dim: int) -> Array:
     return lax.reshape(wide, (*before, length * count, *after))
 
 
+@fused
 def tile(A: Any, reps: Any) -> Array:
     """Repeat the array `reps` times along each dimension.
 

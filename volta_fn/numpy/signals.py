@@ -9,12 +9,14 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import BOOL, INDEX, promote
 from volta_fn.numpy.creation import array, ones
 from volta_fn.numpy.elementwise.transcendental import i0
 from volta_fn.primitives.declare import to_dtype
 
 
+@fused
 def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Convolve two vectors.
 
@@ -26,6 +28,7 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
     return _convolved("convolve", a, v, mode, preferred_element_type)
 
 
+@fused
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Return the cross-correlation of two vectors: sums of a[n + k] * conj(v[n]).
 

@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.primitives.movement import broadcast_to
@@ -27,6 +28,7 @@ def sort(a: Any, axis: int | None = -1, *, kind: None = None, order: None = None
     return lax.rev(result, (dim,)) if descending else result
 
 
+@fused
 def argsort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False,
     dtype: Any = None,
@@ -59,6 +61,7 @@ def _axis(function: str, a: Any, axis: int | None) -> tuple[Array, int]:
     return flat_or_axis(function, value, axis)
 
 
+@fused
 def lexsort(keys: Any, axis: int = -1) -> Array:
     """Return the indices that sort by several keys, the last of them the primary one.
 
@@ -87,6 +90,7 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
     return sort(a, axis)
 
 
+@fused
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     """Return the indices, as int32, that partition the elements; see `partition`.
 
@@ -134,6 +138,9 @@ def sort_complex(a: Any) -> Array:
     return lax.complex(*components)
 
 
+#: A vector of no more elements is compared with all that is looked up in it, which is one pass.
+FEW = 32
+
 _METHODS = ("scan", "scan_unrolled", "sort", "compare_all", "default")
 
 
@@ -141,7 +148,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     """Return where to insert the elements `v` to keep the vector `a` sorted, as int32.
 
     "left" is before equal elements, "right" after them; NaN counts as the largest number. `sorter` is an argsort of an unsorted `a`.
-    The search is by bisection for every `method`.
+    The `method` is chosen by the length of `a` whatever is given: a few elements are compared with all of `v`, more are bisected.
 
     >>> jnp.searchsorted(jnp.array([1, 2, 2, 3]), 2, side="right")
     Array(3, dtype=int32)
@@ -155,20 +162,24 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
         raise ShapeError(f"searchsorted: a must be a vector, got shape {haystack.shape}")
     if sorter is not None:
         haystack = haystack[operand("searchsorted", "sorter", sorter)]
-    return _bisect(haystack, needles, side)
+    return _rank(haystack, needles, side)
 
 
-def _bisect(haystack: Array, needles: Array, side: str) -> Array:
-    size = haystack.shape[0]
-    low = broadcast_to(array(np.int32(0)), needles.shape)
-    high = broadcast_to(array(np.int32(size)), needles.shape)
-    for _ in range(size.bit_length()):
-        middle = lax.div(lax.add(low, high), np.int32(2))
-        beyond = _goes_after(haystack[lax.min(middle, np.int32(size - 1))], needles, side)
-        unfinished = lax.lt(low, high)
-        high = lax.select(lax.bitwise_and(unfinished, lax.bitwise_not(beyond)), middle, high)
-        low = lax.select(lax.bitwise_and(unfinished, beyond), lax.add(middle, np.int32(1)), low)
-    return low
+@fused
+def _rank(haystack: Array, needles: Array, side: str) -> Array:
+    """Return how many elements of a sorted vector come before each needle."""
+    size, rank = haystack.shape[0], broadcast_to(array(np.int32(0)), needles.shape)
+    if size <= FEW:
+        for number in range(size):
+            before = _goes_after(lax.index_in_dim(haystack, number, keepdims=False), needles, side)
+            rank = lax.add(rank, lax.convert_element_type(before, INDEX))
+        return rank
+    for bit in reversed(range(size.bit_length())):
+        longer = lax.add(rank, np.int32(1 << bit))
+        last = haystack.at[lax.min(lax.sub(longer, np.int32(1)), np.int32(size - 1))].get(mode="promise_in_bounds")
+        fits = lax.bitwise_and(lax.le(longer, np.int32(size)), _goes_after(last, needles, side))
+        rank = lax.select(fits, longer, rank)
+    return rank
 
 
 def _goes_after(element: Array, needle: Array, side: str) -> Array:
@@ -185,6 +196,7 @@ def _goes_after(element: Array, needle: Array, side: str) -> Array:
     return lax.bitwise_or(lax.le(element, needle), needle_nan)
 
 
+@fused
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Array:
     """Return the number of the bin of each element; `bins` are the monotonic edges.
 

@@ -1,5 +1,6 @@
 """What the runtimes of several targets share.
 
 `llvm` writes and compiles machine code: the CPU target's routines, and the GPU target's replay of command lists. `internals` holds what
-saves microseconds by relying on the internals of CPython, NumPy, llvmlite or Linux. `cache_dir` is the cache on disk.
+saves microseconds by relying on the internals of CPython, NumPy, llvmlite or Linux. `cache_dir` is the cache on disk,
+`repeated` compiles in the background what is called repeatedly; `threads` has threads of Python.
 """

@@ -1,6 +1,6 @@
 """The CPU as a device: NumPy for operations, machine code for programs.
 
-Machine code needs llvmlite; VOLTA_NATIVE=0 switches it off.
+An operation that is repeated on large arrays becomes a program, too. Machine code needs llvmlite; VOLTA_NATIVE=0 switches it off.
 """
 
 from __future__ import annotations
@@ -10,13 +10,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from volta_fn.core.device import Device
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects
+from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.host import may_compile
+from volta_fn.runtime.repeated import Repeated, shares_memory
 from volta_fn.targets.numpy.backend import NumpyBackend
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
+
+
+#: Elements from which on a program takes less time than NumPy: for its ufuncs and matrix products, and for other functions.
+_FAST_SIZE, _SLOW_SIZE = 4096, 512
+
+#: Primitives that NumPy computes faster: its sorts are vectorised.
+_FASTER_IN_NUMPY = frozenset({"sort"})
 
 
 class CpuBackend(NumpyBackend):
@@ -31,6 +40,37 @@ class CpuBackend(NumpyBackend):
         """The target that programs are lowered for; None if NumPy runs them."""
         return load("volta_fn.targets.cpu.target").TARGET if self.native else None
 
+    def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
+        """Return a primitive as a function of buffers, giving one buffer or a tuple.
+
+        If it may pay, it becomes a program when it has been called twice.
+        """
+        first = super().kernel(primitive, avals, params, pipeline)
+        if not self.native or primitive.name in _FASTER_IN_NUMPY:
+            return first
+        eqn = _equation(primitive, avals, params)
+        if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
+            return first
+        in_order = first if _is_fast_in_numpy(eqn) else None
+        make = functools.partial(self._program_of, eqn, pipeline, in_order)
+        return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
+
+    def _program_of(self, eqn: Equation, pipeline: Pipeline, in_order: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """Compile an equation by itself; return None if NumPy does all of it anyway.
+
+        A program copies operands whose elements do not lie one after another; `in_order`, if given, computes with those as they are.
+        """
+        closed = ClosedJaxpr(Jaxpr([], [v for v in eqn.invars if isinstance(v, Var)], [*eqn.outvars], [eqn]))
+        program = _native_program().of(closed, [False] * len(eqn.invars), pipeline)
+        if program.calls_host:
+            return None
+        run = program.function()
+        if eqn.primitive.multiple_results:
+            return functools.partial(run, False)
+        if in_order is None:
+            return lambda *buffers: run(False, *buffers)[0]
+        return lambda *buffers: run(False, *buffers)[0] if all(b.flags.c_contiguous for b in buffers) else in_order(*buffers)
+
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
         """Return a program as a function (donate, *buffers) -> buffers."""
         return _native_program().of(closed, donated, pipeline).function() if self.native else super().compile(closed, donated, pipeline)
@@ -40,6 +80,21 @@ class CpuBackend(NumpyBackend):
         return (
             _native_program().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
         )
+
+
+def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Equation:
+    made = primitive.abstract(*avals, **params)
+    return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in (made if primitive.multiple_results else (made,))], params)
+
+
+def _is_fast_in_numpy(eqn: Equation) -> bool:
+    """Return True for ufuncs and matrix products, but not of 16-bit floats."""
+    return (eqn.primitive.inplace or eqn.primitive.name == "dot_general") and eqn.outvars[0].aval.dtype.itemsize > 2
+
+
+def _is_large(eqn: Equation) -> bool:
+    size = max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0)
+    return size >= (_FAST_SIZE if _is_fast_in_numpy(eqn) else _SLOW_SIZE)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact, promote_numeric
 from volta_fn.primitives import arithmetic as primitive
 from volta_fn.primitives import operators
@@ -28,6 +29,7 @@ cbrt = promoted(lax.cbrt, "cbrt", "Return the cube root, also of negative x.")
 nextafter = promoted(lax.nextafter, "nextafter", "Return the floating-point number after x in the direction of y.")
 
 
+@fused
 def true_divide(x: Any, y: Any, /) -> Array:
     """Divide elementwise: x / y as floating-point numbers, also for integers.
 
@@ -37,6 +39,7 @@ def true_divide(x: Any, y: Any, /) -> Array:
     return operators.true_divide(*promote("divide", x, y))
 
 
+@fused
 def floor_divide(x: Any, y: Any, /) -> Array:
     """Return the largest integers not above x / y.
 
@@ -46,6 +49,7 @@ def floor_divide(x: Any, y: Any, /) -> Array:
     return operators.floor_divide(*promote_numeric("floor_divide", x, y))
 
 
+@fused
 def remainder(x: Any, y: Any, /) -> Array:
     """Return x - floor(x / y) * y, which has the sign of y; for integers, x % 0 is 0.
 
@@ -55,6 +59,7 @@ def remainder(x: Any, y: Any, /) -> Array:
     return operators.remainder(*promote_numeric("remainder", x, y))
 
 
+@fused
 def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
     """Return the pair (x // y, x % y).
 
@@ -73,6 +78,7 @@ def fmod(x: Any, y: Any, /) -> Array:
     return operators.fmod(*promote_numeric("fmod", x, y))
 
 
+@fused
 def power(x: Any, y: Any, /) -> Array:
     """Raise x to the power y; a Python int as exponent multiplies repeatedly.
 
@@ -87,6 +93,7 @@ def power(x: Any, y: Any, /) -> Array:
     return operators.power(*promote_numeric("power", x, y))
 
 
+@fused
 def float_power(x: Any, y: Any, /) -> Array:
     """Raise x to the power y in floating-point numbers.
 
@@ -111,6 +118,7 @@ def absolute(x: Any, /) -> Array:
     return value if value.dtype == bool or value.dtype in dtypes.UNSIGNED else lax.abs(value)
 
 
+@fused
 def fabs(x: Any, /) -> Array:
     """Return |x| of real numbers as floating-point numbers."""
     (value,) = promote_inexact("fabs", x)
@@ -125,6 +133,7 @@ def sign(x: Any, /) -> Array:
     return value if value.dtype == bool else lax.sign(value)
 
 
+@fused
 def square(x: Any, /) -> Array:
     """Return x * x.
 
@@ -135,12 +144,14 @@ def square(x: Any, /) -> Array:
     return value if value.dtype == bool else lax.integer_pow(value, 2)
 
 
+@fused
 def reciprocal(x: Any, /) -> Array:
     """Return 1 / x as floating-point numbers."""
     (value,) = promote_inexact("reciprocal", x)
     return lax.integer_pow(value, -1)
 
 
+@fused
 def hypot(x: Any, y: Any, /) -> Array:
     """Return sqrt(x² + y²) of real numbers without intermediate overflow.
 
@@ -163,18 +174,21 @@ def is_infinite(x: Array) -> Array:
     return lax.eq(lax.abs(x), full_like_scalar(x, math.inf))
 
 
+@fused
 def fmax(x1: Any, x2: Any, /) -> Array:
     """Return the larger element; where one of the two is NaN, the other."""
     a, b = promote("fmax", x1, x2)
     return lax.select(lax.bitwise_or(lax.gt(a, b), lax.ne(b, b)), a, b)
 
 
+@fused
 def fmin(x1: Any, x2: Any, /) -> Array:
     """Return the smaller element; where one of the two is NaN, the other."""
     a, b = promote("fmin", x1, x2)
     return lax.select(lax.bitwise_or(lax.lt(a, b), lax.ne(b, b)), a, b)
 
 
+@fused
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit `arr` to [min, max]; None leaves a side open. Where min > max, it is max.
 
@@ -190,6 +204,7 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
     return value
 
 
+@fused
 def copysign(x1: Any, x2: Any, /) -> Array:
     """Return |x1| with the sign of x2.
 
@@ -203,6 +218,7 @@ def copysign(x1: Any, x2: Any, /) -> Array:
     return lax.select(signbit(b), lax.neg(magnitude), magnitude)
 
 
+@fused
 def signbit(x: Any, /) -> Array:
     """Return True where the sign bit is set: for x < 0, -0.0 and negative NaN.
 
@@ -217,6 +233,7 @@ def signbit(x: Any, /) -> Array:
     return lax.lt(lax.bitcast_convert_type(value, f"int{value.dtype.itemsize * 8}"), 0)
 
 
+@fused
 def heaviside(x1: Any, x2: Any, /) -> Array:
     """Return 0 for x1 < 0, x2 for x1 = 0, 1 for x1 > 0 and NaN for NaN.
 
@@ -243,11 +260,13 @@ def ceil(x: Any, /) -> Array:
     return _to_integer("ceil", x, lax.ceil)
 
 
+@fused
 def trunc(x: Any, /) -> Array:
     """Round x toward zero to an integer, in x's dtype."""
     return _to_integer("trunc", x, lambda v: lax.select(lax.lt(v, 0.0), lax.ceil(v), lax.floor(v)))
 
 
+@fused
 def rint(x: Any, /) -> Array:
     """Round to the nearest integer, halves to even, as floating-point numbers."""
     (value,) = promote_inexact("rint", x)
@@ -301,6 +320,7 @@ def _to_integer(function: str, x: Any, rounding: Any) -> Array:
     return rounding(value) if value.dtype in dtypes.FLOATS else value
 
 
+@fused
 def modf(x: Any, /, out: None = None) -> tuple[Array, Array]:
     """Return the pair (fractional part, integer part), both with the sign of x.
 
@@ -320,6 +340,7 @@ def _frexp_layout(dtype: np.dtype) -> tuple[np.dtype, int, int]:
     return np.dtype(f"uint{info.bits}"), info.nmant, (1 << (info.bits - info.nmant - 2)) - 1
 
 
+@fused
 def frexp(x: Any, /) -> tuple[Array, Array]:
     """Return (mantissa, exponent): x = mantissa * 2**exponent, 0.5 <= |mantissa| < 1.
 
@@ -350,6 +371,7 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
     return lax.select(plain, value, half + slope), exponent
 
 
+@fused
 def ldexp(x1: Any, x2: Any, /) -> Array:
     """Return x1 * 2**x2 for integers x2, exact wherever the dtype can represent it.
 
@@ -372,6 +394,7 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     return value
 
 
+@fused
 def spacing(x: Any, /) -> Array:
     """Return the distance from x to the next float away from zero, with x's sign."""
     (value,) = promote_inexact("spacing", x)
@@ -402,6 +425,7 @@ def conjugate(x: Any, /) -> Array:
     return lax.conj(operand("conjugate", "x", x))
 
 
+@fused
 def angle(z: Any, deg: bool = False) -> Array:
     """Return the argument of numbers (0 or π for real ones), in degrees if `deg`."""
     (value,) = promote_inexact("angle", z)
@@ -409,6 +433,7 @@ def angle(z: Any, deg: bool = False) -> Array:
     return lax.mul(result, 180.0 / math.pi) if deg else result
 
 
+@fused
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Array:
     """Replace NaN and infinities, the latter by default by the largest finite numbers.
 

@@ -9,6 +9,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axis_of, broadcast_together, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.primitives import operators
 from volta_fn.primitives.declare import promoted
@@ -20,6 +21,7 @@ bitwise_not = promoted(lax.bitwise_not, "bitwise_not", "Return the bits not set 
 left_shift = promoted(lax.shift_left, "left_shift", "Shift the bits of x left by y.")
 
 
+@fused
 def right_shift(x: Any, y: Any, /) -> Array:
     """Shift bits right by y; the sign bit fills signed integers, zeros unsigned.
 
@@ -29,6 +31,7 @@ def right_shift(x: Any, y: Any, /) -> Array:
     return operators.right_shift(*promote("right_shift", x, y))
 
 
+@fused
 def bitwise_count(x: Any, /) -> Array:
     """Count the bits that are set in |x|, as uint8.
 
@@ -39,6 +42,7 @@ def bitwise_count(x: Any, /) -> Array:
     return lax.convert_element_type(lax.population_count(_magnitude(value)), np.uint8)
 
 
+@fused
 def gcd(x1: Any, x2: Any, /) -> Array:
     """Return the greatest common divisor of integers, by Euclid's algorithm.
 
@@ -62,6 +66,7 @@ def gcd(x1: Any, x2: Any, /) -> Array:
     return result
 
 
+@fused
 def lcm(x1: Any, x2: Any, /) -> Array:
     """Return the least common multiple of integers; 0 if either is 0.
 

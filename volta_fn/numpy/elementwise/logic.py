@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import BOOL, full_like_scalar, is_complex, is_inexact, no_out, operand, promote_inexact
 from volta_fn.numpy.creation import asarray
 from volta_fn.numpy.elementwise.arithmetic import imag, is_infinite
@@ -30,6 +31,7 @@ def truth(function: str, x: Any) -> Array:
     return value if value.dtype == BOOL else lax.ne(value, full_like_scalar(value, 0))
 
 
+@fused
 def logical_and(x: Any, y: Any, /) -> Array:
     """Return True where both elements are nonzero.
 
@@ -39,16 +41,19 @@ def logical_and(x: Any, y: Any, /) -> Array:
     return lax.bitwise_and(truth("logical_and", x), truth("logical_and", y))
 
 
+@fused
 def logical_or(x: Any, y: Any, /) -> Array:
     """Return True where either element is nonzero."""
     return lax.bitwise_or(truth("logical_or", x), truth("logical_or", y))
 
 
+@fused
 def logical_xor(x: Any, y: Any, /) -> Array:
     """Return True where exactly one of the elements is nonzero."""
     return lax.bitwise_xor(truth("logical_xor", x), truth("logical_xor", y))
 
 
+@fused
 def logical_not(x: Any, /) -> Array:
     """Return True where the element is zero."""
     return lax.bitwise_not(truth("logical_not", x))
@@ -76,6 +81,7 @@ def isfinite(x: Any, /) -> Array:
     return lax.is_finite(value) if is_inexact(value) else _everywhere(value, True)
 
 
+@fused
 def isinf(x: Any, /) -> Array:
     """Return True where elements are infinite."""
     value = operand("isinf", "x", x)
@@ -84,12 +90,14 @@ def isinf(x: Any, /) -> Array:
     return is_infinite(value) if is_inexact(value) else _everywhere(value, False)
 
 
+@fused
 def isposinf(x: Any, /, out: None = None) -> Array:
     """Return True where elements are positive infinity."""
     no_out("isposinf", out)
     return _is_signed_infinity("isposinf", x, math.inf)
 
 
+@fused
 def isneginf(x: Any, /, out: None = None) -> Array:
     """Return True where elements are negative infinity."""
     no_out("isneginf", out)
@@ -103,12 +111,14 @@ def _is_signed_infinity(function: str, x: Any, infinity: float) -> Array:
     return lax.eq(value, full_like_scalar(value, infinity)) if is_inexact(value) else _everywhere(value, False)
 
 
+@fused
 def isreal(x: Any, /) -> Array:
     """Return True where elements have no imaginary part."""
     imaginary = imag(operand("isreal", "x", x))
     return lax.eq(imaginary, full_like_scalar(imaginary, 0))
 
 
+@fused
 def iscomplex(x: Any, /) -> Array:
     """Return True where elements have an imaginary part."""
     return lax.bitwise_not(isreal(x))
@@ -135,6 +145,7 @@ def isscalar(element: Any) -> bool:
     return bool(np.isscalar(element)) or (isinstance(element, np.ndarray) and element.ndim == 0)
 
 
+@fused
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
     """Return True where |a - b| <= atol + rtol * |b|.
 
@@ -150,6 +161,7 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     return result | (isnan(x) & isnan(y)) if equal_nan else result
 
 
+@fused
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Array:
     """Return True if all elements are close in the sense of `isclose`.
 
@@ -160,6 +172,7 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
     return lax.reduce_and(close, range(close.ndim))
 
 
+@fused
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Array:
     """Return True if two arrays have the same shape and elements.
 

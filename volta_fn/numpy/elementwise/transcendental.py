@@ -14,6 +14,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, promote_inexact
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives import exponential
@@ -43,6 +44,7 @@ arccosh = promoted(lax.acosh, "arccosh", "Return the inverse of cosh on [1, ∞)
 arctanh = promoted(lax.atanh, "arctanh", "Return the inverse of tanh.")
 
 
+@fused
 def log10(x: Any, /) -> Array:
     """Return the logarithm to base 10.
 
@@ -53,18 +55,21 @@ def log10(x: Any, /) -> Array:
     return lax.mul(lax.log(value), full_like_scalar(value, 1.0 / math.log(10.0)))
 
 
+@fused
 def deg2rad(x: Any, /) -> Array:
     """Convert degrees to radians."""
     (value,) = promote_inexact("deg2rad", x)
     return lax.mul(value, full_like_scalar(value, math.pi / 180.0))
 
 
+@fused
 def rad2deg(x: Any, /) -> Array:
     """Convert radians to degrees."""
     (value,) = promote_inexact("rad2deg", x)
     return lax.mul(value, full_like_scalar(value, 180.0 / math.pi))
 
 
+@fused
 def sinc(x: Any, /) -> Array:
     """Return sin(πx) / (πx), which is 1 (and differentiable) at 0.
 
@@ -107,6 +112,7 @@ def _log2_add_exp2_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _log2_add_exp2(a, b), lax.add(lax.mul(tangent_a, lax.logistic(odds)), lax.mul(tangent_b, lax.logistic(lax.neg(odds))))
 
 
+@fused
 def logaddexp(x1: Any, x2: Any, /) -> Array:
     """Return log(exp(x1) + exp(x2)) without overflow.
 
@@ -116,6 +122,7 @@ def logaddexp(x1: Any, x2: Any, /) -> Array:
     return exponential.logaddexp(*_reals("logaddexp", x1, x2))
 
 
+@fused
 def logaddexp2(x1: Any, x2: Any, /) -> Array:
     """Return log2(2**x1 + 2**x2) without overflow."""
     return _log2_add_exp2(*_reals("logaddexp2", x1, x2))

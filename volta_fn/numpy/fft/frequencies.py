@@ -6,6 +6,7 @@ from typing import Any
 
 from volta_fn import lax
 from volta_fn.core.array import Array
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import Axis, axes_of, full_like_scalar, operand, promote_inexact
 from volta_fn.numpy.creation import arange
 from volta_fn.numpy.fft.transforms import count_of
@@ -38,6 +39,7 @@ def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> 
     return _over(arange(count // 2 + 1, dtype=dtype or "float32", device=device), count, d)
 
 
+@fused
 def fftshift(x: Any, axes: Axis = None) -> Array:
     """Move frequency 0 to the middle of each of the `axes` (None: all).
 
@@ -49,6 +51,7 @@ def fftshift(x: Any, axes: Axis = None) -> Array:
     return roll(value, [value.shape[i] // 2 for i in dims], dims)
 
 
+@fused
 def ifftshift(x: Any, axes: Axis = None) -> Array:
     """Invert `fftshift`.
 

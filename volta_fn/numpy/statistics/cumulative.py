@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import (
     BOOL,
     INDEX,
@@ -27,6 +28,7 @@ from volta_fn.numpy.statistics.reductions import summed_dtype
 from volta_fn.primitives.movement import broadcast_to
 
 
+@fused
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative sum along `axis` (None: flattened); booleans as int32.
 
@@ -37,6 +39,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
     return _running("cumsum", a, axis, dtype, lax.cumsum)
 
 
+@fused
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative product along `axis` (None: flattened); booleans as int32.
 
@@ -88,6 +91,7 @@ def _cumulative(function: str, x: Any, axis: int | None, dtype: Any, include_ini
     return lax.concatenate([broadcast_to(full_like_scalar(result, start), shape), result], dim)
 
 
+@fused
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:
     """Return n-th differences of adjacent elements; for booleans, if they differ.
 
@@ -121,6 +125,7 @@ def _end(value: Array, end: Any, dim: int) -> Array | None:
     return broadcast_to(section, tuple([1 if i == dim else n for i, n in enumerate(value.shape)]))
 
 
+@fused
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
     """Return the differences of the flattened array, between `to_begin` and `to_end`.
 
@@ -137,6 +142,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Array:
     return lax.concatenate(sections, 0)
 
 
+@fused
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     """Integrate `y` over points `x`, or at distances `dx`, by the trapezoidal rule.
 
@@ -156,6 +162,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     return lax.reduce_sum(areas, (areas.ndim - 1 - after,))
 
 
+@fused
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
     """Return central differences inside and one-sided ones at the ends, per axis.
 

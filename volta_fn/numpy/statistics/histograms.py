@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, concrete, full_like_scalar, operand, promote_inexact
 from volta_fn.numpy.creation import array, linspace, ones
 from volta_fn.numpy.shapes import ravel
@@ -19,6 +20,7 @@ from volta_fn.numpy.statistics.cumulative import diff
 from volta_fn.primitives.movement import broadcast_to
 
 
+@fused
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Array:
     """Count how often each number 0, 1, 2, … occurs in the vector `x` of integers.
 
@@ -83,6 +85,7 @@ def _limits(value: Array, bounds: Any) -> tuple[Array, Array]:
     return lax.select(same, lax.sub(low, half), low), lax.select(same, lax.add(high, half), high)
 
 
+@fused
 def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None) -> tuple[Array, Array]:
     """Return (counts, edges) of the elements; the last bin includes its upper edge.
 

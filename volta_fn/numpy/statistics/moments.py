@@ -7,6 +7,7 @@ from typing import Any
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import Axis, axes_of, dtype_or, full_like_scalar, is_complex, operand, promote_inexact
 from volta_fn.numpy.products import matmul
 from volta_fn.numpy.statistics import reductions
@@ -14,6 +15,7 @@ from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 
 
+@fused
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
     """Return the (weighted) mean along `axis`; if `returned`, also the weights' sum.
 
@@ -47,6 +49,7 @@ def spread_weights(function: str, weight: Array, value: Array, axes: tuple[int, 
     return lax.broadcast_in_dim(lax.transpose(weight, order), value.shape, sorted(axes))
 
 
+@fused
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None, aweights: Any = None,
     *, dtype: Any = None,
@@ -114,6 +117,7 @@ def _weighted_count(weight: Array, removed: int, aweights: Any, value: Array) ->
     return lax.sub(total, lax.div(lax.mul(full_like_scalar(total, removed), reductions.sum(lax.mul(weight, again))), total))
 
 
+@fused
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Array:
     """Return Pearson's correlation coefficients of variables in rows; see `cov`.
 

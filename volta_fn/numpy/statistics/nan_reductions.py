@@ -9,6 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, Axis, axes_of, dtype_or, full_like_scalar, is_inexact, no_out, operand
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.statistics import cumulative, reductions
@@ -22,6 +23,7 @@ def _replaced(function: str, a: Any, fill: Any) -> tuple[Array, Array]:
     return (lax.select(missing, full_like_scalar(value, fill), value) if is_inexact(value) else value), missing
 
 
+@fused
 def nansum(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
@@ -33,6 +35,7 @@ def nansum(
     return reductions.sum(_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
 
 
+@fused
 def nanprod(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Array:
@@ -44,6 +47,7 @@ def nanprod(
     return reductions.prod(_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
 
 
+@fused
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Return the cumulative sum along `axis`, with NaN as 0.
 
@@ -62,6 +66,7 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
     return cumulative.cumprod(_replaced("nancumprod", a, 1)[0], axis, dtype, out)
 
 
+@fused
 def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the largest element along `axis` that is not NaN; NaN if there is none.
 
@@ -71,6 +76,7 @@ def nanmax(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, 
     return _nan_extremum(reductions.max, -np.inf, a, axis, out, keepdims, initial, where)
 
 
+@fused
 def nanmin(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the smallest element along `axis` that is not NaN; NaN if there is none.
 
@@ -90,6 +96,7 @@ def _nan_extremum(
     return lax.select(reductions.all(missing, axis, keepdims=keepdims), full_like_scalar(result, np.nan), result)
 
 
+@fused
 def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first largest element that is not NaN; -1 if none.
 
@@ -99,6 +106,7 @@ def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
     return _nan_arg_extremum(reductions.argmax, -np.inf, a, axis, out, bool(keepdims))
 
 
+@fused
 def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the index of the first smallest element that is not NaN; -1 if none.
 
@@ -113,6 +121,7 @@ def _nan_arg_extremum(find: Callable[..., Array], fill: float, a: Any, axis: int
     return lax.select(reductions.all(missing, axis, keepdims=keepdims), np.int32(-1), find(value, axis, out, keepdims))
 
 
+@fused
 def nanmean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None) -> Array:
     """Return the mean along `axis` of the elements that are not NaN; NaN if none.
 
@@ -127,6 +136,7 @@ def _present(function: str, a: Any, where: Any) -> Array:
     return there if where is None else lax.bitwise_and(there, operand(function, "where", where))
 
 
+@fused
 def nanvar(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, where: Any = None,
     mean: Any = None,
@@ -148,6 +158,7 @@ def nanvar(
     return result if keepdims else lax.squeeze(result, axes)
 
 
+@fused
 def nanstd(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, where: Any = None,
     mean: Any = None,

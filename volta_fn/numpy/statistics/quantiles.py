@@ -9,6 +9,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, Axis, axes_of, full_like_scalar, is_complex, no_out, promote_inexact
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.statistics import reductions
@@ -18,6 +19,7 @@ from volta_fn.primitives.movement import expand_dims
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 
+@fused
 def quantile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
     *, weights: Any = None,
@@ -42,6 +44,7 @@ def quantile(
     return _quantile("quantile", a, q, axis, out, method, keepdims, weights, skip_nan=False)
 
 
+@fused
 def nanquantile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
     *, weights: Any = None,
@@ -54,6 +57,7 @@ def nanquantile(
     return _quantile("nanquantile", a, q, axis, out, method, keepdims, weights, skip_nan=True)
 
 
+@fused
 def percentile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
     *, weights: Any = None,
@@ -66,6 +70,7 @@ def percentile(
     return _quantile("percentile", a, _per_cent("percentile", q), axis, out, method, keepdims, weights, skip_nan=False)
 
 
+@fused
 def nanpercentile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
     *, weights: Any = None,
@@ -78,6 +83,7 @@ def nanpercentile(
     return _quantile("nanpercentile", a, _per_cent("nanpercentile", q), axis, out, method, keepdims, weights, skip_nan=True)
 
 
+@fused
 def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
     """Return the middle element, or the mean of the middle two; NaN if any is NaN.
 
@@ -87,6 +93,7 @@ def median(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = 
     return _quantile("median", a, 0.5, axis, out, "midpoint", keepdims, None, skip_nan=False)
 
 
+@fused
 def nanmedian(a: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Array:
     """Return `median` of the elements that are not NaN.
 

@@ -16,6 +16,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import BOOL, INDEX, Axis, axes_of, dtype_or, flat_or_axis, full_like_scalar, is_complex, no_out, operand
 from volta_fn.numpy.elementwise.logic import truth
 from volta_fn.primitives.declare import to_dtype
@@ -56,6 +57,7 @@ def _with_initial(reduced: Array, initial: Any, combine: Callable[..., Array]) -
     return combine(reduced, to_dtype(initial, reduced.dtype))
 
 
+@fused
 def sum(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
     promote_integers: bool = True,
@@ -69,6 +71,7 @@ def sum(
     return _accumulated("sum", a, axis, dtype, out, keepdims, initial, where, promote_integers, rules)
 
 
+@fused
 def prod(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None,
     promote_integers: bool = True,
@@ -95,6 +98,7 @@ def _accumulated(
     return restore(_with_initial(reduce(value, axes), initial, combine), axes, keepdims)
 
 
+@fused
 def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the largest element along `axis`; NaN if any is NaN.
 
@@ -106,6 +110,7 @@ def max(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, ini
     return _extremum("max", a, axis, out, keepdims, initial, where, (lax.reduce_max, lax.max, lowest))
 
 
+@fused
 def min(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None) -> Array:
     """Return the smallest element along `axis`, like `max`."""
     return _extremum("min", a, axis, out, keepdims, initial, where, (lax.reduce_min, lax.min, highest))
@@ -141,6 +146,7 @@ def _check_not_empty(name: str, value: Array, axes: tuple[int, ...]) -> None:
         raise ShapeError(f"{name} of no elements: axis {axes} of shape {value.shape} is empty; give initial= for a result")
 
 
+@fused
 def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return True if all elements along `axis` are nonzero (also if there are none).
 
@@ -150,6 +156,7 @@ def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
     return _truth_reduction("all", a, axis, out, keepdims, where, lax.reduce_and)
 
 
+@fused
 def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return True if any element along `axis` is nonzero.
 
@@ -166,6 +173,7 @@ def _truth_reduction(name: str, a: Any, axis: Axis, out: None, keepdims: bool, w
     return restore(reduce(masked(value, where, reduce is lax.reduce_and), axes), axes, keepdims)
 
 
+@fused
 def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
     """Count the nonzero elements along `axis`, as int32.
 
@@ -175,6 +183,7 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
     return sum(truth("count_nonzero", a), axis, INDEX, keepdims=keepdims)
 
 
+@fused
 def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the int32 index of the first largest element, or NaN (None: flattened).
 
@@ -184,6 +193,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
     return _arg_extremum("argmax", a, axis, out, bool(keepdims), lax.argmax)
 
 
+@fused
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
     """Return the int32 index of the first smallest element, or NaN (None: flattened).
 
@@ -202,6 +212,7 @@ def _arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool
     return restore(found, tuple(range(value.ndim)) if axis is None else (dim,), keepdims)
 
 
+@fused
 def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> Array:
     """Return the range of the elements along `axis`: the largest minus the smallest.
 
@@ -226,6 +237,7 @@ def _working(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
     return lax.convert_element_type(value, dtypes.accumulator(result), value.weak_type and dtype is None), result
 
 
+@fused
 def mean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Return the arithmetic mean along `axis` as a float (or complex); NaN if empty.
 
@@ -243,6 +255,7 @@ def _mean(value: Array, axes: tuple[int, ...], where: Any) -> Array:
     return lax.div(lax.reduce_sum(masked(value, where, 0), axes), to_dtype(element_count(value, axes, where), value.dtype))
 
 
+@fused
 def var(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *, where: Any = None,
     mean: Any = None, correction: Any = None,
@@ -276,6 +289,7 @@ def _squared_magnitude(x: Array) -> Array:
     return lax.add(lax.integer_pow(lax.real(x), 2), lax.integer_pow(lax.imag(x), 2))
 
 
+@fused
 def std(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *, where: Any = None,
     mean: Any = None, correction: Any = None,

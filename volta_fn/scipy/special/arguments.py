@@ -8,6 +8,7 @@ from typing import Any
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args
 
 Function = Callable[..., Array]
@@ -16,9 +17,10 @@ Function = Callable[..., Array]
 def composite(function: Function) -> Function:
     """Let a function of float arrays of one dtype take arrays and scalars of any.
 
-    Integers become floats. float16 and bfloat16 compute in float32, so that rounding errors do not accumulate.
+    It is `fused`. Integers become floats. float16 and bfloat16 compute in float32, so that rounding errors do not accumulate.
     """
 
+    @fused
     @functools.wraps(function)
     def promoting(*args: Any, **options: Any) -> Array:
         values = promote_args(function.__name__.lstrip("_"), args, dtypes.FLOATS)

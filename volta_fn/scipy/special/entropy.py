@@ -13,6 +13,7 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.stirling import excess, rising
@@ -21,6 +22,7 @@ from volta_fn.transforms.custom_jvp import custom_jvp
 expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + exp(-x)), without overflow.")
 
 
+@fused
 def logit(x: Any) -> Array:
     """Return log(x / (1 - x)), the inverse of `expit`; NaN outside [0, 1].
 
@@ -85,6 +87,7 @@ def exprel(x: Any) -> Array:
     return _exprel(x)
 
 
+@fused
 def xlogy(x: Any, y: Any) -> Array:
     """Return x log(y), which is 0 for x = 0 unless y is NaN.
 
@@ -104,6 +107,7 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Any]:
     return _two_terms(_xlogy, primals, tangents, vnp.log, 0.0)
 
 
+@fused
 def xlog1py(x: Any, y: Any) -> Array:
     """Return x log(1 + y), which is 0 for x = 0 unless y is NaN.
 
@@ -136,6 +140,7 @@ def _two_terms(
     return out, total
 
 
+@fused
 def entr(x: Any) -> Array:
     """Return -x log(x), the summand of entropy: 0 at 0, -inf for negative x.
 

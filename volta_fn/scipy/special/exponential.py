@@ -11,6 +11,7 @@ from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.jit import jit
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.primitives.declare import promote_args
 from volta_fn.transforms.custom_jvp import custom_jvp
@@ -28,6 +29,7 @@ def _shift(values: Array, axis: Axis, where: Any) -> Array:
     return vnp.where(vnp.isfinite(largest), largest, 0)
 
 
+@fused
 def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None) -> Any:
     """Return log(sum(b exp(a))) along `axis` (default: all), without overflow.
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.program import Item
+from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.target import RoutineMaker, Target, TargetCapabilities
+from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.cpu import convolution, lapack, library, loops, matmul
+from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
@@ -38,6 +40,10 @@ class CpuTarget(Target):
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
         return matmul.contraction(kernel) or loops.routine(kernel)
+
+    def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
+        """Return the key of a loop over single numbers; None for other control flow."""
+        return loop_key(eqn, programs)
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""

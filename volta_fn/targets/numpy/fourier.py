@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
+
+from volta_fn.runtime.threads import run_together, thread_count
 
 _FORWARD: dict[str, Callable[..., np.ndarray]] = {"FFT": np.fft.fft, "RFFT": np.fft.rfft}
 _INVERSE: dict[str, Callable[..., np.ndarray]] = {"IFFT": np.fft.ifft, "IRFFT": np.fft.irfft}
 
 
+#: A batch of this many numbers is divided among the threads.
+_LARGE = 1 << 18
+
+
 def fft(x: np.ndarray, *, kind: str, length: int, axis: int, out: np.ndarray | None = None) -> np.ndarray:
     """Transform along an axis; for half spectra `length` is that of the full signal.
+
+    The signals of a large batch are divided among the threads, which changes no digit.
+    """
+    along = next((d for d, n in enumerate(x.shape) if d != axis % x.ndim and n >= 2), None) if x.size >= _LARGE else None
+    threads = 1 if along is None else min(thread_count(), x.shape[along])
+    if along is None or threads == 1:
+        return _transform(x, kind, length, axis, out)
+    if out is None:
+        shape = [*x.shape]
+        shape[axis] = length // 2 + 1 if kind == "RFFT" else length
+        out = np.empty(shape, x.real.dtype if kind == "IRFFT" else np.result_type(x.dtype, np.complex64))
+    bounds = [x.shape[along] * i // threads for i in range(threads + 1)]
+    batches = [(slice(None),) * along + (slice(low, high),) for low, high in pairwise(bounds)]
+    run_together([partial(_transform, x[batch], kind, length, axis, out[batch]) for batch in batches])
+    return out
+
+
+def _transform(x: np.ndarray, kind: str, length: int, axis: int, out: np.ndarray | None) -> np.ndarray:
+    """Transform in this thread.
 
     NumPy (2.4) transforms single precision in double, with conversions, unless it scales the result, which it does by a number of
     that precision. So it divides by the length here, and the result is multiplied again: by a power of two no digit changes.

@@ -14,10 +14,9 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-from volta_fn.errors import ArgumentError
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.runtime.pool import Workers, thread_count, write_pool
+from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
 
 
 def pool_and_task() -> tuple[list[int], int]:
@@ -94,17 +93,6 @@ def test_workers_wake_up_beside_who_wakes_them(monkeypatch: pytest.MonkeyPatch) 
 def threads_of_process() -> set[int]:
     """The system's numbers of this process's threads."""
     return {int(name) for name in os.listdir("/proc/self/task")}
-
-
-def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VOLTA_NUM_THREADS", raising=False)
-    assert thread_count() >= 1
-    monkeypatch.setenv("VOLTA_NUM_THREADS", "3")
-    assert thread_count() == 3
-    for bad in ("0", "many", "-1"):
-        monkeypatch.setenv("VOLTA_NUM_THREADS", bad)
-        with pytest.raises(ArgumentError, match="VOLTA_NUM_THREADS"):
-            thread_count()
 
 
 ASK_AT_ONCE = """

@@ -7,7 +7,8 @@ These are gathers, scatters, scans, sorts and windows. They share `entry_points`
 - `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `sort`, `top_k`;
 - `scanning` (within a vector) and `cumulative`;
 - `windows` (which elements a window meets), `pooling`, `window_argmax` (the extrema of windows, and pooling's tangents) and
-  `pooling_cotangents`.
+  `pooling_cotangents`;
+- `scalar_loops` (control flow over single numbers).
 """
 
 from __future__ import annotations

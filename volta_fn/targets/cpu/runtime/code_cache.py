@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.program import RoutineKey
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
+from volta_fn.runtime.threads import thread_count
 from volta_fn.targets.cpu.runtime import disk_cache
-from volta_fn.targets.cpu.runtime.pool import thread_count
 
 #: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
 _WORTH_SHARING = 20_000.0

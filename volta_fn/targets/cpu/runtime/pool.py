@@ -19,10 +19,10 @@ import os
 import threading
 from collections.abc import Callable
 
-from volta_fn.errors import ArgumentError
 from volta_fn.runtime.internals.affinity import reset_affinity, write_affinity
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.threads import thread_count
 
 #: Words of the pool's record, in separate cache lines (8 words) where different threads write to them.
 _TAKEN, _FUNCTION, _BUFFERS, _TASKS, _CHUNKS, _OPEN, _ROUND, _BUSY = 0, 8, 9, 10, 11, 16, 24, 32
@@ -234,16 +234,6 @@ def _write_reset(module: Module) -> None:
     f.call("pthread_mutex_init", "i32", _word(_MUTEX), Value(_PTR, "null"))
     f.call("pthread_cond_init", "i32", _word(_CONDITION), Value(_PTR, "null"))
     f.finish()
-
-
-def thread_count() -> int:
-    """Return VOLTA_NUM_THREADS, else the number of CPUs that the process may run on."""
-    wanted = os.environ.get("VOLTA_NUM_THREADS")
-    if wanted is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not wanted.isdigit() or int(wanted) < 1:
-        raise ArgumentError(f"VOLTA_NUM_THREADS is {wanted!r}; give a number of threads, at least 1")
-    return int(wanted)
 
 
 class Workers:

@@ -59,6 +59,8 @@ class Program:
         self.template[layout.callers : constants] = layout.offsets
         self.template[constants : constants + len(layout.constants)] = [array.ctypes.data for array in layout.constants]
         self.kept = (hosts, layout.constants)
+        #: Whether steps run in NumPy.
+        self.calls_host = bool(hosts)
         words = {
             Record.CODE: self.code.ctypes.data,
             Record.END: self.code.ctypes.data + self.code.nbytes,
@@ -102,7 +104,7 @@ class Program:
             out = empty(shape, dtype)
             return (out,) if not enter(*arguments, out) else run(donate, *arguments)
 
-        return run if self.kept[0] else run_one  # a failing callback must not be called again
+        return run if self.calls_host else run_one  # a failing callback must not be called again
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """Return the results; donated arguments may be overwritten if `donate` says so."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from volta_fn.runtime.llvm.text import Function
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, components_of, element, kind, rounded
-from volta_fn.targets.cpu.scalars.values import Lanes, overload
+from volta_fn.targets.cpu.scalars.values import Lanes
 
 
 def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
@@ -36,10 +36,17 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
 
 
 def _saturated(x: Lanes, after: str, type_: str) -> Lanes:
-    """Toward zero; NaN to 0, values out of range to the nearest bound."""
-    name = f"fpto{after[0]}i".replace("fptoii", "fptosi")
-    result = x.of(type_)
-    return x.new(x.f.intrinsic(f"llvm.{name}.sat.{overload(result)}.{overload(x.type)}", result, x.value))
+    """Toward zero; NaN to 0, values out of range to the nearest bound.
+
+    LLVM's own saturating conversion of a vector goes number by number.
+    """
+    bits, is_signed = int(type_[1:]), after == "int"
+    low, high = (-(1 << bits - 1), 1 << bits - 1) if is_signed else (0, 1 << bits)
+    inside = x.compare("oge", float(low)) & x.compare("olt", float(high))
+    result = inside.select(x, 0.0).cast("fptosi" if is_signed else "fptoui", type_)
+    if is_signed:
+        result = x.compare("olt", float(low)).select(low, result)
+    return x.compare("oge", float(high)).select(high - 1, result)
 
 
 def _resized(x: Lanes, before: str, type_: str) -> Lanes:

@@ -1,0 +1,112 @@
+"""Eager calls on large arrays become programs that give the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import dtypes, lax, nn, tree
+from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.runtime.repeated import Repeated
+
+RNG = np.random.default_rng(0)
+X, Y = (jnp.asarray(RNG.normal(size=6000).astype(np.float32)) for _ in range(2))
+M = X.reshape(60, 100)
+INDICES = jnp.asarray(RNG.integers(0, 90, 6000).astype(np.int32))
+
+
+def halve(i: Any, x: Any) -> Any:
+    return x * 0.5
+
+
+#: Functions of two arrays that are one eager kernel, or one marked function.
+FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "ufunc": lambda x, y: x + y,
+    "scalar": lambda x, y: x * 2.5,
+    "reduction": lambda x, y: x.sum(),
+    "product": lambda x, y: x @ y,
+    "cast": lambda x, y: x.astype("int32"),
+    "gather": lambda x, y: x[INDICES],
+    "concatenation": lambda x, y: jnp.concatenate([x, y]),
+    "several results": lambda x, y: lax.top_k(x, 3),
+    "loop": lambda x, y: lax.fori_loop(0, 10, halve, x),
+    "composite": jnp.hypot,
+    "composite with scalars": lambda x, y: jnp.clip(x, -0.5, 0.5),
+    "composite of a list": lambda x, y: jnp.stack([x, y], axis=-1),
+    "composite with keywords": lambda x, y: jnp.std(x, ddof=1),
+    "composite with several results": lambda x, y: jnp.histogram(x, bins=7),
+    "composites in a composite": lambda x, y: nn.gelu(x),
+    "custom rule": lambda x, y: nn.relu(x),
+    "special function": lambda x, y: vf.special.betaln(abs(x) + 1, abs(y) + 1),
+}
+OPERANDS = {"float32": (X, Y), "float16": (X.astype("float16"), Y.astype("float16")), "strided": (X[::2], Y[::2])}
+
+
+@pytest.mark.parametrize("operands", OPERANDS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_keep_types_and_values_and_become_those_of_jit(name: str, operands: str) -> None:
+    x, y = OPERANDS[operands]
+    x, y = (x, y) if name != "gather" else (x[:100], y)
+    first, *results = [FUNCTIONS[name](x, y) for _ in range(4)]
+    jitted = vf.jit(FUNCTIONS[name])(x, y)
+    assert tree.structure(results[-1]) == tree.structure(first)
+    for early, late, expected in zip(*map(tree.leaves, (first, results[-1], jitted)), strict=True):
+        assert late.aval == early.aval
+        eps = float(vf.numpy.finfo(late.dtype).eps) if late.dtype in dtypes.FLOATS else 0
+        # Sums of 6000 numbers, in another order.
+        np.testing.assert_allclose(np.asarray(early, float), np.asarray(late, float), rtol=8 * eps, atol=100 * eps)
+        if (name, operands) != ("product", "strided"):  # which NumPy computes, without a copy
+            np.testing.assert_array_equal(np.asarray(late), np.asarray(expected))
+
+
+def test_views_stay_views() -> None:
+    for _ in range(4):
+        assert np.shares_memory(M.T._buffer, M._buffer)  # type: ignore[attr-defined]  # concrete
+
+
+def test_small_arrays_are_numpys() -> None:
+    x = jnp.arange(7.0)
+    for _ in range(4):
+        x = x + x
+    kernel = PRIMITIVES["add"].eager[x._spec, x._spec]  # type: ignore[attr-defined]
+    assert not any(isinstance(cell.cell_contents, Repeated) for cell in kernel.__closure__)
+
+
+def test_values_that_change_need_no_program_each() -> None:
+    for value in np.linspace(0.1, 0.9, 20):
+        found = np.asarray(jnp.clip(X, -float(value), float(value)))
+        np.testing.assert_array_equal(found, np.clip(np.asarray(X), np.float32(-value), np.float32(value)))
+
+
+def test_signed_zeros_are_different_constants() -> None:
+    for _ in range(4):
+        assert not np.signbit(jnp.copysign(X, 0.0)).any()
+        assert np.signbit(jnp.copysign(X, -0.0)).all()
+
+
+def test_transforms_of_repeated_calls() -> None:
+    for _ in range(4):
+        jnp.hypot(X, Y)
+    slope = vf.grad(lambda x: jnp.hypot(x, Y).sum())(X)
+    np.testing.assert_allclose(slope, np.asarray(X) / np.hypot(X, Y), rtol=1e-5)
+    np.testing.assert_allclose(vf.vmap(jnp.hypot)(M, M), np.hypot(M, M), rtol=1e-6)
+
+
+def test_deleted_arrays_are_noticed() -> None:
+    x = X + 0.0
+    for _ in range(4):
+        jnp.hypot(x, Y)
+    vf.jit(lambda x: x + 1.0, donate_argnums=0)(x)
+    with pytest.raises(vf.errors.DonatedBufferError):
+        jnp.hypot(x, Y)
+
+
+def test_bad_arguments_raise_in_every_call() -> None:
+    for _ in range(4):
+        with pytest.raises(vf.errors.VoltaError, match="hypot"):
+            jnp.hypot(X.astype("complex64"), Y)

@@ -1,0 +1,143 @@
+"""Functions of several primitives that become one program when they are repeated.
+
+`fused` marks such a function. Under a transform, in a jitted function, on a GPU and without machine code it is as if unmarked. Otherwise a
+call looks for the program of its *signature*: the types of the arrays among its arguments, also of those in lists, and the values of all
+others. `runtime/repeated.py` says when a program is compiled.
+
+A marked function must compute the same whether or not it knows its arrays' elements: one that raises errors for some elements (such as
+indices out of range) would no longer do so. One that needs them stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from volta_fn import tree
+from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.device import Device, current_default_device, default_device
+from volta_fn.core.flatten import function_name
+from volta_fn.core.trace import EVAL, current_trace
+from volta_fn.jit.compile import compiled, trace_function
+from volta_fn.jit.eager import common_device
+from volta_fn.runtime.repeated import Repeated, shares_memory
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Signatures kept per function before all are dropped.
+_CACHE_LIMIT = 1024
+#: Elements of an argument from which on a call may become a program.
+_SMALLEST = 512
+_ARRAY = object()
+
+
+class _NoSignatureError(Exception):
+    """An argument is neither an array, nor a list of them, nor a hashable constant."""
+
+
+def fused(function: F) -> F:
+    """Make a function of arrays one program when it is repeated; see the module."""
+    programs: dict[Any, Callable[..., Any]] = {}
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if current_trace() is not EVAL or not _is_large(args):
+            return function(*args, **kwargs)
+        arrays: list[ConcreteArray] = []
+        try:
+            signature = _signature(args, arrays)
+            if kwargs:
+                signature = (signature, *kwargs, _signature(kwargs.values(), arrays))
+            run = programs.get(signature)
+        except (_NoSignatureError, TypeError):  # TypeError: a constant that cannot be hashed
+            return function(*args, **kwargs)
+        if run is None:
+            if len(programs) >= _CACHE_LIMIT:
+                programs.clear()
+            run = programs[signature] = _first(function, args, kwargs, arrays)
+        return run(arrays, args, kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _is_large(args: Sequence[Any]) -> bool:
+    """Return True if an argument is a large array, or a list of some."""
+    for arg in args:
+        kind = type(arg)
+        if kind is ConcreteArray:
+            if arg._spec.aval.size >= _SMALLEST:
+                return True
+        elif (kind is list or kind is tuple) and _is_large(arg):
+            return True
+    return False
+
+
+def _signature(values: Any, arrays: list[ConcreteArray]) -> tuple[Any, ...]:
+    """Return what programs are found by, and add the arrays to `arrays`."""
+    found: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind is ConcreteArray:
+            arrays.append(value)
+            found.append(value._spec)
+        elif kind in (list, tuple):
+            found.append((kind, _signature(value, arrays)))
+        elif kind in (float, complex):
+            found.append(repr(value))  # in which 0.0 and -0.0 differ, and NaN is itself
+        elif isinstance(value, Array) or hasattr(value, "__array__"):
+            raise _NoSignatureError
+        else:
+            found.append((kind, value))
+    return tuple(found)
+
+
+def _first(function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequence[ConcreteArray]) -> Callable[..., Any]:
+    """Return what runs the calls with a signature, given the first one."""
+
+    def as_it_is(arrays: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
+
+    device = common_device(arrays)
+    if device.platform != "cpu" or device.backend.target is None or current_default_device() is not device:
+        return as_it_is
+    make = functools.partial(_program, function, _without_arrays((args, kwargs)), [array.aval for array in arrays], device)
+    return Repeated(as_it_is, make, pays=_is_no_view)
+
+
+def _is_no_view(result: Any, arrays: Sequence[ConcreteArray], *arguments: Any) -> bool:
+    return not any(shares_memory(leaf._buffer, [a._buffer for a in arrays]) for leaf in tree.leaves(result))
+
+
+def _program(function: Callable[..., Any], arguments: Any, avals: Sequence[ShapedArray], device: Device) -> Callable[..., Any]:
+    """Compile a call, given its arguments without the arrays."""
+
+    def flat(*arrays: Array) -> Any:
+        args, kwargs = _with_arrays(arguments, iter(arrays))
+        return function(*args, **kwargs)
+
+    leaves = [0] * len(avals)
+    with default_device(device):
+        traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
+    traced.donated = (False,) * len(avals)
+    run = compiled(traced, device)
+    return lambda arrays, args, kwargs: run(arrays)
+
+
+def _without_arrays(value: Any) -> Any:
+    """Replace the arrays in nested lists, tuples and dicts by `_ARRAY`."""
+    if type(value) is ConcreteArray:
+        return _ARRAY
+    if type(value) is dict:
+        return {name: _without_arrays(entry) for name, entry in value.items()}
+    return type(value)(map(_without_arrays, value)) if type(value) in (list, tuple) else value
+
+
+def _with_arrays(value: Any, arrays: Iterator[Array]) -> Any:
+    """Replace `_ARRAY` by the next of the arrays."""
+    if value is _ARRAY:
+        return next(arrays)
+    if type(value) is dict:
+        return {name: _with_arrays(entry, arrays) for name, entry in value.items()}
+    return type(value)([_with_arrays(entry, arrays) for entry in value]) if type(value) in (list, tuple) else value

@@ -1,0 +1,97 @@
+"""Functions that are compiled in the background once they have been called twice.
+
+Compiling takes longer than most calls, and much of what runs eagerly runs once. So a `Repeated` function does its first two calls as it is.
+The second one has it compiled by the background thread, and the third one waits for what is left of that. When the compiled function takes
+over thus depends on the number of calls and not on time, so a program that is run again gives the same bits.
+
+What a function calls during its first two calls is part of it, and is not counted by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from volta_fn.runtime.threads import Threads
+
+_log = logging.getLogger("volta_fn")
+
+#: Returns the compiled function, or None if the function is to stay as it is.
+Make = Callable[[], Callable[..., Any] | None]
+
+
+class _Inside(threading.local):
+    """Whether this thread is in one of the first calls of a repeated function."""
+
+    now = False
+
+
+_inside = _Inside()
+_background = Threads("volta_fn-compile", lambda: 1)
+
+
+def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
+    """Return True if a NumPy array is a view of another one: nothing was computed."""
+    return isinstance(result, np.ndarray) and any(np.may_share_memory(result, operand) for operand in operands)
+
+
+class Repeated:
+    """A function that is compiled once it has been called twice; see the module.
+
+    `pays` tells, by the second call's result and arguments, whether it is worth compiling.
+    """
+
+    __slots__ = ("_first", "_job", "_make", "_pays", "run")
+
+    def __init__(self, first: Callable[..., Any], make: Make, pays: Callable[..., bool] = lambda result, *args: True) -> None:
+        self._first, self._make, self._pays = first, make, pays
+        #: The compilation, and the executor that it was given to.
+        self._job: tuple[Future[Any], Any] | None = None
+        #: What a call does now.
+        self.run: Callable[..., Any] = self._once
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        return self.run(*args)
+
+    def _once(self, *args: Any) -> Any:
+        if not _inside.now:
+            self.run = self._twice
+        return self._uncompiled(args)
+
+    def _twice(self, *args: Any) -> Any:
+        result = self._uncompiled(args)
+        if not _inside.now:
+            if self._pays(result, *args):
+                self._job = _background.submit(self._made), _background.pool
+                self.run = self._compiled
+            else:
+                self.run = self._first
+        return result
+
+    def _made(self) -> Callable[..., Any] | None:
+        """Return the compiled function, or None if the process ends anyway."""
+        return self._make() if threading.main_thread().is_alive() else None
+
+    def _compiled(self, *args: Any) -> Any:
+        assert self._job is not None
+        job, pool = self._job
+        try:
+            made = job.result() if pool is _background.pool or job.done() else self._make()
+        except Exception:
+            _log.debug("an eager function stays uncompiled", exc_info=True)
+            made = None
+        self.run = made or self._first
+        return self.run(*args)
+
+    def _uncompiled(self, args: tuple[Any, ...]) -> Any:
+        before, _inside.now = _inside.now, True
+        try:
+            return self._first(*args)
+        finally:
+            _inside.now = before

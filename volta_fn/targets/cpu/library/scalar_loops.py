@@ -1,0 +1,166 @@
+"""Scans and while loops over single numbers, which stay in registers.
+
+The executor needs several nanoseconds for each kernel and each carry of an iteration, more than a few scalar operations take. So a loop
+whose carry, constants and rows are single numbers, and whose programs consist of kernels of one element, is one routine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.program import LoweredProgram, RoutineKey
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Equation, Literal
+from volta_fn.runtime.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.library.entry_points import RoutineWriter
+from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store, supports
+
+#: Scalar operations in the programs of a loop, at most.
+_MOST_NODES = 256
+#: The estimated nanoseconds of a while loop, whose number of iterations is unknown.
+_LONG = 1e6
+
+
+class ScalarProgram(NamedTuple):
+    """A program of single values: its inputs and the results of kernels, numbered."""
+
+    dtypes: tuple[Any, ...]
+    #: Kernels of one element, each with the numbers that it reads.
+    kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
+    outputs: tuple[int | Constant, ...]
+
+    def emit(self, f: Function, inputs: Sequence[Number]) -> list[Number]:
+        """Emit the program, and return its outputs."""
+        values = list(inputs)
+        for kernel, operands in self.kernels:
+            made: list[Number] = []
+            for node in kernel.nodes:
+                if isinstance(node, Load):
+                    made.append(values[operands[node.input]])
+                elif isinstance(node, Constant):
+                    made.append(constant(f, node.value, 1))
+                else:
+                    assert isinstance(node, Apply)
+                    made.append(apply(f, node.op, [made[i] for i in node.operands], node.dtype, dict(node.params)))
+            values += [made[result.value] for result in kernel.stores]
+        return [constant(f, out.value, 1) if isinstance(out, Constant) else values[out] for out in self.outputs]
+
+
+def loop_key(eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
+    """Return the key of the routine of a loop with these programs, or None."""
+    scalar = [_scalar_program(program) for program in programs]
+    known = [program for program in scalar if program is not None]
+    if eqn.primitive.name not in ("scan", "while") or len(known) < len(scalar):
+        return None
+    if sum([len(kernel.nodes) for program in known for kernel, _ in program.kernels]) > _MOST_NODES:
+        return None
+    avals = tuple([v.aval for v in eqn.invars])
+    sizes = tuple(sorted([(name, value) for name, value in eqn.params.items() if isinstance(value, int)]))
+    key = ("scalar loop", eqn.primitive.name, sizes, *known)
+    write = _scan if eqn.primitive.name == "scan" else _while
+    return RoutineKey(key, lambda: write(avals, dict(sizes), known))
+
+
+def _scalar_program(program: LoweredProgram) -> ScalarProgram | None:
+    jaxpr = program.closed.jaxpr
+    if jaxpr.constvars or any(v.aval.size != 1 for v in jaxpr.invars):
+        return None
+    numbers = {v: i for i, v in enumerate(jaxpr.invars)}
+    kernels = []
+    for item in program.items:
+        node = item.node
+        if not isinstance(node, KernelCall) or not _is_scalar(node.kernel):
+            return None
+        kernels.append((node.kernel, tuple([numbers[program.root(v)] for v in node.operands])))
+        numbers |= {v: i for i, v in enumerate(node.results, len(numbers))}
+    outputs = [Constant.of(v.val.host(), v.aval.dtype) if isinstance(v, Literal) else numbers[program.root(v)] for v in jaxpr.outvars]
+    return ScalarProgram(tuple([v.aval.dtype for v in jaxpr.invars]), tuple(kernels), tuple(outputs))
+
+
+def _is_scalar(kernel: Kernel) -> bool:
+    return all(size == 1 for size in kernel.sizes) and all(
+        isinstance(node, Constant)
+        or (isinstance(node, Load) and not node.mask)
+        or (isinstance(node, Apply) and supports(node.op, [kernel.nodes[i].dtype for i in node.operands], dict(node.params)))
+        for node in kernel.nodes
+    )
+
+
+def _routine(name: str, buffers: int, cost: float, body: Callable[[Function, list[Value]], None]) -> Routine:
+    writer = RoutineWriter(name, buffers)
+    writer.launch(1, cost, lambda f, pointers, task: body(f, pointers))
+    return writer.routine()
+
+
+def _loaded(f: Function, dtypes: Sequence[Any], pointers: Sequence[Value]) -> list[Number]:
+    return [load(f, dtype, pointer, 1) for dtype, pointer in zip(dtypes, pointers, strict=True)]
+
+
+def _while(avals: Sequence[ShapedArray], sizes: dict[str, int], programs: Sequence[ScalarProgram]) -> Routine:
+    condition, body = programs
+    first, consts = sizes["cond_nconsts"], sizes["cond_nconsts"] + sizes["body_nconsts"]
+    dtypes = [aval.dtype for aval in avals]
+
+    def write(f: Function, pointers: list[Value]) -> None:
+        fixed = _loaded(f, dtypes[:consts], pointers[:consts])
+        cells = [f.alloca(f"[{dtype.itemsize} x i8]", align=16) for dtype in dtypes[consts:]]
+        for number, cell in zip(_loaded(f, dtypes[consts:], pointers[consts : len(avals)]), cells, strict=True):
+            store(f, number, cell)
+        again, iteration, over = f.fresh("again"), f.fresh("iteration"), f.fresh("over")
+        f.do(f"br label %{again}")
+        f.label(again)
+        carry = _loaded(f, dtypes[consts:], cells)
+        (goes_on,) = condition.emit(f, [*fixed[:first], *carry])
+        f.do(f"br {goes_on.value}, label %{iteration}, label %{over}")
+        f.label(iteration)
+        for number, cell in zip(body.emit(f, [*fixed[first:], *carry]), cells, strict=True):
+            store(f, number, cell)
+        f.do(f"br label %{again}")
+        f.label(over)
+        for number, pointer in zip(carry, pointers[len(avals) :], strict=True):
+            store(f, number, pointer)
+
+    return _routine("while", 2 * len(avals) - consts, _LONG, write)
+
+
+def _scan(avals: Sequence[ShapedArray], sizes: dict[str, int], programs: Sequence[ScalarProgram]) -> Routine:
+    (body,) = programs
+    consts, carries, length = sizes["num_consts"], sizes["num_carry"], sizes["length"]
+    rows, inputs = consts + carries, len(avals)
+
+    def write(f: Function, pointers: list[Value]) -> None:
+        before = _loaded(f, body.dtypes[:rows], pointers[:rows])
+        fixed, start = before[:consts], before[consts:]
+
+        def iteration(i: Value, carried: list[Value]) -> list[Value]:
+            number = f.minus(i64(length - 1), i) if sizes["reverse"] else i
+            row = [_row(f, dtype, p, number) for dtype, p in zip(body.dtypes[rows:], pointers[rows:inputs], strict=True)]
+            outs = body.emit(f, [*fixed, *_joined(start, carried), *_loaded(f, body.dtypes[rows:], row)])
+            for out, pointer in zip(outs[carries:], pointers[inputs + carries :], strict=True):
+                store(f, out, _row(f, out.dtype, pointer, number))
+            return _components(outs[:carries])
+
+        last = f.loop(i64(0), i64(length), 1, _components(start), iteration)
+        for number, pointer in zip(_joined(start, last), pointers[inputs : inputs + carries], strict=True):
+            store(f, number, pointer)
+
+    nodes = sum([len(kernel.nodes) for kernel, _ in body.kernels])
+    return _routine("scan", inputs + len(body.outputs), float(length * (nodes + 1)), write)
+
+
+def _row(f: Function, dtype: Any, pointer: Value, number: Value) -> Value:
+    return f.at(pointer, f"[{dtype.itemsize} x i8]", number)
+
+
+def _components(numbers: Sequence[Number]) -> list[Value]:
+    return [component for number in numbers for component in number.components]
+
+
+def _joined(like: Sequence[Number], components: Sequence[Value]) -> list[Number]:
+    """Make numbers of components, of the dtypes of others."""
+    given = iter(components)
+    return [Number(number.dtype, tuple([next(given) for _ in number.components])) for number in like]
