@@ -123,9 +123,10 @@ def attach(name: str, function: Callable[..., Any] | property) -> None:
 class ArraySpec:
     """An aval and a device, interned: the key by which compiled kernels are found."""
 
-    __slots__ = ("__weakref__", "_gone", "aval", "device")
+    __slots__ = ("__weakref__", "_exact", "_gone", "aval", "device")
     aval: ShapedArray
     device: Device
+    _exact: ArraySpec
     _gone: ArraySpec
 
     @property
@@ -137,9 +138,26 @@ class ArraySpec:
         try:
             return self._gone
         except AttributeError:
-            self._gone = gone = ArraySpec()
-            gone.aval, gone.device = self.aval, self.device
+            self._gone = gone = self._copy()
             return gone
+
+    @property
+    def exact(self) -> ArraySpec:
+        """The spec of scalars of this weak type that keep a Python number.
+
+        Their kernels compute the number of the result as well (`jit.eager`), so they are not those of other arrays.
+        """
+        try:
+            return self._exact
+        except AttributeError:
+            self._exact = exact = self._copy()
+            exact._exact = exact
+            return exact
+
+    def _copy(self) -> ArraySpec:
+        copy = ArraySpec()
+        copy.aval, copy.device = self.aval, self.device
+        return copy
 
 
 _specs: WeakValueDictionary[tuple[ShapedArray, Device], ArraySpec] = WeakValueDictionary()
@@ -164,9 +182,11 @@ def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
 class ConcreteArray(Array):
     """An array of numbers in the buffer of a device, made by `wrap`."""
 
-    __slots__ = ("__weakref__", "_buffer", "_spec")
+    __slots__ = ("__weakref__", "_buffer", "_number", "_spec")
     _buffer: Any
     _spec: ArraySpec
+    #: Of a scalar made of Python numbers: its value in full. Unset in all other arrays.
+    _number: float | complex
 
     @property
     def aval(self) -> ShapedArray:
@@ -298,6 +318,35 @@ def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
     return array
 
 
+def with_number(array: ConcreteArray, number: float | complex) -> ConcreteArray:
+    """Let a weakly typed scalar keep the Python number that it was rounded from."""
+    array._number = number
+    array._spec = array._spec.exact
+    return array
+
+
+def number_of(array: Any) -> float | complex | None:
+    """Return the Python number that a weakly typed scalar was rounded from, or None."""
+    return getattr(array, "_number", None)
+
+
+def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
+    """Return another array of the same elements, in the same buffer or copied to `device`."""
+    copy = wrap(array.buffer(), array._spec) if device is None else from_host(array.host(), array.weak_type, device)
+    number = number_of(array)
+    return copy if number is None else with_number(copy, number)
+
+
+def from_number(value: complex, device: Device | None = None) -> ConcreteArray:
+    """Return a Python number as a weakly typed scalar that keeps it in full (a bool is strong)."""
+    dtype, weak = dtypes.scalar_dtype(value)
+    if dtype not in dtypes.INEXACT:
+        return from_host(np.asarray(value, dtype), weak, device)
+    with np.errstate(over="ignore"):  # beyond float32, it is infinite there
+        rounded = np.asarray(value, dtype)
+    return with_number(from_host(rounded, weak, device), value)
+
+
 def _read_in_c(cls: type, path: str) -> None:
     """Define properties that follow attributes in C, without a Python frame each."""
     for name in ("shape", "dtype", "ndim", "size", "weak_type"):
@@ -347,8 +396,7 @@ def as_value(value: Any) -> Array:
     if isinstance(value, np.generic):
         return from_host(np.asarray(value))
     if isinstance(value, (bool, int, float, complex)):
-        dtype, weak = dtypes.scalar_dtype(value)
-        return from_host(np.asarray(value, dtype), weak)
+        return from_number(value)
     if hasattr(value, "__jax_array__"):
         return as_value(value.__jax_array__())
     raise ArgumentTypeError(

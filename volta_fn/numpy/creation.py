@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, from_host, wrap
+from volta_fn.core.array import Array, ConcreteArray, alias, as_value, from_host
 from volta_fn.core.aval import as_integer, canonical_shape
 from volta_fn.core.device import Device
 from volta_fn.core.trace import concrete_or_raise
@@ -42,7 +42,7 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
     result = lax.broadcast_to_rank(result, ndmin) if result.ndim < ndmin else result
     result = result if device is None else device_put(result, device)
     if copy and result is object and isinstance(result, ConcreteArray):
-        return wrap(result.buffer(), array_spec(result.aval, result.device))
+        return alias(result)
     return result
 
 
@@ -63,8 +63,7 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     if isinstance(value, Array):
         return value if dtype is None else lax.convert_element_type(value, dtype)
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
-        found, weak = dtypes.scalar_dtype(value)
-        return from_host(np.asarray(value, found), weak) if dtype is None else from_host(_exactly(value, dtype))
+        return as_value(value) if dtype is None else from_host(_exactly(value, dtype))
     values = np.asarray(value)
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.ALL:
         raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")

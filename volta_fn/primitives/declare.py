@@ -29,6 +29,7 @@ from volta_fn.primitives import movement, reduction
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.formulas.numpy_values import evaluated
 from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.full_width import FULL
 
 Derivative = Callable[..., Any] | None
 
@@ -321,21 +322,26 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
         return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=value.weak_type)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         sign = math.copysign(1.0, value) if type(value) is float else 0.0  # equality does not tell 0.0 from -0.0
-        return wrap(*_scalar(value, sign, dtype, current_default_device()))
+        buffer, spec, number = _scalar(value, sign, dtype, current_default_device())
+        array = wrap(buffer, spec)
+        if number is not None:
+            array._number = number
+        return array
     if type(value) is complex:
-        return from_host(np.asarray(value, dtype), weak_type=True)
+        return convert_element_type(value, dtype, weak_type=True)
     return convert_element_type(as_value(value), dtype)
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec]:
-    """Return the buffer and type of a Python scalar as an array, cached."""
+def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec, float | None]:
+    """Return the buffer and type of a Python scalar as an array, cached, and the number if it keeps that."""
     _, weak = dtypes.scalar_dtype(value)
     try:
         array = from_host(np.asarray(value, dtype), weak, device)
     except OverflowError:
         raise ArgumentError(f"the integer {value} does not fit {dtype.name}, the dtype of the other operands") from None
-    return array.buffer(), array_spec(array.aval, device)
+    spec = array_spec(array.aval, device)
+    return (array.buffer(), spec.exact, value) if weak and dtype in FULL else (array.buffer(), spec, None)
 
 
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, from_host, wrap
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.device import Device, current_default_device, default_device
@@ -145,7 +145,7 @@ class Recording(JVPTrace):
         super().__init__(EVAL, name)
         self.device = inputs[0].device
         # Arrays of our own, since the function may delete those that it was given.
-        self.inputs = [wrap(v._buffer, v._spec) for v in inputs]
+        self.inputs = [alias(v) for v in inputs]
         self.operands: list[Any] = []
         self.steps: list[Step] = []
         self.start, self.count = 0, len(inputs)
@@ -193,7 +193,7 @@ class Recording(JVPTrace):
                     arg = self.values[arg.number]
                 if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not None:
                     edge.append(arg._spec)
-                    arg = wrap(arg._buffer, arg._spec)
+                    arg = alias(arg)
                 elif type(arg) is JVPTracer and arg._trace is self.linear:
                     edge.append((arg.aval,))
                 else:
@@ -427,7 +427,7 @@ def linearize_eagerly(
 
 
 def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
-    """Return True if `values` are floats on one device, outside of all transforms."""
+    """Return True if `values` are floats on one device, outside of all transforms, and no Python numbers, which single steps keep."""
     if current_trace() is not EVAL or not values or type(values[0]) is not ConcreteArray:
         return False
     device = values[0].device
@@ -435,7 +435,7 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
         if type(value) is not ConcreteArray or value._buffer is None:
             return False
         spec = value._spec
-        if spec.device is not device or not spec.aval.is_float:
+        if spec.device is not device or not spec.aval.is_float or number_of(value) is not None:
             return False
     return True
 
