@@ -143,7 +143,7 @@ class ArraySpec:
 
     @property
     def exact(self) -> ArraySpec:
-        """The spec of scalars of this weak type that keep a Python number.
+        """The spec of arrays of this weak type that keep a Python number.
 
         Their kernels compute the number of the result as well (`jit.eager`), so they are not those of other arrays.
         """
@@ -185,7 +185,7 @@ class ConcreteArray(Array):
     __slots__ = ("__weakref__", "_buffer", "_number", "_spec")
     _buffer: Any
     _spec: ArraySpec
-    #: Of a scalar made of Python numbers: its value in full. Unset in all other arrays.
+    #: Of a weakly typed array whose elements are all one number, made of Python's: that in full. Unset in all other arrays.
     _number: float | complex
 
     @property
@@ -319,14 +319,14 @@ def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
 
 
 def with_number(array: ConcreteArray, number: float | complex) -> ConcreteArray:
-    """Let a weakly typed scalar keep the Python number that it was rounded from."""
+    """Let a weakly typed array keep the Python number that its elements were rounded from."""
     array._number = number
     array._spec = array._spec.exact
     return array
 
 
 def number_of(array: Any) -> float | complex | None:
-    """Return the Python number that a weakly typed scalar was rounded from, or None."""
+    """Return the Python number that the elements of a weakly typed array were rounded from, or None."""
     return getattr(array, "_number", None)
 
 
@@ -337,14 +337,16 @@ def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
     return copy if number is None else with_number(copy, number)
 
 
-def from_number(value: complex, device: Device | None = None) -> ConcreteArray:
-    """Return a Python number as a weakly typed scalar that keeps it in full (a bool is strong)."""
-    dtype, weak = dtypes.scalar_dtype(value)
-    if dtype not in dtypes.INEXACT:
-        return from_host(np.asarray(value, dtype), weak, device)
+def from_number(value: complex, dtype: np.dtype, weak_type: bool, device: Device | None = None) -> ConcreteArray:
+    """Return a Python number as a scalar, which keeps the number in full if it is weakly typed.
+
+    Raises `OverflowError` for an integer that does not fit.
+    """
+    if dtype not in dtypes.FULL:
+        return from_host(np.asarray(value, dtype), weak_type, device)
     with np.errstate(over="ignore"):  # beyond float32, it is infinite there
-        rounded = np.asarray(value, dtype)
-    return with_number(from_host(rounded, weak, device), value)
+        array = from_host(np.asarray(value, dtype), weak_type, device)
+    return with_number(array, value) if weak_type else array
 
 
 def _read_in_c(cls: type, path: str) -> None:
@@ -396,7 +398,7 @@ def as_value(value: Any) -> Array:
     if isinstance(value, np.generic):
         return from_host(np.asarray(value))
     if isinstance(value, (bool, int, float, complex)):
-        return from_number(value)
+        return from_number(value, *dtypes.scalar_dtype(value))
     if hasattr(value, "__jax_array__"):
         return as_value(value.__jax_array__())
     raise ArgumentTypeError(

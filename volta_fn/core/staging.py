@@ -81,18 +81,18 @@ class JaxprTrace(Trace):
 
     Attributes:
         builder: the equations and constants so far.
-        scalars: the equations of weakly typed scalars, by their results.
-        full: weakly typed scalars in 64 bits, where they were asked for (`primitives.full_width`); None if they are not known so.
+        weak: the equations of weakly typed values, by their results.
+        full: weakly typed values in 64 bits, where they were asked for (`primitives.full_width`); None if they are not known so.
         inputs: the inputs.
         full_inputs: inputs in 64 bits by their positions among the inputs; None if the program must have no inputs but those.
     """
 
-    __slots__ = ("builder", "full", "full_inputs", "inputs", "scalars")
+    __slots__ = ("builder", "full", "full_inputs", "inputs", "weak")
 
     def __init__(self, parent: Trace, name: str = "", *, takes_full: bool = False) -> None:
         super().__init__(parent, name)
         self.builder = JaxprBuilder()
-        self.scalars: dict[Var, Equation] = {}
+        self.weak: dict[Var, Equation] = {}
         self.full: dict[Var, Var | None] = {}
         self.inputs: list[Var] = []
         self.full_inputs: dict[int, Var] | None = {} if takes_full else None
@@ -105,7 +105,7 @@ class JaxprTrace(Trace):
 
     def full_input(self, var: Var, dtype: Any) -> Var | None:
         """Add an input for the number of another one in 64 bits; None if that is not possible."""
-        if self.full_inputs is None or var not in self.inputs:
+        if self.full_inputs is None or var.aval.shape or var not in self.inputs:
             return None
         return self.full_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
 
@@ -133,8 +133,8 @@ class JaxprTrace(Trace):
         var = Var(avals)
         eqn = Equation(primitive, invars, [var], params, position)
         self.builder.eqns.append(eqn)
-        if avals.weak_type and not avals.shape:
-            self.scalars[var] = eqn
+        if avals.weak_type:
+            self.weak[var] = eqn
         return JaxprTracer(self, var)
 
 

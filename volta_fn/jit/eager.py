@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device
@@ -16,7 +17,7 @@ from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
-from volta_fn.primitives.full_width import FULL
+from volta_fn.primitives.full_width import keeps_number
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
@@ -84,18 +85,20 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
     run = _one_result(compute, array_spec(out_avals, device), len(args))
-    return _numbered(run, primitive, args, params) if _keeps_number(primitive, args, out_avals) else run
+    return _numbered(run, primitive, args, params) if _has_number(primitive, args, out_avals) else run
 
 
-def _keeps_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
-    """Return True if a result is a scalar made of Python numbers alone, which it then keeps in full."""
-    known = all(a.dtype in FULL and number_of(a) is not None for a in args)
-    return known and primitive.arity > 0 and out.weak_type and out.dtype in FULL and args[0].device.platform == "cpu"
+def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
+    """Return True if a result is made of Python numbers alone, so that it keeps its own in full."""
+    known = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
+    return known and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL and args[0].device.platform == "cpu"
 
 
 def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
     """Let a kernel of Python numbers compute its result in full as well."""
-    wide = [FULL[a.dtype] for a in args]
+    if not primitive.arity:
+        return lambda x: with_number(run(x), x._number)
+    wide = [dtypes.FULL[a.dtype] for a in args]
     avals = tuple([ShapedArray((), dtype, True) for dtype in wide])
     compute = args[0].device.backend.kernel(primitive, avals, params, PIPELINE)
 

@@ -261,7 +261,7 @@ def linspace(
     count = as_integer(concrete_or_raise(num, "argument num of linspace", _STEP_ADVICE), "linspace: num")
     if count < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {count}")
-    low, high = promote_inexact("linspace", start, stop)
+    low, high = _promote_for("linspace", dtype, start, stop)
     wanted = dtype_or(dtype, low.dtype)
     shape = lax.broadcast_shapes(low.shape, high.shape)
     low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
@@ -281,6 +281,15 @@ def linspace(
     return (numbers, step) if retstep else numbers
 
 
+def _promote_for(function: str, dtype: Any, *values: Any) -> list[Array]:
+    """Return values in their common floating or complex dtype, of 64 bits if those of the wanted dtype need them."""
+    arrays = promote_inexact(function, *values)
+    wide = dtypes.to_inexact(dtypes.as_dtype("float32" if dtype is None else dtype))
+    if wide not in dtypes.FULL.values():
+        return arrays
+    return [lax.convert_element_type(a, dtypes.promote_types(a.dtype, wide)) for a in arrays]
+
+
 def _counting(dtype: np.dtype) -> np.dtype:
     """Return the dtype that holds indices exactly before conversion to `dtype`."""
     return np.dtype(np.float64) if dtype in (np.dtype(np.float64), np.dtype(np.complex128)) else np.dtype(np.float32)
@@ -292,8 +301,8 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
     >>> jnp.logspace(0, 2, 3).round(3)
     Array([  1.,  10., 100.], dtype=float32)
     """
-    exponents = linspace(start, stop, num, endpoint, axis=axis)
-    bases, exponents = promote_inexact("logspace", base, exponents)
+    exponents = linspace(*_promote_for("logspace", dtype, start, stop), num, endpoint, axis=axis)
+    bases, exponents = promote_inexact("logspace", *_promote_for("logspace", dtype, base), exponents)
     result = lax.pow(bases, exponents)
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
@@ -304,7 +313,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     >>> jnp.geomspace(1, 8, 4)
     Array([1., 2., 4., 8.], dtype=float32)
     """
-    low, high = promote_inexact("geomspace", start, stop)
+    low, high = _promote_for("geomspace", dtype, start, stop)
     sign = lax.sign(low)
     exponents = linspace(lax.log2(lax.div(low, sign)), lax.log2(lax.div(high, sign)), num, endpoint, axis=axis)
     dim = axis_of("geomspace", axis, exponents.ndim)

@@ -14,7 +14,7 @@ from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives import movement
-from volta_fn.primitives.full_width import FULL, in_full
+from volta_fn.primitives.full_width import in_full
 
 
 def _convert_abstract(operand: ShapedArray, *, new_dtype: np.dtype, weak_type: bool) -> ShapedArray:
@@ -92,7 +92,7 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     aval = value.aval
     if aval.dtype == dtype and aval.weak_type == weak_type:
         return value
-    if aval.weak_type and not aval.shape and aval.dtype != dtype:
+    if aval.weak_type and aval.dtype != dtype:
         number = number_of(value)
         if number is not None:
             return _converted_number(value, number, dtype, weak_type)
@@ -103,21 +103,21 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     return bind(convert_element_type_p, value, new_dtype=dtype, weak_type=weak_type)
 
 
-#: The dtypes in which a weakly typed scalar of 32 bits shows its rounding.
-_WIDE = (*FULL.values(), *map(np.dtype, (np.int32, np.int64, np.uint32, np.uint64)))
+#: The dtypes in which a weakly typed value of 32 bits shows its rounding.
+_WIDE = (*dtypes.FULL.values(), *map(np.dtype, (np.int32, np.int64, np.uint32, np.uint64)))
 
 
-def _converted_number(scalar: Any, number: complex, dtype: np.dtype, weak_type: bool) -> ConcreteArray:
-    """Convert a weakly typed scalar from its Python number, not from what it was rounded to."""
-    scalar.buffer()  # raises if it was deleted
-    exact = np.asarray(number)
-    array = from_host(_convert_evaluate(exact, new_dtype=dtype, weak_type=weak_type), weak_type, scalar.device)
-    return with_number(array, number) if weak_type and dtype in FULL else array
+def _converted_number(value: Any, number: complex, dtype: np.dtype, weak_type: bool) -> ConcreteArray:
+    """Convert a weakly typed array from its Python number, not from what that was rounded to."""
+    value.buffer()  # raises if it was deleted
+    exact = _convert_evaluate(np.asarray(number), new_dtype=dtype, weak_type=weak_type)
+    array = from_host(np.broadcast_to(exact, value.shape), weak_type, value.device)
+    return with_number(array, number) if weak_type and dtype in dtypes.FULL else array
 
 
 def widened(values: Sequence[Array], positions: Sequence[int]) -> list[Array]:
     """Return `values`, of which the weakly typed ones at `positions` have 64 bits, in full where that is known."""
-    return [convert_element_type(v, FULL[v.dtype], weak_type=True) if i in positions else v for i, v in enumerate(values)]
+    return [convert_element_type(v, dtypes.FULL[v.dtype], weak_type=True) if i in positions else v for i, v in enumerate(values)]
 
 
 def _bitcast_abstract(operand: ShapedArray, *, new_dtype: np.dtype) -> ShapedArray:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, from_host, wrap
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
@@ -29,7 +29,6 @@ from volta_fn.primitives import movement, reduction
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.formulas.numpy_values import evaluated
 from volta_fn.primitives.formulas.values import Values
-from volta_fn.primitives.full_width import FULL
 
 Derivative = Callable[..., Any] | None
 
@@ -322,10 +321,10 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
         return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=value.weak_type)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         sign = math.copysign(1.0, value) if type(value) is float else 0.0  # equality does not tell 0.0 from -0.0
-        buffer, spec, number = _scalar(value, sign, dtype, current_default_device())
+        buffer, spec, exact = _scalar(value, sign, dtype, current_default_device())
         array = wrap(buffer, spec)
-        if number is not None:
-            array._number = number
+        if exact:
+            array._number = value
         return array
     if type(value) is complex:
         return convert_element_type(value, dtype, weak_type=True)
@@ -333,15 +332,14 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec, float | None]:
-    """Return the buffer and type of a Python scalar as an array, cached, and the number if it keeps that."""
+def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec, bool]:
+    """Return the buffer and type of a Python scalar as an array, cached, and whether the array keeps it."""
     _, weak = dtypes.scalar_dtype(value)
     try:
-        array = from_host(np.asarray(value, dtype), weak, device)
+        array = from_number(value, dtype, weak, device)
     except OverflowError:
         raise ArgumentError(f"the integer {value} does not fit {dtype.name}, the dtype of the other operands") from None
-    spec = array_spec(array.aval, device)
-    return (array.buffer(), spec.exact, value) if weak and dtype in FULL else (array.buffer(), spec, None)
+    return array.buffer(), array._spec, number_of(array) is not None
 
 
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
