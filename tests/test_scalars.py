@@ -1,0 +1,105 @@
+"""Python's numbers keep their digits until they meet a dtype: every public function, in 64 bits, against NumPy's numbers of 64 bits."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import numpy as np
+import pytest
+import scipy.special
+
+import volta_fn as vf
+from tests.scalar_arguments import KINDS, SPACES, Kind, ScalarArgument, functions, scalar_arguments
+
+#: The most units in the last place by which values may differ.
+ULPS = 4
+
+
+def difference(got: list[np.ndarray], want: list[np.ndarray]) -> float:
+    """Return by how many units in the last place of the largest element results differ; infinity for other shapes or dtypes."""
+    if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
+        return np.inf
+    return max([0.0, *map(_difference, got, want)])
+
+
+def _difference(got: np.ndarray, want: np.ndarray) -> float:
+    if got.dtype.kind not in "fc":
+        return 0.0 if np.array_equal(got, want) else np.inf
+    with np.errstate(all="ignore"):
+        unit = np.spacing(np.max(abs(want), initial=0, where=np.isfinite(want)))
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        return float(np.max(np.where(same, 0, abs(got - want) / unit), initial=0))
+
+
+def jitted(argument: ScalarArgument, given: object) -> list[np.ndarray] | None:
+    """Return the result of a jitted function of the numbers; None if it needs to know them."""
+    with contextlib.suppress(vf.errors.VoltaError, TypeError, ValueError):
+        return [np.asarray(x) for x in vf.tree.leaves(vf.jit(argument.result)(given))]
+    return None
+
+
+#: Results that depend on how the function computes them, with NumPy's numbers as well: those are not compared with NumPy's functions.
+OTHER_ALGORITHMS = {
+    "numpy.histogram": "densities divide by differences of edges",
+    "numpy.histogram2d": "densities divide by differences of edges",
+    "numpy.histogramdd": "densities divide by differences of edges",
+    "numpy.logspace": "powers of sums, whose rounding they amplify",
+    "numpy.geomspace": "powers of sums, whose rounding they amplify",
+    "numpy.polyfit": "an exact fit, whose covariance is the rounding errors",
+    "numpy.polydiv": "a remainder that is zero but for rounding errors",
+    "numpy.empty_like": "zeros where NumPy's are not initialised",
+    "numpy.linalg.svd": "singular vectors have no unique phase",
+    "numpy.linalg.pinv": "NumPy ignores that the matrix is not Hermitian",
+    "special.betainc": "a continued fraction, rounded at every step",
+    "special.comb": "SciPy reads repetition as a truth value",
+    "special.poch": "SciPy's by recurrences",
+}
+
+#: Places whose result takes the dtype of the number, a weak one, whatever that of the other arrays is.
+_WEAK_RESULTS = {("numpy", f"histogram{kind}", "weights") for kind in ("", "2d", "dd")}
+
+REFERENCES = {"numpy": np, "numpy.linalg": np.linalg, "numpy.fft": np.fft, "special": scipy.special}
+
+
+def problems(kind: Kind, space: str, name: str, argument: ScalarArgument) -> list[str]:
+    """Return how the results with Python's numbers differ from those with NumPy's, and from NumPy's own."""
+    want, got = argument.call(kind.strong(argument.given)), argument.call(argument.given)
+    found = {"eager": difference(got, want)}
+    compiled = jitted(argument, argument.given)
+    if compiled is not None and difference(compiled, want) > ULPS:  # programs may round otherwise, with either
+        found["jit"] = difference(compiled, jitted(argument, kind.strong(argument.given)) or [])
+    reference = getattr(REFERENCES.get(space), name, None)
+    with contextlib.suppress(Exception):  # NumPy may not take these arguments, or give a result of another type
+        theirs = argument.call(argument.given, reference) if reference and f"{space}.{name}" not in OTHER_ALGORITHMS else got
+        found["NumPy"] = difference(got, theirs) if difference(got, theirs) < np.inf else 0.0
+    where = f"{space}.{name}({argument.parameter}={argument.given})"
+    return [f"{where} {how}: {ulps} ulp" for how, ulps in found.items() if ulps > ULPS]
+
+
+@pytest.mark.parametrize("space", [*SPACES, "at"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.dtype)
+def test_python_numbers_keep_their_digits(kind, space):
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        found = [
+            (n, p) for n, f in functions(space).items() for p in scalar_arguments(f, kind) if (space, n, p.parameter) not in _WEAK_RESULTS
+        ]
+        assert not [problem for name, argument in found for problem in problems(kind, space, name, argument)]
+
+
+#: Functions that are known to have lost digits.
+KNOWN = {
+    "numpy": "linspace geomspace logspace pad insert quantile percentile nanquantile nanpercentile diff ediff1d gradient polyint full full_like where clip",
+    "lax": "full full_like pad reduce reduce_window",
+    "at": "set add multiply divide power min max apply get",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("space", KNOWN)
+def test_the_sweep_finds_places_that_show_lost_digits(space):
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for name in KNOWN[space].split():
+            kind, found = KINDS[0], list(scalar_arguments(functions(space)[name], KINDS[0]))
+            assert any(difference(p.call(kind.rounded(p.given)), p.call(kind.strong(p.given))) > 1e3 for p in found), name
