@@ -1,4 +1,4 @@
-"""Python's numbers keep their digits until they meet a dtype: every public function, in 64 bits, against NumPy's numbers of 64 bits."""
+"""Python numbers in every public function, in 64 bits, against NumPy's numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ ULPS = 4
 
 
 def difference(got: list[np.ndarray], want: list[np.ndarray]) -> float:
-    """Return by how many units in the last place of the largest element results differ; infinity for other shapes or dtypes."""
+    """Return by how many units in the last place results differ.
+
+    The unit is that of the largest element. It is infinity for other shapes or dtypes.
+    """
     if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
         return np.inf
     return max([0.0, *map(_difference, got, want)])
@@ -33,7 +36,7 @@ def _difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def jitted(argument: ScalarArgument, given: object) -> list[np.ndarray] | None:
-    """Return the result of a jitted function of the numbers; None if it needs to know them."""
+    """Return the result of a jitted function of the numbers; None if it must know them."""
     with contextlib.suppress(vf.errors.VoltaError, TypeError, ValueError):
         return [np.asarray(x) for x in vf.tree.leaves(vf.jit(argument.result)(given))]
     return None
@@ -56,14 +59,14 @@ OTHER_ALGORITHMS = {
     "special.poch": "SciPy's by recurrences",
 }
 
-#: Places whose result takes the dtype of the number, a weak one, whatever that of the other arrays is.
+#: Arguments whose result takes the dtype of the number, a weak one, whatever that of the other arrays is.
 _WEAK_RESULTS = {("numpy", f"histogram{kind}", "weights") for kind in ("", "2d", "dd")}
 
 REFERENCES = {"numpy": np, "numpy.linalg": np.linalg, "numpy.fft": np.fft, "special": scipy.special}
 
 
 def problems(kind: Kind, space: str, name: str, argument: ScalarArgument) -> list[str]:
-    """Return how the results with Python's numbers differ from those with NumPy's, and from NumPy's own."""
+    """Return how the results with Python's numbers differ from those with NumPy's."""
     want, got = argument.call(kind.strong(argument.given)), argument.call(argument.given)
     found = {"eager": difference(got, want)}
     compiled = jitted(argument, argument.given)
@@ -90,14 +93,15 @@ def test_python_numbers_keep_their_digits(kind, space):
 
 #: Functions that are known to have lost digits.
 KNOWN = {
-    "numpy": "linspace geomspace logspace pad insert quantile percentile nanquantile nanpercentile diff ediff1d gradient polyint full full_like where clip",
+    "numpy": "linspace geomspace logspace pad insert quantile percentile nanquantile nanpercentile diff "
+    "ediff1d gradient polyint full full_like where clip",
     "lax": "full full_like pad reduce reduce_window",
     "at": "set add multiply divide power min max apply get",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("space", KNOWN)
-def test_the_sweep_finds_places_that_show_lost_digits(space):
+def test_the_sweep_finds_arguments_that_show_lost_digits(space):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for name in KNOWN[space].split():

@@ -1,4 +1,4 @@
-"""Weakly typed values in full: eager arithmetic, programs and their transforms, against Python's own arithmetic."""
+"""Weakly typed values in full: eagerly, in programs, under transforms."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_programs_of_32_bits_stay_as_they_are():
     assert weak.item() == np.float32(S) * np.float32(2)
 
 
-def test_what_is_computed_in_32_bits_keeps_its_dtype_in_programs_with_64():
+def test_results_of_32_bits_keep_their_dtype_in_programs_with_64():
     half, product = vf.jit(lambda s, x: (s / 2, s * x))(S, vnp.asarray(X))
     assert (half.dtype, half.weak_type, half.item()) == (np.float32, True, np.float32(S) / np.float32(2))
     assert product.tolist() == (S * X).tolist()

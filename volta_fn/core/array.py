@@ -319,26 +319,28 @@ def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
 
 
 def with_number(array: ConcreteArray, number: float | complex) -> ConcreteArray:
-    """Let a weakly typed array keep the Python number that its elements were rounded from."""
+    """Let a weakly typed array keep the Python number that its elements stand for."""
     array._number = number
     array._spec = array._spec.exact
     return array
 
 
 def number_of(array: Any) -> float | complex | None:
-    """Return the Python number that the elements of a weakly typed array were rounded from, or None."""
+    """Return the Python number that a weakly typed array keeps, or None."""
     return getattr(array, "_number", None)
 
 
 def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
-    """Return another array of the same elements, in the same buffer or copied to `device`."""
+    """Return another array of the same buffer, or of a copy on `device`."""
     copy = wrap(array.buffer(), array._spec) if device is None else from_host(array.host(), array.weak_type, device)
     number = number_of(array)
     return copy if number is None else with_number(copy, number)
 
 
 def from_number(value: complex, dtype: np.dtype, weak_type: bool, device: Device | None = None) -> ConcreteArray:
-    """Return a Python number as a scalar, which keeps the number in full if it is weakly typed.
+    """Return a Python number as a scalar.
+
+    It keeps the number in full if it is weakly typed.
 
     Raises `OverflowError` for an integer that does not fit.
     """

@@ -104,7 +104,7 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, label)
 
     def full_input(self, var: Var, dtype: Any) -> Var | None:
-        """Add an input for the number of another one in 64 bits; None if that is not possible."""
+        """Add an input for another one's number in 64 bits; None if there can be none."""
         if self.full_inputs is None or var.aval.shape or var not in self.inputs:
             return None
         return self.full_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))

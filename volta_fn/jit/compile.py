@@ -68,7 +68,7 @@ def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree:
 
 
 def with_full(values: Sequence[Any], traced: Traced) -> Sequence[Any]:
-    """Return a program's arguments: the values, and those that it takes in 64 bits as well."""
+    """Return a program's arguments: the values, and some in 64 bits as well."""
     if not traced.in_full:
         return values
     return [*values, *widened([values[i] for i in traced.in_full], range(len(traced.in_full)))]

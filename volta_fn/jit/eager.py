@@ -89,7 +89,7 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
 
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
-    """Return True if a result is made of Python numbers alone, so that it keeps its own in full."""
+    """Return True if a result is made of Python numbers alone, and so keeps its own."""
     known = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
     return known and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL and args[0].device.platform == "cpu"
 

@@ -282,7 +282,7 @@ def linspace(
 
 
 def _promote_for(function: str, dtype: Any, *values: Any) -> list[Array]:
-    """Return values in their common floating or complex dtype, of 64 bits if those of the wanted dtype need them."""
+    """Return values in their common inexact dtype, of 64 bits if `dtype` needs them."""
     arrays = promote_inexact(function, *values)
     wide = dtypes.to_inexact(dtypes.as_dtype("float32" if dtype is None else dtype))
     if wide not in dtypes.FULL.values():

@@ -108,7 +108,7 @@ _WIDE = (*dtypes.FULL.values(), *map(np.dtype, (np.int32, np.int64, np.uint32, n
 
 
 def _converted_number(value: Any, number: complex, dtype: np.dtype, weak_type: bool) -> ConcreteArray:
-    """Convert a weakly typed array from its Python number, not from what that was rounded to."""
+    """Convert a weakly typed array from the Python number that it keeps."""
     value.buffer()  # raises if it was deleted
     exact = _convert_evaluate(np.asarray(number), new_dtype=dtype, weak_type=weak_type)
     array = from_host(np.broadcast_to(exact, value.shape), weak_type, value.device)
@@ -116,7 +116,7 @@ def _converted_number(value: Any, number: complex, dtype: np.dtype, weak_type: b
 
 
 def widened(values: Sequence[Array], positions: Sequence[int]) -> list[Array]:
-    """Return `values`, of which the weakly typed ones at `positions` have 64 bits, in full where that is known."""
+    """Return `values`, with 64 bits at `positions`, which are weakly typed."""
     return [convert_element_type(v, dtypes.FULL[v.dtype], weak_type=True) if i in positions else v for i, v in enumerate(values)]
 
 

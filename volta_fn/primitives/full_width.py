@@ -26,12 +26,12 @@ Convert = Callable[[Any, np.dtype, bool], Array]
 
 
 def keeps_number(primitive: Primitive) -> bool:
-    """Return True if of arrays whose elements are all one number, a primitive makes another."""
+    """Return True if all elements of the result are equal where the operands' are."""
     return primitive.arity > 0 or primitive.name in _MOVEMENT
 
 
 def in_full(value: Array, convert: Convert) -> Array:
-    """Return a weakly typed value in 64 bits if it is traced and known in full, else itself.
+    """Return a weakly typed value in 64 bits if it is traced and known so, else itself.
 
     `convert` is `convert_element_type`, which calls this function.
     """

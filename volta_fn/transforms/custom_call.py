@@ -190,7 +190,7 @@ class CustomFunction:
         return bound.args
 
     def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
-        """Trace the function of the tracers in fixed arguments and the differentiable leaves, as `values`."""
+        """Trace the function of `values`: tracers in fixed arguments, then other leaves."""
         count = len(arguments.traced)
 
         def call(leaves: Sequence[Array]) -> Any:

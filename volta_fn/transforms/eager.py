@@ -427,7 +427,10 @@ def linearize_eagerly(
 
 
 def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
-    """Return True if `values` are floats on one device, outside of all transforms, and no Python numbers, which single steps keep."""
+    """Return True if `values` are floats on one device, outside of all transforms.
+
+    Python numbers are not recordable: single steps keep them in full.
+    """
     if current_trace() is not EVAL or not values or type(values[0]) is not ConcreteArray:
         return False
     device = values[0].device

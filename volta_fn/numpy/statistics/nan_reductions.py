@@ -16,7 +16,10 @@ from volta_fn.primitives.declare import to_dtype
 
 
 def _replaced(function: str, a: Any, fill: Any, dtype: Any = None) -> tuple[Array, Array]:
-    """Return the elements, in a floating dtype if given, with `fill` for NaN, and the mask of NaN."""
+    """Return the elements, with `fill` for NaN, and the mask of NaN.
+
+    They are of `dtype` if that is inexact.
+    """
     value = operand(function, "a", a)
     if dtype is not None and dtypes.as_dtype(dtype) in dtypes.INEXACT:
         value = lax.convert_element_type(value, dtype)
