@@ -346,9 +346,16 @@ def from_number(value: complex, dtype: np.dtype, weak_type: bool, device: Device
     """
     if dtype not in dtypes.FULL:
         return from_host(np.asarray(value, dtype), weak_type, device)
-    with np.errstate(over="ignore"):  # beyond float32, it is infinite there
+    if dtype.kind == "f" and abs(value) <= _LARGEST:
         array = from_host(np.asarray(value, dtype), weak_type, device)
+    else:
+        with np.errstate(over="ignore"):  # beyond float32, it is infinite there
+            array = from_host(np.asarray(value, dtype), weak_type, device)
     return with_number(array, value) if weak_type else array
+
+
+#: The largest float32.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def _read_in_c(cls: type, path: str) -> None:

@@ -31,7 +31,7 @@ def keeps_number(primitive: Primitive) -> bool:
 
 
 def in_full(value: Array, convert: Convert) -> Array:
-    """Return a weakly typed value in 64 bits if it is traced and known so, else itself.
+    """Return a weakly typed value in 64 bits if it is traced and known, else itself.
 
     `convert` is `convert_element_type`, which calls this function.
     """
