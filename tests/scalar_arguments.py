@@ -135,20 +135,27 @@ class ScalarArgument(NamedTuple):
         return result(vf.random.key(1), (3, 3), "float64") if inspect.isfunction(result) else result
 
 
+def values(array: np.ndarray) -> list[Any]:
+    """Return values for arguments: arrays made of this one, sizes, shapes."""
+    return [array, 1, (2,), np.diag(array), [array, array]]
+
+
+def accepted(function: Callable[..., Any], array: np.ndarray, given: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments that a function requires and `given` ones, or None if none of those that are tried are accepted."""
+    required = [name for name, p in parameters(function).items() if p.default is p.empty]
+    choices = itertools.product(*[[_NAMED[name]] if name in _NAMED else values(array) for name in required])
+    bases = (given | dict(zip(required, choice, strict=True)) for choice in itertools.islice(choices, 400))
+    return next((base for base in bases if _results(ScalarArgument(function, "", base, 0), 0)), None)
+
+
 def scalar_arguments(function: Callable[..., Any], kind: Kind) -> Iterator[ScalarArgument]:
     """Return the arguments of a function that numbers of a kind can be."""
     known = parameters(function)
     first, second = kind.numbers
-    pool = [kind.array, 1, (2,), np.diag(kind.array), [kind.array, kind.array]]
+    pool = values(kind.array)
     required = [n for n, p in known.items() if p.default is p.empty]
-    typed = {"dtype": kind.dtype} if "dtype" in known else {}
-    choices = itertools.islice(itertools.product(*[[_NAMED[n]] if n in _NAMED else pool for n in required]), 400)
-    base = next(
-        (b for c in choices if _results(ScalarArgument(function, "", b := typed | dict(zip(required, c, strict=True)), 0), 0)), None
-    )
-    if base is None:
-        return
-    for name in sorted(known.keys() - _NO_NUMBERS):
+    base = accepted(function, kind.array, {"dtype": kind.dtype} if "dtype" in known else {})
+    for name in sorted(known.keys() - _NO_NUMBERS) if base is not None else ():
         others = [n for n, p in known.items() if n != name and n not in _NAMED and (p.default is p.empty or p.default is None)]
         changes = [{}, *[{n: v} for n in others if n in required for v in pool], *[{n: kind.array} for n in others if n not in required]]
         for change, given in itertools.product(changes, [first, (first, second), [first, first]]):

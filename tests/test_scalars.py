@@ -10,7 +10,7 @@ import pytest
 import scipy.special
 
 import volta_fn as vf
-from tests.scalar_arguments import KINDS, SPACES, Kind, ScalarArgument, functions, scalar_arguments
+from tests.scalar_arguments import KINDS, SPACES, Kind, ScalarArgument, accepted, functions, scalar_arguments
 
 #: The most units in the last place by which values may differ.
 ULPS = 4
@@ -107,3 +107,18 @@ def test_the_sweep_finds_arguments_that_show_lost_digits(space):
         for name in KNOWN[space].split():
             kind, found = KINDS[0], list(scalar_arguments(functions(space)[name], KINDS[0]))
             assert any(difference(p.call(kind.rounded(p.given)), p.call(kind.strong(p.given))) > 1e3 for p in found), name
+
+
+#: Strong arrays of a few dtypes.
+ARRAYS = [np.array([0.1, 0.3, 0.4, 0.6, 0.9], np.float32), np.array([3, 1, 7, 2, 12]), np.array([True, False, True, True, False])]
+
+
+@pytest.mark.parametrize("space", [s for s in SPACES if s != "nn"])  # of integers, activations with constants are weak floats, as in JAX
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: array.dtype.name)
+def test_results_of_strong_arrays_are_strong(array, space):
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        calls = [(name, f, accepted(f, array, {})) for name, f in functions(space).items()]
+        of_arrays = [(n, f, c) for n, f, c in calls if c is not None and all(isinstance(v, np.ndarray) for v in c.values())]
+        results = [(name, ScalarArgument(f, "", arguments, None).result(None)) for name, f, arguments in of_arrays]
+    assert not [name for name, result in results if any(getattr(x, "weak_type", False) for x in vf.tree.leaves(result))]

@@ -123,23 +123,22 @@ def attach(name: str, function: Callable[..., Any] | property) -> None:
 class ArraySpec:
     """An aval and a device, interned: the key by which compiled kernels are found."""
 
-    __slots__ = ("__weakref__", "_exact", "_gone", "aval", "device")
+    __slots__ = ("__weakref__", "_deleted", "_donated", "_exact", "aval", "device")
     aval: ShapedArray
     device: Device
-    _exact: ArraySpec
-    _gone: ArraySpec
 
     @property
-    def gone(self) -> ArraySpec:
-        """The spec of deleted arrays of this type.
+    def donated(self) -> ArraySpec:
+        """The spec of arrays of this type without a buffer, since they were donated.
 
-        No kernel is kept for it, so that a lookup misses and the slow path finds the deleted buffer.
+        No kernel is kept for it, so that a lookup misses and the slow path finds that the buffer is missing.
         """
-        try:
-            return self._gone
-        except AttributeError:
-            self._gone = gone = self._copy()
-            return gone
+        return self._variant("_donated")
+
+    @property
+    def deleted(self) -> ArraySpec:
+        """The spec of arrays of this type without a buffer, since they were deleted."""
+        return self._variant("_deleted")
 
     @property
     def exact(self) -> ArraySpec:
@@ -147,17 +146,17 @@ class ArraySpec:
 
         Their kernels compute the number of the result as well (`jit.eager`), so they are not those of other arrays.
         """
-        try:
-            return self._exact
-        except AttributeError:
-            self._exact = exact = self._copy()
-            exact._exact = exact
-            return exact
+        return self._variant("_exact")
 
-    def _copy(self) -> ArraySpec:
-        copy = ArraySpec()
-        copy.aval, copy.device = self.aval, self.device
-        return copy
+    def _variant(self, name: str) -> ArraySpec:
+        """Return another spec of this type, which is its own variant of that name."""
+        found: ArraySpec | None = getattr(self, name, None)
+        if found is None:
+            found = ArraySpec()
+            found.aval, found.device = self.aval, self.device
+            setattr(self, name, found)
+            setattr(found, name, found)
+        return found
 
 
 _specs: WeakValueDictionary[tuple[ShapedArray, Device], ArraySpec] = WeakValueDictionary()
@@ -205,9 +204,13 @@ class ConcreteArray(Array):
     def buffer(self) -> Any:
         """Return the device's buffer.
 
-        Raises `DonatedBufferError` if the array was donated to a jitted call or deleted.
+        Raises `DonatedBufferError` if the array was donated to a jitted call or deleted; the message says which.
         """
         if self._buffer is None:
+            if self._spec is self._spec.deleted:
+                raise DonatedBufferError(
+                    f"this array ({self.aval}) was deleted by its method delete(). Delete arrays after their last use."
+                )
             raise DonatedBufferError(
                 f"this array ({self.aval}) was donated to a jitted function (donate_argnums or donate_argnames), which reused its memory. "
                 "Use the function's result instead, or do not donate an array that is needed later."
@@ -216,7 +219,8 @@ class ConcreteArray(Array):
 
     def delete(self) -> None:
         """Give the memory back now; any later use raises `DonatedBufferError`."""
-        self._buffer, self._spec = None, self._spec.gone
+        if self._buffer is not None:
+            self._buffer, self._spec = None, self._spec.deleted
 
     def is_deleted(self) -> bool:
         """Return True if the memory was given back, by donation or `delete`."""

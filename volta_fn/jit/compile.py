@@ -103,7 +103,7 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
     """Wrap a program with donated arguments, which are deleted after the call."""
     out_tree, exclusive = traced.out_tree, device.backend.exclusive
     donated = [number for number, flag in enumerate(traced.donated) if flag]
-    gone = [(number, array_spec(traced.jaxpr.in_avals[number], device).gone) for number in donated]
+    gone = [(number, array_spec(traced.jaxpr.in_avals[number], device).donated) for number in donated]
     # NumPy may return scalars for these.
     scalars = [number for number, spec in enumerate(specs) if not spec.aval.shape]
 
