@@ -301,7 +301,8 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
     >>> jnp.logspace(0, 2, 3).round(3)
     Array([  1.,  10., 100.], dtype=float32)
     """
-    exponents = linspace(*_promote_for("logspace", dtype, start, stop), num, endpoint, axis=axis)
+    low, high = _promote_for("logspace", dtype, start, stop)
+    exponents = linspace(low, high, num, endpoint, axis=axis)
     bases, exponents = promote_inexact("logspace", *_promote_for("logspace", dtype, base), exponents)
     result = lax.pow(bases, exponents)
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,8 @@ def _saturate(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
 
 
 def _convert_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype, weak_type: bool) -> tuple[Array, Any]:
-    out = convert_element_type(*primals, new_dtype, weak_type)
-    (tangent,) = tangents
+    (operand,), (tangent,) = primals, tangents
+    out = convert_element_type(operand, new_dtype, weak_type)
     if type(tangent) is Zero or new_dtype not in dtypes.INEXACT:
         return out, Zero(out.aval.at_least_vspace())
     return out, convert_element_type(tangent, new_dtype)
@@ -115,7 +115,7 @@ def _converted_number(value: Any, number: complex, dtype: np.dtype, weak_type: b
     return with_number(array, number) if weak_type and dtype in dtypes.FULL else array
 
 
-def widened(values: Sequence[Array], positions: Sequence[int]) -> list[Array]:
+def widened(values: Sequence[Array], positions: Collection[int]) -> list[Array]:
     """Return `values`, with 64 bits at `positions`, which are weakly typed."""
     return [convert_element_type(v, dtypes.FULL[v.dtype], weak_type=True) if i in positions else v for i, v in enumerate(values)]
 

@@ -58,7 +58,7 @@ def _repeated(trace: JaxprTrace, eqn: Equation, convert: Convert) -> Var | None:
     if not keeps_number(primitive) and primitive.name not in ("select_n", "convert_element_type"):
         return None
     params = {**eqn.params, "new_dtype": full} if "new_dtype" in eqn.params else eqn.params
-    return trace.process(primitive, [_operand(trace, atom, convert) for atom in eqn.invars], params)._var  # type: ignore[no-any-return]
+    return trace.process(primitive, [_operand(trace, atom, convert) for atom in eqn.invars], params)._var
 
 
 def _operand(trace: JaxprTrace, atom: Atom, convert: Convert) -> Array:
