@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import numpy as np
 import pytest
@@ -119,6 +120,13 @@ def test_weak_results_that_are_not_of_numbers_alone_are_float32():
     total = vnp.sum(vnp.full((3,), S))
     assert total.weak_type
     assert (total * vnp.asarray(X)).tolist() == (float(total) * X).tolist()
+
+
+def test_arrays_with_a_number_share_their_kernels():
+    spec = vnp.full((2, 7, 3), S)._spec
+    gc.collect()
+    assert vnp.full((2, 7, 3), 0.7)._spec is spec
+    assert vnp.ones((2, 7, 3))._spec is not spec
 
 
 def test_deleted_numbers_are_not_read():

@@ -123,9 +123,10 @@ def attach(name: str, function: Callable[..., Any] | property) -> None:
 class ArraySpec:
     """An aval and a device, interned: the key by which compiled kernels are found."""
 
-    __slots__ = ("__weakref__", "_deleted", "_donated", "_exact", "aval", "device")
+    __slots__ = ("__weakref__", "_deleted", "_donated", "_exact", "_interned", "aval", "device")
     aval: ShapedArray
     device: Device
+    _interned: ArraySpec
 
     @property
     def donated(self) -> ArraySpec:
@@ -154,6 +155,7 @@ class ArraySpec:
         if found is None:
             found = ArraySpec()
             found.aval, found.device = self.aval, self.device
+            found._interned = self  # which lives as long as its variants, so that they are found again
             setattr(self, name, found)
             setattr(found, name, found)
         return found
