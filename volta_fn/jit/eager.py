@@ -100,7 +100,7 @@ def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any]
         return lambda x: with_number(run(x), x._number)
     wide = [dtypes.FULL[a.dtype] for a in args]
     avals = tuple([ShapedArray((), dtype, True) for dtype in wide])
-    compute = find_device("cpu").backend.kernel(primitive, avals, params, PIPELINE)
+    compute: Callable[..., Any] = find_device("cpu").backend.kernel(primitive, avals, params, PIPELINE)
 
     def numbered(*args: Any) -> ConcreteArray:
         number = compute(*[np.asarray(a._number, dtype) for a, dtype in zip(args, wide, strict=True)])
