@@ -15,7 +15,17 @@ COMPILED = ("targets/cpu", "runtime", "models", "programs", "jit/test_function.p
 
 #: Tests that are about the CPU, or compute their reference values there: they run there whatever VOLTA_DEVICE says, as does every test that
 #: uses `on_cpu`.
-ON_CPU = ("targets/cpu", "runtime", "targets/numpy", "compiler", "core/test_device.py", "test_memory.py", "test_the_tests.py")
+ON_CPU = (
+    "targets/cpu",
+    "runtime",
+    "targets/numpy",
+    "compiler",
+    "core/test_device.py",
+    "primitives/test_full_width.py",
+    "test_memory.py",
+    "test_scalars.py",
+    "test_the_tests.py",
+)
 
 
 @pytest.hookimpl(wrapper=True)

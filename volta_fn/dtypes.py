@@ -54,6 +54,9 @@ _SPECS: dict[Any, np.dtype] = {
     **{t.__name__: d for t, d in _PYTHON_TYPES.items()},
 }
 
+#: The default dtypes of Python's float and complex, and those that hold these numbers in full.
+FULL = {_FLOAT: _FLOAT64, _COMPLEX: np.dtype(complex128)}
+
 _SHORT_KINDS = {"i": "i", "u": "u", "f": "f", "c": "c"}
 _SHORT_NAMES = {d: f"{_SHORT_KINDS[d.kind]}{d.itemsize * 8}" for d in NUMBERS - {_BF16}} | {
     _BOOL: "bool",

@@ -108,7 +108,7 @@ class DerivativeError(VoltaError, AssertionError):
 
 
 class DonatedBufferError(VoltaError, RuntimeError):
-    """An array was used after its buffer had been donated to a jitted call."""
+    """An array was used after its buffer was donated to a jitted call, or deleted."""
 
 
 class JaxprError(VoltaError, ValueError):

@@ -140,7 +140,7 @@ def test_deleted_arrays_are_unusable_everywhere(use: Callable[[Any], Any]) -> No
     x = jnp.asarray(X)
     x.delete()
     for _ in range(2):
-        with pytest.raises(DonatedBufferError, match=r"this array \(f32\[2,3\]\) was donated"):
+        with pytest.raises(DonatedBufferError, match=r"this array \(f32\[2,3\]\) was deleted by its method delete"):
             use(x)
     assert x.is_deleted()
     assert repr(x) == "Array(<deleted>, f32[2,3])"

@@ -82,6 +82,18 @@ def test_set_operations(name):
     np.testing.assert_array_equal(np.asarray(sized), [*exact, -1, -1])
 
 
+@pytest.mark.parametrize("name", ["setdiff1d", "setxor1d"])
+@pytest.mark.parametrize("fill_value", [None, -1])
+def test_set_operations_of_a_given_size(name, fill_value):
+    jax = pytest.importorskip("jax")
+    empty = np.ones((0,), np.int32)
+    for a, b in ((np.array([5, 1, 3, 3], np.int32), np.array([3, 4], np.int32)), (np.array([7], np.int32), empty), (empty, empty)):
+        for size in (1, 2, 6):
+            options = {"size": size, "fill_value": fill_value}
+            got = vf.jit(lambda a, b, o=options: getattr(vnp, name)(a, b, **o))(a, b)
+            assert got.tolist() == getattr(jax.numpy, name)(a, b, **options).tolist()
+
+
 def test_intersection_with_indices():
     a, b = np.array([5, 1, 3, 3], np.int32), np.array([3, 4, 5], np.int32)
     check(lambda xp, a, b: xp.intersect1d(a, b, return_indices=True), a, b, jax=False, traced=False)

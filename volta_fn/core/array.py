@@ -123,23 +123,42 @@ def attach(name: str, function: Callable[..., Any] | property) -> None:
 class ArraySpec:
     """An aval and a device, interned: the key by which compiled kernels are found."""
 
-    __slots__ = ("__weakref__", "_gone", "aval", "device")
+    __slots__ = ("__weakref__", "_deleted", "_donated", "_exact", "_interned", "aval", "device")
     aval: ShapedArray
     device: Device
-    _gone: ArraySpec
+    _interned: ArraySpec
 
     @property
-    def gone(self) -> ArraySpec:
-        """The spec of deleted arrays of this type.
+    def donated(self) -> ArraySpec:
+        """The spec of arrays of this type without a buffer, since they were donated.
 
-        No kernel is kept for it, so that a lookup misses and the slow path finds the deleted buffer.
+        No kernel is kept for it, so that a lookup misses and the slow path finds that the buffer is missing.
         """
-        try:
-            return self._gone
-        except AttributeError:
-            self._gone = gone = ArraySpec()
-            gone.aval, gone.device = self.aval, self.device
-            return gone
+        return self._variant("_donated")
+
+    @property
+    def deleted(self) -> ArraySpec:
+        """The spec of arrays of this type without a buffer, since they were deleted."""
+        return self._variant("_deleted")
+
+    @property
+    def exact(self) -> ArraySpec:
+        """The spec of arrays of this weak type that keep a Python number.
+
+        Their kernels compute the number of the result as well (`jit.eager`), so they are not those of other arrays.
+        """
+        return self._variant("_exact")
+
+    def _variant(self, name: str) -> ArraySpec:
+        """Return another spec of this type, which is its own variant of that name."""
+        found: ArraySpec | None = getattr(self, name, None)
+        if found is None:
+            found = ArraySpec()
+            found.aval, found.device = self.aval, self.device
+            found._interned = self  # which lives as long as its variants, so that they are found again
+            setattr(self, name, found)
+            setattr(found, name, found)
+        return found
 
 
 _specs: WeakValueDictionary[tuple[ShapedArray, Device], ArraySpec] = WeakValueDictionary()
@@ -164,9 +183,11 @@ def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
 class ConcreteArray(Array):
     """An array of numbers in the buffer of a device, made by `wrap`."""
 
-    __slots__ = ("__weakref__", "_buffer", "_spec")
+    __slots__ = ("__weakref__", "_buffer", "_number", "_spec")
     _buffer: Any
     _spec: ArraySpec
+    #: Of a weakly typed array whose elements are all one number, made of Python's: that in full. Unset in all other arrays.
+    _number: float | complex
 
     @property
     def aval(self) -> ShapedArray:
@@ -185,9 +206,13 @@ class ConcreteArray(Array):
     def buffer(self) -> Any:
         """Return the device's buffer.
 
-        Raises `DonatedBufferError` if the array was donated to a jitted call or deleted.
+        Raises `DonatedBufferError` if the array was donated to a jitted call or deleted; the message says which.
         """
         if self._buffer is None:
+            if self._spec is self._spec.deleted:
+                raise DonatedBufferError(
+                    f"this array ({self.aval}) was deleted by its method delete(). Delete arrays after their last use."
+                )
             raise DonatedBufferError(
                 f"this array ({self.aval}) was donated to a jitted function (donate_argnums or donate_argnames), which reused its memory. "
                 "Use the function's result instead, or do not donate an array that is needed later."
@@ -196,7 +221,8 @@ class ConcreteArray(Array):
 
     def delete(self) -> None:
         """Give the memory back now; any later use raises `DonatedBufferError`."""
-        self._buffer, self._spec = None, self._spec.gone
+        if self._buffer is not None:
+            self._buffer, self._spec = None, self._spec.deleted
 
     def is_deleted(self) -> bool:
         """Return True if the memory was given back, by donation or `delete`."""
@@ -298,6 +324,46 @@ def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
     return array
 
 
+def with_number(array: ConcreteArray, number: float | complex) -> ConcreteArray:
+    """Let a weakly typed array keep the Python number that its elements stand for."""
+    array._number = number
+    array._spec = array._spec.exact
+    return array
+
+
+def number_of(array: Any) -> float | complex | None:
+    """Return the Python number that a weakly typed array keeps, or None."""
+    return getattr(array, "_number", None)
+
+
+def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
+    """Return another array of the same buffer, or of a copy on `device`."""
+    copy = wrap(array.buffer(), array._spec) if device is None else from_host(array.host(), array.weak_type, device)
+    number = number_of(array)
+    return copy if number is None else with_number(copy, number)
+
+
+def from_number(value: complex, dtype: np.dtype, weak_type: bool, device: Device | None = None) -> ConcreteArray:
+    """Return a Python number as a scalar.
+
+    It keeps the number in full if it is weakly typed.
+
+    Raises `OverflowError` for an integer that does not fit.
+    """
+    if dtype not in dtypes.FULL:
+        return from_host(np.asarray(value, dtype), weak_type, device)
+    if dtype.kind == "f" and abs(value) <= _LARGEST:
+        array = from_host(np.asarray(value, dtype), weak_type, device)
+    else:
+        with np.errstate(over="ignore"):  # beyond float32, it is infinite there
+            array = from_host(np.asarray(value, dtype), weak_type, device)
+    return with_number(array, value) if weak_type else array
+
+
+#: The largest float32.
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def _read_in_c(cls: type, path: str) -> None:
     """Define properties that follow attributes in C, without a Python frame each."""
     for name in ("shape", "dtype", "ndim", "size", "weak_type"):
@@ -347,8 +413,7 @@ def as_value(value: Any) -> Array:
     if isinstance(value, np.generic):
         return from_host(np.asarray(value))
     if isinstance(value, (bool, int, float, complex)):
-        dtype, weak = dtypes.scalar_dtype(value)
-        return from_host(np.asarray(value, dtype), weak)
+        return from_number(value, *dtypes.scalar_dtype(value))
     if hasattr(value, "__jax_array__"):
         return as_value(value.__jax_array__())
     raise ArgumentTypeError(

@@ -77,17 +77,43 @@ class JaxprBuilder:
 
 
 class JaxprTrace(Trace):
-    """Records every primitive, so that the program holds all that the function does."""
+    """Records every primitive, so that the program holds all that the function does.
 
-    __slots__ = ("builder",)
+    Attributes:
+        builder: the equations and constants so far.
+        weak: the equations of weakly typed values, by their results.
+        full: weakly typed values in 64 bits, where they were asked for (`primitives.full_width`); None if they are not known so.
+        inputs: the inputs.
+        full_inputs: inputs in 64 bits by their positions among the inputs; None if the program must have no inputs but those.
+    """
 
-    def __init__(self, parent: Trace, name: str = "") -> None:
+    __slots__ = ("builder", "full", "full_inputs", "inputs", "weak")
+
+    def __init__(self, parent: Trace, name: str = "", *, takes_full: bool = False) -> None:
         super().__init__(parent, name)
         self.builder = JaxprBuilder()
+        self.weak: dict[Var, Equation] = {}
+        self.full: dict[Var, Var | None] = {}
+        self.inputs: list[Var] = []
+        self.full_inputs: dict[int, Var] | None = {} if takes_full else None
 
     def new_input(self, aval: ShapedArray, label: str = "") -> JaxprTracer:
         """Add an input and return its tracer."""
-        return JaxprTracer(self, Var(aval), label)
+        var = Var(aval)
+        self.inputs.append(var)
+        return JaxprTracer(self, var, label)
+
+    def full_input(self, var: Var, dtype: Any) -> Var | None:
+        """Add an input for another one's number in 64 bits; None if there can be none."""
+        if self.full_inputs is None or var.aval.shape or var not in self.inputs:
+            return None
+        return self.full_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
+
+    def value(self, var: Var) -> Array:
+        """Return the constant that a variable stands for, or a tracer."""
+        builder = self.builder
+        constants = zip(builder.constvars.values(), builder.consts, strict=True)
+        return next((value for constant, value in constants if constant is var), JaxprTracer(self, var))
 
     def atom(self, value: Array) -> Atom:
         """Return the atom of a value in this program."""
@@ -105,18 +131,28 @@ class JaxprTrace(Trace):
             self.builder.eqns.append(Equation(primitive, invars, outvars, params, position))
             return tuple([JaxprTracer(self, v) for v in outvars])
         var = Var(avals)
-        self.builder.eqns.append(Equation(primitive, invars, [var], params, position))
+        eqn = Equation(primitive, invars, [var], params, position)
+        self.builder.eqns.append(eqn)
+        if avals.weak_type:
+            self.weak[var] = eqn
         return JaxprTracer(self, var)
 
 
 def trace_to_jaxpr(
-    function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str = "", labels: Sequence[str] = ()
+    function: Callable[..., Sequence[Array]],
+    in_avals: Sequence[ShapedArray],
+    name: str = "",
+    labels: Sequence[str] = (),
+    in_full: list[int] | None = None,
 ) -> ClosedJaxpr:
     """Trace `function`, from flat lists of arrays to flat lists of arrays.
 
     Values that it closes over become constants; tracers of outer traces can be such values (`hoist_tracers` makes them inputs).
+
+    Weakly typed scalars among the inputs may meet 64-bit dtypes, which need the Python numbers in full. With a list `in_full`, the
+    program gets an input of 64 bits for each of these, after all others, and the list their positions among the inputs.
     """
-    trace = JaxprTrace(current_trace(), name or getattr(function, "__name__", ""))
+    trace = JaxprTrace(current_trace(), name or getattr(function, "__name__", ""), takes_full=in_full is not None)
     token = push_trace(trace)
     try:
         tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
@@ -125,7 +161,10 @@ def trace_to_jaxpr(
     finally:
         pop_trace(token)
         trace.finish()
-    return trace.builder.build([t._var for t in tracers], outvars)
+    full_inputs = trace.full_inputs or {}
+    if in_full is not None:
+        in_full += full_inputs
+    return trace.builder.build([*trace.inputs, *full_inputs.values()], outvars)
 
 
 def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str) -> ClosedJaxpr:

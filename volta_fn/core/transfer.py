@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, as_value, from_host
+from volta_fn.core.array import Array, ConcreteArray, alias, as_value, from_host
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.trace import Tracer
 
@@ -32,7 +32,7 @@ def _put(leaf: Any, target: Device | None) -> Array:
     if isinstance(leaf, Tracer) or (isinstance(leaf, ConcreteArray) and target in (None, leaf.device)):
         return leaf
     if isinstance(leaf, ConcreteArray):
-        return from_host(leaf.host(), leaf.weak_type, target)
+        return alias(leaf, target)
     if isinstance(leaf, (np.ndarray, np.generic)):
         return from_host(np.asarray(leaf), device=target)
     return _put(as_value(leaf), target)

@@ -19,6 +19,7 @@ from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import PIPELINE, solid
+from volta_fn.primitives.cast import widened
 
 #: References to a donated buffer with a single owner: its array's, those of two lists, and getrefcount's argument.
 _OWN = 4
@@ -34,8 +35,14 @@ class Traced:
     captured: list[Array]
     donated: tuple[bool, ...]
     name: str
+    #: The positions of the arguments that the program also takes in 64 bits, after all others (see `trace_to_jaxpr`).
+    in_full: list[int]
     #: The compiled program by device.
     compiled: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+
+    def donate(self, donated: Sequence[bool]) -> None:
+        """Mark arguments as donated."""
+        self.donated = (*donated, *[False] * len(self.in_full))
 
 
 @contextmanager
@@ -52,16 +59,28 @@ def gc_paused() -> Iterator[None]:
 
 def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str) -> Traced:
     """Trace `function` for arguments of these types."""
-    flat = FlatFunction(function, in_tree)
+    flat, in_full = FlatFunction(function, in_tree), list[int]()
     labels = argument_labels(function, in_tree, len(leaves))
     with gc_paused():
-        closed = trace_to_jaxpr(flat, avals, name, labels)
+        closed = trace_to_jaxpr(flat, avals, name, labels, in_full)
     program, captured = hoist_tracers(closed)
-    return Traced(program, flat.out_tree, captured, (), name)
+    return Traced(program, flat.out_tree, captured, (), name, in_full)
+
+
+def with_full(values: Sequence[Any], traced: Traced) -> Sequence[Any]:
+    """Return a program's arguments: the values, and some in 64 bits as well."""
+    if not traced.in_full:
+        return values
+    return [*values, *widened([values[i] for i in traced.in_full], range(len(traced.in_full)))]
 
 
 def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Compile a program to a function from a list of arrays to the result's pytree."""
+    run = _compiled(traced, device)
+    return (lambda args: run(with_full(args, traced))) if traced.in_full else run
+
+
+def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     with gc_paused():
         run_flat = device.backend.compile(traced.jaxpr, traced.donated, PIPELINE)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
@@ -84,7 +103,7 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
     """Wrap a program with donated arguments, which are deleted after the call."""
     out_tree, exclusive = traced.out_tree, device.backend.exclusive
     donated = [number for number, flag in enumerate(traced.donated) if flag]
-    gone = [(number, array_spec(traced.jaxpr.in_avals[number], device).gone) for number in donated]
+    gone = [(number, array_spec(traced.jaxpr.in_avals[number], device).donated) for number in donated]
     # NumPy may return scalars for these.
     scalars = [number for number, spec in enumerate(specs) if not spec.aval.shape]
 

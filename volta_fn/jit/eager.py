@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.array import ArraySpec, ConcreteArray, array_spec, from_host, wrap
-from volta_fn.core.device import Device, current_default_device
+from volta_fn import dtypes
+from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
+from volta_fn.primitives.full_width import keeps_number
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
@@ -49,7 +52,7 @@ def on_device(arrays: Sequence[Any], device: Device) -> Sequence[Any]:
 
 @lru_cache(maxsize=256)
 def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
-    return from_host(array.host(), array.weak_type, device)
+    return alias(array, device)
 
 
 def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -81,7 +84,29 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
     compute = device.backend.kernel(primitive, avals, params, PIPELINE)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
-    return _one_result(compute, array_spec(out_avals, device), len(args))
+    run = _one_result(compute, array_spec(out_avals, device), len(args))
+    return _numbered(run, primitive, args, params) if _has_number(primitive, args, out_avals) else run
+
+
+def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
+    """Return True if a result is made of Python numbers alone, and so keeps its own."""
+    known = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
+    return known and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL
+
+
+def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
+    """Let a kernel of Python numbers compute its result in full as well."""
+    if not primitive.arity:
+        return lambda x: with_number(run(x), x._number)
+    wide = [dtypes.FULL[a.dtype] for a in args]
+    avals = tuple([ShapedArray((), dtype, True) for dtype in wide])
+    compute: Callable[..., Any] = find_device("cpu").backend.kernel(primitive, avals, params, PIPELINE)
+
+    def numbered(*args: Any) -> ConcreteArray:
+        number = compute(*[np.asarray(a._number, dtype) for a, dtype in zip(args, wide, strict=True)])
+        return with_number(run(*args), number.item())
+
+    return numbered
 
 
 def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
-from volta_fn.jit.compile import Traced, compiled_for, trace_function
+from volta_fn.jit.compile import Traced, compiled_for, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
@@ -141,9 +141,10 @@ class _Function:
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)
         params = call_params(traced.jaxpr, traced.name)
-        if not kwargs and not traced.captured and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
+        as_given = not traced.captured and not traced.in_full
+        if as_given and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
             self.cache.staged[self._staged_key(args)] = params, _assembler(traced.out_tree)
-        outs = bind(jit_p, *traced.captured, *values, **params)
+        outs = bind(jit_p, *traced.captured, *with_full(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
 
     def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
@@ -164,7 +165,7 @@ class _Function:
         request = Request(self.fun, self.statics, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self.fun))
-        traced.donated = request.donated()
+        traced.donate(request.donated())
         made: Lowered = load("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
         return made
 

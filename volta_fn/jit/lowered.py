@@ -90,14 +90,15 @@ class Lowered:
         """
         traced, in_tree = self._traced, self._in_tree
         run = compiled(traced, self._device)
-        wanted = [(a.shape, a.dtype) for a in traced.jaxpr.in_avals]
+        avals = traced.jaxpr.in_avals[: len(traced.jaxpr.in_avals) - len(traced.in_full)]
+        wanted = [(a.shape, a.dtype) for a in avals]
 
         def call(*args: Any, **kwargs: Any) -> Any:
             leaves, structure = tree.flatten((args, kwargs))
             values = [as_value(x) for x in leaves]
             if structure != in_tree or [(v.shape, v.dtype) for v in values] != wanted:
                 raise ArgumentTypeError(
-                    f"{traced.name} was compiled for arguments of structure {in_tree} and types {traced.jaxpr.in_avals}, "
+                    f"{traced.name} was compiled for arguments of structure {in_tree} and types {avals}, "
                     f"but called with {structure} and {[v.aval for v in values]}"
                 )
             if any(isinstance(v, Tracer) for v in values):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.array import Array, as_value, from_number
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.primitives.movement import broadcast_to, canonical_axes
@@ -78,7 +78,7 @@ def converted(function: str, value: Any, dtype: np.dtype, weak: bool = False) ->
     if not is_python_scalar(value):
         return lax.convert_element_type(operand(function, "value", value), dtype, weak)
     try:
-        return from_host(np.asarray(value, dtype), weak)
+        return from_number(value, dtype, weak)
     except OverflowError:
         raise ArgumentError(f"{function}: the integer {value} does not fit {dtype.name}, the dtype of the other arguments") from None
 
@@ -125,7 +125,7 @@ def concrete(function: str, argument: str, value: Any, remedy: str) -> np.ndarra
 
 def full_like_scalar(a: Array, value: Any) -> Array:
     """Return a scalar of `a`'s dtype, weak so that `a` combined with it stays as weak."""
-    return from_host(np.asarray(value, a.dtype), a.dtype != BOOL)
+    return from_number(value, a.dtype, a.dtype != BOOL)
 
 
 def broadcast_together(*arrays: Array) -> list[Array]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, from_host, wrap
+from volta_fn.core.array import Array, ConcreteArray, alias, as_value, from_host
 from volta_fn.core.aval import as_integer, canonical_shape
 from volta_fn.core.device import Device
 from volta_fn.core.trace import concrete_or_raise
@@ -43,7 +43,7 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
     result = lax.broadcast_to_rank(result, ndmin) if result.ndim < ndmin else result
     result = result if device is None else device_put(result, device)
     if copy and result is object and isinstance(result, ConcreteArray):
-        return wrap(result.buffer(), array_spec(result.aval, result.device))
+        return alias(result)
     return result
 
 
@@ -64,8 +64,7 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     if isinstance(value, Array):
         return value if dtype is None else lax.convert_element_type(value, dtype)
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
-        found, weak = dtypes.scalar_dtype(value)
-        return from_host(np.asarray(value, found), weak) if dtype is None else from_host(_exactly(value, dtype))
+        return as_value(value) if dtype is None else from_host(_exactly(value, dtype))
     values = np.asarray(value)
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.ALL:
         raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
@@ -267,7 +266,7 @@ def linspace(
     count = as_integer(concrete_or_raise(num, "argument num of linspace", _STEP_ADVICE), "linspace: num")
     if count < 0:
         raise ArgumentError(f"linspace: num must not be negative, got {count}")
-    low, high = promote_inexact("linspace", start, stop)
+    low, high = _promote_for("linspace", dtype, start, stop)
     wanted = dtype_or(dtype, low.dtype)
     shape = lax.broadcast_shapes(low.shape, high.shape)
     low, high = (lax.expand_dims(broadcast_to(v, shape), (0,)) for v in (low, high))
@@ -287,6 +286,15 @@ def linspace(
     return (numbers, step) if retstep else numbers
 
 
+def _promote_for(function: str, dtype: Any, *values: Any) -> list[Array]:
+    """Return values in their common inexact dtype, of 64 bits if `dtype` needs them."""
+    arrays = promote_inexact(function, *values)
+    wide = dtypes.to_inexact(dtypes.as_dtype("float32" if dtype is None else dtype))
+    if wide not in dtypes.FULL.values():
+        return arrays
+    return [lax.convert_element_type(a, dtypes.promote_types(a.dtype, wide)) for a in arrays]
+
+
 def _counting(dtype: np.dtype) -> np.dtype:
     """Return the dtype that holds indices exactly before conversion to `dtype`."""
     return np.dtype(np.float64) if dtype in (np.dtype(np.float64), np.dtype(np.complex128)) else np.dtype(np.float32)
@@ -298,8 +306,9 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
     >>> jnp.logspace(0, 2, 3).round(3)
     Array([  1.,  10., 100.], dtype=float32)
     """
-    exponents = linspace(start, stop, num, endpoint, axis=axis)
-    bases, exponents = promote_inexact("logspace", base, exponents)
+    low, high = _promote_for("logspace", dtype, start, stop)
+    exponents = linspace(low, high, num, endpoint, axis=axis)
+    bases, exponents = promote_inexact("logspace", *_promote_for("logspace", dtype, base), exponents)
     result = lax.pow(bases, exponents)
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
@@ -310,7 +319,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     >>> jnp.geomspace(1, 8, 4)
     Array([1., 2., 4., 8.], dtype=float32)
     """
-    low, high = promote_inexact("geomspace", start, stop)
+    low, high = _promote_for("geomspace", dtype, start, stop)
     sign = lax.sign(low)
     exponents = linspace(lax.log2(lax.div(low, sign)), lax.log2(lax.div(high, sign)), num, endpoint, axis=axis)
     dim = axis_of("geomspace", axis, exponents.ndim)

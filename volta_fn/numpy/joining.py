@@ -25,8 +25,9 @@ def _items(function: str, arrays: Any, dtype: Any) -> list[Array]:
         raise ArgumentTypeError(f"{function}: expected a sequence of arrays, got {arrays!r:.80} of type {type(arrays).__name__}")
     if not arrays:
         raise ArgumentError(f"{function}: needs at least one array")
-    values = promote(function, *arrays)
-    return values if dtype is None else [lax.convert_element_type(v, dtype) for v in values]
+    if dtype is None:
+        return promote(function, *arrays)
+    return [lax.convert_element_type(operand(function, str(i), v), dtype) for i, v in enumerate(arrays, 1)]
 
 
 @fused

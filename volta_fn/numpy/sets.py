@@ -209,24 +209,34 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 
 
 def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> Array:
-    """Return the kept ones of sorted, distinct elements, filled up to `size`."""
+    """Return the kept ones of sorted, distinct elements, filled up to `size`.
+
+    Without a `fill_value` it is the first of them, or 0 where there are none.
+    """
     (index,) = nonzero(keep, size=size, fill_value=values.size)
-    if size is None or not values.size:
-        return values[index] if values.size else values
+    if size is None:
+        return values[index]
+    fill = to_dtype(0 if fill_value is None else fill_value, values.dtype)
+    if not size or not values.size:
+        return broadcast_to(fill, (size,))
     chosen = values[lax.min(index, np.int32(values.size - 1))]
-    fill = chosen[0] if fill_value is None and size else to_dtype(0 if fill_value is None else fill_value, values.dtype)
-    return lax.select(lax.lt(index, np.int32(values.size)), chosen, fill)
+    there = lax.lt(index, np.int32(values.size))
+    if fill_value is None:
+        fill = lax.select(there[0], chosen[0], fill)
+    return lax.select(there, chosen, fill)
 
 
 def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the elements of the first array that the second lacks, each once, sorted.
 
-    With `assume_unique` they come in the order of the first array.
+    With `assume_unique` they come in the order of the first array. `size` is their number, required while tracing; missing ones are
+    `fill_value`, or 0.
 
     >>> jnp.setdiff1d(jnp.array([1, 2, 3]), jnp.array([2]))
     Array([1, 3], dtype=int32)
     """
     a, b = (_vector("setdiff1d", v) for v in (ar1, ar2))
+    fill_value = 0 if fill_value is None else fill_value
     if not assume_unique:
         a = unique(a, size=None if size is None else a.size)
         fresh = _first_of_each(a)
@@ -268,6 +278,8 @@ def _first_positions(values: Array, wanted: Array) -> Array:
 
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the elements of exactly one of the arrays, each once, sorted.
+
+    `size` is their number, required while tracing; missing ones are `fill_value`, or the smallest (0 if there are none).
 
     >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))
     Array([1, 3], dtype=int32)

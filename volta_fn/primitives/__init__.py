@@ -2,7 +2,8 @@
 
 Read `declare` first: the declaration of an elementwise primitive, from which its rules are derived. The families:
 
-- elementwise: `arithmetic`, `comparison`, `exponential`, `trigonometric`, `special`, `complex_components`, `cast`, `selection`;
+- elementwise: `arithmetic`, `comparison`, `exponential`, `trigonometric`, `special`, `complex_components`, `cast` (with `full_width`),
+  `selection`;
   `formulas` has what they compute, written once for NumPy and every target;
 - data movement: `movement`, `joining`, `slicing`, `dynamic_slicing`, `gather` and `scatter` (with `indexing`, what both share);
 - over many elements: `reduction`, `cumulative`, `sorting`, `contraction` (with `ragged`), `convolution` (with `convolution_forms`),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value, from_host
+from volta_fn.core.array import Array, ConcreteArray, as_value, from_host, number_of, with_number
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives import movement
+from volta_fn.primitives.full_width import in_full
 
 
 def _convert_abstract(operand: ShapedArray, *, new_dtype: np.dtype, weak_type: bool) -> ShapedArray:
@@ -48,8 +49,8 @@ def _saturate(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
 
 
 def _convert_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype, weak_type: bool) -> tuple[Array, Any]:
-    out = bind(convert_element_type_p, *primals, new_dtype=new_dtype, weak_type=weak_type)
-    (tangent,) = tangents
+    (operand,), (tangent,) = primals, tangents
+    out = convert_element_type(operand, new_dtype, weak_type)
     if type(tangent) is Zero or new_dtype not in dtypes.INEXACT:
         return out, Zero(out.aval.at_least_vspace())
     return out, convert_element_type(tangent, new_dtype)
@@ -85,16 +86,38 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     Array([ 1, -1], dtype=int32)
     """
     dtype = dtypes.as_dtype(new_dtype)
-    if type(operand) in (int, float, complex):  # converted from Python's own precision, not from the weak type's
-        exact = np.asarray(operand, dtypes.scalar_dtype(operand)[0] if type(operand) is int else None)
-        return from_host(_convert_evaluate(exact, new_dtype=dtype, weak_type=weak_type), weak_type)
     if isinstance(operand, (np.ndarray, np.generic)) and operand.dtype in dtypes.ALL:  # NumPy's own may be of a dtype that the device lacks
         return from_host(_convert_evaluate(np.asarray(operand), new_dtype=dtype, weak_type=weak_type), weak_type)
     value = as_value(operand)
     aval = value.aval
     if aval.dtype == dtype and aval.weak_type == weak_type:
         return value
+    if aval.weak_type and aval.dtype != dtype:
+        number = number_of(value)
+        if number is not None:
+            return _converted_number(value, number, dtype, weak_type)
+        if dtype in _WIDE:
+            value = in_full(value, convert_element_type)
+            if value.dtype == dtype and weak_type:
+                return value
     return bind(convert_element_type_p, value, new_dtype=dtype, weak_type=weak_type)
+
+
+#: The dtypes in which a weakly typed value of 32 bits shows its rounding.
+_WIDE = (*dtypes.FULL.values(), *map(np.dtype, (np.int32, np.int64, np.uint32, np.uint64)))
+
+
+def _converted_number(value: Any, number: complex, dtype: np.dtype, weak_type: bool) -> ConcreteArray:
+    """Convert a weakly typed array from the Python number that it keeps."""
+    value.buffer()  # raises if it was deleted
+    exact = _convert_evaluate(np.asarray(number), new_dtype=dtype, weak_type=weak_type)
+    array = from_host(np.broadcast_to(exact, value.shape), weak_type, value.device)
+    return with_number(array, number) if weak_type and dtype in dtypes.FULL else array
+
+
+def widened(values: Sequence[Array], positions: Collection[int]) -> list[Array]:
+    """Return `values`, with 64 bits at `positions`, which are weakly typed."""
+    return [convert_element_type(v, dtypes.FULL[v.dtype], weak_type=True) if i in positions else v for i, v in enumerate(values)]
 
 
 def _bitcast_abstract(operand: ShapedArray, *, new_dtype: np.dtype) -> ShapedArray:

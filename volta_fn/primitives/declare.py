@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, from_host, wrap
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
@@ -321,21 +321,28 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
         return value if value.dtype == dtype else convert_element_type(value, dtype, weak_type=value.weak_type)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         sign = math.copysign(1.0, value) if type(value) is float else 0.0  # equality does not tell 0.0 from -0.0
-        return wrap(*_scalar(value, sign, dtype, current_default_device()))
+        buffer, spec, exact = _scalar(value, sign, dtype, current_default_device())
+        array = wrap(buffer, spec)
+        if exact:
+            array._number = value
+        return array
     if type(value) is complex:
-        return from_host(np.asarray(value, dtype), weak_type=True)
+        return convert_element_type(value, dtype, weak_type=True)
     return convert_element_type(as_value(value), dtype)
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec]:
-    """Return the buffer and type of a Python scalar as an array, cached."""
+def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec, bool]:
+    """Return the buffer and type of a Python scalar as an array, cached.
+
+    Also return whether the array keeps the number.
+    """
     _, weak = dtypes.scalar_dtype(value)
     try:
-        array = from_host(np.asarray(value, dtype), weak, device)
+        array = from_number(value, dtype, weak, device)
     except OverflowError:
         raise ArgumentError(f"the integer {value} does not fit {dtype.name}, the dtype of the other operands") from None
-    return array.buffer(), array_spec(array.aval, device)
+    return array.buffer(), array._spec, number_of(array) is not None
 
 
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:

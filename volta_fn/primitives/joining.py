@@ -14,6 +14,7 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.movement import broadcast, canonical_axis, moveaxis, reshape
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.primitives.slicing import slice, slice_p
@@ -198,7 +199,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     value = as_value(operand)
     fill = as_value(padding_value)
     if fill.weak_type and fill.dtype != value.dtype:
-        fill = bind(PRIMITIVES["convert_element_type"], fill, new_dtype=value.dtype, weak_type=True)
+        fill = convert_element_type(fill, value.dtype, weak_type=True)
     config = tuple([(int(lo), int(hi), int(interior)) for lo, hi, interior in padding_config])
     if not any(any(c) for c in config) and len(config) == value.ndim and fill.dtype == value.dtype:
         return value

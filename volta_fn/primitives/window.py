@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.array import Array, ConcreteArray, as_value, number_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
@@ -198,8 +198,8 @@ def _initial(init_value: Any, operand: Array) -> Array:
     if init.shape:
         raise ShapeError(f"reduce_window: init_value must be a scalar, got shape {init.shape}")
     if init.weak_type and dtypes.promote((init.dtype, True), (operand.dtype, False))[0] == operand.dtype:
-        known = isinstance(init, ConcreteArray)  # and stays so when operations are traced
-        init = as_value(np.asarray(init, operand.dtype)) if known else convert_element_type(init, operand.dtype)
+        known = isinstance(init, ConcreteArray) and number_of(init) is None  # and stays so when operations are traced
+        init = convert_element_type(np.asarray(init) if known else init, operand.dtype)
     if init.dtype != operand.dtype:
         raise DTypeError(
             f"reduce_window: init_value is {init.dtype.name} but operand is {operand.dtype.name}; give init_value operand's dtype, "

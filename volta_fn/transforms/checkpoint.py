@@ -21,6 +21,7 @@ from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.jvp import jvp_jaxpr
 from volta_fn.transforms.linearize import LinearTrace, partial_eval_jaxpr
@@ -71,7 +72,11 @@ def checkpoint(
             merged = dict(zip(dynamic, given, strict=True))
             return fun(*[merged.get(i, arg) for i, arg in enumerate(args)], **named)
 
-        traced = programs.trace(call, values, (in_tree, static_key([args[i] for i in static])))
+        key = in_tree, static_key([args[i] for i in static])
+        traced = programs.trace(call, values, key)
+        if traced.in_full:
+            values = widened(values, traced.in_full)
+            traced = programs.trace(call, values, key)
         outs = bind(checkpoint_p, *traced.captured, *values, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
         return tree.unflatten(traced.out_tree, outs)
 

@@ -18,7 +18,7 @@ from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, bind, current_trace
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError
-from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.cast import convert_element_type, widened
 from volta_fn.transforms.jvp import JVPTrace
 from volta_fn.transforms.linearize import LinearTrace
 from volta_fn.transforms.vmap import batch_jaxpr, to_front
@@ -35,6 +35,8 @@ class TracedCall:
     captured: list[Array]
     #: The parameters of all such calls, if the function and its rule belong to this package and so depend on their arguments alone.
     params: SharedParams | None = None
+    #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
+    in_full: Sequence[int] = ()
 
 
 class Programs:
@@ -56,14 +58,15 @@ class Programs:
         if found is not None:
             return found
         out_tree: Any = None
+        in_full: list[int] = []
 
         def flat(*leaves: Array) -> list[Array]:
             nonlocal out_tree
             outs, out_tree = tree.flatten(call(leaves))
             return output_arrays(outs, self.function)
 
-        program, captured = hoist_tracers(trace_to_jaxpr(flat, avals, self.name))
-        traced = TracedCall(program, out_tree, captured)
+        program, captured = hoist_tracers(trace_to_jaxpr(flat, avals, self.name, in_full=in_full))
+        traced = TracedCall(program, out_tree, captured, in_full=in_full)
         if full_key is not None and not captured:
             if len(self._traced) >= _CACHE_LIMIT:
                 self._traced.clear()
@@ -151,9 +154,12 @@ class CustomFunction:
             return self.fun(*args, **kwargs)
         arguments = self.split(args, kwargs)
         leaves, in_tree = tree.flatten(arguments.differentiable)
-        values = [as_value(x) for x in leaves]
+        values = [*arguments.traced, *[as_value(x) for x in leaves]]
         traced = self.trace(arguments, in_tree, values)
-        operands = [*traced.captured, *arguments.traced, *values]
+        if traced.in_full:
+            values = widened(values, traced.in_full)
+            traced = self.trace(arguments, in_tree, values)
+        operands = [*traced.captured, *values]
         params: dict[str, Any] | None = traced.params
         if params is None:
             made = rule(self, arguments._replace(differentiable=(None,) * len(arguments.differentiable)), in_tree, traced)
@@ -184,9 +190,8 @@ class CustomFunction:
         return bound.args
 
     def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
-        """Trace the function of the traced values and the differentiable leaves."""
-        traced = arguments.traced
-        count = len(traced)
+        """Trace the function of `values`: tracers in fixed arguments, then other leaves."""
+        count = len(arguments.traced)
 
         def call(leaves: Sequence[Array]) -> Any:
             return self.fun(*arguments.merge(leaves[:count], tree.unflatten(in_tree, leaves[count:])))
@@ -195,7 +200,7 @@ class CustomFunction:
         key = None
         if _only_differentiates() and not any(isinstance(x, Array) for x in arguments.fixed_leaves):
             key = (in_tree, arguments.positions, arguments.fixed_tree, static_key(arguments.fixed_leaves))
-        return self.programs.trace(call, [*traced, *values], key)
+        return self.programs.trace(call, values, key)
 
 
 def _only_differentiates() -> bool:

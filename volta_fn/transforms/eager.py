@@ -30,7 +30,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, from_host, wrap
+from volta_fn import dtypes
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.device import Device, current_default_device, default_device
@@ -40,6 +41,7 @@ from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_under
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.cast import convert_element_type_p
 from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
 from volta_fn.transforms.linearize import LinearizeTrace, linearize_flat
 from volta_fn.transforms.transpose import pull_back
@@ -139,13 +141,15 @@ class Recording(JVPTrace):
     computed by `steps` from the inputs (before the first flush) and from `operands`, values from outside.
     """
 
-    __slots__ = ("count", "device", "inputs", "linear", "lock", "node", "operands", "start", "steps", "values")
+    __slots__ = ("count", "device", "inputs", "linear", "lock", "node", "numbers", "operands", "start", "steps", "values")
 
     def __init__(self, inputs: Sequence[ConcreteArray], name: str) -> None:
         super().__init__(EVAL, name)
         self.device = inputs[0].device
         # Arrays of our own, since the function may delete those that it was given.
-        self.inputs = [wrap(v._buffer, v._spec) for v in inputs]
+        self.inputs = [alias(v) for v in inputs]
+        #: Whether Python numbers are differentiated: single steps keep those in full (`primitives.full_width`), programs do not.
+        self.numbers = any(number_of(v) is not None for v in inputs)
         self.operands: list[Any] = []
         self.steps: list[Step] = []
         self.start, self.count = 0, len(inputs)
@@ -193,7 +197,7 @@ class Recording(JVPTrace):
                     arg = self.values[arg.number]
                 if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not None:
                     edge.append(arg._spec)
-                    arg = wrap(arg._buffer, arg._spec)
+                    arg = alias(arg) if self.numbers else wrap(arg._buffer, arg._spec)
                 elif type(arg) is JVPTracer and arg._trace is self.linear:
                     edge.append((arg.aval,))
                 else:
@@ -260,7 +264,7 @@ class Recording(JVPTrace):
         numbers = range(size) if wanted is None else sorted({n - self.start - first for n in wanted if n >= self.start + first})
         steps, operands = self._by_use(inputs)
         program = None
-        if _SHORTEST <= len(steps) < _LONGEST:
+        if _SHORTEST <= len(steps) < _LONGEST and not self.numbers:
             program = self.program(("flush", *numbers), lambda: call_params(self._traced(steps, operands, numbers), self.name))
         if program is None:
             return [*inputs, *redo(steps, linear.process, (), operands)]
@@ -343,7 +347,8 @@ def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[s
     elif not (primitive.maps_tangent or primitive.bilinear) or not any(active):
         return None
     aval = primitive.result_avals(tuple([a.aval for a in args]), params)
-    return aval if aval.is_float else None
+    needs_number = primitive is convert_element_type_p and args[0].aval.weak_type and aval.dtype in dtypes.FULL.values()
+    return aval if aval.is_float and not needs_number else None
 
 
 @program_cache

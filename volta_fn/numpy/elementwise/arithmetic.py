@@ -413,7 +413,9 @@ def real(val: Any, /) -> Array:
 def imag(val: Any, /) -> Array:
     """Return the imaginary part; zeros for real numbers."""
     value = operand("imag", "val", val)
-    return lax.imag(value) if is_complex(value) else broadcast_to(full_like_scalar(value, 0), value.shape)
+    if is_complex(value):
+        return lax.imag(value)
+    return broadcast_to(lax.convert_element_type(full_like_scalar(value, 0), value.dtype, value.weak_type), value.shape)
 
 
 def conjugate(x: Any, /) -> Array:

@@ -149,10 +149,11 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2.0)
     Array(8., dtype=float32)
     """
+    (heights,) = promote_inexact("trapezoid", y)
     if x is None:
-        heights, gaps = promote_inexact("trapezoid", y, dx)
+        heights, gaps = promote_inexact("trapezoid", heights, dx)
     else:
-        heights, points = promote_inexact("trapezoid", y, x)
+        heights, points = promote_inexact("trapezoid", heights, x)
         gaps = diff(points, axis=axis if points.ndim > 1 else -1)
     after = heights.ndim - 1 - axis_of("trapezoid", axis, heights.ndim)
     if x is not None and gaps.ndim == 1:

@@ -61,7 +61,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     if isinstance(bins, str):
         raise ArgumentError(f"histogram: bins must be a number or the edges; choosing them by the rule {bins!r} is not supported")
     value, *_ = promote_inexact("histogram", a)
-    edges = array(bins)
+    edges = array(bins, value.dtype) if isinstance(bins, (list, tuple)) else array(bins)
     if edges.ndim == 1:
         return lax.convert_element_type(edges, value.dtype)
     if edges.ndim:

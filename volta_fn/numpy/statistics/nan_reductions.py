@@ -16,9 +16,14 @@ from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.declare import to_dtype
 
 
-def _replaced(function: str, a: Any, fill: Any) -> tuple[Array, Array]:
-    """Return the elements with `fill` for NaN, and the mask of NaN."""
+def _replaced(function: str, a: Any, fill: Any, dtype: Any = None) -> tuple[Array, Array]:
+    """Return the elements, with `fill` for NaN, and the mask of NaN.
+
+    They are of `dtype` if that is inexact.
+    """
     value = operand(function, "a", a)
+    if dtype is not None and dtypes.as_dtype(dtype) in dtypes.INEXACT:
+        value = lax.convert_element_type(value, dtype)
     missing = isnan(value)
     return (lax.select(missing, full_like_scalar(value, fill), value) if is_inexact(value) else value), missing
 
@@ -32,7 +37,7 @@ def nansum(
     >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
     Array(3., dtype=float32)
     """
-    return reductions.sum(_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
+    return reductions.sum(_replaced("nansum", a, 0, dtype)[0], axis, dtype, out, keepdims, initial, where)
 
 
 @fused
@@ -44,7 +49,7 @@ def nanprod(
     >>> jnp.nanprod(jnp.array([2.0, jnp.nan, 3.0]))
     Array(6., dtype=float32)
     """
-    return reductions.prod(_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
+    return reductions.prod(_replaced("nanprod", a, 1, dtype)[0], axis, dtype, out, keepdims, initial, where)
 
 
 @fused
@@ -54,7 +59,7 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
     >>> jnp.nancumsum(jnp.array([2.0, jnp.nan, 3.0]))
     Array([2., 2., 5.], dtype=float32)
     """
-    return cumulative.cumsum(_replaced("nancumsum", a, 0)[0], axis, dtype, out)
+    return cumulative.cumsum(_replaced("nancumsum", a, 0, dtype)[0], axis, dtype, out)
 
 
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
@@ -63,7 +68,7 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
     >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
     Array([2., 2., 6.], dtype=float32)
     """
-    return cumulative.cumprod(_replaced("nancumprod", a, 1)[0], axis, dtype, out)
+    return cumulative.cumprod(_replaced("nancumprod", a, 1, dtype)[0], axis, dtype, out)
 
 
 @fused

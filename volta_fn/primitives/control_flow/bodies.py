@@ -32,6 +32,8 @@ class Body(NamedTuple):
     out_tree: tree.TreeDef
     #: The outer tracers that the function closed over; the leading inputs stand for them.
     captured: list[Array]
+    #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
+    in_full: list[int]
 
 
 class Adapted:
@@ -58,10 +60,10 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     found = _kept.find(owner, key)
     if found is not None:
         return found
-    flat = FlatFunction(function, in_tree)
-    closed = trace_to_jaxpr(flat, avals, function_name(owner), argument_labels(function, in_tree, len(avals)))
+    flat, in_full = FlatFunction(function, in_tree), list[int]()
+    closed = trace_to_jaxpr(flat, avals, function_name(owner), argument_labels(function, in_tree, len(avals)), in_full)
     program, captured = hoist_tracers(closed)
-    body = Body(program, flat.out_tree, captured)
+    body = Body(program, flat.out_tree, captured, in_full)
     return body if captured else _kept.keep(owner, key, body)
 
 

@@ -18,7 +18,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.cast import convert_element_type, widened
 from volta_fn.primitives.comparison import ne
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
 from volta_fn.primitives.control_flow.carry import structural_difference
@@ -119,6 +119,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
 def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
     values = [as_value(x) for x in tree.leaves(operands)]
     bodies = [trace_body(f, operands, [v.aval for v in values]) for f in functions.values()]
+    if in_full := {i for body in bodies for i in body.in_full}:
+        return _choose(name, index, functions, tree.unflatten(tree.structure(operands), widened(values, in_full)))
     labels = [f"{label} ({function_name(f)})" for label, f in functions.items()]
     for label, body in zip(labels[1:], bodies[1:], strict=True):
         _check_alike(f"{name}: the results of {labels[0]} and {label} must have the same", bodies[0], body)

@@ -15,6 +15,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
+from volta_fn.primitives.cast import widened
 from volta_fn.primitives.control_flow.bodies import Adapted, Body, trace_body
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
 from volta_fn.primitives.control_flow.scan import checked_unroll, run_scan
@@ -68,7 +69,8 @@ def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., 
         cond = trace_body(cond_fun, (init,), avals)
         _check_condition(name, cond_fun, cond)
         body = trace_body(body_fun, (init,), avals)
-        promoted = promote_weak(start, body.jaxpr.out_avals)
+        in_full = {*cond.in_full, *body.in_full}
+        promoted = widened(start, in_full) if in_full else promote_weak(start, body.jaxpr.out_avals)
         if promoted is None:
             break
         start = promoted

@@ -17,6 +17,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError, TreeError
+from volta_fn.primitives.cast import widened
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
 
@@ -110,8 +111,7 @@ def run_scan(
 ) -> tuple[Any, Any]:
     """Run `scan` on checked arguments; messages call it `name`."""
     leaves, init_tree = tree.flatten(init)
-    row_avals = [r.aval.update(shape=r.shape[1:]) for r in rows]
-    start, body = _trace_step(f, init, [as_value(x) for x in leaves], xs, row_avals)
+    start, rows, body = _trace_step(f, init, [as_value(x) for x in leaves], xs, rows)
     outs = body.jaxpr.out_avals
     carry_tree, y_tree = _result_trees(name, f, body)
     count = carry_tree.num_leaves
@@ -124,17 +124,22 @@ def run_scan(
 
 
 def _trace_step(
-    f: Callable[..., Any], init: Any, start: list[Array], xs: Any, row_avals: Sequence[ShapedArray]
-) -> tuple[list[Array], Body]:
+    f: Callable[..., Any], init: Any, start: Sequence[Array], xs: Any, rows: Sequence[Array]
+) -> tuple[Sequence[Array], Sequence[Array], Body]:
     """Trace the body, and promote the initial carry.
 
     Tracing repeats as long as the body gives weakly typed leaves of the carry a higher dtype.
     """
+    count = len(start)
     while True:
-        body = trace_body(f, (init, xs), [*[x.aval for x in start], *row_avals])
-        promoted = promote_weak(start, body.jaxpr.out_avals[: len(start)])
+        body = trace_body(f, (init, xs), [*[x.aval for x in start], *[r.aval.update(shape=r.shape[1:]) for r in rows]])
+        if body.in_full:
+            values = widened([*start, *rows], body.in_full)
+            start, rows = values[:count], values[count:]
+            continue
+        promoted = promote_weak(start, body.jaxpr.out_avals[:count])
         if promoted is None:
-            return start, body
+            return start, rows, body
         start = promoted
 
 
