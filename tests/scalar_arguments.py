@@ -22,7 +22,7 @@ from volta_fn.primitives.array_updates import AtIndex
 
 #: The public namespaces of functions.
 SPACES = {
-    "numpy": vnp, "numpy.linalg": vnp.linalg, "numpy.fft": vnp.fft, "lax": vf.lax, "special": vf.special, "random": vf.random,
+    "numpy": vnp, "numpy.linalg": vnp.linalg, "numpy.fft": vnp.fft, "lax": vf.lax, "scipy.special": vf.scipy.special, "random": vf.random,
     "nn": vf.nn, "nn.initializers": vf.nn.initializers,
 }  # fmt: skip
 
@@ -81,7 +81,7 @@ _VARIADIC: dict[str, dict[str, Callable[..., Any]]] = {
 #: Parameters of which no sensible argument is a number, or of which a large one is a size that takes forever.
 _NO_NUMBERS = frozenset({
     "axis", "axes", "dtype", "shape", "key", "out", "device", "order", "mode", "reduction", "precision", "keepdims", "size", "file", "norm",
-    "preferred_element_type", "method", "func", "fun", "f", "fn", "name", "n", "N", "m", "M", "d", "deg",
+    "preferred_element_type", "method", "func", "fun", "f", "fn", "name", "n", "N", "m", "M", "d", "deg", "pytree", "replace",
 })  # fmt: skip
 
 

@@ -54,15 +54,20 @@ OTHER_ALGORITHMS = {
     "numpy.empty_like": "zeros where NumPy's are not initialised",
     "numpy.linalg.svd": "singular vectors have no unique phase",
     "numpy.linalg.pinv": "NumPy ignores that the matrix is not Hermitian",
-    "special.betainc": "a continued fraction, rounded at every step",
-    "special.comb": "SciPy reads repetition as a truth value",
-    "special.poch": "SciPy's by recurrences",
+    "scipy.special.betainc": "a continued fraction, rounded at every step",
+    "scipy.special.comb": "SciPy reads repetition as a truth value",
+    "scipy.special.poch": "SciPy's by recurrences",
+    "scipy.special.hyp1f1": "a power series, rounded at every term",
+    "scipy.special.hyp2f1": "a power series, rounded at every term",
+    "scipy.special.dawsn": "polynomials in 1 / x^2, to 16 ulp",
+    "scipy.special.fresnel": "SciPy's is 1/2 where |x| > 36974, though 1 / (pi x) counts",
+    "scipy.special.sph_harm_y": "beyond [0, pi], SciPy's has |sin theta|",
 }
 
 #: Arguments whose result takes the dtype of the number, a weak one, whatever that of the other arrays is.
 _WEAK_RESULTS = {("numpy", f"histogram{kind}", "weights") for kind in ("", "2d", "dd")}
 
-REFERENCES = {"numpy": np, "numpy.linalg": np.linalg, "numpy.fft": np.fft, "special": scipy.special}
+REFERENCES = {"numpy": np, "numpy.linalg": np.linalg, "numpy.fft": np.fft, "scipy.special": scipy.special}
 
 
 def problems(kind: Kind, space: str, name: str, argument: ScalarArgument) -> list[str]:

@@ -104,7 +104,7 @@ def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, 
     Args:
         n: integer degrees, at least 0.
         m: integer orders, from -n to n; beyond them the function is 0.
-        theta, phi: angles in radians. All four broadcast.
+        theta, phi: angles in radians. All four broadcast. Beyond [0, pi], the function of theta goes on smoothly; SciPy's has |sin theta|.
         diff_n: None or 0; for derivatives use `jvp` or `grad` instead.
         n_max: the largest degree, which must be given where n is traced.
 
