@@ -41,15 +41,28 @@ REALS = INTEGERS | FLOATS
 NUMBERS = REALS | COMPLEX
 ALL = BOOL | NUMBERS
 
+#: Dtypes of at most 8 bits that store numbers: arrays of them are moved and converted, and not computed with.
+STORAGE_SIGNED = _dtypes(ml_dtypes.int1, ml_dtypes.int2, ml_dtypes.int4)
+STORAGE_UNSIGNED = _dtypes(ml_dtypes.uint1, ml_dtypes.uint2, ml_dtypes.uint4)
+STORAGE_INTEGERS = STORAGE_SIGNED | STORAGE_UNSIGNED
+STORAGE_FLOATS = _dtypes(
+    ml_dtypes.float4_e2m1fn, ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn, ml_dtypes.float8_e3m4, ml_dtypes.float8_e4m3,
+    ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2, ml_dtypes.float8_e5m2fnuz,
+    ml_dtypes.float8_e8m0fnu,
+)  # fmt: skip
+STORAGE = STORAGE_INTEGERS | STORAGE_FLOATS
+#: The dtypes that arrays may have.
+STORED = ALL | STORAGE
+
 _BOOL, _INT, _FLOAT, _COMPLEX = np.dtype(bool_), np.dtype(int32), np.dtype(float32), np.dtype(complex64)
 _INT64, _UINT64, _FLOAT64, _BF16 = np.dtype(int64), np.dtype(uint64), np.dtype(float64), np.dtype(bfloat16)
 _HALVES = _dtypes(float16, bfloat16)
 
 _PYTHON_TYPES: dict[Any, np.dtype] = {bool: _BOOL, int: _INT, float: _FLOAT, complex: _COMPLEX}
 _SPECS: dict[Any, np.dtype] = {
-    **{d: d for d in ALL},
-    **{d.type: d for d in ALL},
-    **{d.name: d for d in ALL},
+    **{d: d for d in STORED},
+    **{d.type: d for d in STORED},
+    **{d.name: d for d in STORED},
     **_PYTHON_TYPES,
     **{t.__name__: d for t, d in _PYTHON_TYPES.items()},
 }
@@ -62,6 +75,7 @@ _SHORT_NAMES = {d: f"{_SHORT_KINDS[d.kind]}{d.itemsize * 8}" for d in NUMBERS - 
     _BOOL: "bool",
     _BF16: "bf16",
     float0: "float0",
+    **{d: d.name.replace("uint", "u").replace("int", "i").replace("float", "f") for d in STORAGE},
 }
 
 
@@ -178,14 +192,26 @@ def promote(*pairs: tuple[np.dtype, bool]) -> tuple[np.dtype, bool]:
     if not pairs:
         raise ArgumentError("promotion needs at least one operand, got none")
     for dtype, _ in pairs:
-        if dtype not in ALL:
+        if dtype not in STORED:
             raise DTypeError(f"{dtype!r} does not promote with other dtypes")
     operands = {dtype for dtype, _ in pairs}
+    if stored := operands & STORAGE:
+        return _promote_stored(stored, pairs)
     if len(operands) == 1:
         dtype = pairs[0][0]
         return dtype, dtype != _BOOL and all(weak for _, weak in pairs)
     node = _join({_WEAK_NODES[dtype.kind] if weak else dtype for dtype, weak in pairs})
     return (_weak_dtype(node, operands), True) if isinstance(node, str) else (node, False)
+
+
+def _promote_stored(stored: set[np.dtype], pairs: tuple[tuple[np.dtype, bool], ...]) -> tuple[np.dtype, bool]:
+    """Return the one storage dtype of operands that are else Python numbers."""
+    others = sorted({dtype.name for dtype, weak in pairs if not weak and dtype not in stored} | {dtype.name for dtype in stored})
+    if len(others) > 1:
+        raise DTypeError(
+            f"{' and '.join(others)} do not promote: dtypes of 8 bits and less only store numbers; convert with x.astype first"
+        )
+    return stored.pop(), False
 
 
 def _weak_dtype(node: _Node, operands: set[np.dtype]) -> np.dtype:
@@ -232,16 +258,24 @@ def result_type(*args: Any) -> np.dtype:
 def issubdtype(arg1: Any, arg2: Any) -> bool:
     """Return True if `arg1` is at or below `arg2` in NumPy's type hierarchy.
 
-    bfloat16 is one of the floats.
+    bfloat16 and the dtypes of fewer bits are of the kinds that their names say.
 
     >>> issubdtype(bfloat16, np.floating), issubdtype("int8", np.integer)
     (True, True)
     """
-    if as_dtype(arg1) == _BF16 and isinstance(arg2, type) and arg2.__module__ == "numpy":
-        return issubclass(np.floating, arg2)
+    stand_in = _stand_in(as_dtype(arg1))
+    if stand_in is not None and isinstance(arg2, type) and arg2.__module__ == "numpy":
+        return issubclass(stand_in, arg2)
     if isinstance(arg2, type) and issubclass(arg2, np.generic) and arg2 not in _SPECS:
         return issubclass(as_dtype(arg1).type, arg2)
     return as_dtype(arg1) == as_dtype(arg2)
+
+
+def _stand_in(dtype: np.dtype) -> type[np.generic] | None:
+    """Return the kind of a dtype that NumPy itself has not."""
+    if dtype == _BF16 or dtype in STORAGE_FLOATS:
+        return np.floating
+    return np.signedinteger if dtype in STORAGE_SIGNED else np.unsignedinteger if dtype in STORAGE_UNSIGNED else None
 
 
 _KINDS = {
@@ -277,21 +311,21 @@ def finfo(dtype: Any) -> Any:
     1.1920928955078125e-07
     """
     dtype = as_dtype(dtype)
-    if dtype not in INEXACT:
+    if dtype not in INEXACT | STORAGE_FLOATS:
         raise DTypeError(f"finfo: {dtype.name} is not a floating-point dtype; use iinfo")
-    return ml_dtypes.finfo(dtype) if dtype == _BF16 else np.finfo(dtype)
+    return ml_dtypes.finfo(dtype) if _stand_in(dtype) else np.finfo(dtype)
 
 
-def iinfo(int_type: Any) -> np.iinfo:
+def iinfo(int_type: Any) -> Any:
     """Return the limits of an integer dtype: `min`, `max`, `bits`.
 
     >>> iinfo("uint8").max
     255
     """
     dtype = as_dtype(int_type)
-    if dtype not in INTEGERS:
+    if dtype not in INTEGERS | STORAGE_INTEGERS:
         raise DTypeError(f"iinfo: {dtype.name} is not an integer dtype; use finfo")
-    return np.iinfo(dtype)
+    return ml_dtypes.iinfo(dtype) if dtype in STORAGE else np.iinfo(dtype)
 
 
 def can_cast(from_: Any, to: Any, casting: Literal["no", "equiv", "safe", "same_kind", "unsafe"] = "safe") -> bool:
@@ -322,6 +356,8 @@ def to_inexact(dtype: np.dtype) -> np.dtype:
     """
     if dtype in INEXACT:
         return dtype
+    if dtype in STORAGE:
+        raise DTypeError(f"{dtype.name} only stores numbers; convert with x.astype before computing")
     return _FLOAT64 if dtype in (_INT64, _UINT64) else _FLOAT
 
 

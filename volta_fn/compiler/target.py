@@ -13,6 +13,7 @@ from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall
 from volta_fn.compiler.ir.views import is_elementwise, reduces
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.dtypes import STORAGE
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Item
@@ -153,13 +154,15 @@ class Target:
 
     def computes(self, eqn: Equation) -> bool:
         """Return True if kernels can compute an equation of these dtypes."""
-        dtypes = [v.aval.dtype for v in eqn.invars]
+        operands = [v.aval.dtype for v in eqn.invars]
+        if not STORAGE.isdisjoint([*operands, *[v.aval.dtype for v in eqn.outvars]]):
+            return False
         if is_elementwise(eqn):
-            return self.supports(eqn.primitive.name, dtypes, eqn.params)
+            return self.supports(eqn.primitive.name, operands, eqn.params)
         reduction = eqn.primitive.reduction
         if reduction is None or not reduces(eqn):
             return True
-        return self.supports_reduction(dtypes[0]) and self.supports(reduction.step, [reduction.accumulator(dtypes[0])] * 2, {})
+        return self.supports_reduction(operands[0]) and self.supports(reduction.step, [reduction.accumulator(operands[0])] * 2, {})
 
     def overwritable(self, item: Item, result: int) -> list[int]:
         """Return the positions of an item's operands whose memory may hold a result.

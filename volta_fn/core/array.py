@@ -381,7 +381,7 @@ def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None
 
     It is on `device` (default: the current default device). Raises `DTypeError` for unsupported dtypes.
     """
-    if values.dtype not in dtypes.ALL:
+    if values.dtype not in dtypes.STORED:
         values = _native(values)
     device = device or current_default_device()
     spec = array_spec(ShapedArray(values.shape, values.dtype, weak_type), device)
@@ -391,7 +391,7 @@ def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None
 def _native(values: np.ndarray) -> np.ndarray:
     """Return `values` in native byte order; raise `DTypeError` for unknown dtypes."""
     native = values.dtype.newbyteorder("=") if values.dtype.kind in "iufc" else values.dtype
-    if native not in dtypes.ALL and native != dtypes.float0:
+    if native not in dtypes.STORED and native != dtypes.float0:
         raise DTypeError(
             f"arrays of dtype {values.dtype} are not supported; convert to one of bool, int8…uint64, float16…complex128, bfloat16"
         )

@@ -34,8 +34,8 @@ def is_array(value: Any) -> bool:
 
 
 def is_foreign(dtype: np.dtype) -> bool:
-    """Return True for dtypes of ml_dtypes that arrays do not support."""
-    return dtype not in dtypes.ALL and dtype.type.__module__ == "ml_dtypes"
+    """Return True for dtypes that only store numbers: files of them give NumPy arrays."""
+    return dtype in dtypes.STORAGE
 
 
 def on_host(value: Any) -> np.ndarray:

@@ -1,7 +1,9 @@
 """Neural networks: layers as immutable pytrees, and the functions of `jax.nn`.
 
-`module` defines what a layer is. `layers`, `recurrent` and `transformer` hold the layers, `activations`, `attention` and `functional`
-functions of arrays, `initializers` initial weights. `losses` and `metrics` compare predictions with targets; `summary` tabulates a model.
+`module` defines what a layer is. `layers`, `recurrent` and `transformer` hold the layers, `activations`, `attention`, `functional`
+and `scaled_products` functions of arrays, `initializers` initial weights. `losses` and `metrics` compare predictions with targets;
+`summary` tabulates a model.
+
 Each module's ``__all__`` is public, under ``volta_fn.nn``. Examples use ``import volta_fn as vf`` and ``from volta_fn import nn``.
 """
 
@@ -40,6 +42,7 @@ from volta_fn.nn.module import *
 from volta_fn.nn.recurrent.cells import *
 from volta_fn.nn.recurrent.layers import *
 from volta_fn.nn.sampling import *
+from volta_fn.nn.scaled_products import *
 from volta_fn.nn.shrinkage import *
 from volta_fn.nn.summary import *
 from volta_fn.nn.transformer.decoder import *

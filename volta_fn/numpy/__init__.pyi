@@ -245,6 +245,17 @@ from volta_fn.numpy.scalar_types import dtype as dtype
 from volta_fn.numpy.scalar_types import e as e
 from volta_fn.numpy.scalar_types import euler_gamma as euler_gamma
 from volta_fn.numpy.scalar_types import flexible as flexible
+from volta_fn.numpy.scalar_types import float4_e2m1fn as float4_e2m1fn
+from volta_fn.numpy.scalar_types import float6_e2m3fn as float6_e2m3fn
+from volta_fn.numpy.scalar_types import float6_e3m2fn as float6_e3m2fn
+from volta_fn.numpy.scalar_types import float8_e3m4 as float8_e3m4
+from volta_fn.numpy.scalar_types import float8_e4m3 as float8_e4m3
+from volta_fn.numpy.scalar_types import float8_e4m3b11fnuz as float8_e4m3b11fnuz
+from volta_fn.numpy.scalar_types import float8_e4m3fn as float8_e4m3fn
+from volta_fn.numpy.scalar_types import float8_e4m3fnuz as float8_e4m3fnuz
+from volta_fn.numpy.scalar_types import float8_e5m2 as float8_e5m2
+from volta_fn.numpy.scalar_types import float8_e5m2fnuz as float8_e5m2fnuz
+from volta_fn.numpy.scalar_types import float8_e8m0fnu as float8_e8m0fnu
 from volta_fn.numpy.scalar_types import float16 as float16
 from volta_fn.numpy.scalar_types import float32 as float32
 from volta_fn.numpy.scalar_types import float64 as float64
@@ -254,6 +265,9 @@ from volta_fn.numpy.scalar_types import generic as generic
 from volta_fn.numpy.scalar_types import half as half
 from volta_fn.numpy.scalar_types import inexact as inexact
 from volta_fn.numpy.scalar_types import inf as inf
+from volta_fn.numpy.scalar_types import int1 as int1
+from volta_fn.numpy.scalar_types import int2 as int2
+from volta_fn.numpy.scalar_types import int4 as int4
 from volta_fn.numpy.scalar_types import int8 as int8
 from volta_fn.numpy.scalar_types import int16 as int16
 from volta_fn.numpy.scalar_types import int32 as int32
@@ -268,6 +282,9 @@ from volta_fn.numpy.scalar_types import pi as pi
 from volta_fn.numpy.scalar_types import signedinteger as signedinteger
 from volta_fn.numpy.scalar_types import single as single
 from volta_fn.numpy.scalar_types import uint as uint
+from volta_fn.numpy.scalar_types import uint1 as uint1
+from volta_fn.numpy.scalar_types import uint2 as uint2
+from volta_fn.numpy.scalar_types import uint4 as uint4
 from volta_fn.numpy.scalar_types import uint8 as uint8
 from volta_fn.numpy.scalar_types import uint16 as uint16
 from volta_fn.numpy.scalar_types import uint32 as uint32

@@ -66,7 +66,7 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
         return as_value(value) if dtype is None else from_host(_exactly(value, dtype))
     values = np.asarray(value)
-    if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.ALL:
+    if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.STORED:
         raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
     return from_host(values) if dtype is None else lax.convert_element_type(values, dtype)
 

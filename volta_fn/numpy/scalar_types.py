@@ -57,6 +57,14 @@ uint8, uint16, uint32, uint64 = map(ScalarType, (dtypes.uint8, dtypes.uint16, dt
 float16, bfloat16, float32, float64 = map(ScalarType, (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64))
 complex64, complex128 = map(ScalarType, (dtypes.complex64, dtypes.complex128))
 
+# Which only store numbers: convert them to compute.
+int1, int2, int4 = (ScalarType(f"int{bits}") for bits in (1, 2, 4))
+uint1, uint2, uint4 = (ScalarType(f"uint{bits}") for bits in (1, 2, 4))
+float4_e2m1fn, float6_e2m3fn, float6_e3m2fn = map(ScalarType, ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"))
+float8_e3m4, float8_e4m3, float8_e4m3b11fnuz = map(ScalarType, ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"))
+float8_e4m3fn, float8_e4m3fnuz = map(ScalarType, ("float8_e4m3fn", "float8_e4m3fnuz"))
+float8_e5m2, float8_e5m2fnuz, float8_e8m0fnu = map(ScalarType, ("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"))
+
 #: NumPy's aliases, and the default dtypes.
 half, single, double = float16, float32, float64
 csingle, cdouble = complex64, complex128

@@ -28,7 +28,7 @@ from volta_fn.primitives.operators import power, true_divide
 from volta_fn.primitives.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.primitives.selection import select
 
-_KINDS = (dtypes.BOOL, dtypes.INTEGERS, dtypes.FLOATS, dtypes.COMPLEX)
+_KINDS = (dtypes.BOOL, dtypes.INTEGERS | dtypes.STORAGE_INTEGERS, dtypes.FLOATS | dtypes.STORAGE_FLOATS, dtypes.COMPLEX)
 _MASKED: dict[Any, Callable[[Array, Array], Array]] = {
     scatter: lambda old, new: new,
     scatter_add: arithmetic.add,
@@ -197,7 +197,7 @@ def _check_hints(hints: dict[str, bool]) -> None:
 
 def _cast_like(array: Array, values: Any) -> Array:
     """Cast the values to the array's dtype; raise if it cannot hold their kind."""
-    if isinstance(values, int) and array.dtype in dtypes.INTEGERS:
+    if isinstance(values, int) and array.dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
         bounds = dtypes.iinfo(array.dtype)
         if not bounds.min <= values <= bounds.max:
             raise ArgumentError(

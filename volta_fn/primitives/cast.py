@@ -12,7 +12,7 @@ from volta_fn.core.array import Array, ConcreteArray, as_value, from_host, numbe
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives import movement
 from volta_fn.primitives.full_width import in_full
 
@@ -24,8 +24,12 @@ def _convert_abstract(operand: ShapedArray, *, new_dtype: np.dtype, weak_type: b
 def _convert_evaluate(operand: np.ndarray, *, new_dtype: np.dtype, weak_type: bool) -> np.ndarray:
     if operand.dtype == new_dtype:
         return operand
+    if operand.dtype in dtypes.STORAGE:
+        operand = operand.astype(np.float32 if operand.dtype in dtypes.STORAGE_FLOATS else np.int8)
     if operand.dtype.kind == "c" and new_dtype.kind not in "cb":
         operand = operand.real
+    if new_dtype in dtypes.STORAGE_INTEGERS and operand.dtype in dtypes.FLOATS:
+        return _saturate_to_bits(operand, new_dtype)
     if new_dtype in dtypes.INTEGERS and operand.dtype in dtypes.FLOATS:
         return _saturate(operand, new_dtype)
     return operand.astype(new_dtype)
@@ -48,9 +52,21 @@ def _saturate(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
     return np.where(~inside & (operand < 0), new_dtype.type(info.min), converted)
 
 
+def _saturate_to_bits(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
+    """Convert floats to integers of a few bits by the same rules."""
+    info = dtypes.iinfo(new_dtype)
+    bounded = np.clip(np.nan_to_num(operand.astype(np.float32)), info.min, info.max)
+    return np.trunc(bounded).astype(np.int8).astype(new_dtype)
+
+
 def _convert_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype, weak_type: bool) -> tuple[Array, Any]:
     (operand,), (tangent,) = primals, tangents
     out = convert_element_type(operand, new_dtype, weak_type)
+    if type(tangent) is not Zero and new_dtype in dtypes.STORAGE_FLOATS:
+        raise GradientError(
+            f"convert_element_type: there are no tangents of dtype {new_dtype.name}, which only stores numbers; "
+            "convert lax.stop_gradient(x), or give the rounding a derivative with custom_jvp"
+        )
     if type(tangent) is Zero or new_dtype not in dtypes.INEXACT:
         return out, Zero(out.aval.at_least_vspace())
     return out, convert_element_type(tangent, new_dtype)
@@ -79,14 +95,18 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     """Convert the elements of `operand` to `new_dtype`.
 
     Floats become integers by rounding toward zero (NaN becomes 0, values out of range the nearest bound); complex numbers become
-    real ones by dropping the imaginary part. Raises `DTypeError` for a dtype that arrays cannot have.
+    real ones by dropping the imaginary part. Dtypes of fewer than 8 bits and 8-bit floats only store numbers, and have no tangents.
+
+    Raises `DTypeError` for a dtype that arrays cannot have.
 
     >>> import volta_fn as vf
     >>> vf.lax.convert_element_type(vf.numpy.array([1.7, -1.7]), "int32")
     Array([ 1, -1], dtype=int32)
     """
     dtype = dtypes.as_dtype(new_dtype)
-    if isinstance(operand, (np.ndarray, np.generic)) and operand.dtype in dtypes.ALL:  # NumPy's own may be of a dtype that the device lacks
+    if (
+        isinstance(operand, (np.ndarray, np.generic)) and operand.dtype in dtypes.STORED
+    ):  # NumPy's own may be of a dtype that the device lacks
         return from_host(_convert_evaluate(np.asarray(operand), new_dtype=dtype, weak_type=weak_type), weak_type)
     value = as_value(operand)
     aval = value.aval

@@ -165,7 +165,8 @@ def _common_dtype(name: str, avals: Sequence[ShapedArray], allowed: frozenset[np
             "Convert with lax.convert_element_type, or use the function of that name in volta_fn.numpy, which promotes."
         )
     if dtype not in allowed:
-        raise DTypeError(f"{name} is not defined for {dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
+        hint = "; dtypes of 8 bits and less only store numbers: convert with x.astype first" if dtype in dtypes.STORAGE else ""
+        raise DTypeError(f"{name} is not defined for {dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}{hint}")
     return dtype
 
 
