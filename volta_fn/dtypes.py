@@ -241,7 +241,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     return as_dtype(arg1) == as_dtype(arg2)
 
 
-_KINDS = {
+#: The kinds of the Array API standard.
+KINDS = {
     "bool": BOOL,
     "signed integer": SIGNED,
     "unsigned integer": UNSIGNED,
@@ -262,8 +263,8 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
-    if isinstance(kind, str) and kind in _KINDS:
-        return as_dtype(dtype) in _KINDS[kind]
+    if isinstance(kind, str) and kind in KINDS:
+        return as_dtype(dtype) in KINDS[kind]
     return as_dtype(dtype) == as_dtype(kind)
 
 

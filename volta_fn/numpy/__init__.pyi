@@ -219,6 +219,8 @@ from volta_fn.numpy.mapping import apply_along_axis as apply_along_axis
 from volta_fn.numpy.mapping import apply_over_axes as apply_over_axes
 from volta_fn.numpy.mapping import fromfunction as fromfunction
 from volta_fn.numpy.mapping import vectorize as vectorize
+from volta_fn.numpy.namespace_info import __array_api_version__ as __array_api_version__
+from volta_fn.numpy.namespace_info import __array_namespace_info__ as __array_namespace_info__
 from volta_fn.numpy.padding import pad as pad
 from volta_fn.numpy.polynomials import interp as interp
 from volta_fn.numpy.polynomials import poly as poly

@@ -105,6 +105,42 @@ def _logistic_complex(x: np.ndarray) -> np.ndarray:
     return np.where(left, power, 1.0) / (1.0 + power)
 
 
+# complex functions at infinity, as the Array API standard has them
+
+
+def expm1(x: np.ndarray) -> np.ndarray:
+    """Return exp(x) - 1; NumPy's own is NaN for some complex infinities, and on the real axis."""
+    out = np.expm1(x)
+    if x.dtype.kind != "c":
+        return out
+    undirected = np.isinf(x.real) & ~np.isfinite(x.imag)
+    re = np.where(undirected, np.expm1(x.real), out.real)
+    im = np.where(undirected & (x.real < 0), 0.0, out.imag)
+    return _complex(re, np.where(x.imag == 0, x.imag, im), x.dtype)
+
+
+def tanh(x: np.ndarray) -> np.ndarray:
+    """Return tanh(x); at complex infinity ±1, and the imaginary zero has x's sign."""
+    out = np.tanh(x)
+    if x.dtype.kind != "c":
+        return out
+    return _complex(out.real, np.where(np.isinf(x.real), np.copysign(0.0, x.imag), out.imag), x.dtype)
+
+
+def tan(x: np.ndarray) -> np.ndarray:
+    """Return tan(x), which is -i tanh(i x)."""
+    out = np.tan(x)
+    if x.dtype.kind != "c":
+        return out
+    return _complex(np.where(np.isinf(x.imag), np.copysign(0.0, x.real), out.real), out.imag, x.dtype)
+
+
+def _complex(re: np.ndarray, im: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    out = np.empty(re.shape, dtype)
+    out.real, out.imag = re, im
+    return out
+
+
 # powers
 
 

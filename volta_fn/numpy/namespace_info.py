@@ -1,0 +1,70 @@
+"""What the namespace supports, as the Array API standard has programs ask for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.device import Device, available_devices, current_default_device, find_device
+from volta_fn.errors import ArgumentError
+
+#: The version of the standard.
+__array_api_version__ = "2025.12"
+
+#: The dtypes that the standard names, in its order.
+_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128".split()
+
+#: The default dtypes, the same on every device.
+_DEFAULTS = {"real floating": "float32", "complex floating": "complex64", "integral": "int32", "indexing": "int32"}
+
+
+class NamespaceInfo:
+    """What `__array_namespace_info__` returns: capabilities, devices and dtypes."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Return what the standard leaves to libraries.
+
+        Traced programs have no data-dependent shapes: masks and functions such as `nonzero` need `size=` there.
+
+        >>> jnp.__array_namespace_info__().capabilities()
+        {'boolean indexing': True, 'data-dependent shapes': True, 'max dimensions': 64}
+        """
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def default_device(self) -> Device:
+        """Return the device of new arrays."""
+        return current_default_device()
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the devices of this machine, of all platforms."""
+        return available_devices()
+
+    def default_dtypes(self, *, device: str | Device | None = None) -> dict[str, np.dtype]:
+        """Return the dtypes of new arrays and of indices, by kind.
+
+        >>> jnp.__array_namespace_info__().default_dtypes()["indexing"]
+        dtype('int32')
+        """
+        return {kind: np.dtype(name) for kind, name in _DEFAULTS.items()}
+
+    def dtypes(self, *, device: str | Device | None = None, kind: Any = None) -> dict[str, np.dtype]:
+        """Return the standard's dtypes that a device has (default: the default one), by name.
+
+        `kind` restricts them: a kind that `isdtype` knows, or a tuple of kinds. Raises `ArgumentError` for an unknown kind.
+
+        >>> list(jnp.__array_namespace_info__().dtypes(device="cpu", kind=("bool", "complex floating")))
+        ['bool', 'complex64', 'complex128']
+        """
+        kinds = dtypes.KINDS if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
+        if unknown := [k for k in kinds if k not in dtypes.KINDS]:
+            raise ArgumentError(f"dtypes: {unknown[0]!r} is no kind; the kinds are {', '.join(dtypes.KINDS)}")
+        backend = (current_default_device() if device is None else find_device(device)).backend
+        found = {name: np.dtype(name) for name in _NAMES}
+        return {name: d for name, d in found.items() if backend.supports(d) and any(d in dtypes.KINDS[k] for k in kinds)}
+
+
+def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807  # the standard's name
+    """Return what this namespace supports, for programs written to the Array API."""
+    return NamespaceInfo()
