@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core import dlpack
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
@@ -215,15 +216,22 @@ class ConcreteArray(Array):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         values = self.host()
-        if dtype is not None and np.dtype(dtype) != values.dtype:
+        converts = dtype is not None and np.dtype(dtype) != values.dtype
+        if copy is False and (converts or self._spec.device.platform != "cpu"):
+            raise ArgumentError(
+                f"copy=False: a NumPy array of {dtype or self.dtype} cannot share the memory of {self.aval} on {self.device}"
+            )
+        if converts:
             return values.astype(dtype)
         return values.copy() if copy else values
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._spec.device.backend.get(self.buffer()).__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: None = None, max_version: tuple[int, int] | None = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        return dlpack.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._spec.device.backend.get(self.buffer()).__dlpack_device__()
+        return dlpack.device_of(self.device)
 
     def item(self, *index: int) -> Any:
         """Return an element as a Python scalar: the only one, or the one at `index`."""

@@ -1,7 +1,5 @@
 from volta_fn.core.array import Array as Array
 from volta_fn.dtypes import can_cast as can_cast
-from volta_fn.dtypes import finfo as finfo
-from volta_fn.dtypes import iinfo as iinfo
 from volta_fn.dtypes import isdtype as isdtype
 from volta_fn.dtypes import issubdtype as issubdtype
 from volta_fn.dtypes import promote_types as promote_types
@@ -198,6 +196,10 @@ from volta_fn.numpy.indexing import take as take
 from volta_fn.numpy.indexing import take_along_axis as take_along_axis
 from volta_fn.numpy.indexing import unravel_index as unravel_index
 from volta_fn.numpy.indexing import where as where
+from volta_fn.numpy.inspection import __array_api_version__ as __array_api_version__
+from volta_fn.numpy.inspection import __array_namespace_info__ as __array_namespace_info__
+from volta_fn.numpy.inspection import finfo as finfo
+from volta_fn.numpy.inspection import iinfo as iinfo
 from volta_fn.numpy.joining import append as append
 from volta_fn.numpy.joining import array_split as array_split
 from volta_fn.numpy.joining import block as block
@@ -219,8 +221,6 @@ from volta_fn.numpy.mapping import apply_along_axis as apply_along_axis
 from volta_fn.numpy.mapping import apply_over_axes as apply_over_axes
 from volta_fn.numpy.mapping import fromfunction as fromfunction
 from volta_fn.numpy.mapping import vectorize as vectorize
-from volta_fn.numpy.namespace_info import __array_api_version__ as __array_api_version__
-from volta_fn.numpy.namespace_info import __array_namespace_info__ as __array_namespace_info__
 from volta_fn.numpy.padding import pad as pad
 from volta_fn.numpy.polynomials import interp as interp
 from volta_fn.numpy.polynomials import poly as poly

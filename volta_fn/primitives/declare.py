@@ -127,7 +127,10 @@ def elementwise(
         evaluate = evaluated(formula)
     is_ufunc = isinstance(evaluate, np.ufunc)
     primitive = Primitive(
-        name, abstract, evaluate=evaluate, inplace=(is_ufunc and result is None) or float_ufunc is not None,
+        name,
+        abstract,
+        evaluate=evaluate,
+        inplace=(is_ufunc and result is None) or float_ufunc is not None,
         views=not is_ufunc and float_ufunc is None,
     )
     if float_ufunc is not None:

@@ -109,14 +109,14 @@ def _logistic_complex(x: np.ndarray) -> np.ndarray:
 
 
 def expm1(x: np.ndarray) -> np.ndarray:
-    """Return exp(x) - 1; NumPy's own is NaN for some complex infinities, and on the real axis."""
+    """Return exp(x) - 1; NumPy's own is NaN for some complex infinities."""
     out = np.expm1(x)
     if x.dtype.kind != "c":
         return out
     undirected = np.isinf(x.real) & ~np.isfinite(x.imag)
     re = np.where(undirected, np.expm1(x.real), out.real)
     im = np.where(undirected & (x.real < 0), 0.0, out.imag)
-    return _complex(re, np.where(x.imag == 0, x.imag, im), x.dtype)
+    return _complex(re + 0.0, np.where(x.imag == 0, x.imag, im), x.dtype)  # -0.0 becomes 0.0
 
 
 def tanh(x: np.ndarray) -> np.ndarray:
