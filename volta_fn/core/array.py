@@ -79,6 +79,7 @@ class Array:
         # Attached by the layers that define them (`attach`); declared here for type checkers.
         def __getattr__(self, name: str) -> Any: ...
         def __getitem__(self, index: Any) -> Any: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
         def __neg__(self) -> Any: ...
         def __bool__(self) -> bool: ...
         def __int__(self) -> int: ...
@@ -105,12 +106,6 @@ class Array:
         if not self.shape:
             raise ArgumentTypeError("iteration over a zero-dimensional array")
         return (self[i] for i in range(self.shape[0]))
-
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise ImmutableError(
-            "arrays are immutable, so x[i] = v cannot change one. Write x = x.at[i].set(v), which returns a new array "
-            "(inside jit nothing is copied when the old one is dead); .at[i].add, .multiply, .min, .max do the other updates."
-        )
 
     def __delitem__(self, index: Any) -> NoReturn:
         raise ImmutableError("arrays are immutable: elements cannot be deleted; volta_fn.numpy.delete(x, i, axis) returns a new array")

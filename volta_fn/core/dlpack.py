@@ -40,8 +40,9 @@ def export(
 ) -> Any:
     """Return a capsule with a buffer's elements in host memory.
 
-    It shares memory unless `copy` is true or the buffer is on a GPU, and is then marked read-only if the consumer reads version 1
-    of the protocol. For others, of which JAX is one, memory with gaps or repetitions is copied, too. Raises `ExportError` if memory cannot be shared as asked, and `ArgumentError` for a stream.
+    It shares memory unless `copy` is true or the buffer is on a GPU, and is then marked read-only if the consumer reads version 1 of the
+    protocol. For others, of which JAX is one, memory with gaps or repetitions is copied, too. Raises `ExportError` if memory cannot be
+    shared as asked, and `ArgumentError` for a stream.
     """
     here = device_of(device)
     wanted = here if dl_device is None else (int(dl_device[0]), int(dl_device[1]))

@@ -6,6 +6,7 @@ from volta_fn.dtypes import promote_types as promote_types
 from volta_fn.dtypes import result_type as result_type
 from volta_fn.numpy import fft as fft
 from volta_fn.numpy import linalg as linalg
+from volta_fn.numpy.assignment import allow_assignment as allow_assignment
 from volta_fn.numpy.creation import arange as arange
 from volta_fn.numpy.creation import array as array
 from volta_fn.numpy.creation import asarray as asarray
