@@ -129,7 +129,7 @@ def expm1(z: Complex) -> Complex:
     re = undirected.select(less, less * _of(trigonometric.cos, z.im) - half * half * 2.0)
     im = _product(_of(trigonometric.sin, z.im), _of(exponential.exp, z.re))
     im = (undirected & z.re.below(0.0)).select(0.0, im)
-    return Complex(re + 0.0, z.im.equals(0.0).select(z.im, im))  # -0.0 becomes 0.0
+    return Complex(re.equals(0.0).select(0.0, re), z.im.equals(0.0).select(z.im, im))
 
 
 def _log_distance(x: Values, y: Values) -> Values:
