@@ -18,7 +18,8 @@ COMPLEX: dict[str, list[tuple[float, float, float, float]]] = {
     ],
     "tanh": [
         (0.0, 0.0, 0.0, 0.0), (1.0, INF, NAN, NAN), (0.0, INF, 0.0, NAN), (0.0, NAN, 0.0, NAN), (INF, 2.0, 1.0, 0.0),
-        (INF, -2.0, 1.0, -0.0), (-INF, 2.0, -1.0, 0.0), (INF, INF, 1.0, 0.0), (INF, NAN, 1.0, 0.0), (NAN, 0.0, NAN, 0.0), (NAN, 1.0, NAN, NAN),
+        (INF, -2.0, 1.0, -0.0), (-INF, 2.0, -1.0, 0.0), (INF, INF, 1.0, 0.0), (INF, NAN, 1.0, 0.0), (NAN, 0.0, NAN, 0.0),
+        (NAN, 1.0, NAN, NAN),
     ],
     "tan": [(2.0, INF, 0.0, 1.0), (-2.0, INF, -0.0, 1.0), (2.0, -INF, 0.0, -1.0), (0.0, 0.0, 0.0, 0.0)],
 }  # fmt: skip
@@ -33,6 +34,13 @@ def check_divisions(divmod: Callable[[Any, Any], Any], dtype: Any) -> None:
         quotient = np.where(np.isinf(x) | np.isinf(y), np.floor(x / y), quotient)
     for got, wanted in zip(map(np.asarray, divmod(x, y)), (quotient, rest), strict=True):
         _assert_same(got.astype(np.float64), wanted.astype(np.float64), ~np.isnan(wanted))
+
+
+def check_sign(sign: Callable[[Any], Any], dtype: Any) -> None:
+    """Check that signs of zeros are 0.0, not -0.0."""
+    x = np.array([0.0, -0.0, INF, -INF, NAN, 2.5, -1e-3], dtype)
+    wanted = np.array([0.0, 0.0, 1.0, -1.0, NAN, 1.0, -1.0])
+    _assert_same(np.asarray(sign(x)).astype(np.float64), wanted, ~np.isnan(wanted))
 
 
 def check_complex(name: str, function: Callable[[Any], Any], dtype: Any) -> None:

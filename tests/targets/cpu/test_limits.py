@@ -14,8 +14,9 @@ pytest.importorskip("llvmlite")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
-def test_quotients_and_remainders(dtype: type) -> None:
+def test_quotients_remainders_and_signs(dtype: type) -> None:
     limits.check_divisions(vf.jit(vnp.divmod), dtype)
+    limits.check_sign(vf.jit(vnp.sign), dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])

@@ -48,9 +48,8 @@ def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def sign(x: np.ndarray) -> np.ndarray:
-    """Return -1, 0 or 1; zeros keep their sign and NaN stays; x / |x| for complex x."""
-    out = np.sign(x)
-    return out if x.dtype.kind in "iuc" else np.copysign(out, x)
+    """Return -1, 0 (for -0.0, too) or 1; NaN stays; x / |x| for complex x."""
+    return np.sign(x) + x.dtype.type(0) if x.dtype.kind == "V" else np.sign(x)  # ml_dtypes keeps the sign of zeros
 
 
 def round_half_away(x: np.ndarray) -> np.ndarray:
