@@ -1,4 +1,6 @@
-"""Run the Array API standard's own tests on volta_fn.numpy: python tools/array_api_tests.py CHECKOUT [pytest's options and tests].
+"""Run the Array API standard's own tests on volta_fn.numpy.
+
+    python tools/array_api_tests.py CHECKOUT [--assign] [pytest's options and tests]
 
 CHECKOUT is a clone of https://github.com/data-apis/array-api-tests with its submodule, whose requirements.txt is installed. Without options
 every test draws 200 examples, the same in every run. The tests in array_api_skips.txt are skipped; with --assign none is, and x[i] = v
@@ -17,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 SKIPS = HERE / "array_api_skips.txt"
 VERSION = "2025.12"
 
-#: The module under test: the namespace, with assignment allowed for the whole process.
+#: The module under test: the namespace, with assignment allowed in all tests.
 _ASSIGNING = "exec('import volta_fn.numpy as xp; allowed = xp.allow_assignment(); allowed.__enter__()')"
 
 _OPTIONS = ["-p", "no:cacheprovider", "-q", "-rs", "--tb=short", "--disable-deadline", "--derandomize"]
@@ -32,7 +34,7 @@ def command(options: list[str], assign: bool) -> list[str]:
 
 
 def environment(assign: bool) -> dict[str, str]:
-    """Return the environment: the module and version to test, found in this repository."""
+    """Return the environment: the module of this repository and the version to test."""
     paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     module = _ASSIGNING if assign else "volta_fn.numpy"
     return os.environ | {

@@ -1,4 +1,4 @@
-"""What the Array API standard says of quotients and complex functions at zero and infinity."""
+"""What the Array API standard says of functions at zero and infinity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ COMPLEX: dict[str, list[tuple[float, float, float, float]]] = {
 
 
 def check_divisions(divmod: Callable[[Any, Any], Any], dtype: Any) -> None:
-    """Check all pairs: quotients with an infinity are floor(x / y), which the standard prefers; all else is NumPy's, signs of zeros too."""
+    """Check quotients and remainders of all pairs of special numbers.
+
+    Quotients with an infinity are floor(x / y), which the standard prefers; all else is NumPy's, signs of zeros too.
+    """
     special = np.array([0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 5.5, -5.5, 2.0, -4.0], dtype)
     x, y = special[:, None], special
     with np.errstate(all="ignore"):
@@ -44,7 +47,10 @@ def check_sign(sign: Callable[[Any], Any], dtype: Any) -> None:
 
 
 def check_complex(name: str, function: Callable[[Any], Any], dtype: Any) -> None:
-    """Check a function at the arguments of `COMPLEX`; the signs of zeros are those of finite and half-finite arguments."""
+    """Check a function at the arguments of `COMPLEX`.
+
+    A zero has a sign where the argument's component is finite.
+    """
     real, imaginary, *wanted = np.array(COMPLEX[name]).T
     z = np.empty(real.shape, dtype)
     z.real, z.imag = real, imaginary

@@ -76,7 +76,7 @@ class _Memory:
 
 
 def _is_compact(values: np.ndarray) -> bool:
-    """Return True if the elements fill their memory without gaps, in any order of the axes."""
+    """Return True if elements fill memory without gaps, in any order of axes."""
     order = np.argsort(values.strides)[::-1]
     return values.transpose(order).flags.c_contiguous
 
@@ -96,7 +96,7 @@ def _code(capsule: Any) -> ctypes.c_uint8:
 
 
 class _Producer:
-    """Another library's array, whose bfloat16 elements are passed on as 16-bit integers."""
+    """Another library's array, with bfloat16 passed on as 16-bit integers."""
 
     def __init__(self, x: Any) -> None:
         self._x = x

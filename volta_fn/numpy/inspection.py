@@ -54,9 +54,10 @@ class NamespaceInfo:
         return {kind: np.dtype(name) for kind, name in _DEFAULTS.items()}
 
     def dtypes(self, *, device: str | Device | None = None, kind: Any = None) -> dict[str, np.dtype]:
-        """Return the standard's dtypes that a device has (default: the default one), by name.
+        """Return the standard's dtypes that a device has, by name.
 
-        `kind` restricts them: a kind that `isdtype` knows, or a tuple of kinds. Raises `ArgumentError` for an unknown kind.
+        The device is by default that of new arrays. `kind` restricts them: a kind that `isdtype` knows, or a tuple of kinds. Raises
+        `ArgumentError` for an unknown kind.
 
         >>> list(jnp.__array_namespace_info__().dtypes(device="cpu", kind=("bool", "complex floating")))
         ['bool', 'complex64', 'complex128']

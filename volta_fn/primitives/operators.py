@@ -69,7 +69,10 @@ def fmod(x: Any, y: Any) -> Array:
 
 
 def remainder(x: Any, y: Any) -> Array:
-    """Return x - floor(x / y) * y, with the sign of y, zeros too; of integers by zero 0."""
+    """Return x - floor(x / y) * y.
+
+    It has the sign of y, zeros too; of integers by zero it is 0.
+    """
     a, b = promote_args("remainder", (x, y), dtypes.REALS)
     rest = fmod(a, y if type(y) is int else b)
     if a.dtype in dtypes.UNSIGNED:
