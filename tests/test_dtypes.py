@@ -164,7 +164,7 @@ def test_issubdtype_is_numpys_with_bfloat16_a_float():
 def test_isdtype():
     for dtype in ALL:
         stand_in = np.dtype("float16") if dtype == BF16 else dtype
-        for kind in dtypes._KINDS:
+        for kind in dtypes.KINDS:
             assert dtypes.isdtype(dtype, kind) == np.isdtype(stand_in, kind)
     assert dtypes.isdtype(BF16, ("bool", BF16))
     assert not dtypes.isdtype("int8", ("bool", "real floating"))

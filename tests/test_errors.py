@@ -12,11 +12,13 @@ from volta_fn import errors
 CAUGHT_AS = {
     "ShapeError": ValueError,
     "BroadcastError": (errors.ShapeError, ValueError),
+    "AxisError": (errors.ShapeError, ValueError, IndexError),
     "DTypeError": TypeError,
     "ArgumentError": ValueError,
     "ArgumentTypeError": TypeError,
     "OutOfBoundsError": IndexError,
     "ImmutableError": TypeError,
+    "ExportError": BufferError,
     "DeviceError": RuntimeError,
     "DeviceTimeoutError": TimeoutError,
     "OutOfMemoryError": MemoryError,

@@ -278,7 +278,8 @@ def _stand_in(dtype: np.dtype) -> type[np.generic] | None:
     return np.signedinteger if dtype in STORAGE_SIGNED else np.unsignedinteger if dtype in STORAGE_UNSIGNED else None
 
 
-_KINDS = {
+#: The kinds of the Array API standard.
+KINDS = {
     "bool": BOOL,
     "signed integer": SIGNED,
     "unsigned integer": UNSIGNED,
@@ -299,8 +300,8 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
-    if isinstance(kind, str) and kind in _KINDS:
-        return as_dtype(dtype) in _KINDS[kind]
+    if isinstance(kind, str) and kind in KINDS:
+        return as_dtype(dtype) in KINDS[kind]
     return as_dtype(dtype) == as_dtype(kind)
 
 

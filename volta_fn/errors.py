@@ -43,6 +43,10 @@ class BroadcastError(ShapeError):
     """Shapes cannot be broadcast: some axis has two sizes, neither of which is 1."""
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis lies outside the dimensions of an array."""
+
+
 class DTypeError(VoltaError, TypeError):
     """A dtype is unknown, unsupported here, or does not match the others."""
 
@@ -61,6 +65,10 @@ class OutOfBoundsError(VoltaError, IndexError):
 
 class ImmutableError(VoltaError, TypeError):
     """An attempt to change an array in place; `x.at[i].set(v)` returns a copy."""
+
+
+class ExportError(VoltaError, BufferError):
+    """An array's memory cannot be shared in the way that another library asks for."""
 
 
 class DeviceError(VoltaError, RuntimeError):

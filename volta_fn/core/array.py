@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core import dlpack
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
@@ -78,6 +79,7 @@ class Array:
         # Attached by the layers that define them (`attach`); declared here for type checkers.
         def __getattr__(self, name: str) -> Any: ...
         def __getitem__(self, index: Any) -> Any: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
         def __neg__(self) -> Any: ...
         def __bool__(self) -> bool: ...
         def __int__(self) -> int: ...
@@ -104,12 +106,6 @@ class Array:
         if not self.shape:
             raise ArgumentTypeError("iteration over a zero-dimensional array")
         return (self[i] for i in range(self.shape[0]))
-
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise ImmutableError(
-            "arrays are immutable, so x[i] = v cannot change one. Write x = x.at[i].set(v), which returns a new array "
-            "(inside jit nothing is copied when the old one is dead); .at[i].add, .multiply, .min, .max do the other updates."
-        )
 
     def __delitem__(self, index: Any) -> NoReturn:
         raise ImmutableError("arrays are immutable: elements cannot be deleted; volta_fn.numpy.delete(x, i, axis) returns a new array")
@@ -241,15 +237,22 @@ class ConcreteArray(Array):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         values = self.host()
-        if dtype is not None and np.dtype(dtype) != values.dtype:
+        converts = dtype is not None and np.dtype(dtype) != values.dtype
+        if copy is False and (converts or self._spec.device.platform != "cpu"):
+            raise ArgumentError(
+                f"copy=False: a NumPy array of {dtype or self.dtype} cannot share the memory of {self.aval} on {self.device}"
+            )
+        if converts:
             return values.astype(dtype)
         return values.copy() if copy else values
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._spec.device.backend.get(self.buffer()).__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: None = None, max_version: tuple[int, int] | None = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        return dlpack.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._spec.device.backend.get(self.buffer()).__dlpack_device__()
+        return dlpack.device_of(self.device)
 
     def item(self, *index: int) -> Any:
         """Return an element as a Python scalar: the only one, or the one at `index`."""

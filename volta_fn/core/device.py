@@ -78,6 +78,9 @@ class Backend(Protocol):
     def exclusive(self, buffers: Sequence[Any]) -> bool:
         """Return True if no other buffers share the memory of these (at least one)."""
 
+    def supports(self, dtype: np.dtype) -> bool:
+        """Return True if the device has arrays of this dtype."""
+
     def kernel(self, primitive: Any, avals_in: tuple[Any, ...], params: dict[str, Any], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
         """Return one primitive as a function of buffers; `pipeline` lowers its programs."""
 
@@ -199,6 +202,15 @@ def devices(backend: str | None = None) -> list[Device]:
                 raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}")
             _found[name] = _discoverers[name]()
         return list(_found[name])
+
+
+def available_devices() -> tuple[Device, ...]:
+    """Return the devices of all platforms that have any, those of the CPU first."""
+    found: list[Device] = []
+    for platform in _discoverers:
+        with contextlib.suppress(DeviceError):
+            found += devices(platform)
+    return tuple(found)
 
 
 def device_count(backend: str | None = None) -> int:

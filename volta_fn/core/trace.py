@@ -137,6 +137,12 @@ class Tracer(Array):
     def __complex__(self) -> complex:
         self._concrete("complex()", "Use x.astype(complex) to stay inside the program.")
 
+    def __dlpack__(self, **options: Any) -> Any:
+        self._concrete("another library (DLPack)", "Return the array from the traced function, or call the library in pure_callback.")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.__dlpack__()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         self._concrete(
             "conversion to a NumPy array",

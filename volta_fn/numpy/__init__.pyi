@@ -1,13 +1,12 @@
 from volta_fn.core.array import Array as Array
 from volta_fn.dtypes import can_cast as can_cast
-from volta_fn.dtypes import finfo as finfo
-from volta_fn.dtypes import iinfo as iinfo
 from volta_fn.dtypes import isdtype as isdtype
 from volta_fn.dtypes import issubdtype as issubdtype
 from volta_fn.dtypes import promote_types as promote_types
 from volta_fn.dtypes import result_type as result_type
 from volta_fn.numpy import fft as fft
 from volta_fn.numpy import linalg as linalg
+from volta_fn.numpy.assignment import allow_assignment as allow_assignment
 from volta_fn.numpy.creation import arange as arange
 from volta_fn.numpy.creation import array as array
 from volta_fn.numpy.creation import asarray as asarray
@@ -184,6 +183,10 @@ from volta_fn.numpy.indexing import take as take
 from volta_fn.numpy.indexing import take_along_axis as take_along_axis
 from volta_fn.numpy.indexing import unravel_index as unravel_index
 from volta_fn.numpy.indexing import where as where
+from volta_fn.numpy.inspection import __array_api_version__ as __array_api_version__
+from volta_fn.numpy.inspection import __array_namespace_info__ as __array_namespace_info__
+from volta_fn.numpy.inspection import finfo as finfo
+from volta_fn.numpy.inspection import iinfo as iinfo
 from volta_fn.numpy.joining import append as append
 from volta_fn.numpy.joining import array_split as array_split
 from volta_fn.numpy.joining import block as block

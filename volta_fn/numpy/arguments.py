@@ -99,7 +99,7 @@ def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     try:
         return canonical_axes(axis, ndim, "axis")
     except ShapeError as error:
-        raise ShapeError(f"{function}: {error.message}") from None
+        raise type(error)(f"{function}: {error.message}") from None
     except (AttributeError, TypeError):
         raise ArgumentTypeError(f"{function}: axis must be an integer, a tuple of integers or None, got {axis!r}") from None
 

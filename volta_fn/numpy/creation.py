@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.array import Array, ConcreteArray, alias, as_value, from_host
-from volta_fn.core.aval import as_integer, canonical_shape
-from volta_fn.core.device import Device
+from volta_fn.core import dlpack
+from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, wrap
+from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
+from volta_fn.core.device import Device, find_device
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.core.transfer import device_put
-from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
 from volta_fn.primitives.declare import to_dtype
@@ -52,8 +53,14 @@ def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool |
 
     >>> jnp.asarray((1, 2, 3))
     Array([1, 2, 3], dtype=int32)
+
+    With `copy=False` it raises `ArgumentError` for anything else, which has to be copied; `from_dlpack` shares the memory of other
+    libraries' arrays.
     """
-    return array(a, dtype, bool(copy), order=order, device=device)
+    result = array(a, dtype, bool(copy), order=order, device=device)
+    if copy is False and result is not a:
+        raise ArgumentError(f"asarray: copy=False, but {type(a).__name__} to {result.aval} takes a copy; from_dlpack may share the memory")
+    return result
 
 
 def _from_object(value: Any, dtype: np.dtype | None) -> Array:
@@ -370,6 +377,33 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     return array(np.frombuffer(buffer, dtypes.as_dtype(dtype), count, offset))
 
 
-def from_dlpack(x: Any, /, *, device: Device | None = None, copy: bool | None = None) -> Array:
-    """Create an array from another library's array through the DLPack protocol."""
-    return array(x if isinstance(x, Array) else np.from_dlpack(x), device=device)
+def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | None = None) -> Array:
+    """Create an array in the memory of another library's array, through DLPack.
+
+    Args:
+        x: an array with the method `__dlpack__`: NumPy's, PyTorch's, JAX's, ….
+        device: where the result is; by default where `x` is. An array elsewhere is copied.
+        copy: True copies always, False never; by default, where it is needed.
+
+    Without a copy the result changes when its memory is written to: do not change `x` while the result is in use.
+
+    >>> import numpy as np
+    >>> x = np.arange(3.0)
+    >>> y = jnp.from_dlpack(x)
+    >>> np.shares_memory(x, y)
+    True
+
+    Raises `ExportError` if the memory cannot be shared, or not without the copy that `copy=False` forbids.
+    """
+    target = None if device is None else find_device(device)
+    if isinstance(x, ConcreteArray):
+        if copy is False and target not in (None, x.device):
+            raise ExportError(f"from_dlpack: copy=False, but x is on {x.device}, not on {target}")
+        return array(x, copy=copy is not False, device=target)
+    home = find_device("cpu")
+    if copy is False and target not in (None, home):
+        raise ExportError(f"from_dlpack: copy=False, but x is not on {target}")
+    values = dlpack.imported(x, copy, to_host=target is not None)
+    if target not in (None, home):
+        return from_host(values, device=target)
+    return wrap(home.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype, False), home))

@@ -18,7 +18,7 @@ from volta_fn.numpy.joining import concatenate, stack
 from volta_fn.numpy.shapes import swapaxes
 
 
-def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Array]:
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Array, ...]:
     """Return each vector as a coordinate array of the grid's shape (`sparse`: open).
 
     >>> [g.tolist() for g in jnp.meshgrid(jnp.array([1, 2]), jnp.array([5, 6, 7]))]
@@ -36,7 +36,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     sizes = [v.size for v in values]
     shapes = [[sizes[i] if sparse is False or i == axis else 1 for i in range(rank)] for axis in range(rank)]
     grids = [lax.broadcast_in_dim(v, shape, (axis,)) for axis, (v, shape) in enumerate(zip(values, shapes, strict=True))]
-    return [swapaxes(g, 0, 1) for g in grids] if indexing == "xy" and rank > 1 else grids
+    return tuple([swapaxes(g, 0, 1) for g in grids] if indexing == "xy" and rank > 1 else grids)
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
@@ -92,9 +92,9 @@ class _Grid:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return _ramp(key)
-        grids = meshgrid(*[_ramp(item) for item in key], indexing="ij", sparse=self.sparse)
-        common = dtypes.result_type(*[g.dtype for g in grids])
-        grids = [lax.convert_element_type(g, common) for g in grids]
+        axes = meshgrid(*[_ramp(item) for item in key], indexing="ij", sparse=self.sparse)
+        common = dtypes.result_type(*[g.dtype for g in axes])
+        grids = [lax.convert_element_type(g, common) for g in axes]
         return grids if self.sparse else stack(grids)
 
 

@@ -9,8 +9,11 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, attach
+from volta_fn.core.device import Device
+from volta_fn.core.transfer import device_put
+from volta_fn.errors import ArgumentError
 from volta_fn.lazy_imports import load
-from volta_fn.numpy import creation, diagonals, indexing, products, shapes, sorting
+from volta_fn.numpy import creation, diagonals, indexing, inspection, products, shapes, sorting
 from volta_fn.numpy.elementwise import arithmetic
 from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.cast import bitcast_convert_type
@@ -54,8 +57,20 @@ def _view(self: Array, dtype: Any = None) -> Array:
 
 
 def _namespace(self: Array, *, api_version: str | None = None) -> Any:
-    """Return the module of the Array API's functions for this array."""
+    """Return the module of the Array API's functions for this array.
+
+    Raises `ArgumentError` for a version of the standard that it does not implement.
+    """
+    if api_version not in (None, *inspection.VERSIONS):
+        raise ArgumentError(f"__array_namespace__: api_version must be one of {', '.join(inspection.VERSIONS)}, got {api_version!r}")
     return load("volta_fn.numpy")
+
+
+def _to_device(self: Array, device: str | Device, /, *, stream: None = None) -> Array:
+    """Return the array on a device, as `device_put` does."""
+    if stream is not None:
+        raise ArgumentError(f"to_device: devices here have no streams, got stream={stream!r}; pass None")
+    return device_put(self, device)
 
 
 def _matmul(self: Array, other: Any) -> Any:
@@ -72,7 +87,7 @@ def _rmatmul(self: Array, other: Any) -> Any:
 for _module, _names in _METHODS.items():
     for _name in _names.split():
         attach(_name, getattr(_module, _name))
-for _function in (_reshape, _transpose, _flatten, _compress, _view):
+for _function in (_reshape, _transpose, _flatten, _compress, _view, _to_device):
     attach(_function.__name__[1:], _function)
 attach("conj", arithmetic.conjugate)
 attach("__matmul__", _matmul)

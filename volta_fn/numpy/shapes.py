@@ -171,7 +171,7 @@ def broadcast_to(array: Any, shape: Any) -> Array:
     return movement.broadcast_to(value, target)
 
 
-def broadcast_arrays(*args: Any) -> list[Array]:
+def broadcast_arrays(*args: Any) -> tuple[Array, ...]:
     """Broadcast the arrays to their common shape.
 
     >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((2, 1)), jnp.ones(3))]
@@ -179,7 +179,7 @@ def broadcast_arrays(*args: Any) -> list[Array]:
     """
     values = [operand("broadcast_arrays", str(i), a) for i, a in enumerate(args)]
     target = broadcast_shapes(*[v.shape for v in values])
-    return [movement.broadcast_to(v, target) for v in values]
+    return tuple([movement.broadcast_to(v, target) for v in values])
 
 
 def _at_least(function: str, arys: Sequence[Any], widen: Any) -> Any:

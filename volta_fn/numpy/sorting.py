@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.numpy.creation import array
@@ -57,7 +57,7 @@ def _no_kind(function: str, kind: None, order: None) -> None:
 def _axis(function: str, a: Any, axis: int | None) -> tuple[Array, int]:
     value = operand(function, "a", a)
     if not value.ndim and axis in (-1, 0):
-        raise ShapeError(f"{function}: a zero-dimensional array has no axis to sort along; pass axis=None")
+        raise AxisError(f"{function}: a zero-dimensional array has no axis to sort along; pass axis=None")
     return flat_or_axis(function, value, axis)
 
 
@@ -104,7 +104,7 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
 def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:
     value = operand(function, "a", a)
     if value.dtype in dtypes.COMPLEX:
-        raise ArgumentError(f"{function}: complex numbers have no order")
+        raise DTypeError(f"{function}: complex numbers have no order")
     length = value.shape[axis_of(function, axis, value.ndim)]
     if not -length <= kth < length:
         raise ArgumentError(f"{function}: kth={kth} is out of range for an axis of length {length}")

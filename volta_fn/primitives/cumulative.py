@@ -17,7 +17,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.errors import AxisError, DTypeError
 from volta_fn.primitives import comparison
 from volta_fn.primitives.exponential import exp
 from volta_fn.primitives.joining import concatenate, pad
@@ -31,7 +31,7 @@ def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedAr
         if operand.dtype not in allowed:
             raise DTypeError(f"{name} is not defined for {operand.dtype.name}; it takes {', '.join(sorted(d.name for d in allowed))}")
         if not 0 <= axis < operand.ndim:
-            raise ShapeError(f"{name}: axis {axis} is out of range for an operand of shape {operand.shape}")
+            raise AxisError(f"{name}: axis {axis} is out of range for an operand of shape {operand.shape}")
         return operand
 
     return abstract

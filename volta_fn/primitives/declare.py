@@ -111,7 +111,7 @@ def elementwise(
         result: the result's dtype from the operands' (default: the same).
         linear: positions of the operands in each of which the primitive is linear, the others held fixed.
         domain: where tests may sample it.
-        float_ufunc: the NumPy ufunc that does the same for inexact dtypes, where `evaluate` is not one.
+        float_ufunc: the NumPy ufunc that does the same for real floats, where `evaluate` is not one.
         doc: the function's docstring.
     """
 
@@ -127,10 +127,14 @@ def elementwise(
         evaluate = evaluated(formula)
     is_ufunc = isinstance(evaluate, np.ufunc)
     primitive = Primitive(
-        name, abstract, evaluate=evaluate, inplace=(is_ufunc and result is None) or float_ufunc is not None, views=not is_ufunc
+        name,
+        abstract,
+        evaluate=evaluate,
+        inplace=(is_ufunc and result is None) or float_ufunc is not None,
+        views=not is_ufunc and float_ufunc is None,
     )
     if float_ufunc is not None:
-        primitive.ufunc_for = lambda dtype: float_ufunc if dtype in dtypes.INEXACT else evaluate
+        primitive.ufunc_for = lambda dtype: float_ufunc if dtype in dtypes.FLOATS else evaluate
     primitive.jvp = _jvp_from(primitive, derivatives)
     primitive.batch = _batch_for(primitive)
     if linear:

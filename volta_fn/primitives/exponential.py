@@ -24,8 +24,8 @@ exp2: Elementwise = elementwise(
     doc="2 to the power x.",
 )  # fmt: skip
 expm1: Elementwise = elementwise(
-    "expm1", np.expm1, formula=exponential.expm1, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out + 1.0)],
-    doc="exp(x) - 1, exact near zero.",
+    "expm1", rules.expm1, formula=exponential.expm1, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out + 1.0)],
+    float_ufunc=np.expm1, doc="exp(x) - 1, exact near zero.",
 )  # fmt: skip
 log: Elementwise = elementwise(
     "log", np.log, formula=logarithm.log, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / x], domain=_POSITIVE,

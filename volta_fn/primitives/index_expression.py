@@ -183,7 +183,7 @@ def _masked(mask: Any, dim: int, shape: Shape) -> Iterator[Entry]:
         "Use volta_fn.numpy.where(mask, x, other), a reduction's where= argument, or x.at[mask].set(scalar), whose shapes are known.",
     )
     covered = shape[dim : dim + mask.ndim]
-    if mask.shape != covered:
+    if mask.ndim != len(covered) or any(size not in (0, full) for size, full in zip(mask.shape, covered, strict=True)):
         raise OutOfBoundsError(
             f"a boolean index must have the shape of the dimensions it covers: dimensions {dim} to {dim + mask.ndim - 1} of shape {shape} "
             f"are {covered}, the mask has shape {mask.shape}"

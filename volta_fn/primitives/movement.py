@@ -13,7 +13,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import AxisError, DTypeError, ShapeError
 
 
 def linear_primitive(
@@ -43,10 +43,10 @@ def linear_primitive(
 
 
 def canonical_axis(axis: int, ndim: int, name: str = "axis") -> int:
-    """Count `axis` from the front; raise `ShapeError` if there is no such dimension."""
+    """Count `axis` from the front; raise `AxisError` if there is no such dimension."""
     index = as_integer(axis, name)
     if not -ndim <= index < ndim:
-        raise ShapeError(f"{name}={index} is out of range for an array with {ndim} dimensions")
+        raise AxisError(f"{name}={index} is out of range for an array with {ndim} dimensions")
     return index % ndim
 
 
@@ -318,7 +318,7 @@ def rev(operand: Any, dimensions: Sequence[int]) -> Array:
 
 def _iota_abstract(*, dtype: np.dtype, shape: Shape, dimension: int) -> ShapedArray:
     if not 0 <= dimension < len(shape):
-        raise ShapeError(f"iota dimension {dimension} is out of range for shape {shape}")
+        raise AxisError(f"iota dimension {dimension} is out of range for shape {shape}")
     return ShapedArray(shape, dtype)
 
 
@@ -349,7 +349,7 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Array:
     """
     wanted = dtypes.as_dtype(dtype)
     if wanted in dtypes.BOOL:
-        raise ArgumentError("iota counts, so its dtype cannot be bool")
+        raise DTypeError("iota counts, so its dtype cannot be bool")
     sizes = canonical_shape(shape)
     return bind(iota_p, dtype=wanted, shape=sizes, dimension=canonical_axis(dimension, len(sizes), "dimension"))
 

@@ -23,7 +23,10 @@ def true_divide(x: Any, y: Any) -> Array:
 
 
 def floor_divide(x: Any, y: Any) -> Array:
-    """Return the largest integer not above x / y, in the operands' dtype."""
+    """Return the largest integer not above x / y, in the operands' dtype.
+
+    Where a float is infinite or zero it is floor(x / y), as the Array API standard prefers.
+    """
     a, b = promote_args("floor_divide", (x, y), dtypes.REALS)
     if a.dtype in dtypes.FLOATS:
         return _floor_quotient(a, b)
@@ -38,13 +41,18 @@ def floor_divide(x: Any, y: Any) -> Array:
 def _floor_quotient(a: Array, b: Array) -> Array:
     """Return the floored quotient of floats from (x - x rem y) / y.
 
-    That is an integer up to rounding, or one more than the result; of y = 0 it is x / y.
+    That is an integer up to rounding, or one more than the result. Where x is zero, y infinite, or the quotient infinite, it is
+    floor(x / y), with the signs of zero and infinity.
     """
-    rest, zero = arithmetic.rem(a, b), as_value(np.zeros((), a.dtype))
+    rest = arithmetic.rem(a, b)
+    zero, infinity = (as_value(np.asarray(v, a.dtype)) for v in (0.0, np.inf))
     quotient = arithmetic.round(arithmetic.div(arithmetic.sub(a, rest), b), arithmetic.RoundingMethod.TO_NEAREST_EVEN)
     below = comparison.bitwise_and(comparison.ne(rest, zero), comparison.ne(comparison.lt(rest, zero), comparison.lt(b, zero)))
-    quotient = select(below, arithmetic.sub(quotient, 1), quotient)
-    return select(comparison.eq(b, zero), arithmetic.floor(arithmetic.div(a, b)), quotient)
+    quotient = select(below, arithmetic.sub(quotient, 1), select(comparison.eq(quotient, zero), zero, quotient))
+    ratio = arithmetic.div(a, b)
+    unbounded = [comparison.eq(arithmetic.abs(v), infinity) for v in (ratio, b)]
+    limiting = comparison.bitwise_or(comparison.eq(a, zero), comparison.bitwise_or(*unbounded))
+    return select(limiting, arithmetic.floor(ratio), quotient)
 
 
 def fmod(x: Any, y: Any) -> Array:
@@ -61,14 +69,21 @@ def fmod(x: Any, y: Any) -> Array:
 
 
 def remainder(x: Any, y: Any) -> Array:
-    """Return x - floor(x / y) * y, with the sign of y; of integers by zero 0."""
+    """Return x - floor(x / y) * y.
+
+    It has the sign of y, zeros too; of integers by zero it is 0.
+    """
     a, b = promote_args("remainder", (x, y), dtypes.REALS)
     rest = fmod(a, y if type(y) is int else b)
     if a.dtype in dtypes.UNSIGNED:
         return rest
     zero = as_value(np.zeros((), a.dtype))
     wrong_side = comparison.ne(comparison.lt(rest, zero), comparison.lt(b, zero))
-    return select(comparison.bitwise_and(wrong_side, comparison.ne(rest, zero)), arithmetic.add(rest, b), rest)
+    result = select(comparison.bitwise_and(wrong_side, comparison.ne(rest, zero)), arithmetic.add(rest, b), rest)
+    if a.dtype not in dtypes.FLOATS:
+        return result
+    # These change nothing but the signs of zeros, and have the derivative 1.
+    return select(comparison.lt(b, zero), arithmetic.neg(arithmetic.sub(zero, result)), arithmetic.add(result, zero))
 
 
 def divmod(x: Any, y: Any) -> tuple[Array, Array]:

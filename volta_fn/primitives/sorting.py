@@ -16,7 +16,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.primitives.arithmetic import neg
 from volta_fn.primitives.gather import take_along_dim
 from volta_fn.primitives.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
@@ -32,7 +32,7 @@ def _sort_abstract(*operands: ShapedArray, dimension: int, is_stable: bool, num_
     if any(o.shape != operands[0].shape for o in operands):
         raise ShapeError(f"sort needs operands of one shape, got {', '.join(map(str, operands))}")
     if not 0 <= dimension < operands[0].ndim:
-        raise ShapeError(f"sort: dimension {dimension} is out of range for operands of shape {operands[0].shape}")
+        raise AxisError(f"sort: dimension {dimension} is out of range for operands of shape {operands[0].shape}")
     if not 1 <= num_keys <= len(operands):
         raise ArgumentError(f"sort: num_keys must be between 1 and the number of operands, {len(operands)}, got {num_keys}")
     return operands

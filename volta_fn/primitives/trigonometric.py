@@ -8,6 +8,7 @@ from volta_fn import dtypes
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.exponential import rsqrt, sqrt
 from volta_fn.primitives.formulas import exponential, logarithm, trigonometric
+from volta_fn.primitives.formulas import numpy_rules as rules
 
 _UNIT = Domain(-0.9, 0.9)
 
@@ -20,8 +21,8 @@ cos: Elementwise = elementwise(
     doc="Cosine of x in radians.",
 )  # fmt: skip
 tan: Elementwise = elementwise(
-    "tan", np.tan, formula=trigonometric.tan, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (1.0 + out * out)],
-    domain=Domain(-1.2, 1.2), doc="Tangent of x in radians.",
+    "tan", rules.tan, formula=trigonometric.tan, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (1.0 + out * out)],
+    domain=Domain(-1.2, 1.2), float_ufunc=np.tan, doc="Tangent of x in radians.",
 )  # fmt: skip
 asin: Elementwise = elementwise(
     "asin", np.arcsin, formula=trigonometric.asin, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * rsqrt(1.0 - x * x)],
@@ -48,8 +49,8 @@ cosh: Elementwise = elementwise(
     doc="Hyperbolic cosine.",
 )  # fmt: skip
 tanh: Elementwise = elementwise(
-    "tanh", np.tanh, formula=exponential.tanh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (1.0 - out * out)],
-    doc="Hyperbolic tangent.",
+    "tanh", rules.tanh, formula=exponential.tanh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (1.0 - out * out)],
+    float_ufunc=np.tanh, doc="Hyperbolic tangent.",
 )  # fmt: skip
 asinh: Elementwise = elementwise(
     "asinh", np.arcsinh, formula=logarithm.asinh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * rsqrt(x * x + 1.0)],

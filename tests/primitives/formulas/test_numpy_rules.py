@@ -75,7 +75,8 @@ def test_float_functions_match_jax(dtype):
         for name in ("sign", "rsqrt", "cbrt", "logistic"):
             ours, theirs = (np.asarray(f(values)).astype(float) for f in (getattr(scalar, name), getattr(jax.lax, name)))
             np.testing.assert_allclose(ours, theirs, rtol=2 * float(ml_dtypes.finfo(dtype).eps), err_msg=name)
-            np.testing.assert_array_equal(np.signbit(ours[ours == 0]), np.signbit(theirs[ours == 0]), err_msg=name)
+            if name != "sign":  # whose zero is NumPy's and the Array API's: 0.0 for -0.0
+                np.testing.assert_array_equal(np.signbit(ours[ours == 0]), np.signbit(theirs[ours == 0]), err_msg=name)
         rounded = np.asarray(jax.lax.round(values))
     np.testing.assert_array_equal(scalar.round_half_away(values).astype(float), rounded.astype(float))
     np.testing.assert_array_equal(np.signbit(scalar.round_half_away(values)), np.signbit(rounded))

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
-from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact, promote_numeric
 from volta_fn.primitives import arithmetic as primitive
@@ -198,7 +198,7 @@ def clip(arr: Any, /, min: Any = None, max: Any = None) -> Array:
     limits = [(combine, bound) for combine, bound in ((lax.max, min), (lax.min, max)) if bound is not None]
     value, *bounds = promote("clip", arr, *[bound for _, bound in limits])
     if is_complex(value):
-        raise ArgumentError("clip: complex numbers have no order; clip the real and imaginary parts")
+        raise DTypeError("clip: complex numbers have no order; clip the real and imaginary parts")
     for (combine, _), bound in zip(limits, bounds, strict=True):
         value = combine(value, bound)
     return value

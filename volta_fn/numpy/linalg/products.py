@@ -9,7 +9,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import diagonals, products
-from volta_fn.numpy.arguments import operand, promote
+from volta_fn.numpy.arguments import axis_of, operand, promote
 from volta_fn.numpy.linalg.operands import identity_like
 from volta_fn.numpy.linalg.solving import inv
 from volta_fn.primitives.movement import broadcast_to
@@ -102,7 +102,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
     Array([0, 0, 1], dtype=int32)
     """
     a, b = promote("cross", x1, x2)
-    if a.shape[axis] != 3 or b.shape[axis] != 3:
+    if any(v.shape[axis_of("cross", axis, v.ndim)] != 3 for v in (a, b)):
         raise ShapeError(f"linalg.cross takes vectors of three components along axis {axis}, got shapes {a.shape} and {b.shape}")
     return products.cross(a, b, axis=axis)
 

@@ -123,12 +123,13 @@ def exp(z: Complex) -> Complex:
 
 
 def expm1(z: Complex) -> Complex:
-    """Re = (e^x - 1) cos y - 2 sin(y/2)^2."""
-    half = _of(trigonometric.sin, z.im * 0.5)
-    return Complex(
-        _of(exponential.expm1, z.re) * _of(trigonometric.cos, z.im) - half * half * 2.0,
-        _product(_of(trigonometric.sin, z.im), _of(exponential.exp, z.re)),
-    )
+    """Re = (e^x - 1) cos y - 2 sin(y/2)^2; at infinity as the Array API standard says."""
+    less, half = _of(exponential.expm1, z.re), _of(trigonometric.sin, z.im * 0.5)
+    undirected = z.re.abs().equals(math.inf) & ~z.im.abs().below(math.inf)
+    re = undirected.select(less, less * _of(trigonometric.cos, z.im) - half * half * 2.0)
+    im = _product(_of(trigonometric.sin, z.im), _of(exponential.exp, z.re))
+    im = (undirected & z.re.below(0.0)).select(0.0, im)
+    return Complex(re.equals(0.0).select(0.0, re), z.im.equals(0.0).select(z.im, im))
 
 
 def _log_distance(x: Values, y: Values) -> Values:
@@ -201,7 +202,10 @@ def cosh(z: Complex) -> Complex:
 
 
 def tanh(z: Complex) -> Complex:
-    """Kahan's form, with s = sinh x and t = tan y; far out 1 + 4 i e^-2x sin y cos y."""
+    """Kahan's form, with s = sinh x and t = tan y; far out 1 + 4 i e^-2x sin y cos y.
+
+    At infinity the imaginary component is 0 with the sign of y.
+    """
     size = z.re.abs().capped(11.0 * z.re.bits / 32)
     s, t = _of(exponential.sinh, size), _of(trigonometric.tan, z.im)
     beta = t.mad(t, 1.0)
@@ -209,7 +213,8 @@ def tanh(z: Complex) -> Complex:
     near = Complex(beta * s.mad(s, 1.0).sqrt() * s / below, t / below)
     far = Complex(s.like(1.0), _of(trigonometric.sin, z.im) * _of(trigonometric.cos, z.im) * _of(exponential.exp, z.re.abs() * -2.0) * 4.0)
     result = _select(z.re.abs().above(10.0 * z.re.bits / 32), far, near)
-    return Complex(result.re.signed(z.re), result.im)
+    im = z.re.abs().equals(math.inf).select(s.like(0.0).signed(z.im), result.im)
+    return Complex(z.re.equals(0.0).select(z.re, result.re.signed(z.re)), z.im.equals(0.0).select(z.im, im))
 
 
 def _asin_components(z: Complex) -> tuple[Values, Values, Values]:

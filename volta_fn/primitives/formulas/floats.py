@@ -35,7 +35,7 @@ def _clamp(upper: Operation, lower: Operation) -> Operation:
 
 
 def _sign(x: Values) -> Values:
-    return (x.compare("ueq", 0.0)).select(x, x.like(1.0).signed(x))
+    return (x.compare("ueq", 0.0)).select(x.abs(), x.like(1.0).signed(x))  # of NaN and zeros, which lose their signs
 
 
 def _is_finite(x: Values) -> Values:

@@ -48,9 +48,8 @@ def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def sign(x: np.ndarray) -> np.ndarray:
-    """Return -1, 0 or 1; zeros keep their sign and NaN stays; x / |x| for complex x."""
-    out = np.sign(x)
-    return out if x.dtype.kind in "iuc" else np.copysign(out, x)
+    """Return -1, 0 (for -0.0, too) or 1; NaN stays; x / |x| for complex x."""
+    return np.sign(x) + x.dtype.type(0) if x.dtype.kind == "V" else np.sign(x)  # ml_dtypes keeps the sign of zeros
 
 
 def round_half_away(x: np.ndarray) -> np.ndarray:
@@ -103,6 +102,42 @@ def _logistic_complex(x: np.ndarray) -> np.ndarray:
     left = x.real < 0
     power = np.exp(np.where(left, x, -x))
     return np.where(left, power, 1.0) / (1.0 + power)
+
+
+# complex functions at infinity, as the Array API standard has them
+
+
+def expm1(x: np.ndarray) -> np.ndarray:
+    """Return exp(x) - 1; NumPy's own is NaN for some complex infinities."""
+    out = np.expm1(x)
+    if x.dtype.kind != "c":
+        return out
+    undirected = np.isinf(x.real) & ~np.isfinite(x.imag)
+    re = np.where(undirected, np.expm1(x.real), out.real)
+    im = np.where(undirected & (x.real < 0), 0.0, out.imag)
+    return _complex(re + 0.0, np.where(x.imag == 0, x.imag, im), x.dtype)  # -0.0 becomes 0.0
+
+
+def tanh(x: np.ndarray) -> np.ndarray:
+    """Return tanh(x); at complex infinity ±1, and the imaginary zero has x's sign."""
+    out = np.tanh(x)
+    if x.dtype.kind != "c":
+        return out
+    return _complex(out.real, np.where(np.isinf(x.real), np.copysign(0.0, x.imag), out.imag), x.dtype)
+
+
+def tan(x: np.ndarray) -> np.ndarray:
+    """Return tan(x), which is -i tanh(i x)."""
+    out = np.tan(x)
+    if x.dtype.kind != "c":
+        return out
+    return _complex(np.where(np.isinf(x.imag), np.copysign(0.0, x.real), out.real), out.imag, x.dtype)
+
+
+def _complex(re: np.ndarray, im: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    out = np.empty(re.shape, dtype)
+    out.real, out.imag = re, im
+    return out
 
 
 # powers

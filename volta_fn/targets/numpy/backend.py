@@ -125,6 +125,10 @@ class NumpyBackend:
         """Return True if none of the buffers is a view of another."""
         return all(b.base is None for b in buffers)
 
+    def supports(self, dtype: np.dtype) -> bool:
+        """Return True: the CPU has every dtype."""
+        return True
+
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
         """Return a primitive as a function of buffers, giving one buffer or a tuple."""
         kernel = make_kernel(primitive, avals, params, pipeline)

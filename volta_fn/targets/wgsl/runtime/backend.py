@@ -16,6 +16,7 @@ from volta_fn.targets.wgsl.runtime.adapter import adapters
 from volta_fn.targets.wgsl.runtime.gpu import Counters, Gpu
 from volta_fn.targets.wgsl.runtime.memory import Buffer, exclusive
 from volta_fn.targets.wgsl.runtime.program import Program
+from volta_fn.targets.wgsl.scalars import is_supported
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
@@ -67,6 +68,10 @@ class GpuBackend:
     def exclusive(self, buffers: Sequence[Buffer]) -> bool:
         """Return whether no other buffer shares its memory with one of these."""
         return exclusive(buffers)
+
+    def supports(self, dtype: np.dtype) -> bool:
+        """Return True if the device has arrays of this dtype."""
+        return is_supported(dtype, self.gpu.capabilities)
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
         """Return a primitive as a function of buffers.
