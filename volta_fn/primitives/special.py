@@ -136,13 +136,18 @@ dawsn: Elementwise = elementwise(
     "dawsn", formula=dawson.dawsn, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _dawson_slope(x, out)],
     doc="Dawson's integral, exp(-x^2) times the integral of exp(t^2) from 0 to x.",
 )  # fmt: skip
+#: Farther away, x * x rounded gives the derivatives fewer and fewer digits, as near their zeros.
+_FRESNEL_SMALL = Domain(-1.3, 1.3, avoid=(-1.0, 1.0), margin=0.1)
+
 fresnel_sin: Elementwise = elementwise(
     "fresnel_sin", formula=oscillating_integrals.fresnel_sin, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * sin(0.5 * math.pi * x * x)], doc="The integral of sin(pi t^2 / 2) from 0 to x.",
+    derivatives=[lambda g, out, x: g * sin(0.5 * math.pi * x * x)], domain=_FRESNEL_SMALL,
+    doc="The integral of sin(pi t^2 / 2) from 0 to x.",
 )  # fmt: skip
 fresnel_cos: Elementwise = elementwise(
     "fresnel_cos", formula=oscillating_integrals.fresnel_cos, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * cos(0.5 * math.pi * x * x)], doc="The integral of cos(pi t^2 / 2) from 0 to x.",
+    derivatives=[lambda g, out, x: g * cos(0.5 * math.pi * x * x)], domain=_FRESNEL_SMALL,
+    doc="The integral of cos(pi t^2 / 2) from 0 to x.",
 )  # fmt: skip
 
 

@@ -165,11 +165,15 @@ def _digamma_far(x: Values, inverse: Values) -> Values:
     return log(x) - inverse * 0.5 - square * square.polynomial(DIGAMMA_FAR)
 
 
+#: Below this, gamma(x) is 1 / x to double precision; exp(lgamma(x)) would lose as many digits as log(x) has before the point.
+_TINY = 2.0**-56
+
+
 @in_float64
 def gamma(x: Values) -> Values:
     """Return the gamma function; NaN at the negative integers and at -infinity."""
     pole = x.below(0.0) & x.floor().equals(x)
-    size = x.equals(0.0).select(1.0 / x, gamma_sign(x) * exp(lgamma(x)))
+    size = x.abs().below(_TINY).select(1.0 / x, gamma_sign(x) * exp(lgamma(x)))
     return pole.select(math.nan, size)
 
 
@@ -232,7 +236,7 @@ def polygamma(n: Values, x: Values) -> Values:
 
     For n >= 1 it is (-1)^(n + 1) n! zeta(n + 1, x) (Abramowitz & Stegun 6.4.10).
     """
-    is_integer = n.compare("oge", 0.0) & n.floor().equals(n)
+    is_integer = n.compare("oge", 0.0) & n.below(math.inf) & n.floor().equals(n)
     order = (is_integer & n.above(0.0)).select(n, 1.0)
     size = order.called("factorial", _factorial) * (order + 1.0).called("zeta", zeta, x)
     half = order * 0.5
