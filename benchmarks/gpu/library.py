@@ -86,7 +86,7 @@ def _tables(rng: np.random.Generator, floats: Callable[..., np.ndarray], least: 
         zeros = np.zeros_like(table)
         add: Peer = lambda t, x: t.zeros_like(x[0]).index_add_(0, x[1][:, 0], x[2])
         yield Case(f"scatter_add {name}", "scatter_add", (zeros, drawn, new), into, add)
-        put: Peer = lambda t, x: x[0].clone().index_copy_(0, x[1][:, 0], x[2])
+        put: Peer = lambda t, x: x[0].clone().index_copy_(0, x[1][:, 0].long(), x[2])
         order = rng.permutation(vocabulary)[:tokens].astype(np.int32)[:, None]
         yield Case(f"scatter {name}", "scatter", (table, order, new[: len(order)]), into, put)
     bins, counts = np.zeros(1000, np.int32), rng.integers(0, 1000, (2**22 // least, 1)).astype(np.int32)
