@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.scipy.linalg
@@ -91,6 +92,7 @@ CASES: dict[str, Case] = {
         for kind in (None, "gen", "general", "diagonal", "tridiagonal", "banded", "upper triangular", "lower triangular", *HERMITIAN)
         for lower in (False, True) for transposed in (False, True)[: 1 + (np.dtype(t).kind == "f")]  # SciPy transposes real ones only
     ],
+    "solve_sylvester": lambda m, t: m.solve_sylvester(positive(4, 4, dtype=t), positive(3, 3, dtype=t), make(4, 3, dtype=t)),
     "solve_triangular": lambda m, t: m.solve_triangular(positive(4, 4, dtype=t), make(4, 2, dtype=t), "C", True, True),
     "svd": lambda m, t: [m.svd(make(4, 3, dtype=t), compute_uv=False), m.svd(make(4, 3, dtype=t), False)[1], m.svd(make(4, 3, dtype=t))[1]],
     "svdvals": lambda m, t: m.svdvals(make(4, 3, dtype=t)),
@@ -109,8 +111,7 @@ def test_every_name_has_a_case() -> None:
 
 
 def test_every_name_of_jax_is_there() -> None:
-    missing = {name for name in dir(jax.scipy.linalg) if not name.startswith("_")} - set(dir(linalg))
-    assert missing <= {"solve_sylvester"}
+    assert {name for name in dir(jax.scipy.linalg) if not name.startswith("_")} <= set(dir(linalg))
 
 
 @where_the_device_has_the_dtypes()
@@ -156,6 +157,8 @@ STACKS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "expm_frechet": (linalg.expm_frechet, ((3, 3), (3, 3))),
     "solve": (lambda a, b: linalg.solve(a @ a.swapaxes(-1, -2) + 4 * np.eye(4), b, assume_a="pos"), ((4, 4), (4, 2))),
     "pinv": (lambda a: linalg.pinv(a, atol=1e-3), ((4, 3),)),
+    "solve_sylvester": (linalg.solve_sylvester, ((4, 4), (3, 3), (4, 3))),
+    "solve_sylvester by eigenvectors": (lambda *given: linalg.solve_sylvester(*given, method="eigen"), ((4, 4), (3, 3), (4, 3))),
 }
 
 
@@ -212,6 +215,15 @@ def test_broadcast_and_empty_systems() -> None:
 EYE = np.eye(3, dtype=np.float32)
 
 
+@pytest.mark.parametrize("method", ["schur", "eigen"])
+def test_sylvester_equations_of_other_shapes(method: str) -> None:
+    solve = partial(linalg.solve_sylvester, method=method)
+    assert np.isnan(solve(EYE, -EYE, EYE)).all()  # eigenvalues 1 and -1: no unique solution
+    assert solve(EYE, EYE[:0, :0], EYE[:, :0]).shape == (3, 0)
+    a, b, c = make(3, 3, dtype="complex64"), positive(2, 2, dtype="float32"), make(5, 3, 2, dtype="float32")
+    np.testing.assert_allclose(solve(a, b, c)[4], scipy.linalg.solve_sylvester(a, b, c[4]), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -229,6 +241,8 @@ EYE = np.eye(3, dtype=np.float32)
         (lambda: linalg.eigh_tridiagonal(EYE[0], EYE[0]), errors.ShapeError, "N - 1"),
         (lambda: linalg.eigh_tridiagonal(EYE[0], EYE[0, 1:], select="i"), errors.ArgumentError, "select_range"),
         (lambda: linalg.eigh_tridiagonal(EYE[0] * 1j, EYE[0, 1:]), errors.ArgumentError, "must be real"),
+        (lambda: linalg.solve_sylvester(EYE, EYE, EYE, method="x"), errors.ArgumentError, "'schur' or 'eigen'"),
+        (lambda: linalg.solve_sylvester(EYE, EYE, EYE[:2]), errors.ShapeError, r"C \(M, N\)"),
         (lambda: linalg.solve(EYE, EYE[0], assume_a="round"), errors.ArgumentError, "assume_a must be one of 'gen'"),
         (lambda: linalg.solve(EYE, np.ones(2, np.float32)), errors.ShapeError, "b must have 3 rows"),
         (lambda: linalg.expm_frechet(EYE, EYE[:2, :2]), errors.ShapeError, "one shape"),

@@ -36,6 +36,7 @@ from volta_fn.scipy.linalg.structured_matrices import fiedler_companion as fiedl
 from volta_fn.scipy.linalg.structured_matrices import hankel as hankel
 from volta_fn.scipy.linalg.structured_matrices import leslie as leslie
 from volta_fn.scipy.linalg.structured_matrices import toeplitz as toeplitz
+from volta_fn.scipy.linalg.sylvester import solve_sylvester as solve_sylvester
 from volta_fn.scipy.linalg.systems import det as det
 from volta_fn.scipy.linalg.systems import inv as inv
 from volta_fn.scipy.linalg.systems import norm as norm
