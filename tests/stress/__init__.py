@@ -1,1 +1,1 @@
-"""What goes wrong only at an unlucky instant, or after long: `VOLTA_STRESS` says how often to try."""
+"""Stress tests, which `VOLTA_STRESS` makes longer."""

@@ -1,4 +1,4 @@
-"""An array that one thread donates while others use it: they see its elements or a `DonatedBufferError`, and nothing else."""
+"""Threads that use an array while another one donates it."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_users_get_the_elements_or_an_error(native: bool, monkeypatch: pytest.Mo
     for use in (donating, using):
         use.clear_cache()
     seen = race([donating, using, eager, copied], rounds(40))
-    assert not [what for what in seen if "wrong" in what], seen
+    assert not [outcome for outcome in seen if "wrong" in outcome], seen
     assert seen["0: right"] == rounds(40)
 
 
 def test_of_threads_that_donate_one_array_one_has_it() -> None:
     seen = race([donating, donating, donating], rounds(60))
-    assert sum(n for what, n in seen.items() if "right" in what) == rounds(60)
-    assert sum(n for what, n in seen.items() if "refused" in what) == 2 * rounds(60)
+    assert sum(n for outcome, n in seen.items() if "right" in outcome) == rounds(60)
+    assert sum(n for outcome, n in seen.items() if "refused" in outcome) == 2 * rounds(60)

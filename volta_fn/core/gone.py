@@ -1,4 +1,4 @@
-"""What an array's buffer is once the array was donated or deleted: any use of it raises `DonatedBufferError`.
+"""The buffer of arrays that were donated or deleted: any use of it raises.
 
 A thread may find an array's program by its type, and take the array's buffer only after another thread has donated the array. It then gets
 `GONE`, an array of NumPy's (so that machine code can read its flags) whose elements do not lie one after another (so that machine code
