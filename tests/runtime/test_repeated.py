@@ -34,7 +34,7 @@ def test_the_third_call_is_compiled() -> None:
 
     assert calls(Repeated(plain, make), 5) == ["plain", "plain", "compiled", "compiled", "compiled"]
     (thread,) = made
-    assert thread.startswith("volta_fn-compile")
+    assert thread != threading.main_thread().name
 
 
 def test_a_function_that_cannot_be_compiled_stays() -> None:

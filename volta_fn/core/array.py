@@ -19,6 +19,7 @@ from volta_fn import dtypes
 from volta_fn.core import dlpack
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device
+from volta_fn.core.gone import GONE
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 
 
@@ -204,7 +205,7 @@ class ConcreteArray(Array):
 
         Raises `DonatedBufferError` if the array was donated to a jitted call or deleted; the message says which.
         """
-        if self._buffer is None:
+        if self._buffer is GONE:
             if self._spec is self._spec.deleted:
                 raise DonatedBufferError(
                     f"this array ({self.aval}) was deleted by its method delete(). Delete arrays after their last use."
@@ -217,12 +218,12 @@ class ConcreteArray(Array):
 
     def delete(self) -> None:
         """Give the memory back now; any later use raises `DonatedBufferError`."""
-        if self._buffer is not None:
-            self._buffer, self._spec = None, self._spec.deleted
+        if self._buffer is not GONE:
+            self._buffer, self._spec = GONE, self._spec.deleted
 
     def is_deleted(self) -> bool:
         """Return True if the memory was given back, by donation or `delete`."""
-        return self._buffer is None
+        return self._buffer is GONE
 
     def block_until_ready(self) -> ConcreteArray:
         """Wait until the device has computed the elements, and return self."""

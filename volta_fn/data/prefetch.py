@@ -33,7 +33,10 @@ def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Ge
     pool = ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
 
     def submit(task: Callable[[], T]) -> Future[T]:
-        return pool.submit(contextvars.copy_context().run, task)
+        try:
+            return pool.submit(contextvars.copy_context().run, task)
+        except RuntimeError:  # the main thread has ended, so that pools start no threads
+            return _done_now(task)
 
     try:
         pending = deque(submit(task) for task in itertools.islice(tasks, ahead))
@@ -46,6 +49,15 @@ def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Ge
         # The garbage collector may close the iterator in one of its own threads, which cannot wait for itself.
         by_worker = threading.current_thread().name.startswith(_THREADS)
         pool.shutdown(wait=not by_worker, cancel_futures=True)
+
+
+def _done_now(task: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+    try:
+        future.set_result(task())
+    except Exception as error:  # raised when the result is due
+        future.set_exception(error)
+    return future
 
 
 def _result(future: Future[T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,13 +17,16 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wra
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.flatten import FlatFunction, argument_labels
+from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import PIPELINE, solid
 from volta_fn.primitives.cast import widened
 
-#: References to a donated buffer with a single owner: its array's, those of two lists, and getrefcount's argument.
-_OWN = 4
+#: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.
+_OWN = 3
+#: Held while arrays are marked as donated: of several threads that donate an array, one has it.
+_donation = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -108,14 +112,22 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
     scalars = [number for number, spec in enumerate(specs) if not spec.aval.shape]
 
     def run_donating(args: Sequence[Any]) -> Any:
-        buffers = [a._buffer if a._buffer is not None else a.buffer() for a in args]
+        with _donation:
+            buffers = [a._buffer if a._buffer is not GONE else a.buffer() for a in args]
+            live = [args[number]._spec for number in donated]
+            for number, spec in gone:
+                array = args[number]
+                array._buffer, array._spec = GONE, spec
         given = [buffers[number] for number in donated]
-        # A buffer that is passed twice is in the first list twice, so it has more references, too.
+        # A buffer that is passed twice is in the first list twice, so it has more references, too; as has one that another thread reads.
         mine = max(map(getrefcount, given)) <= _OWN and exclusive(given)
-        outs = run_flat(mine, *buffers)
-        for number, spec in gone:
-            array = args[number]
-            array._buffer, array._spec = None, spec
+        try:
+            outs = run_flat(mine, *buffers)
+        except BaseException:
+            if not mine:  # else the elements may be overwritten
+                for number, spec in zip(donated, live, strict=True):
+                    args[number]._buffer, args[number]._spec = buffers[number], spec
+            raise
         results = [wrap(o, s) for o, s in zip(outs, specs, strict=True)]
         for number in scalars:
             results[number]._buffer = solid(outs[number])

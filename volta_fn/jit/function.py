@@ -20,6 +20,7 @@ from volta_fn.jit.compile import Traced, compiled_for, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.runtime.compiling import included
 
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
@@ -93,7 +94,7 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
                     run = None
                 if run is not None:
                     return run(args)
-            known = cache.find(args, kwargs)
+            known = cache.find(args, kwargs) if compiled else None
             if known is not None:
                 return known[0](known[1])
         elif argnums and not kwargs and current_trace() is EVAL:
@@ -135,6 +136,9 @@ class _Function:
 
     def slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
+        return included(self._slow_call, args, kwargs)
+
+    def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = Request(self.fun, self.statics, args, kwargs)
         values = [as_value(x) for x in request.leaves]
         traced = self.cache.program(request, values)

@@ -10,14 +10,14 @@ What a function calls during its first two calls is part of it, and is not count
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
-from volta_fn.runtime.threads import Threads
+from volta_fn.runtime.threads import Background, Call
 
 _log = logging.getLogger("volta_fn")
 
@@ -32,7 +32,7 @@ class _Inside(threading.local):
 
 
 _inside = _Inside()
-_background = Threads("volta_fn-compile", lambda: 1)
+_background = Background()
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
@@ -50,8 +50,8 @@ class Repeated:
 
     def __init__(self, first: Callable[..., Any], make: Make, pays: Callable[..., bool] = lambda result, *args: True) -> None:
         self._first, self._make, self._pays = first, make, pays
-        #: The compilation, and the executor that it was given to.
-        self._job: tuple[Future[Any], Any] | None = None
+        #: The compilation.
+        self._job: Call | None = None
         #: What a call does now.
         self.run: Callable[..., Any] = self._once
 
@@ -68,7 +68,7 @@ class Repeated:
         result = self._uncompiled(args)
         if not _inside.now:
             if self._pays(result, *args):
-                self._job = _background.submit(self._made), _background.pool
+                self._job = _background.submit(self._made)
                 self.run = self._compiled
             else:
                 self.run = self._first
@@ -79,10 +79,10 @@ class Repeated:
         return self._make() if threading.main_thread().is_alive() else None
 
     def _compiled(self, *args: Any) -> Any:
-        assert self._job is not None
-        job, pool = self._job
+        job = self._job
+        assert job is not None
         try:
-            made = job.result() if pool is _background.pool or job.done() else self._make()
+            made = job.result() if job.process == os.getpid() or job.done() else self._make()
         except Exception:
             _log.debug("an eager function stays uncompiled", exc_info=True)
             made = None

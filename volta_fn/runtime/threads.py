@@ -1,15 +1,21 @@
-"""The number of threads, and threads of Python for what releases its lock."""
+"""The number of threads, and threads of Python for what releases its lock.
+
+They are plain threads: `concurrent.futures` starts none once the main thread has ended, though other threads go on.
+"""
 
 from __future__ import annotations
 
+import _thread
 import contextvars
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from volta_fn.errors import ArgumentError
+
+T = TypeVar("T")
 
 
 def thread_count() -> int:
@@ -22,41 +28,99 @@ def thread_count() -> int:
     return int(wanted)
 
 
-class Threads:
-    """Threads that start when they are needed; a forked process starts its own."""
+class Call:
+    """A function that some thread calls, whose result others wait for.
 
-    def __init__(self, name: str, count: Callable[[], int]) -> None:
-        self.name, self.count = name, count
-        self._lock = threading.Lock()
-        #: The executor of this process, which is another one after a fork.
-        self.pool: ThreadPoolExecutor | None = None
+    Unlike a `Future`, it stays usable if a signal's handler raises in a thread that waits.
+    """
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        """Prepare a call in a copy of this thread's context."""
+        self._function = functools.partial(contextvars.copy_context().run, function, *args)
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._unfinished = threading.Lock()
+        self._unfinished.acquire()
+        #: The process whose thread makes the call; a forked one has no such thread.
+        self.process = os.getpid()
+
+    def run(self) -> None:
+        """Call the function, in this thread."""
+        try:
+            self._result = self._function()
+        except BaseException as error:  # raised where the result is asked for
+            self._error = error
+        finally:
+            self._unfinished.release()
+
+    def done(self) -> bool:
+        """Return True if the function has returned."""
+        return not self._unfinished.locked()
+
+    def error(self) -> BaseException | None:
+        """Wait for the call, and return what it raised."""
+        with self._unfinished:
+            return self._error
+
+    def result(self) -> Any:
+        """Wait for the call, and return its result or raise what it raised."""
+        error = self.error()
+        if error is not None:
+            raise error
+        return self._result
+
+
+def on_own_thread(function: Callable[..., Any], *args: Any) -> Call:
+    """Call a function on a new thread, or at once if a process that ends has none.
+
+    The thread does not keep the process alive.
+    """
+    call = Call(function, *args)
+    try:
+        _thread.start_new_thread(call.run, ())
+    except RuntimeError:
+        call.run()
+    return call
+
+
+def run_together(tasks: Sequence[Callable[[], T]], most: int | None = None) -> list[T]:
+    """Run tasks at the same time, at most `most` at once, one of them in this thread.
+
+    Returns their results in order. Raises what the first task that fails raises, when all have ended.
+    """
+    calls = [Call(task) for task in tasks]
+    waiting = iter(calls)
+
+    def work() -> None:
+        for call in waiting:
+            call.run()
+
+    helpers = [on_own_thread(work) for _ in range(min(most or len(calls), len(calls)) - 1)]
+    work()
+    for helper in helpers:
+        helper.result()
+    errors = [call.error() for call in calls]
+    for error in filter(None, errors):
+        raise error
+    return [call.result() for call in calls]
+
+
+class Background:
+    """Calls on threads of their own, one at a time."""
+
+    def __init__(self) -> None:
+        self._forget()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self._lock, self.pool = threading.Lock(), None
+        self._lock = threading.Lock()
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Have a function called by a thread, in a copy of this thread's context."""
-        with self._lock:
-            if self.pool is None:
-                self.pool = ThreadPoolExecutor(self.count(), self.name)
-            return self.pool.submit(contextvars.copy_context().run, function, *args)
+    def submit(self, function: Callable[..., Any], *args: Any) -> Call:
+        """Have a thread call a function when earlier calls have ended."""
 
+        def next_call() -> Any:
+            with self._lock:
+                return function(*args)
 
-_THREADS = Threads("volta_fn-host", thread_count)
-
-
-def run_together(tasks: Sequence[Callable[[], Any]]) -> None:
-    """Run tasks at the same time, the first of them in this thread.
-
-    Raises what the first task that fails raises, when all have ended.
-    """
-    first, *others = tasks
-    futures = [_THREADS.submit(task) for task in others]
-    try:
-        first()
-    finally:
-        errors = [future.exception() for future in futures]
-    for error in filter(None, errors):
-        raise error
+        return on_own_thread(next_call)

@@ -35,6 +35,7 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, alias, array_sp
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.device import Device, current_default_device, default_device
+from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
@@ -195,7 +196,7 @@ class Recording(JVPTrace):
                         edge.append(number)
                         continue
                     arg = self.values[arg.number]
-                if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not None:
+                if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not GONE:
                     edge.append(arg._spec)
                     arg = alias(arg) if self.numbers else wrap(arg._buffer, arg._spec)
                 elif type(arg) is JVPTracer and arg._trace is self.linear:
@@ -437,7 +438,7 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
         return False
     device = values[0].device
     for value in values:
-        if type(value) is not ConcreteArray or value._buffer is None:
+        if type(value) is not ConcreteArray or value._buffer is GONE:
             return False
         spec = value._spec
         if spec.device is not device or not spec.aval.is_float:

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.runtime.llvm.machine import compile_object, load_objects
+from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.targets.cpu.routine import Routine
 
+#: Code that is not freed.
+_KEPT: list[LoadedCode] = []
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 #: Bytes around outputs and workspace that a routine must leave as they are.
@@ -22,7 +24,9 @@ _MARGIN = 64
 @functools.lru_cache(maxsize=256)
 def entries(text: str, symbols: tuple[str, ...], shared: tuple[SharedFunction, ...] = ()) -> tuple[int, ...]:
     """The addresses of a text's entry points, which may call shared functions."""
-    return tuple(load_objects([compile_object(text), *[_code(function) for function in shared]], symbols))
+    loaded = load_objects([compile_object(text), *[_code(function) for function in shared]], symbols)
+    _KEPT.append(loaded)
+    return tuple(loaded.addresses)
 
 
 @functools.cache

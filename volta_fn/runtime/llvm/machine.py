@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from volta_fn.runtime.internals.nogil import emit, parse, run_passes
 from volta_fn.runtime.llvm import lapack
 from volta_fn.runtime.llvm.host import host, llvm
 
-_engines: list[Any] = []
+#: What is never freed, and engines whose code nothing uses.
+_kept: list[LoadedCode] = []
+_dropped: list[Any] = []
 _lock = threading.Lock()
 
 
@@ -46,22 +49,44 @@ def compile_object(text: str, suffix: str = "") -> bytes:
     return emit(machine, module)
 
 
-def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> list[int]:
+class LoadedCode:
+    """The addresses of functions in loaded objects, which are freed after it."""
+
+    def __init__(self, addresses: list[int]) -> None:
+        self.addresses = addresses
+
+
+def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
     """Load objects, whose names differ, and return the addresses of functions.
 
-    They stay loaded as long as the process lives.
+    The objects stay loaded as long as the result lives.
     """
     binding = llvm()
     with _lock:  # engines are made one at a time
+        _free_dropped()
         lapack.bind_symbols(codes)
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
+        engine._owned = True  # by the code below: llvmlite must not free it, on whatever thread, and not at the end of the process
         for code in codes:
             engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        _engines.append(engine)
-        return [engine.get_function_address(symbol) for symbol in symbols]
+        loaded = LoadedCode([engine.get_function_address(symbol) for symbol in symbols])
+        weakref.finalize(loaded, _dropped.append, engine).atexit = False
+        return loaded
+
+
+def _free_dropped() -> None:
+    """Free the objects that nothing uses any more.
+
+    That waits until others are loaded, since it takes llvmlite's lock, and the last reference may go in the main thread (see `compiling`).
+    """
+    while _dropped:
+        engine = _dropped.pop()
+        engine._owned = False
+        engine.close()
 
 
 def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
-    """Load an object and return the addresses of functions; see `load_objects`."""
-    return load_objects([code], symbols)
+    """Load an object for as long as the process lives; see `load_objects`."""
+    _kept.append(load_objects([code], symbols))
+    return _kept[-1].addresses

@@ -62,6 +62,12 @@ def entry(function: Callable[..., Any], *args: Any) -> Path:
     return where / key.name[:2] / key.name
 
 
+def forget_loaded() -> None:
+    """Forget what is loaded, as if this were another process."""
+    program_cache._recent.clear()
+    program_cache._loaded.clear()
+
+
 #: The sum of nothing is computed by NumPy, whose functions have no address in another process.
 KEPT = sorted(set(PROGRAMS) - {"empty"})
 
@@ -69,7 +75,7 @@ KEPT = sorted(set(PROGRAMS) - {"empty"})
 @pytest.mark.parametrize("name", KEPT)
 def test_a_program_that_was_kept_is_not_compiled_and_gives_the_same(name: str, builds: list[Any]) -> None:
     expected = of(PROGRAMS[name], X)(False, X)
-    program_cache._loaded.clear()  # as in another process
+    forget_loaded()
     found = of(PROGRAMS[name], X)(False, X)
     assert len(builds) == 1
     assert len(found) == len(expected)
@@ -106,7 +112,7 @@ def test_constants(builds: list[Any]) -> None:
         return x + LARGE, jnp.asarray(LARGE), jnp.asarray(LARGE) * 2 + 1, x[:2] + jnp.asarray([0.5, 1.5])
 
     expected = of(function, LARGE)(False, LARGE)
-    program_cache._loaded.clear()
+    forget_loaded()
     found = of(function, LARGE)(False, LARGE)
     assert len(builds) == 1
     for one, other in zip(found, expected, strict=True):
@@ -141,7 +147,7 @@ def test_a_damaged_entry_is_compiled_again(name: str, builds: list[Any]) -> None
     path = entry(function, X)
     whole = path.read_bytes()
     path.write_bytes(DAMAGES[name](whole))
-    program_cache._loaded.clear()
+    forget_loaded()
     for one, other in zip(of(function, X)(False, X), expected, strict=True):
         np.testing.assert_array_equal(one, other)
     assert len(builds) == 2
@@ -161,7 +167,7 @@ def test_a_lost_object_does_no_harm(tmp_path: Path, builds: list[Any]) -> None:
     path = entry(PROGRAMS["product"], X)
     for other in [p for p in tmp_path.glob("??/*") if p != path]:
         other.unlink()
-    program_cache._loaded.clear()
+    forget_loaded()
     of(PROGRAMS["product"], X)
     assert len(builds) == 1
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import Future
+from functools import partial
+from typing import Literal, NamedTuple
 
 from volta_fn.compiler.program import RoutineKey
-from volta_fn.runtime.llvm.machine import compile_object, load_objects
+from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
-from volta_fn.runtime.threads import thread_count
+from volta_fn.runtime.recent import Recent
+from volta_fn.runtime.threads import run_together, thread_count
 from volta_fn.targets.cpu.runtime import disk_cache
 
 #: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
 _WORTH_SHARING = 20_000.0
+#: Routines that are kept for other programs.
+_MOST = 512
 
 
 class LoadedLaunch(NamedTuple):
@@ -26,6 +30,8 @@ class LoadedLaunch(NamedTuple):
     symbol: str
     #: The name of the object's entry on disk.
     entry: str
+    #: What the address is in.
+    code: LoadedCode
 
 
 class LoadedRoutine(NamedTuple):
@@ -85,26 +91,25 @@ def _compile_shared(name: str, function: SharedFunction) -> bytes:
 
 
 class CodeCache:
-    """The routines of this process; None for keys without a routine."""
+    """The routines that this process used last.
+
+    Programs keep those that they use; others are freed.
+    """
 
     def __init__(self) -> None:
-        self._loaded: dict[Any, LoadedRoutine | None] = {}
+        #: By their keys; False for keys without a routine.
+        self._recent: Recent[LoadedRoutine | Literal[False]] = Recent(_MOST)
         self._shared = SharedCode()
-        self._lock = threading.Lock()
 
     def load(self, keys: Sequence[RoutineKey]) -> list[LoadedRoutine | None]:
         """Load routines, compiling the new ones on several threads."""
-        missing = list({k.key: k for k in keys if k.key not in self._loaded}.values())
-        if len(missing) > 1 and thread_count() > 1:
-            with ThreadPoolExecutor(thread_count()) as threads:
-                compiled = list(threads.map(self._compiled, missing))
-        else:
-            compiled = [self._compiled(key) for key in missing]
-        loaded = self._load(dict([found for found in compiled if found is not None]))
-        with self._lock:
-            for key, found in zip(missing, compiled, strict=True):
-                self._loaded.setdefault(key.key, None if found is None else loaded[found[0]])
-        return [self._loaded[k.key] for k in keys]
+        found = {k.key: self._recent.get(k.key) for k in keys}
+        missing = list({k.key: k for k in keys if found[k.key] is None}.values())
+        compiled = run_together([partial(self._compiled, key) for key in missing], thread_count())
+        loaded = self._load(dict([made for made in compiled if made is not None]))
+        for key, made in zip(missing, compiled, strict=True):
+            found[key.key] = self._recent.setdefault(key.key, False if made is None else loaded[made[0]])
+        return [found[k.key] or None for k in keys]
 
     def _compiled(self, key: RoutineKey) -> tuple[str, disk_cache.Compiled] | None:
         """Return a routine, compiled if need be, and the name of its entry on disk."""
@@ -128,13 +133,14 @@ class CodeCache:
         symbols = [symbol for compiled in entries.values() for symbol, _, _ in compiled.launches]
         shared = dict.fromkeys([name for compiled in entries.values() for name in compiled.shared])
         codes = [*[compiled.code for compiled in entries.values()], *self._shared.codes(shared)]
-        addresses = dict(zip(symbols, load_objects(codes, symbols), strict=True))
-        return {entry: _ready(entry, compiled, addresses) for entry, compiled in entries.items()}
+        loaded = load_objects(codes, symbols)
+        addresses = dict(zip(symbols, loaded.addresses, strict=True))
+        return {entry: _ready(entry, compiled, addresses, loaded) for entry, compiled in entries.items()}
 
 
-def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int]) -> LoadedRoutine:
+def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
     launches = [
-        LoadedLaunch(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry)
+        LoadedLaunch(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry, code)
         for symbol, tasks, cost in compiled.launches
     ]
     return LoadedRoutine(tuple(launches), compiled.workspace, sum(cost for _, _, cost in compiled.launches))

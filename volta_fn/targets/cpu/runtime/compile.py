@@ -7,7 +7,6 @@ buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.runtime.threads import on_own_thread
 from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, LoadedLaunch, LoadedRoutine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Op
 from volta_fn.targets.cpu.runtime.host_calls import HostCall, equation_call, kernel_call
@@ -228,9 +228,11 @@ class Built(NamedTuple):
 
 def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Built:
     """Compile a program, and meanwhile the support code, which is needed next."""
-    with ThreadPoolExecutor(1) as meanwhile:
-        meanwhile.submit(support_code_of_process)
+    meanwhile = on_own_thread(support_code_of_process)
+    try:
         return _build(pipeline.lower(closed, TARGET), donated)
+    finally:
+        meanwhile.error()
 
 
 def _build(program: LoweredProgram, donated: Sequence[bool]) -> Built:

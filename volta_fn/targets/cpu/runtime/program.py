@@ -14,6 +14,7 @@ from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
+from volta_fn.runtime.compiling import undisturbed
 from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.runtime.internals.result_allocator import LARGE
 from volta_fn.targets.cpu.runtime import program_cache
@@ -37,17 +38,21 @@ class Program:
     @classmethod
     def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         """Return a traced program, compiled unless it is on disk."""
+        return undisturbed(cls._of, closed, donated, pipeline)
+
+    @classmethod
+    def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         key = program_cache.key_of(closed, donated)
         kept = None if key is None else program_cache.find(key)
         if kept is not None:
-            return cls(kept.artifact, kept.addresses)
+            return cls(kept.artifact, kept.code.addresses, [kept.code])
         built = _building().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
             program_cache.keep(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
-        return cls(built.artifact, [launch.address for launch in built.launches], built.hosts)
+        return cls(built.artifact, [launch.address for launch in built.launches], [launch.code for launch in built.launches], built.hosts)
 
-    def __init__(self, artifact: Artifact, addresses: Sequence[int], hosts: Sequence[Any] = ()) -> None:
-        """Take a program whose launches are at some addresses, and its host functions."""
+    def __init__(self, artifact: Artifact, addresses: Sequence[int], code: Sequence[Any], hosts: Sequence[Any] = ()) -> None:
+        """Take a program, the addresses of its launches in loaded code, and its host functions."""
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
         large = support_code_of_process().large_empty
         #: The allocator, shape and dtype of each array that a call makes.
@@ -58,7 +63,7 @@ class Program:
         constants = layout.callers + len(layout.offsets)
         self.template[layout.callers : constants] = layout.offsets
         self.template[constants : constants + len(layout.constants)] = [array.ctypes.data for array in layout.constants]
-        self.kept = (hosts, layout.constants)
+        self.kept = (hosts, layout.constants, code)
         #: Whether steps run in NumPy.
         self.calls_host = bool(hosts)
         words = {

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from volta_fn.compiler.buffers.buffer_assignment import Slots
 from volta_fn.compiler.buffers.memory_layout import Output, arrange
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
-from volta_fn.runtime.llvm.machine import load_objects
+from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
+from volta_fn.runtime.recent import Recent
 from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.fingerprint import fingerprint_of
 
@@ -60,8 +62,9 @@ class Artifact(NamedTuple):
 #: Larger constants are not written if the traced program has them; programs with more bytes of others are not written.
 _SMALL, _LARGEST = 4096, 1 << 26
 _DTYPES = {dtype.name: dtype for dtype in ALL}
-#: The addresses of the launches of programs that this process has loaded.
-_loaded: dict[str, list[int]] = {}
+#: The addresses of the launches of programs that this process has loaded: of the last ones, and of those that are used.
+_recent: Recent[LoadedCode] = Recent(256)
+_loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
@@ -76,7 +79,7 @@ class Kept(NamedTuple):
     """A program from the disk, and where its launches have been loaded."""
 
     artifact: Artifact
-    addresses: list[int]
+    code: LoadedCode
 
 
 def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
@@ -201,6 +204,7 @@ def find(key: Key) -> Kept | None:
         return None
     artifact, codes, symbols = found
     with _lock:
-        if key.name not in _loaded:
-            _loaded[key.name] = load_objects(codes, symbols)
-        return Kept(artifact, _loaded[key.name])
+        code = _loaded.get(key.name)
+        if code is None:
+            code = _loaded[key.name] = load_objects(codes, symbols)
+        return Kept(artifact, _recent.setdefault(key.name, code))

@@ -1,0 +1,1 @@
+"""Stress tests, which `VOLTA_STRESS` makes longer."""
