@@ -17,6 +17,7 @@ from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.movement import reshape
 from volta_fn.transforms.grad import checked_cotangent, chosen_arguments, jvp, partial_function, vjp
+from volta_fn.transforms.jitted import jitted_like
 from volta_fn.transforms.transpose import backward_pass
 from volta_fn.transforms.vmap import vmap
 
@@ -72,7 +73,7 @@ def jacfwd(
         jacobian_tree = tree.map(lambda c: tree.unflatten(structure, _split_columns(c, values)), columns)
         return (jacobian_tree, *aux) if has_aux else jacobian_tree
 
-    return jacobian_function
+    return jitted_like(fun, jacobian_function, "jacfwd", argnums, has_aux, holomorphic)
 
 
 def _split_columns(stacked: Array, leaves: Sequence[Array]) -> list[Array]:
@@ -114,7 +115,7 @@ def jacrev(
         jacobian_tree = tree.unflatten(structure, by_result)
         return (jacobian_tree, result[2]) if has_aux else jacobian_tree
 
-    return jacobian_function
+    return jacobian_function if allow_int else jitted_like(fun, jacobian_function, "jacrev", argnums, has_aux, holomorphic)
 
 
 jacobian = jacrev

@@ -17,6 +17,7 @@ from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, VoltaError
 from volta_fn.primitives.movement import broadcast, moveaxis
+from volta_fn.transforms.jitted import jitted_like
 
 
 def vmap(
@@ -66,7 +67,7 @@ def vmap(
         stacked = [_to_target(o, d, t, size, name) for o, d, t in zip(outs, out_dims, targets, strict=True)]
         return tree.unflatten(flat.out_tree, stacked)
 
-    return mapped
+    return jitted_like(fun, mapped, "vmap", axes_in, out_axes, axis_name, axis_size)
 
 
 def _operand(value: Any, dim: Any) -> Any:
