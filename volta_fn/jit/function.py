@@ -14,6 +14,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.jitted import JittedFunction
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
@@ -21,7 +22,6 @@ from volta_fn.jit.compile import Traced, compiled_for, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.transforms.jitted import JittedFunction
 
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered

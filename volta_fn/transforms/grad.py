@@ -13,13 +13,13 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
-from volta_fn.transforms.jitted import jitted_like
 from volta_fn.transforms.jvp import jvp_flat
 from volta_fn.transforms.marks import marked, with_zeros
 from volta_fn.transforms.transpose import pull_back

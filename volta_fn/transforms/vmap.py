@@ -12,12 +12,12 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import bound_axis
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
+from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, VoltaError
 from volta_fn.primitives.movement import broadcast, moveaxis
-from volta_fn.transforms.jitted import jitted_like
 
 
 def vmap(
