@@ -13,8 +13,11 @@ import numpy as np
 from volta_fn.core.array import Array
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import OutOfBoundsError
-from volta_fn.primitives.callbacks import debug_callback_p
+from volta_fn.lazy_imports import deferred
 from volta_fn.source import user_location
+
+#: Loaded when a check is traced: it depends on indexing.
+_CALLBACKS = deferred("volta_fn.primitives.callbacks")
 
 
 def checks_indices() -> bool:
@@ -49,4 +52,4 @@ def check_indices(indices: Array, low: int, high: int, message: str, ignored: in
     if is_concrete(indices):
         check(np.asarray(indices))
     elif checks_indices():
-        bind(debug_callback_p, indices, callback=check)
+        bind(_CALLBACKS.debug_callback_p, indices, callback=check)
