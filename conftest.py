@@ -19,6 +19,9 @@ settings.load_profile("strict")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
+# Tests combine arrays of all dtypes.
+os.environ.setdefault("VOLTA_NUMPY_DTYPE_PROMOTION", "standard")
+
 # A GPU in software (Mesa's) compiles a shader for a tenth of a second and runs it once: it need not optimise.
 os.environ.setdefault("GALLIVM_PERF", "nopt")
 

@@ -31,6 +31,8 @@ from volta_fn.core.device import free_memory as free_memory
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.device import set_memory_limit as set_memory_limit
 from volta_fn.core.device import synchronize as synchronize
+from volta_fn.core.promotion import numpy_dtype_promotion as numpy_dtype_promotion
+from volta_fn.core.promotion import set_numpy_dtype_promotion as set_numpy_dtype_promotion
 from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put

@@ -115,7 +115,7 @@ def short_name(dtype: np.dtype) -> str:
     >>> [short_name(np.dtype(t)) for t in (np.float32, np.uint8, bfloat16, np.bool_)]
     ['f32', 'u8', 'bf16', 'bool']
     """
-    return _SHORT_NAMES.get(dtype) or dtype.name
+    return _SHORT_NAMES.get(dtype) or str(dtype)
 
 
 def scalar_dtype(value: Any) -> tuple[np.dtype, bool]:

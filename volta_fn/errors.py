@@ -155,5 +155,13 @@ class MissingDependencyError(VoltaError, ImportError):
     """An optional package is not installed; the message says how to install it."""
 
 
+class RecompilationWarning(UserWarning):
+    """A jitted function was compiled for many kinds of arguments."""
+
+
+class PromotionWarning(UserWarning):
+    """Arrays of 32 bits became float64 because they met float64 data."""
+
+
 class MemoryGrowthWarning(UserWarning):
     """GPU memory in use grows from call to call of a program; it will run out."""

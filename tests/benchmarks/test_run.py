@@ -13,7 +13,7 @@ import pytest
 
 import volta_fn as vf
 from benchmarks import __main__ as program
-from benchmarks import cost, fresh, report, targets
+from benchmarks import cost, fresh, report, targets, transforms
 from benchmarks.gpu import __main__ as gpu_program
 from benchmarks.harness import QUICK, measure
 from benchmarks.machine import ROOT
@@ -238,3 +238,10 @@ def test_what_the_readme_names_exists() -> None:
     groups = re.findall(r"^\| `([a-z ]+)/` \|", README, re.MULTILINE)
     assert groups == list(dict.fromkeys(name.split("/")[0] for name in program.NAMES))
     assert "benchmarks.__main__" in sys.modules
+
+
+def test_transforms_of_jitted_functions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert transforms.main(["--quick"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert {row[0] for row in rows} == set(transforms.pairs())
+    assert all(float(row[1]) > 0 and float(row[3]) > 0 for row in rows)

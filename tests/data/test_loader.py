@@ -221,3 +221,23 @@ def test_training_is_the_same_with_and_without_workers():
                 w = step(w, *batch)
         results.append(np.asarray(w).tobytes())
     assert results[0] == results[1]
+
+
+@WORKERS
+def test_plain_iteration_begins_with_the_first_epoch_asked_for(workers):
+    make = lambda **options: data.DataLoader(numbers(11), 4, shuffle=True, key=3, **options)
+    uninterrupted = make()
+    epochs = [contents(uninterrupted) for _ in range(4)]
+    resumed = make(first_epoch=2, workers=workers)
+    assert [contents(resumed), contents(resumed)] == epochs[2:]
+    assert make(first_epoch=2).state() == {**make().state(), "epoch": 2}
+    with pytest.raises(ArgumentError, match="first_epoch"):
+        make(first_epoch=-1)
+
+
+@pytest.mark.wide
+def test_the_repr_has_the_types_of_a_batch():
+    loader = data.DataLoader(data.ArrayDataset({"x": np.ones((5, 3)), "y": np.ones(5, np.int32)}), 2)
+    assert "of" not in repr(loader).split("batches")[-1]
+    list(loader)
+    assert repr(loader).endswith("3 batches of {'x': f64[2,3], 'y': i32[2]})")

@@ -1,4 +1,4 @@
-"""Progress bars pass items through, show progress, and need Rich."""
+"""Progress bars pass items through and show progress, with and without Rich."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from volta_fn import data
-from volta_fn.errors import MissingDependencyError
 
 
 def test_items_pass_through_and_reports_are_shown(capsys):
@@ -42,9 +41,22 @@ def test_an_exception_in_the_loop_leaves_the_terminal_alone(capsys):
     assert "2/2" in capsys.readouterr().out
 
 
-def test_without_rich(monkeypatch):
+def test_without_rich_the_progress_is_text(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich.progress", None)
-    with pytest.raises(MissingDependencyError, match="pip install rich"):
-        data.progress(range(3))
-    with pytest.raises(ImportError):
-        data.progress(range(3))
+    bar = data.progress(range(3), "working")
+    for item in bar:
+        bar.report(f"loss {item}")
+    bar.describe("later")
+    texts = capsys.readouterr().out.split("\r")
+    assert texts[1].rstrip() == "working 0/3"
+    assert texts[-1] == "working 3/3 loss 2\n"
+    assert list(data.progress(c for c in "ab")) == ["a", "b"]
+    assert capsys.readouterr().out.endswith("\r2\n")
+
+
+def test_without_rich_a_shorter_text_leaves_nothing_of_a_longer_one(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    bar = data.progress(range(1), "a long description")
+    for _ in bar:
+        bar.describe("short")
+    assert capsys.readouterr().out.split("\r")[-1] == f"{'short 1/1'.ljust(len('a long description 0/1'))}\n"

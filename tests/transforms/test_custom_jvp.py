@@ -13,7 +13,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, lax
 from volta_fn.core.primitive import Zero
-from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError
+from volta_fn.errors import ArgumentError, GradientError, ShapeError, TracerBoolError, TreeError
 
 ROWS = np.array([[0.3, -0.7], [1.1, 0.5], [2.0, -1.5]])
 
@@ -238,3 +238,28 @@ def test_pickled_by_name_and_copied_as_themselves() -> None:
         assert pickle.loads(pickle.dumps(function)) is function
     with pytest.raises((pickle.PicklingError, AttributeError)):
         pickle.dumps(vf.custom_jvp(lambda x: x))
+
+
+@vf.custom_jvp
+def leaky(x: Any) -> Any:
+    if x > 0:
+        return x * 1.0
+    return x * 0.1
+
+
+@leaky.defjvp
+def _leaky_jvp(primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    return leaky(x), (3.0 if x > 0 else 5.0) * t
+
+
+def test_python_decides_by_the_values_of_eager_differentiation() -> None:
+    for transform in (lambda f: vf.grad(f), lambda f: lambda x: vf.jvp(f, (x,), (1.0,))[1], lambda f: lambda x: vf.vjp(f, x)[1](1.0)[0]):
+        assert (float(transform(leaky)(2.0)), float(transform(leaky)(-2.0))) == (3, 5)
+        assert float(transform(lambda x: leaky(x * x) * leaky(-1.0) * x)(2.0)) == pytest.approx(-0.1 * (4 + 2 * 3 * 4))
+    assert float(vf.grad(vf.grad(lambda x: leaky(x) * x))(2.0)) == pytest.approx(6)
+    assert float(vf.vjp(leaky, -4.0)[0]) == pytest.approx(-0.4)
+    with pytest.raises(TracerBoolError):
+        vf.jit(leaky)(2.0)
+    with pytest.raises(TracerBoolError):
+        vf.grad(lambda x: vf.vmap(leaky)(x).sum())(jnp.ones(2))

@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, lax
-from volta_fn.errors import GradientError, ShapeError, TreeError
+from volta_fn.errors import GradientError, ShapeError, TracerBoolError, TreeError
 
 ROWS = np.array([[0.3, -0.7], [1.1, 0.5], [2.0, -1.5]])
 
@@ -229,3 +229,20 @@ def test_mistakes_in_rules_are_explained(fwd: Any, bwd: Any, error: type[Excepti
         vf.vjp(f, jnp.ones(2), jnp.ones(2))[1](jnp.ones(2))
     with pytest.raises(error, match=message):
         vf.jit(vf.grad(lambda x, y: f(x, y).sum()))(jnp.ones(2), jnp.ones(2))
+
+
+def test_python_decides_by_the_values_of_eager_differentiation() -> None:
+    @vf.custom_vjp
+    def leaky(x: Any, scale: Any) -> Any:
+        if x > 0:
+            return {"y": x * scale}
+        return {"y": x * 0.1}
+
+    leaky.defvjp(lambda x, scale: (leaky(x, scale), x), lambda x, g: ((3.0 if x > 0 else 5.0) * g["y"], 0.0))
+    for transform in (vf.grad, lambda f: lambda x: vf.vjp(f, x)[1](1.0)[0]):
+        assert [float(transform(lambda x: leaky(x, 2.0)["y"])(x)) for x in (2.0, -2.0)] == [3, 5]
+        assert float(transform(lambda x: leaky(-1.0, 2.0)["y"] * x)(2.0)) == pytest.approx(-0.1)
+    value, gradient = vf.value_and_grad(lambda x: leaky(x * x, x)["y"])(3.0)
+    assert (float(value), float(gradient)) == (27, 18)
+    with pytest.raises(TracerBoolError):
+        vf.jit(leaky)(2.0, 1.0)

@@ -437,8 +437,16 @@ def aval_of(x: Any) -> ShapedArray:
         return x.aval
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is not None and dtype is not None:
-        return ShapedArray(tuple(shape), np.dtype(dtype), bool(getattr(x, "weak_type", False)))
+        return ShapedArray(tuple(shape), _described(dtype), bool(getattr(x, "weak_type", False)))
     return as_value(x).aval
+
+
+def _described(dtype: Any) -> Any:
+    """Return a dtype of NumPy; an extended one, that of random keys, as it is."""
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return dtype
 
 
 #: JAX's name for it.

@@ -141,6 +141,17 @@ class ClosedJaxpr:
         """The equations, in order."""
         return self.jaxpr.eqns
 
+    def pretty_print(self, *, source_info: bool = False) -> str:
+        """Return the program as text, with the user's line of each equation if asked for.
+
+        >>> import volta_fn as vf
+        >>> print(vf.make_jaxpr(lambda x: x * 2)(1.0).pretty_print(source_info=True))
+        { lambda ; a:f32[]. let
+            b:f32[] = mul a 2.0:f32[]  # ...
+          in (b,) }
+        """
+        return format_jaxpr(self.jaxpr, sources=source_info)
+
     def __repr__(self) -> str:
         return format_jaxpr(self.jaxpr)
 
@@ -232,8 +243,8 @@ def _letters(n: int) -> str:
     return name
 
 
-def format_jaxpr(jaxpr: Jaxpr, indent: int = 0) -> str:
-    """Return the program in JAX's notation."""
+def format_jaxpr(jaxpr: Jaxpr, indent: int = 0, *, sources: bool = False) -> str:
+    """Return the program in JAX's notation, with the users' lines if `sources`."""
     name = _Names()
     pad = " " * (indent + 4)
 
@@ -245,26 +256,27 @@ def format_jaxpr(jaxpr: Jaxpr, indent: int = 0) -> str:
     for eqn in jaxpr.eqns:
         args = " ".join(map(name, eqn.invars))
         outs = binders(eqn.outvars)
-        equations.append(f"{pad}{outs} = {eqn.primitive}{_format_params(eqn.params, indent + 4)} {args}".rstrip())
+        comment = f"  # {eqn.source}" if sources and eqn.source is not None else ""
+        equations.append(f"{pad}{outs} = {eqn.primitive}{_format_params(eqn.params, indent + 4, sources)} {args}".rstrip() + comment)
     outs = ", ".join(map(name, jaxpr.outvars)) + ("," if len(jaxpr.outvars) == 1 else "")
     if not equations:
         return f"{head}  in ({outs}) }}"
     return "\n".join([head, *equations, f"{pad[:-2]}in ({outs}) }}"])
 
 
-def _format_params(params: dict[str, Any], indent: int) -> str:
+def _format_params(params: dict[str, Any], indent: int, sources: bool) -> str:
     if not params:
         return ""
     pad = " " * (indent + 2)
-    texts = [f"{key}={_format_param(value, indent + 2)}" for key, value in sorted(params.items())]
+    texts = [f"{key}={_format_param(value, indent + 2, sources)}" for key, value in sorted(params.items())]
     if len(texts) == 1 and "\n" not in texts[0]:
         return f"[{texts[0]}]"
     return "[\n" + "\n".join(pad + text for text in texts) + "\n" + pad[:-2] + "]"
 
 
-def _format_param(value: Any, indent: int) -> str:
+def _format_param(value: Any, indent: int, sources: bool) -> str:
     if isinstance(value, ClosedJaxpr):
-        return format_jaxpr(value.jaxpr, indent)
+        return format_jaxpr(value.jaxpr, indent, sources=sources)
     if isinstance(value, tuple) and any(isinstance(v, ClosedJaxpr) for v in value):
-        return "(" + ", ".join(_format_param(v, indent) for v in value) + ")"
+        return "(" + ", ".join(_format_param(v, indent, sources) for v in value) + ")"
     return getattr(value, "__name__", None) or str(value)

@@ -17,6 +17,9 @@ def device_put(x: Any, device: str | Device | None = None) -> Any:
 
     By default arrays stay where they are, and other values go to the default device.
 
+    Dtypes stay as they are: NumPy's float64 arrays become float64 arrays, which the result's repr shows. Convert data for a float32
+    network before, by ``x.astype("float32")``.
+
     Values that are being traced pass through: the program runs where its arguments are.
     Raises `DeviceError` for an unknown device.
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import random
+from volta_fn import random, tree
+from volta_fn.core.array import aval_of
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.transfer import device_put
 from volta_fn.data.combine import as_key
@@ -21,7 +22,8 @@ from volta_fn.errors import ArgumentError, DataError
 class DataLoader:
     """An iterable of a dataset's batches, one epoch in each iteration.
 
-    Batches are pytrees of arrays on a device.
+    Batches are pytrees of arrays on a device, with the dataset's dtypes (float64 data stay float64); when one is loaded, the repr of the
+    loader has the types of its arrays.
 
     The examples of a batch depend only on the dataset, the arguments before `workers`, the epoch and the batch's number: not on the
     number of workers, nor on what was loaded before.
@@ -37,6 +39,8 @@ class DataLoader:
         workers: the number of threads that load batches ahead of time; 0 loads them on demand.
         prefetch: the number of batches per worker that may be loaded ahead of time.
         device: the device of the arrays (default: the default device).
+        first_epoch: the epoch of the first iteration. A resumed run gives the number of epochs that are done, or calls `restore`; else it
+            would begin with the order of epoch 0 again.
 
     Raises:
         DataError: the dataset is empty, or `drop_last` drops all of it. ArgumentError: an argument is out of range.
@@ -50,6 +54,8 @@ class DataLoader:
     [0. 4.]
     [1. 2.]
     [3.]
+    >>> loader
+    DataLoader(...: 3 batches of f32[2])
     """
 
     def __init__(
@@ -65,8 +71,9 @@ class DataLoader:
         workers: int = 0,
         prefetch: int = 2,
         device: str | Device | None = None,
+        first_epoch: int = 0,
     ) -> None:
-        _check(batch_size=(batch_size, 1), workers=(workers, 0), prefetch=(prefetch, 1))
+        _check(batch_size=(batch_size, 1), workers=(workers, 0), prefetch=(prefetch, 1), first_epoch=(first_epoch, 0))
         if key is None and (shuffle or augment is not None):
             raise ArgumentError("DataLoader: shuffle and augment draw random numbers, so give a key: key=0, or a key of volta_fn.random")
         self.dataset = dataset
@@ -76,7 +83,8 @@ class DataLoader:
         self._collate, self._augment = collate, augment
         self._key = None if key is None else as_key(key)
         self._length = len(dataset)
-        self._next = self._position = (0, 0)  # (epoch, batch) where the next iteration starts, and of the current one
+        self._next = self._position = (int(first_epoch), 0)  # (epoch, batch) where the next iteration starts, and of the current one
+        self._types: Any = None  # of the arrays of a batch, when one is loaded
         if not len(self):
             raise DataError(
                 f"DataLoader: there is no batch to load: {self._length} examples, batch_size={batch_size}, drop_last={drop_last}"
@@ -87,7 +95,8 @@ class DataLoader:
         return self._length // self.batch_size if self.drop_last else -(-self._length // self.batch_size)
 
     def __repr__(self) -> str:
-        return f"DataLoader({self.dataset!r}, batch_size={self.batch_size}: {len(self):,} batches)"
+        types = "" if self._types is None else f" of {self._types}"
+        return f"DataLoader({self.dataset!r}, batch_size={self.batch_size}: {len(self):,} batches{types})"
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of the next epoch, or after `restore` the remaining ones."""
@@ -171,7 +180,10 @@ class DataLoader:
             if self._augment is not None:
                 key = random.fold_in(random.fold_in(self._key, 1), epoch)
                 batch = self._augment(random.fold_in(key, number), batch)
-            return device_put(batch, self.device)
+            loaded = device_put(batch, self.device)
+            if number == 0 or self._types is None:  # the last batch may be smaller
+                self._types = tree.map(aval_of, loaded)
+            return loaded
         except Exception as error:
             error.add_note(f"while loading batch {number} of epoch {epoch}, examples {_in_words(rows)}")
             raise

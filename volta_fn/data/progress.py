@@ -1,12 +1,12 @@
-"""A progress bar around a loop, drawn by Rich."""
+"""A progress bar around a loop: drawn by Rich, or a line of text without it."""
 
 from __future__ import annotations
 
 import operator
+import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
-
-from volta_fn.errors import MissingDependencyError
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def progress(iterable: Iterable[T], description: str = "", total: int | None = N
         description: the text before the bar.
         total: the number of items, by default `len(iterable)`; without a length the bar only shows activity.
 
-    Raises `MissingDependencyError` if the package rich is not installed.
+    Without the package rich it is a line of text.
 
     >>> from volta_fn import data
     >>> bar = data.progress(range(3), "counting")
@@ -57,10 +57,53 @@ def progress(iterable: Iterable[T], description: str = "", total: int | None = N
     return ProgressBar(iterable, description, hint if total is None else total)
 
 
+class _TextBar:
+    """The progress as a line of text, written anew at most ten times a second."""
+
+    def __init__(self) -> None:
+        self._description, self._report = "", ""
+        self._done = 0
+        self._total: int | None = None
+        self._width, self._written = 0, -_PAUSE
+
+    def add_task(self, description: str, total: int | None, report: str) -> None:
+        """Set what the line begins with and counts to."""
+        self._description, self._total, self._report = description, total, report
+
+    def update(self, task: None, description: str | None = None, report: str | None = None) -> None:
+        """Change the text before or after the count."""
+        self._description = self._description if description is None else description
+        self._report = self._report if report is None else report
+
+    def advance(self, task: None) -> None:
+        """Count one item more."""
+        self._done += 1
+        if time.monotonic() - self._written >= _PAUSE:
+            self._write()
+
+    def _write(self, end: str = "") -> None:
+        self._written = time.monotonic()
+        count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
+        text = " ".join(filter(None, [self._description, count, self._report]))
+        sys.stdout.write(f"\r{text.ljust(self._width)}{end}")
+        sys.stdout.flush()
+        self._width = len(text)
+
+    def __enter__(self) -> None:
+        self._write()
+
+    def __exit__(self, *exception: object) -> None:
+        self._write("\n")
+
+
+#: Seconds between two writings of a line.
+_PAUSE = 0.1
+
+
 def _display() -> Any:
     try:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415  # optional
-    except ImportError as error:
-        raise MissingDependencyError("progress bars are drawn by the package rich; install it: pip install rich") from error
+    except ImportError:
+        return _TextBar()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, TextColumn("{task.fields[report]}"))

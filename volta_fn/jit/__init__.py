@@ -2,8 +2,8 @@
 
 - `eager` evaluates single primitives, for code that is not jitted.
 - `arguments` separates static, donated and dynamic arguments.
-- `compile` traces and compiles; `lowered` lets users inspect a traced program.
-- `cache` keeps the programs of a function, and finds the one for a call.
+- `compile` traces and compiles; `lowered` lets users inspect a traced program, and `texts` print its code.
+- `cache` keeps the programs of a function, and finds the one for a call; `recompilation` warns of many.
 - `function` is `jit` itself.
 - `fused` makes functions of the package one program each when they are called eagerly again and again.
 """

@@ -23,6 +23,7 @@ from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import function_name
 from volta_fn.jit.arguments import Request, call_key
 from volta_fn.jit.compile import Traced, trace_function
+from volta_fn.jit.recompilation import MANY_PROGRAMS, warn_of_programs
 from volta_fn.lazy_imports import load
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Cache:
         self.staged: dict[Any, tuple[dict[str, Any], Run]] = {}
         self.lock = threading.Lock()
         self.traces = 0
+        self.warned = False
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
         """Return the program and the leaves of a call without statics, or None."""
@@ -112,7 +114,12 @@ class Cache:
             self.traces += 1
             if len(self.traced) >= _CACHE_LIMIT:
                 self._drop()
-            return self.traced.setdefault(key, traced)  # another thread may have been faster
+            found = self.traced.setdefault(key, traced)  # another thread may have been faster
+            keys = [*self.traced] if len(self.traced) == MANY_PROGRAMS and not self.warned else None
+            self.warned |= keys is not None
+        if keys is not None:
+            warn_of_programs(request, keys)
+        return found
 
     def clear(self) -> None:
         """Forget all programs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
+from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.full_width import keeps_number
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
@@ -81,11 +82,19 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
     if any(a.device is not device for a in args):
         run = _eager_kernel(primitive, on_device(args, device), params)
         return lambda *args: run(*on_device(args, device))
-    compute = device.backend.kernel(primitive, avals, params, PIPELINE)
+    compute = _compute(primitive, avals, params, device)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
     run = _one_result(compute, array_spec(out_avals, device), len(args))
     return _numbered(run, primitive, args, params) if _has_number(primitive, args, out_avals) else run
+
+
+def _compute(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Device) -> Callable[..., Any]:
+    """Make the function of buffers; a program derived of a jitted one is compiled."""
+    if primitive is not jit_p:
+        compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
+        return compute
+    return partial(device.backend.compile(params["jaxpr"], (False,) * len(avals), PIPELINE), False)
 
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:

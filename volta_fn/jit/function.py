@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.jitted import JittedFunction
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
@@ -31,6 +33,10 @@ class CacheInfo(NamedTuple):
 
     programs: int
     traces: int
+
+
+#: Transforms kept per function before all are dropped.
+_TRANSFORMS = 64
 
 
 def jit(
@@ -72,82 +78,117 @@ def jit(
         )
     check_callable(fun, "jit")
     statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
-    return _jitted(fun, statics)
+    return Jitted(fun, statics)
 
 
-def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
-    function = _Function(fun, statics)
-    cache, argnums, plain = function.cache, statics.argnums, not statics.some
-    compiled, matchers = cache.compiled, cache.matchers
+class Jitted(JittedFunction):
+    """A jitted function, which is called like the original; made by `jit`.
 
-    @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    >>> import volta_fn as vf
+    >>> square = vf.jit(lambda x: x * x)
+    >>> _ = square(2.0), square(3.0), square(vf.numpy.arange(3))
+    >>> square
+    <jit of <lambda>: 2 programs>
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_argnums", "_cache", "_compiled", "_fun", "_matchers", "_plain", "_statics", "_transforms")
+
+    def __init__(self, fun: Callable[..., Any], statics: Statics) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._statics = statics
+        self._cache = Cache()
+        #: Of the cache and of the static arguments, what every call reads.
+        self._compiled, self._matchers = self._cache.compiled, self._cache.matchers
+        self._argnums, self._plain = statics.argnums, not statics.some
+        self._transforms: dict[Any, Jitted] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
         # Every microsecond counts here, so the fastest lookups come first.
-        if plain and current_trace() is EVAL:
+        if self._plain and current_trace() is EVAL:
             if not kwargs:
+                matchers = self._matchers
                 known = matched(matchers, args) if matchers else None
                 if known is not None:
                     return known[0](known[1])
                 try:
-                    run = compiled.get(tuple([a._spec for a in args]))
+                    run = self._compiled.get(tuple([a._spec for a in args]))
                 except AttributeError:  # some argument is not an array
                     run = None
                 if run is not None:
                     return run(args)
-            known = cache.find(args, kwargs) if compiled else None
+            known = self._cache.find(args, kwargs) if self._compiled else None
             if known is not None:
                 return known[0](known[1])
-        elif argnums and not kwargs and current_trace() is EVAL:
+        elif self._argnums and not kwargs and current_trace() is EVAL:
             try:
-                run = compiled.get(call_key(argnums, len(args), "_spec")(*args))
+                run = self._compiled.get(call_key(self._argnums, len(args), "_spec")(*args))
             except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
                 run = None
             if run is not None:
                 return run(args)
-        return function.slow_call(args, kwargs) if kwargs else function.traced_call(args)
+        return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
 
-    call.lower = function.lower  # type: ignore[attr-defined]  # functions carry attributes
-    call.clear_cache = cache.clear  # type: ignore[attr-defined]
-    call.cache_info = lambda: CacheInfo(len(cache.traced), cache.traces)  # type: ignore[attr-defined]
-    return call
+    def __repr__(self) -> str:
+        count = len(self._cache.traced)
+        return f"<jit of {getattr(self._fun, '__qualname__', function_name(self._fun))}: {count} program{'s' * (count != 1)}>"
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
 
-class _Function:
-    """A jitted function: its programs, and the calls for which none is compiled."""
+    def __reduce__(self) -> str:
+        return getattr(self, "__qualname__", function_name(self._fun))  # as functions: pickled by name, copied as themselves
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics) -> None:
-        self.fun = fun
-        self.statics = statics
-        self.cache = Cache()
+    def cache_info(self) -> CacheInfo:
+        """Return the number of programs and of traces so far."""
+        return CacheInfo(len(self._cache.traced), self._cache.traces)
 
-    def traced_call(self, args: tuple[Any, ...]) -> Any:
+    def clear_cache(self) -> None:
+        """Forget all programs, also those of transforms."""
+        self._cache.clear()
+        self._transforms.clear()
+
+    def transformed(self, key: Hashable, function: Callable[..., Any], same_arguments: bool) -> Callable[..., Any]:
+        """Jit a transform of this function; see `JittedFunction`."""
+        if self._statics.some and not same_arguments:
+            return function
+        known = self._transforms.get(key)
+        if known is None:
+            if len(self._transforms) >= _TRANSFORMS:
+                self._transforms.clear()
+            nothing: frozenset[Any] = frozenset()
+            known = self._transforms[key] = Jitted(function, self._statics._replace(donate_argnums=nothing, donate_argnames=nothing))
+        return known
+
+    def _traced_call(self, args: tuple[Any, ...]) -> Any:
         """Call it in a function that is being traced; a known call becomes one equation."""
         if current_trace() is EVAL:
-            return self.slow_call(args, {})
+            return self._slow_call(args, {})
         try:
-            found = self.cache.staged.get(self._staged_key(args))
+            found = self._cache.staged.get(self._staged_key(args))
         except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
             found = None
         if found is None:
-            return self.slow_call(args, {})
+            return self._slow_call(args, {})
         params, assemble = found
-        arrays = [a for i, a in enumerate(args) if i not in self.statics.argnums and a is not None]
+        arrays = [a for i, a in enumerate(args) if i not in self._statics.argnums and a is not None]
         return assemble(current_trace().process(jit_p, arrays, params))
 
-    def slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call it with any arguments; the next call like this one may be found faster."""
-        return included(self._slow_call, args, kwargs)
-
     def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        request = Request(self.fun, self.statics, args, kwargs)
+        """Call it with any arguments; the next call like this one may be found faster."""
+        return included(self._new_call, args, kwargs)
+
+    def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        request = Request(self._fun, self._statics, args, kwargs)
         values = [as_value(x) for x in request.leaves]
-        traced = self.cache.program(request, values)
+        traced = self._cache.program(request, values)
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)
         params = call_params(traced.jaxpr, traced.name)
         as_given = not traced.captured and not traced.in_full
         if as_given and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
-            self.cache.staged[self._staged_key(args)] = params, _assembler(traced.out_tree)
+            self._cache.staged[self._staged_key(args)] = params, _assembler(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *with_full(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
 
@@ -157,18 +198,18 @@ class _Function:
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))
-        self.cache.remember(request, run)
+        self._cache.remember(request, run)
         return run(values)
 
     def _staged_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the key of `Cache.staged`; raise `AttributeError` for non-arrays."""
-        return call_key(self.statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device()
+        return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device()
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
-        request = Request(self.fun, self.statics, args, kwargs)
+        request = Request(self._fun, self._statics, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
-        traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self.fun))
+        traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated())
         made: Lowered = load("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
         return made

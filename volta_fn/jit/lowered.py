@@ -13,11 +13,12 @@ from volta_fn.compiler.program import HostStep
 from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentTypeError, TracerError
 from volta_fn.jit.compile import Traced, compiled
 from volta_fn.jit.eager import PIPELINE, check_usable
+from volta_fn.jit.texts import code_of
 
 
 class Lowered:
@@ -79,9 +80,31 @@ class Lowered:
         target = self._device.backend.target
         return [] if target is None else list(pipeline.lower(self._traced.jaxpr, target).host_steps())
 
-    def as_text(self) -> str:
-        """Return the program in JAX's notation, with a comment for each host step."""
-        return "\n".join([str(self._traced.jaxpr), *[f"# {step}" for step in self.host_steps()]])
+    def as_text(self, dialect: str = "jaxpr", *, debug_info: bool = False) -> str:
+        """Return the program as text.
+
+        Args:
+            dialect: "jaxpr" is the program in JAX's notation, with a comment for each host step; "kernels" the loops that it is fused
+                into; "llvm" and "wgsl" the code of these for the CPU and for GPUs, of whatever kind the default device is.
+            debug_info: whether each equation of the jaxpr has the user's line after it.
+
+        Raises `ArgumentError` for another dialect.
+
+        >>> import volta_fn as vf
+        >>> lowered = vf.jit(lambda x: (2.0 * x).sum()).lower(vf.numpy.ones(1000))
+        >>> print(lowered.as_text("kernels"))
+        for each row:
+          for each i<1000>:
+            v0:f32 = x0[1000] at (i)
+            v1:f32 = mul 2.0 v0
+            v2 <- reduce_sum:f32 v1
+          y0[] at () = v2
+        >>> "define void" in lowered.as_text("llvm"), "@compute" in lowered.as_text("wgsl")
+        (True, True)
+        """
+        if dialect != "jaxpr":
+            return code_of(self._traced.jaxpr, dialect, self._device)
+        return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
 
     def compile(self) -> Callable[..., Any]:
         """Return the compiled function of the dynamic arguments.

@@ -13,6 +13,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value, from_number
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.primitives.movement import broadcast_to, canonical_axes
@@ -65,6 +66,7 @@ def promote_numeric(function: str, *values: Any) -> list[Array]:
 def _promoted(function: str, values: Sequence[Any], adjust: Callable[[np.dtype], np.dtype]) -> list[Array]:
     items = [v if is_python_scalar(v) else operand(function, str(i), v) for i, v in enumerate(values, 1)]
     dtype, weak = dtypes.promote(*[dtypes.dtype_and_weak_type(v) for v in items])
+    check_promotion(function, items, dtype)
     return [converted(function, v, adjust(dtype), weak) for v in items]
 
 

@@ -22,6 +22,7 @@ from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.dynamic_slicing import normalised
+from volta_fn.primitives.index_checks import checks_indices
 from volta_fn.primitives.index_expression import known_indices
 from volta_fn.primitives.movement import broadcast_to
 
@@ -142,8 +143,8 @@ def take(
 
 
 def _usual_mode(index: Array) -> str | None:
-    """Return the default mode: concrete indices raise, traced ones fill."""
-    return None if is_concrete(index) else "fill"
+    """Return the default mode: concrete indices raise, traced ones fill if unchecked."""
+    return None if is_concrete(index) or checks_indices() else "fill"
 
 
 def _get(value: Array, index: tuple[Any, ...], mode: str | None, fill_value: Any) -> Array:

@@ -15,14 +15,16 @@
 True
 
 `base` defines transformations, `updates` applies them to parameters. `optimizers` are chains of `transforms`; `wrappers` combine and modify
-transformations. `schedules` compute learning rates, `line_search` step sizes. All of them share `tree_rules` and `numerics`. `losses`,
-`projections`, `contrib`, `tree`, `second_order`, `perturbations`, `assignment` and `microbatching` are modules of their own, as in Optax.
+transformations. `schedules` compute learning rates, `line_search` step sizes. All of them share `tree_rules`, `numerics` and one rule
+for their `hyperparameters`. `losses`, `projections`, `contrib`, `tree`, `second_order`, `perturbations`, `assignment` and `microbatching`
+are modules of their own, as in Optax.
 Transformations that depend on the parameters raise `ArgumentError` if `update` is called without them. Each module's ``__all__`` is public,
 under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and ``from volta_fn import optim``.
 """
 
 from volta_fn.optim import assignment as assignment
 from volta_fn.optim import contrib as contrib
+from volta_fn.optim import hyperparameters as _hyperparameters
 from volta_fn.optim import losses as losses
 from volta_fn.optim import microbatching as microbatching
 from volta_fn.optim import perturbations as perturbations
@@ -76,3 +78,5 @@ from volta_fn.optim.wrappers.loss_scale import *
 from volta_fn.optim.wrappers.masking import *
 from volta_fn.optim.wrappers.monitoring import *
 from volta_fn.optim.wrappers.multi_steps import *
+
+_hyperparameters.check_all(globals())

@@ -12,5 +12,5 @@ Read `declare` first: the declaration of an elementwise primitive, from which it
 - the rest: `random`, `callbacks`, `collective`, `barriers`.
 
 Operations on arrays that are built from primitives and that arrays need are here, too: `operators`, ``x[…]`` (`index_expression`,
-`array_indexing`, `array_updates`) and `shorthand`.
+`index_checks`, `array_indexing`, `array_updates`) and `shorthand`.
 """

@@ -17,6 +17,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.arithmetic import add
@@ -212,6 +213,8 @@ def dot_general(
     (8, 2, 5)
     """
     left, right = as_value(lhs), as_value(rhs)
+    if left.dtype is not right.dtype:
+        check_promotion("dot_general", (left, right), dtypes.promote_types(left.dtype, right.dtype))
     if precision is not None:
         check_precision("dot_general", precision)
     try:

@@ -22,6 +22,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Linear, Primitive
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.cast import convert_element_type
@@ -361,4 +362,5 @@ def conv_general_dilated(
     wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
     if wanted is None and x.dtype != w.dtype:
         wanted = dtypes.promote_types(x.dtype, w.dtype)
+        check_promotion("conv_general_dilated", (x, w), wanted)
     return _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), wanted, algorithm).bind(x, w)

@@ -23,6 +23,7 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
 from volta_fn.primitives import movement, reduction
@@ -367,6 +368,7 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
     except ArgumentTypeError:  # to say which argument it is
         pairs = [_typed_argument(name, i, a) for i, a in enumerate(args, 1)]
     dtype, _ = dtypes.promote(*pairs)
+    check_promotion(name, args, dtype)
     if dtype not in allowed and allowed <= dtypes.INEXACT:
         dtype = dtypes.to_inexact(dtype)
     return [to_dtype(a, dtype) for a in args]

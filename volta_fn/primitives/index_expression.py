@@ -26,6 +26,7 @@ from volta_fn.core.aval import Shape
 from volta_fn.core.trace import concrete_or_raise, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, TracerError
 from volta_fn.primitives.dynamic_slicing import normalised
+from volta_fn.primitives.index_checks import check_indices
 
 
 class Span(NamedTuple):
@@ -68,6 +69,11 @@ class NewAxis:
 class Gap:
     """Where an Ellipsis stood."""
 
+
+_OUTSIDE = (
+    "index {} is out of bounds for dimension {} of size {} (shape {}); "
+    "where such indices are meant, say what they do: x.at[i].get(mode='fill'), x.at[i].set(v, mode='drop'), or mode='clip'"
+)
 
 Entry = Span | Point | Indices | Flag | NewAxis | Gap
 
@@ -158,10 +164,11 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
         yield from _masked(item, dim, shape)
     elif isinstance(item, np.ndarray):
         yield Indices(dim, known_indices(item, dim, shape, strict, wrap))
-    elif item.ndim:
-        yield Indices(dim, normalised(item, shape[dim], wrap))
     else:
-        yield Point(dim, normalised(item, shape[dim], wrap))
+        if strict:
+            check_indices(item, -shape[dim] if wrap else 0, shape[dim], _OUTSIDE.format("{}", dim, shape[dim], shape))
+        traced = normalised(item, shape[dim], wrap)
+        yield Indices(dim, traced) if item.ndim else Point(dim, traced)
 
 
 def _span(item: slice, dim: int, size: int) -> Span:
@@ -223,10 +230,7 @@ def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wra
 
 
 def _outside(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
-    return OutOfBoundsError(
-        f"index {index} is out of bounds for dimension {dim} of size {shape[dim]} (shape {shape}); "
-        "where such indices are meant, say what they do: x.at[i].get(mode='fill'), x.at[i].set(v, mode='drop'), or mode='clip'"
-    )
+    return OutOfBoundsError(_OUTSIDE.format(index, dim, shape[dim], shape))
 
 
 def single_mask(index: Any) -> Any:

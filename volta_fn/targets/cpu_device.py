@@ -6,6 +6,7 @@ An operation that is repeated on large arrays becomes a program, too. Machine co
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,14 @@ from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
-from volta_fn.runtime.llvm.host import may_compile
+from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.repeated import Repeated, shares_memory
 from volta_fn.targets.numpy.backend import NumpyBackend
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
 
+_log = logging.getLogger("volta_fn")
 
 #: Elements from which on a program takes less time than NumPy: for its ufuncs and matrix products, and for other functions.
 _FAST_SIZE, _SLOW_SIZE = 4096, 512
@@ -73,7 +75,12 @@ class CpuBackend(NumpyBackend):
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
         """Return a program as a function (donate, *buffers) -> buffers."""
-        return _native_program().of(closed, donated, pipeline).function() if self.native else super().compile(closed, donated, pipeline)
+        if self.native:
+            run: Callable[..., tuple[Any, ...]] = _native_program().of(closed, donated, pipeline).function()
+            return run
+        if lacks_compiler():
+            _hint()
+        return super().compile(closed, donated, pipeline)
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
@@ -95,6 +102,15 @@ def _is_fast_in_numpy(eqn: Equation) -> bool:
 def _is_large(eqn: Equation) -> bool:
     size = max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0)
     return size >= (_FAST_SIZE if _is_fast_in_numpy(eqn) else _SLOW_SIZE)
+
+
+@functools.cache
+def _hint() -> None:
+    """Say once how programs become machine code."""
+    _log.warning(
+        "jitted functions run on NumPy, which may take ten times as long as machine code; for that install llvmlite and SciPy "
+        "(pip install llvmlite scipy). VOLTA_NATIVE=0 says that NumPy is meant."
+    )
 
 
 @functools.cache

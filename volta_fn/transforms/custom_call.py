@@ -13,13 +13,14 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.flatten import function_name, output_arrays
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.core.trace import EVAL, Tracer, bind, current_trace
-from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError
+from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
+from volta_fn.errors import ArgumentError, ConcretizationError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type, widened
-from volta_fn.transforms.jvp import JVPTrace
+from volta_fn.transforms.eager import RecordedTracer
+from volta_fn.transforms.jvp import JVPTrace, JVPTracer
 from volta_fn.transforms.linearize import LinearTrace
 from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
@@ -155,7 +156,7 @@ class CustomFunction:
         arguments = self.split(args, kwargs)
         leaves, in_tree = tree.flatten(arguments.differentiable)
         values = [*arguments.traced, *[as_value(x) for x in leaves]]
-        traced = self.trace(arguments, in_tree, values)
+        traced = self._program(arguments, in_tree, values)
         if traced.in_full:
             values = widened(values, traced.in_full)
             traced = self.trace(arguments, in_tree, values)
@@ -167,6 +168,24 @@ class CustomFunction:
             if self.is_own:
                 params = traced.params = SharedParams(params)
         return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
+
+    def _program(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
+        """Trace the function; under eager differentiation it may depend on numbers.
+
+        Then its program returns the values that it has for these.
+        """
+        try:
+            return self.trace(arguments, in_tree, values)
+        except ConcretizationError:
+            known = [_concrete(v) for v in values]
+            if not _only_differentiates() or any(isinstance(v, Tracer) for v in known):
+                raise
+        count = len(arguments.traced)
+        result = run_under(EVAL, self.fun, *arguments.merge(known[:count], tree.unflatten(in_tree, known[count:])))
+        outs, out_tree = tree.flatten(result)
+        constants = output_arrays(outs, self.fun)
+        outvars = [Var(c.aval) for c in constants]
+        return TracedCall(ClosedJaxpr(Jaxpr(outvars, [Var(v.aval) for v in values], [*outvars], []), constants), out_tree, [])
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Split a call's arguments in fixed and differentiable ones."""
@@ -201,6 +220,13 @@ class CustomFunction:
         if _only_differentiates() and not any(isinstance(x, Array) for x in arguments.fixed_leaves):
             key = (in_tree, arguments.positions, arguments.fixed_tree, static_key(arguments.fixed_leaves))
         return self.programs.trace(call, values, key)
+
+
+def _concrete(value: Array) -> Array:
+    """Return the number that eager differentiation knows, without its tangents."""
+    while isinstance(value, (RecordedTracer, JVPTracer)):
+        value = value._trace.value(value) if isinstance(value, RecordedTracer) else value.primal
+    return value
 
 
 def _only_differentiates() -> bool:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import compress
 from typing import Any, NamedTuple, TypeGuard
 
@@ -479,11 +479,18 @@ def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
 
     closed = trace.traced(run, [*trace.inputs, *trace.operands])
     pruned, reads = prune_inputs(dce_jaxpr(closed), [True] * len(closed.in_avals))
-    compute = trace.device.backend.kernel(jit_p, tuple(pruned.in_avals), call_params(pruned, trace.name), _PIPELINE)
     specs = [array_spec(a, trace.device) for a in pruned.out_avals]
     found = iter(specs[len(numbers) :])
     types = [v.aval if type(c) is Zero else next(found) for c, v in zip(cotangents, trace.inputs, strict=True)]
-    return _Gradient(compute, reads, specs[: len(numbers)], types)
+    return _Gradient(_function_of(pruned, trace), reads, specs[: len(numbers)], types)
+
+
+def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequence[Any]]:
+    """Return a program as a function; compiled at once if the user jitted some of it."""
+    backend = trace.device.backend
+    if any(primitive is jit_p for primitive, _, _ in trace.steps):
+        return partial(backend.compile(program, (False,) * len(program.in_avals), _PIPELINE), False)
+    return backend.kernel(jit_p, tuple(program.in_avals), call_params(program, trace.name), _PIPELINE)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:

@@ -13,6 +13,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
@@ -168,8 +169,13 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     (Array(6., dtype=float32, weak_type=True),)
     """
     check_callable(fun, "vjp")
-    linearized = _Linearized(fun, *tree.flatten((primals, {})), has_aux, "vjp")
-    return linearized.result(VJP(linearized.signature, linearized.program), has_aux)
+
+    @functools.wraps(fun)
+    def with_pull_back(*primals: Any) -> Any:
+        linearized = _Linearized(fun, *tree.flatten((primals, {})), has_aux, "vjp")
+        return linearized.result(VJP(linearized.signature, linearized.program), has_aux)
+
+    return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
 
 
 def value_and_grad(
@@ -214,7 +220,8 @@ def value_and_grad(
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
-    return with_gradient
+    # An empty gradient is an array of NumPy, which no program returns.
+    return with_gradient if allow_int else jitted_like(fun, with_gradient, "value_and_grad", argnums, has_aux, holomorphic)
 
 
 def chosen_arguments(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
@@ -302,7 +309,7 @@ def grad(
         value, grads = value_and_gradient(*args, **kwargs)
         return (grads, value[1]) if has_aux else grads
 
-    return gradient
+    return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
 
 
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
@@ -316,17 +323,27 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
     """
     check_callable(fun, "jvp")
-    leaves, in_tree = tree.flatten((tuple(primals), {}))
-    directions, tangent_tree = tree.flatten((tuple(tangents), {}))
-    if in_tree != tangent_tree:
-        raise TreeError(f"primals have structure {in_tree} but tangents {tangent_tree}")
-    values = [as_value(x) for x in leaves]
-    given = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
-    run = _FlatFunction(fun, in_tree, has_aux, "jvp")
-    outs, out_tangents = jvp_flat(run, values, given, function_name(fun))
-    results, aux = run.split(outs)
-    value = tree.unflatten(run.flat.out_tree, results)
-    tangent = tree.unflatten(run.flat.out_tree, [public_tangent(t) for t in out_tangents[: len(results)]])
+
+    def with_tangents(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        leaves, in_tree = tree.flatten((primals, {}))
+        directions, tangent_tree = tree.flatten((tangents, {}))
+        if in_tree != tangent_tree:
+            raise TreeError(f"primals have structure {in_tree} but tangents {tangent_tree}")
+        values = [as_value(x) for x in leaves]
+        given = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
+        run = _FlatFunction(fun, in_tree, has_aux, "jvp")
+        outs, out_tangents = jvp_flat(run, values, given, function_name(fun))
+        results, aux = run.split(outs)
+        found = [instantiate(t) for t in out_tangents[: len(results)] if t.aval.dtype != dtypes.float0]
+        return tree.unflatten(run.flat.out_tree, results), found, aux
+
+    arguments = tuple(primals), tuple(tangents)
+    # Empty tangents are arrays of NumPy, which no program takes or returns.
+    if not any(getattr(t, "dtype", None) == dtypes.float0 for t in tree.leaves(arguments[1])):
+        with_tangents = jitted_like(fun, with_tangents, "jvp", has_aux, same_arguments=False)
+    value, found, aux = with_tangents(*arguments)
+    rest = iter(found)
+    tangent = tree.map(lambda v: next(rest) if v.dtype in dtypes.INEXACT else float0_zeros(v.shape), value)
     return (value, tangent, aux) if has_aux else (value, tangent)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of, from_host
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
+from volta_fn.core.jitted import jitted_like
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.joining import instantiate
@@ -72,7 +73,7 @@ def jacfwd(
         jacobian_tree = tree.map(lambda c: tree.unflatten(structure, _split_columns(c, values)), columns)
         return (jacobian_tree, *aux) if has_aux else jacobian_tree
 
-    return jacobian_function
+    return jitted_like(fun, jacobian_function, "jacfwd", argnums, has_aux, holomorphic)
 
 
 def _split_columns(stacked: Array, leaves: Sequence[Array]) -> list[Array]:
@@ -114,7 +115,7 @@ def jacrev(
         jacobian_tree = tree.unflatten(structure, by_result)
         return (jacobian_tree, result[2]) if has_aux else jacobian_tree
 
-    return jacobian_function
+    return jacobian_function if allow_int else jitted_like(fun, jacobian_function, "jacrev", argnums, has_aux, holomorphic)
 
 
 jacobian = jacrev

@@ -12,6 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import bound_axis
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
+from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
@@ -66,7 +67,7 @@ def vmap(
         stacked = [_to_target(o, d, t, size, name) for o, d, t in zip(outs, out_dims, targets, strict=True)]
         return tree.unflatten(flat.out_tree, stacked)
 
-    return mapped
+    return jitted_like(fun, mapped, "vmap", axes_in, out_axes, axis_name, axis_size)
 
 
 def _operand(value: Any, dim: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 from tests.nn.torch_oracle import DTYPES, assert_near, compare, numbers, torch
 from volta_fn import nn
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
 
 KEY = vf.random.key(0)
 F = torch.nn.functional
@@ -55,7 +55,9 @@ def test_embedding_agrees_with_torch(padding_idx, dtype):
 
 def test_embedding_outside_the_table_is_nan_and_attend_is_the_transpose():
     layer = nn.Embedding.init(KEY, 4, 3)
-    assert np.isnan(layer(np.int32([4]))).all()
+    assert np.isnan(vf.jit(layer)(np.int32([4]))).all()
+    with pytest.raises(OutOfBoundsError, match="index 4 is out of bounds"):
+        layer(np.int32([4]))
     np.testing.assert_allclose(layer.attend(layer(np.int32([1, 2]))), layer.weight[1:3] @ layer.weight.T, rtol=1e-6)
     assert layer(np.zeros((0, 2), np.int32)).shape == (0, 2, 3)
 

@@ -11,7 +11,7 @@ import scipy.special
 import volta_fn as vf
 from tests.nn.losses.oracle import as_torch, check
 from volta_fn import nn
-from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -116,13 +116,16 @@ def test_classes_ruled_out_by_minus_infinity_cost_nothing_unless_wanted():
 
 @pytest.mark.parametrize("label", [-1, 5, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_a_label_that_is_no_class_gives_nan_and_spoils_no_other(label, smoothing):
+def test_a_label_that_is_no_class_gives_nan_or_raises(label, smoothing):
     labels = LABELS["rows"].copy().astype(np.int32)
     labels[2] = label
-    each = vf.jit(lambda x: nn.cross_entropy(x, labels, reduction="none", label_smoothing=smoothing))(LOGITS["rows"].astype(np.float32))
+    logits = vf.numpy.asarray(LOGITS["rows"], "float32")
+    each = vf.jit(lambda x, y: nn.cross_entropy(x, y, reduction="none", label_smoothing=smoothing))(logits, labels)
     assert np.isnan(each).tolist() == [i == 2 for i in range(8)]
-    slopes = vf.grad(nn.cross_entropy)(vf.numpy.asarray(LOGITS["rows"], "float32"), labels, label_smoothing=smoothing)
+    slopes = vf.jit(lambda x, y: vf.grad(nn.cross_entropy)(x, y, label_smoothing=smoothing))(logits, labels)
     assert np.isnan(np.asarray(slopes)[2]).all()
+    with pytest.raises(OutOfBoundsError, match=f"the label {label} is none of the 5 classes"):
+        nn.cross_entropy(logits, labels, label_smoothing=smoothing)
 
 
 @pytest.mark.wide
@@ -130,7 +133,7 @@ def test_ignored_labels():
     logits = LOGITS["rows"]
     nothing = np.full(8, -100)
     assert np.isnan(nn.cross_entropy(logits, nothing)) and nn.cross_entropy(logits, nothing, reduction="sum") == 0
-    assert np.isnan(nn.cross_entropy(logits, nothing, ignore_index=None, reduction="sum"))
+    assert np.isnan(vf.jit(lambda y: nn.cross_entropy(logits, y, ignore_index=None, reduction="sum"))(nothing))
     half = np.where(np.arange(8) < 4, LABELS["rows"], -100)
     np.testing.assert_allclose(nn.cross_entropy(logits, half), nn.cross_entropy(logits[:4], half[:4]), rtol=1e-12)
 

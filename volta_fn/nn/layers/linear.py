@@ -87,8 +87,8 @@ class Bilinear(Module):
 class Embedding(Module):
     """A table of vectors, of shape (num_embeddings, embedding_dim).
 
-    The vector of `padding_idx`, if given, gets no gradient. Indices outside the table give vectors of NaN, which is visible even in
-    compiled programs.
+    The vector of `padding_idx`, if given, gets no gradient. A known index outside the table raises; in a compiled program it gives
+    a vector of NaN, or with VOLTA_CHECK_INDICES=1 raises, too.
 
     >>> table = vf.nn.Embedding.init(vf.random.key(0), 10, 4)
     >>> table(vf.numpy.array([[1, 2, 3]])).shape
@@ -112,7 +112,7 @@ class Embedding(Module):
     def __call__(self, indices: Any) -> Array:
         """Look up vectors, of shape (*indices.shape, embedding_dim).
 
-        Raises `DTypeError` unless the indices are integers.
+        Raises `DTypeError` unless the indices are integers, and `OutOfBoundsError` for known ones outside the table.
         """
         numbers = as_value(indices)
         if numbers.dtype not in INTEGERS:
@@ -121,7 +121,7 @@ class Embedding(Module):
         if self.padding_idx is not None:
             row = stop_gradient(weight[self.padding_idx])
             weight = weight.at[self.padding_idx].set(row)
-        return vnp.take(weight, numbers, axis=0, mode="fill")
+        return vnp.take(weight, numbers, axis=0)
 
     def attend(self, x: Any) -> Array:
         """Return x @ weightᵀ, for an output layer that shares the table."""

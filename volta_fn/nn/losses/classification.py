@@ -13,7 +13,17 @@ import numpy as np
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.losses.common import Reduction, check_pair, check_reduction, class_axis, class_labels, pick, real_operands, reduced
+from volta_fn.nn.losses.common import (
+    Reduction,
+    check_classes,
+    check_pair,
+    check_reduction,
+    class_axis,
+    class_labels,
+    pick,
+    real_operands,
+    reduced,
+)
 from volta_fn.scipy.special.exponential import log_softmax
 
 __all__ = ["cross_entropy", "nll_loss"]
@@ -34,7 +44,7 @@ def cross_entropy(
     Args:
         logits: scores; by default classes lie along axis 1 as in PyTorch, shape (N, C, …), or along the only one, shape (C,).
         labels: class numbers of shape (N, …), or probabilities (one-hot rows, say) of the shape of the logits. A number that is no
-            class gives NaN, since compiled programs cannot raise.
+            class raises; in a compiled program it gives NaN, or with VOLTA_CHECK_INDICES=1 raises, too.
         weight: one factor for each class, shape (C,).
         ignore_index: labels of this number do not count; None for no such number. It does not apply to probabilities.
         label_smoothing: the fraction of each label's probability that is spread evenly over all classes (Szegedy et al. 2016).
@@ -44,6 +54,7 @@ def cross_entropy(
 
     Raises:
         ShapeError: labels or weight do not fit the logits. DTypeError: class numbers that are not integers.
+        OutOfBoundsError: a known class number is no class.
         ArgumentError: another reduction, smoothing outside [0, 1], or an `ignore_index` given with probabilities.
 
     >>> logits = vf.numpy.array([[2.0, 0.0, 0.0], [0.0, 1000.0, 0.0]])
@@ -119,6 +130,7 @@ def _of_numbers(
     loss: str, scores: Array, labels: Array, factors: Array | None, ignore_index: int | None, smoothing: float, reduction: str, dim: int
 ) -> Array:
     check_reduction(loss, reduction)
+    check_classes(loss, labels, scores.shape[dim], ignore_index)
     score, share = pick(scores, labels, dim)
     if factors is not None:
         share = share * vnp.take(factors, labels, mode="clip")

@@ -11,6 +11,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.numpy.arguments import promote_inexact
+from volta_fn.primitives.index_checks import check_indices
 from volta_fn.primitives.movement import canonical_axis
 
 Reduction = Literal["mean", "sum", "none"]
@@ -85,6 +86,11 @@ def class_labels(loss: str, labels: Any, shape: tuple[int, ...], dim: int) -> Ar
     if numbers.dtype == np.uint32:
         numbers = vnp.minimum(numbers, np.uint32(2**31 - 1))
     return numbers.astype("int64" if numbers.dtype.itemsize == 8 else "int32")
+
+
+def check_classes(loss: str, labels: Array, classes: int, ignored: int | None = None) -> None:
+    """Raise `OutOfBoundsError` for a known label that is no class, and not `ignored`."""
+    check_indices(labels, 0, classes, f"{loss}: the label {{}} is none of the {classes} classes 0 to {classes - 1}", ignored)
 
 
 def pick(scores: Array, labels: Array, dim: int) -> tuple[Array, Array]:

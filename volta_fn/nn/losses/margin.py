@@ -8,7 +8,17 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
 from volta_fn.nn.activations import relu, softplus
-from volta_fn.nn.losses.common import Reduction, check_broadcasts, check_pair, class_axis, class_labels, pick, real_operands, reduced
+from volta_fn.nn.losses.common import (
+    Reduction,
+    check_broadcasts,
+    check_classes,
+    check_pair,
+    class_axis,
+    class_labels,
+    pick,
+    real_operands,
+    reduced,
+)
 
 __all__ = ["hinge_embedding_loss", "hinge_loss", "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss"]
 __all__ += ["multilabel_soft_margin_loss", "soft_margin_loss"]
@@ -60,6 +70,7 @@ def multi_margin_loss(
         raise ShapeError(f"multi_margin_loss: scores have shape (N, C) or (C,), got {x.shape}")
     dim = class_axis("multi_margin_loss", x, -1)
     numbers = class_labels("multi_margin_loss", labels, x.shape, dim)
+    check_classes("multi_margin_loss", numbers, x.shape[dim])
     score, share = pick(x, numbers, dim)
     if weight is not None:
         factors = as_value(weight).astype(x.dtype)

@@ -4,6 +4,7 @@ Each module's ``__all__`` is public, under ``volta_fn.optim.contrib``. Those tha
 `learning_rate_free`, `mechanic` and `momo`.
 """
 
+from volta_fn.optim import hyperparameters as _hyperparameters
 from volta_fn.optim.contrib.acprop import *
 from volta_fn.optim.contrib.ademamix import *
 from volta_fn.optim.contrib.adopt import *
@@ -27,3 +28,5 @@ from volta_fn.optim.transforms.per_example import DifferentiallyPrivateAggregate
 from volta_fn.optim.transforms.per_example import differentially_private_aggregate as differentially_private_aggregate
 from volta_fn.optim.transforms.plateau import ReduceLROnPlateauState as ReduceLROnPlateauState
 from volta_fn.optim.transforms.plateau import reduce_on_plateau as reduce_on_plateau
+
+_hyperparameters.check_all(globals())

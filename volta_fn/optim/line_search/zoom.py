@@ -190,7 +190,7 @@ def scale_by_zoom_linesearch(
     increase_factor: Any = 2.0,
     slope_rtol: Any = 1e-4,
     curv_rtol: Any = 0.9,
-    approx_dec_rtol: Any = 1e-6,
+    approx_dec_rtol: Any | None = 1e-6,
     stepsize_precision: Any = 1e-5,
     initial_guess_strategy: Literal["keep", "one"] = "keep",
 ) -> GradientTransformationExtraArgs:

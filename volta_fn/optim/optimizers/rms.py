@@ -76,7 +76,7 @@ def adafactor(
     decay_rate: Any = 0.8,
     decay_offset: Any = 0,
     multiply_by_parameter_scale: bool = True,
-    clipping_threshold: Any = 1.0,
+    clipping_threshold: Any | None = 1.0,
     momentum: Any = None,
     dtype_momentum: Any = "float32",
     weight_decay_rate: ScalarOrSchedule | None = None,

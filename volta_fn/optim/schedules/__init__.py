@@ -4,8 +4,11 @@ The number of steps may be a Python int or a (traced) array. Schedules compute i
 the elementary ones, `piecewise` those given at boundaries, `warmup` those composed of others.
 """
 
+from volta_fn.optim import hyperparameters as _hyperparameters
 from volta_fn.optim.base import Schedule as Schedule
 from volta_fn.optim.schedules.decay import *
 from volta_fn.optim.schedules.piecewise import *
 from volta_fn.optim.schedules.warmup import *
 from volta_fn.optim.wrappers.inject_hyperparams import *
+
+_hyperparameters.check_all(globals())

@@ -33,6 +33,11 @@ def may_compile() -> bool:
     return os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and is_installed("llvmlite")
 
 
+def lacks_compiler() -> bool:
+    """Return True if only llvmlite is missing for machine code."""
+    return os.environ.get("VOLTA_NATIVE", "1") != "0" and os.name == "posix" and not is_installed("llvmlite")
+
+
 def llvm() -> Any:
     """Import llvmlite's binding on first use.
 

@@ -1,0 +1,54 @@
+"""Functions that are compiled again and again give one warning, with the reason."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn.errors import RecompilationWarning
+from volta_fn.jit.recompilation import MANY_PROGRAMS
+
+
+def test_changing_shapes_are_named() -> None:
+    f = vf.jit(lambda params, x: params["w"] * x.sum())
+    with pytest.warns(RecompilationWarning, match=rf"compiled {MANY_PROGRAMS} times") as given:
+        number = inspect.currentframe().f_lineno + 2  # type: ignore[union-attr]  # CPython has frames
+        for size in range(MANY_PROGRAMS):
+            f({"w": 2.0}, jnp.zeros(size))
+    assert f"x has {MANY_PROGRAMS} types, such as f32[28], f32[29], f32[30], f32[31]" in str(given[0].message)
+    assert "params" not in str(given[0].message)
+    assert (len(given), given[0].filename, given[0].lineno) == (1, __file__, number)
+
+
+@pytest.mark.parametrize("call", [lambda f, n: f(1.0, n), lambda f, n: f(1.0, n=n)], ids=["position", "name"])
+def test_changing_static_arguments_are_named(call: Any) -> None:
+    f = vf.jit(lambda x, n: x * n, static_argnames="n")
+    with pytest.warns(RecompilationWarning, match=r"the static argument .* has 32 values, such as 28, 29, 30, 31"):
+        for n in range(MANY_PROGRAMS):
+            call(f, n)
+
+
+def test_changing_structures_are_named() -> None:
+    f = vf.jit(lambda xs: sum(xs))
+    with pytest.warns(RecompilationWarning, match=rf"{MANY_PROGRAMS} structures"):
+        for n in range(1, MANY_PROGRAMS + 1):
+            f([1.0] * n)
+
+
+def test_few_programs_and_later_ones_give_no_warning() -> None:
+    f = vf.jit(lambda x: x + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in range(1, MANY_PROGRAMS):
+            f(jnp.zeros(size))
+            f(jnp.zeros(size))
+    with pytest.warns(RecompilationWarning):
+        f(jnp.zeros(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f(jnp.zeros(100))

@@ -1,0 +1,58 @@
+"""The warning that a function is compiled again and again, and why."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from volta_fn.core.flatten import argument_labels, function_name
+from volta_fn.errors import RecompilationWarning
+from volta_fn.jit.arguments import Request
+from volta_fn.source import user_location
+
+#: The number of programs of a function at which it warns.
+MANY_PROGRAMS = 32
+_EXAMPLES = 4
+
+
+def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
+    """Warn that a function has many programs, given the keys of `Cache.traced`."""
+    name = function_name(request.fun)
+    reasons = "; ".join(_reasons(request, keys)) or "the named axes or the default device differ"
+    message = (
+        f"{name} has been compiled {len(keys)} times, once for each kind of arguments: {reasons}. Each takes far longer than a call. Give "
+        "arrays of few shapes (pad or batch them), and numbers that change as arrays, not as static arguments. This warning is given once "
+        "per function."
+    )
+    where = user_location()
+    warnings.warn_explicit(message, RecompilationWarning, where.file if where else "", where.lineno if where else 0)
+
+
+def _reasons(request: Request, keys: Sequence[Any]) -> Iterator[str]:
+    """Yield what differs among the keys, in words."""
+    structures = {key[0][0] for key in keys}
+    if len(structures) > 1:
+        yield f"the arguments have {len(structures)} structures, such as {_some(structures)}"
+    alike = [key for key in keys if key[0][0] == request.in_tree]
+    labels = argument_labels(request.function, request.in_tree, len(request.leaves))
+    for label, *avals in zip(labels, *[key[1] for key in alike], strict=True):
+        types = dict.fromkeys(avals)
+        if len(types) > 1:
+            yield f"{label} has {len(types)} types, such as {_some([f'weak {a}' if a.weak_type else str(a) for a in types])}"
+    yield from _statics(alike)
+
+
+def _statics(keys: Sequence[Any]) -> Iterator[str]:
+    values: dict[Any, dict[str, None]] = {}
+    for key in keys:
+        for static, _, value in (*key[0][1], *key[0][2]):
+            values.setdefault(static, {})[f"{value!r:.40}"] = None
+    for static, found in values.items():
+        if len(found) > 1:
+            yield f"the static argument {static!r} has {len(found)} values, such as {_some(found)}"
+
+
+def _some(values: Iterable[Any]) -> str:
+    """Return the last of some values, in words."""
+    return ", ".join(f"{v!s:.80}" for v in list(values)[-_EXAMPLES:])
