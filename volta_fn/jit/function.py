@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, overload
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
@@ -23,6 +23,10 @@ from volta_fn.primitives.call import call_params, jit_p
 
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
+    from volta_fn.jit.signature import Jitted
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class CacheInfo(NamedTuple):
@@ -32,6 +36,26 @@ class CacheInfo(NamedTuple):
     traces: int
 
 
+@overload
+def jit(
+    fun: Callable[P, R],
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    inline: bool = False,
+) -> Jitted[P, R]: ...
+@overload
+def jit(
+    fun: None = None,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    inline: bool = False,
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(
     fun: Callable[..., Any] | None = None,
     *,
