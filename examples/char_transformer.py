@@ -41,7 +41,13 @@ class CharTransformer(nn.Module):
     def init(cls, key: vf.Array, symbols: int, *, width: int, layers: int, heads: int, length: int) -> CharTransformer:
         """Create `layers` layers of `width` features and `heads` heads."""
         first, second, third = random.split(key, 3)
-        style = {"activation": squared_relu, "norm": nn.RMSNorm.init, "norm_first": True, "rotary_base": 10000.0, "bias": False}
+        style: dict[str, Any] = {
+            "activation": squared_relu,
+            "norm": nn.RMSNorm.init,
+            "norm_first": True,
+            "rotary_base": 10000.0,
+            "bias": False,
+        }
         stack = nn.TransformerEncoder.init(second, layers, width, heads, 4 * width, dropout=0.0, **style)
         return cls(nn.Embedding.init(first, symbols, width), stack, nn.Linear.init(third, width, symbols, bias=False), length)
 

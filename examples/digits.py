@@ -79,12 +79,12 @@ class Adam(NamedTuple):
 
     first: Params
     second: Params
-    count: vf.Array
+    steps: vf.Array
 
 
 def adam(params: Params, state: Adam, grads: Params, rate: vf.Array) -> tuple[Params, Adam]:
     """Make a step of Adam at learning rate `rate`."""
-    count = state.count + 1
+    count = state.steps + 1
     first = vf.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.first, grads)
     second = vf.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state.second, grads)
     rate = rate * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
@@ -140,10 +140,9 @@ def main() -> None:
         digits, held_out = read_mnist(options.data) if options.data else read_digits()
     except (DataError, OSError) as error:
         raise SystemExit(f"cannot read the data: {error}") from error
-    settings = {"epochs": 3, "batch": 100, "rate": 2e-3} if options.data else {"epochs": 15, "batch": 32, "rate": 2e-3}
-    settings["epochs"] = options.epochs or settings["epochs"]
+    epochs, batch = (3, 100) if options.data else (15, 32)
     start = time.perf_counter()
-    params = train(digits, held_out, **settings, seed=options.seed)
+    params = train(digits, held_out, epochs=options.epochs or epochs, batch=batch, rate=2e-3, seed=options.seed)
     share, seconds = accuracy(params, held_out), time.perf_counter() - start
     print(f"{share:.2%} of {len(held_out):,} held-out digits classified correctly after {seconds:.0f} s")
 

@@ -80,7 +80,7 @@ def train(digits: data.Dataset, optimizer: Any, *, private: bool, batch: int, st
     for _ in data.progress(range(steps), "privately" if private else "openly"):
         drawn = np.flatnonzero(draws.random(len(digits)) < batch / len(digits))[:room]
         images, labels = data.gather(digits, np.resize(drawn, room))
-        model, state = step(model, state, images, labels, np.float32(np.arange(room) < len(drawn)))
+        model, state = step(model, state, images, labels, jnp.arange(room) < len(drawn))
     return model
 
 

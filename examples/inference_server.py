@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import common
 import numpy as np
@@ -71,7 +72,7 @@ def serving(model: nn.Sequential) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
     class Server(ThreadingHTTPServer):

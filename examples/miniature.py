@@ -33,6 +33,7 @@ class Tracer:  # an array during a trace, which alone interprets value and tange
 
 class Trace:
     """A transform of f: its rule interprets primitives with its own tracers."""
+    rule = Primitive.__call__  # those of subclasses differ
     def __init__(self, f, *columns):
         self.found, self.equations, self.inputs = current.get(), [], [Tracer(self, *fields) for fields in zip(*columns, strict=True)]
         self.output = self.under(self.apply, f, *self.inputs)
@@ -55,8 +56,8 @@ class JVP(Trace):
 class Batch(Trace):
     def rule(self, primitive, *args, **params):  # axes count from the end, so a new first axis disturbs no primitive
         size = next(np.shape(a.value)[0] for a in args if self.owns(a))
-        wide = [a if type(a) is float or self.owns(a) else spread(a, size=size, axis=-1 - len(np.shape(a))) for a in args]
-        return Tracer(self, primitive(*[a.value if self.owns(a) else a for a in wide], **params))
+        wide = [a.value if self.owns(a) else a if type(a) is float else spread(a, size=size, axis=-1 - len(np.shape(a))) for a in args]
+        return Tracer(self, primitive(*wide, **params))
 
 class Jaxpr(Trace):
     def rule(self, primitive, *args, **params):
@@ -71,7 +72,6 @@ class Jaxpr(Trace):
 def jvp(f, primals, tangents):
     out = JVP(f, primals, tangents).output
     return out.value, out.tangent
-
 def vmap(f):
     return lambda *args: Batch(f, args).output.value
 

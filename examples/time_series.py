@@ -8,7 +8,6 @@ from the previous ones. Then it continues the series, with each prediction as it
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +38,7 @@ class Forecaster(nn.Module):
         hidden, carry = self.lstm(series[..., None], carry)
         return series + self.out(hidden)[..., 0], carry
 
-    @functools.partial(vf.jit, static_argnums=2)
+    @vf.jit(static_argnums=2)
     def forecast(self, past: vf.Array, steps: int) -> vf.Array:
         """Return the next `steps` values after the past, shape (steps,)."""
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import common
-import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import io, nn, optim, random
 
-BITS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
-XOR = np.array([0, 1, 1, 0], np.float32)
+BITS = jnp.array([[0, 0], [0, 1], [1, 0], [1, 1]], "float32")
+XOR = jnp.array([0, 1, 1, 0], "float32")
 
 
 class MLP(nn.Module):

@@ -39,6 +39,14 @@ class SourceLocation:
         return cls(code.co_filename, lineno, code.co_qualname)
 
 
+def is_internal(module: str) -> bool:
+    """Return True for a module of this package, or of the machinery between it and the user."""
+    known = _is_internal.get(module)
+    if known is None:
+        known = _is_internal[module] = module.partition(".")[0] in _INTERNAL
+    return known
+
+
 def user_code_position() -> tuple[CodeType, int] | None:
     """Return the innermost user frame's code and line number, or None."""
     frame: FrameType | None = sys._getframe(1)
@@ -46,7 +54,7 @@ def user_code_position() -> tuple[CodeType, int] | None:
         module = frame.f_globals.get("__name__", "")
         internal = _is_internal.get(module)
         if internal is None:
-            internal = _is_internal[module] = module.partition(".")[0] in _INTERNAL
+            internal = is_internal(module)
         if not internal:
             return frame.f_code, frame.f_lineno
         frame = frame.f_back

@@ -22,8 +22,13 @@ from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.gone import GONE
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 
+if TYPE_CHECKING:
+    from volta_fn.core.array_methods import ArrayMethods  # a stub: what `attach` makes of arrays
+else:
+    ArrayMethods = object
 
-class Array:
+
+class Array(ArrayMethods):
     """An immutable n-dimensional array on a device; tracers are Arrays too.
 
     >>> import volta_fn.numpy as jnp
@@ -76,26 +81,6 @@ class Array:
         """Bytes of all elements."""
         return self.aval.nbytes
 
-    if TYPE_CHECKING:
-        # Attached by the layers that define them (`attach`); declared here for type checkers.
-        def __getattr__(self, name: str) -> Any: ...
-        def __getitem__(self, index: Any) -> Any: ...
-        def __setitem__(self, index: Any, value: Any) -> None: ...
-        def __neg__(self) -> Any: ...
-        def __bool__(self) -> bool: ...
-        def __int__(self) -> int: ...
-        def __float__(self) -> float: ...
-        def __index__(self) -> int: ...
-        def __add__(self, other: Any) -> Any: ...
-        def __eq__(self, other: object) -> Any: ...
-        def __ne__(self, other: object) -> Any: ...
-
-        __invert__ = __abs__ = __neg__
-        __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __and__ = __or__ = __xor__ = __add__
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rmatmul__ = __add__
-        __rand__ = __ror__ = __rxor__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __add__
-        __lt__ = __le__ = __gt__ = __ge__ = __add__
-
     __hash__ = object.__hash__
 
     def __len__(self) -> int:
@@ -103,7 +88,7 @@ class Array:
             raise ArgumentTypeError("len() of a zero-dimensional array")
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Array]:
         if not self.shape:
             raise ArgumentTypeError("iteration over a zero-dimensional array")
         return (self[i] for i in range(self.shape[0]))

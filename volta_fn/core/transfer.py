@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -51,7 +51,10 @@ def device_get(x: Any) -> Any:
     return tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Array) else leaf, x)
 
 
-def block_until_ready(x: Any) -> Any:
+T = TypeVar("T", bound=Any)
+
+
+def block_until_ready(x: T) -> T:
     """Return `x` once all of its arrays are computed.
 
     >>> import volta_fn as vf

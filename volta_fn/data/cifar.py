@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from volta_fn.core.array import Array
 from volta_fn.data.dataset import ArrayDataset
 from volta_fn.data.files import Path, class_labels, open_data
 from volta_fn.errors import ArgumentError, CorruptFileError, DataError
@@ -15,7 +16,7 @@ _RECORD = 1 + 3 * 32 * 32
 _FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
 
 
-class CIFAR10(ArrayDataset):
+class CIFAR10(ArrayDataset[tuple[Array, Array]]):
     """Small photographs of ten kinds of objects (Krizhevsky 2009).
 
     Examples are (image, label): uint8 of shape (3, 32, 32), and int32 from 0 to 9, which stands for `CIFAR10.classes[label]`.

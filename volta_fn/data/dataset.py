@@ -9,12 +9,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, overload
 
 import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeError, OutOfBoundsError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # whose variables have defaults
+
+    from volta_fn.core.array import Array
+
+    #: What the loader makes of a dataset's examples: a pytree of arrays.
+    Batch = TypeVar("Batch", default=Any)
+    _Rows: TypeAlias = Array | np.ndarray[Any, Any]
+else:
+    from typing import TypeVar
+
+    Batch = TypeVar("Batch")
 
 Indices: TypeAlias = Sequence[int] | np.ndarray
 
@@ -27,7 +40,7 @@ class Examples(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-class Dataset:
+class Dataset(Generic[Batch]):
     """A base class for datasets, which need to define only a length and examples.
 
     Inheriting from it is optional.
@@ -91,7 +104,7 @@ class Mapped(Dataset):
         return self.function(gather(self.dataset, indices)) if self.batched else super().gather(indices)
 
 
-class ArrayDataset(Dataset):
+class ArrayDataset(Dataset[Batch]):
     """Arrays of equal first dimension, row i of each being example i.
 
     Examples are arrays for one array, tuples for several, and dicts (or any pytree) for one of arrays. `arrays` holds them, as
@@ -107,6 +120,16 @@ class ArrayDataset(Dataset):
 
     arrays: Any
 
+    @overload
+    def __init__(self: ArrayDataset[Array], array: _Rows, /) -> None: ...
+    @overload
+    def __init__(self: ArrayDataset[tuple[Array, Array]], first: _Rows, second: _Rows, /) -> None: ...
+    @overload
+    def __init__(self: ArrayDataset[tuple[Array, Array, Array]], first: _Rows, second: _Rows, third: _Rows, /) -> None: ...
+    @overload
+    def __init__(self: ArrayDataset[dict[str, Array]], arrays: dict[str, _Rows], /) -> None: ...
+    @overload
+    def __init__(self: ArrayDataset[Any], *arrays: Any) -> None: ...
     def __init__(self, *arrays: Any) -> None:
         self.arrays = tree.map(_host_array, arrays[0] if len(arrays) == 1 else arrays)
         self._length = _common_length(self.arrays)

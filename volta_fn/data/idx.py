@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from volta_fn.core.array import Array
 from volta_fn.data.dataset import ArrayDataset
 from volta_fn.data.files import Path, class_labels, expect_end, open_data, read_exactly
 from volta_fn.errors import ArgumentError, CorruptFileError, DataError
@@ -48,7 +49,7 @@ def _parse_magic(path: Path, magic: bytes) -> tuple[np.dtype, int]:
     return np.dtype(_DTYPES[magic[2]]), magic[3]
 
 
-class MNIST(ArrayDataset):
+class MNIST(ArrayDataset[tuple[Array, Array]]):
     """Handwritten digits (LeCun, Cortes and Burges), or data in files of these names.
 
     Examples are (image, label): uint8 of shape (1, 28, 28), and int32 from 0 to 9. `split` is "train" (60,000 images) or "test"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -14,12 +14,22 @@ from volta_fn.core.array import aval_of
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.transfer import device_put
 from volta_fn.data.combine import as_key
-from volta_fn.data.dataset import Examples, gather
+from volta_fn.data.dataset import Batch, Dataset, Examples, gather
 from volta_fn.data.prefetch import prefetched
 from volta_fn.errors import ArgumentError, DataError
 
 
-class DataLoader:
+class _Options(TypedDict, total=False):
+    shuffle: bool
+    key: Any
+    drop_last: bool
+    augment: Callable[[Any, Any], Any] | None
+    workers: int
+    prefetch: int
+    device: str | Device | None
+
+
+class DataLoader(Generic[Batch]):
     """An iterable of a dataset's batches, one epoch in each iteration.
 
     Batches are pytrees of arrays on a device, with the dataset's dtypes (float64 data stay float64); when one is loaded, the repr of the
@@ -58,6 +68,17 @@ class DataLoader:
     DataLoader(...: 3 batches of f32[2])
     """
 
+    @overload
+    def __init__(self, dataset: Dataset[Batch], batch_size: int, **options: Unpack[_Options]) -> None: ...
+    @overload
+    def __init__(
+        self: DataLoader[Any],
+        dataset: Examples,
+        batch_size: int,
+        *,
+        collate: Callable[[Sequence[Any]], Any] | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
     def __init__(
         self,
         dataset: Examples,
@@ -98,7 +119,7 @@ class DataLoader:
         types = "" if self._types is None else f" of {self._types}"
         return f"DataLoader({self.dataset!r}, batch_size={self.batch_size}: {len(self):,} batches{types})"
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the next epoch, or after `restore` the remaining ones."""
         epoch, start = self._position = self._next
         self._next = (epoch + 1, 0)
@@ -110,7 +131,7 @@ class DataLoader:
                 del batch  # so that its memory is free while the loop waits for the next one
         self._position = (epoch + 1, 0)
 
-    def epoch(self, number: int, start: int = 0) -> Generator[Any, None, None]:
+    def epoch(self, number: int, start: int = 0) -> Generator[Batch, None, None]:
         """Yield the batches of an epoch, from batch `start` on.
 
         The loader's own position does not change.

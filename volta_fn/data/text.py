@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.core.array import Array
 from volta_fn.data.dataset import Dataset, Indices, position, positions
 from volta_fn.errors import ArgumentError, DataError, OutOfBoundsError
 
@@ -80,7 +81,7 @@ def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
-class CharDataset(Dataset):
+class CharDataset(Dataset[tuple[Array, Array]]):
     """Windows of a text for learning to predict the next character.
 
     Example i is (inputs, targets), two int32 arrays of `length`.

@@ -6,7 +6,7 @@ import functools
 import types
 from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
@@ -27,6 +27,11 @@ from volta_fn.runtime.compiling import included
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
 
+P = ParamSpec("P")
+Rest = ParamSpec("Rest")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
 
 class CacheInfo(NamedTuple):
     """The number of programs that a jitted function keeps, and of its traces."""
@@ -39,6 +44,26 @@ class CacheInfo(NamedTuple):
 _TRANSFORMS = 64
 
 
+@overload
+def jit(
+    fun: Callable[P, R],
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    inline: bool = False,
+) -> Jitted[P, R]: ...
+@overload
+def jit(
+    fun: None = None,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    inline: bool = False,
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(
     fun: Callable[..., Any] | None = None,
     *,
@@ -81,7 +106,7 @@ def jit(
     return Jitted(fun, statics)
 
 
-class Jitted(JittedFunction):
+class Jitted(JittedFunction, Generic[P, R_co]):
     """A jitted function, which is called like the original; made by `jit`.
 
     >>> import volta_fn as vf
@@ -103,7 +128,7 @@ class Jitted(JittedFunction):
         self._argnums, self._plain = statics.argnums, not statics.some
         self._transforms: dict[Any, Jitted] = {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function."""
         # Every microsecond counts here, so the fastest lookups come first.
         if self._plain and current_trace() is EVAL:
@@ -113,7 +138,7 @@ class Jitted(JittedFunction):
                 if known is not None:
                     return known[0](known[1])
                 try:
-                    run = self._compiled.get(tuple([a._spec for a in args]))
+                    run = self._compiled.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                 except AttributeError:  # some argument is not an array
                     run = None
                 if run is not None:
@@ -134,6 +159,10 @@ class Jitted(JittedFunction):
         count = len(self._cache.traced)
         return f"<jit of {getattr(self._fun, '__qualname__', function_name(self._fun))}: {count} program{'s' * (count != 1)}>"
 
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self: Jitted[Concatenate[Any, Rest], R_co], instance: object, owner: type | None = None) -> Callable[Rest, R_co]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -23,6 +23,10 @@ __all__ = ["combine", "filter", "filter_grad", "filter_jit", "filter_value_and_g
 __all__ += ["is_inexact_array_like", "partition", "tree_at", "tree_equal"]
 
 IsLeaf = Callable[[Any], bool] | None
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", bound=Any)
+Aux = TypeVar("Aux")
 
 
 def is_array(element: Any) -> bool:
@@ -66,7 +70,7 @@ def is_inexact_array_like(element: Any) -> bool:
 # Selection of leaves.
 
 
-def partition(pytree: Any, filter_spec: Any, replace: Any = None, is_leaf: IsLeaf = None) -> tuple[Any, Any]:
+def partition(pytree: T, filter_spec: Any, replace: Any = None, is_leaf: IsLeaf = None) -> tuple[T, T]:
     """Split a tree in two: the leaves that are selected, and the others.
 
     Args:
@@ -85,7 +89,7 @@ def partition(pytree: Any, filter_spec: Any, replace: Any = None, is_leaf: IsLea
     flags = _flags(pytree, filter_spec, is_leaf)
     chosen = [leaf if flag else replace for leaf, flag in zip(leaves, flags, strict=True)]
     others = [replace if flag else leaf for leaf, flag in zip(leaves, flags, strict=True)]
-    return treedef.unflatten(chosen), treedef.unflatten(others)
+    return tree.unflatten(treedef, chosen), tree.unflatten(treedef, others)
 
 
 def _flags(pytree: Any, filter_spec: Any, is_leaf: IsLeaf) -> list[bool]:
@@ -97,7 +101,7 @@ def _flags(pytree: Any, filter_spec: Any, is_leaf: IsLeaf) -> list[bool]:
     return [flag for spec, subtree in zip(specs, subtrees, strict=True) for flag in flagged(spec, subtree)]
 
 
-def filter(pytree: Any, filter_spec: Any, inverse: bool = False, replace: Any = None, is_leaf: IsLeaf = None) -> Any:
+def filter(pytree: T, filter_spec: Any, inverse: bool = False, replace: Any = None, is_leaf: IsLeaf = None) -> T:
     """Return the tree with leaves replaced that are not selected.
 
     With `inverse` it is those that are. Other arguments are those of `partition`.
@@ -158,9 +162,7 @@ class _Position:
 _NOT_GIVEN: Any = object()
 
 
-def tree_at(
-    where: Callable[[Any], Any], pytree: Any, replace: Any = _NOT_GIVEN, replace_fn: Any = _NOT_GIVEN, is_leaf: IsLeaf = None
-) -> Any:
+def tree_at(where: Callable[[T], Any], pytree: T, replace: Any = _NOT_GIVEN, replace_fn: Any = _NOT_GIVEN, is_leaf: IsLeaf = None) -> T:
     """Return the tree with some nodes replaced.
 
     Args:
@@ -271,7 +273,7 @@ def _call(static: _Static, arrays: Any) -> tuple[Any, _Constant]:
     return chosen, _Constant(_Static.of(others))
 
 
-def filter_jit(fun: Callable[..., Any]) -> Callable[..., Any]:
+def filter_jit(fun: Callable[P, R]) -> Callable[P, R]:
     """Return a compiled function whose arguments may have leaves that are no arrays.
 
     Arrays (NumPy's too) are traced. All other leaves of arguments, and of `fun` itself if it is a tree, are static: there is a program for
@@ -293,6 +295,14 @@ def filter_jit(fun: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
+@overload
+def filter_value_and_grad(
+    fun: Callable[Concatenate[T, P], R], *, has_aux: Literal[False] = False
+) -> Callable[Concatenate[T, P], tuple[R, T]]: ...
+@overload
+def filter_value_and_grad(
+    fun: Callable[Concatenate[T, P], tuple[R, Aux]], *, has_aux: Literal[True]
+) -> Callable[Concatenate[T, P], tuple[tuple[R, Aux], T]]: ...
 def filter_value_and_grad(fun: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """Return `value_and_grad` by the floating-point arrays of the first argument.
 
@@ -310,6 +320,12 @@ def filter_value_and_grad(fun: Callable[..., Any], *, has_aux: bool = False) -> 
     return gradient
 
 
+@overload
+def filter_grad(fun: Callable[Concatenate[T, P], Any], *, has_aux: Literal[False] = False) -> Callable[Concatenate[T, P], T]: ...
+@overload
+def filter_grad(
+    fun: Callable[Concatenate[T, P], tuple[Any, Aux]], *, has_aux: Literal[True]
+) -> Callable[Concatenate[T, P], tuple[T, Aux]]: ...
 def filter_grad(fun: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
     """Return `grad` by the floating-point arrays of the first argument.
 
@@ -318,7 +334,7 @@ def filter_grad(fun: Callable[..., Any], *, has_aux: bool = False) -> Callable[.
     >>> nn.filter_grad(lambda p: vf.numpy.sum(p["w"] ** 2))({"w": vf.numpy.ones(2), "steps": 3})
     {'w': Array([2., 2.], dtype=float32), 'steps': None}
     """
-    both = filter_value_and_grad(fun, has_aux=has_aux)
+    both: Any = filter_value_and_grad(fun, has_aux=True) if has_aux else filter_value_and_grad(fun)
 
     @functools.wraps(fun, updated=())
     def gradient(*args: Any, **kwargs: Any) -> Any:

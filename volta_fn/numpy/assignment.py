@@ -46,7 +46,7 @@ def _setitem(self: Array, index: Any, value: Any) -> None:
         raise ImmutableError(f"{_IMMUTABLE} For libraries that assign, see volta_fn.numpy.allow_assignment.")
     if not isinstance(self, ConcreteArray) or current_trace() is not EVAL:
         raise ImmutableError(f"{_IMMUTABLE} allow_assignment does not hold inside functions that are traced or differentiated.")
-    changed = self.at[index].set(value)
+    changed: Any = self.at[index].set(value)
     self._buffer, self._spec = changed.buffer(), changed._spec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -258,6 +258,16 @@ def _integer_ramp(numbers: range, dtype: np.dtype, device: Any) -> Array:
     return ramp if device is None else device_put(ramp, device)
 
 
+@overload
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: Literal[False] = False, dtype: Any = None, axis: int = 0,
+    *, device: Any = None,
+) -> Array: ...  # fmt: skip
+@overload
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, *, retstep: Literal[True], dtype: Any = None, axis: int = 0,
+    device: Any = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0,
     *, device: Any = None,

@@ -7,7 +7,7 @@ negative indices count from the end), "clip" or "wrap".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -30,6 +30,10 @@ _SIZE_ADVICE = "The number of results depends on it: give size= inside traced fu
 
 
 @fused
+@overload
+def where(condition: Any, /, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]: ...
+@overload
+def where(condition: Any, x: Any, y: Any, /, *, size: int | None = None, fill_value: Any = None) -> Array: ...
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Return `x` where `condition` holds, else `y`; or `nonzero(condition)`.
 

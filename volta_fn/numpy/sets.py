@@ -6,7 +6,7 @@ elements are cut, missing ones filled with `fill_value`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -81,6 +81,16 @@ def _unlike_neighbours(column: Array, equal_nan: bool) -> Array:
     return lax.bitwise_and(unlike, lax.bitwise_not(lax.bitwise_and(isnan(before), isnan(after))))
 
 
+@overload
+def unique(
+    ar: Any, return_index: Literal[False] = False, return_inverse: Literal[False] = False, return_counts: Literal[False] = False,
+    axis: int | None = None, *, equal_nan: bool = True, size: int | None = None, fill_value: Any = None, sorted: bool = True,
+) -> Array: ...  # fmt: skip
+@overload
+def unique(
+    ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, *,
+    equal_nan: bool = True, size: int | None = None, fill_value: Any = None, sorted: bool = True,
+) -> tuple[Array, ...]: ...  # fmt: skip
 def unique(
     ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, *,
     equal_nan: bool = True, size: int | None = None, fill_value: Any = None, sorted: bool = True,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.array import as_value
 from volta_fn.errors import ShapeError, TreeError
-from volta_fn.optim.base import Params, Updates
+from volta_fn.optim.base import Updates
 from volta_fn.optim.tree_rules import branch, cast_like, factor, is_leaf, map_leaves, widened
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 __all__ = ["apply_updates", "incremental_update", "periodic_update", "scale_gradient"]
 
 
-def apply_updates(params: Params, updates: Updates) -> Params:
+T = TypeVar("T", bound=Any)
+
+
+def apply_updates(params: T, updates: Updates) -> T:
     """Add updates to parameters, in the parameters' dtypes.
 
     Where the update is None, the parameter stays unchanged. Raises `TreeError` or `ShapeError` if the trees do not match.
@@ -37,7 +40,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     return tree.map(add, updates, params, is_leaf=lambda node: node is None)
 
 
-def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any) -> Params:
+def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
     """Return ``step_size * new + (1 - step_size) * old``.
 
     Repeated, this is a moving average of parameters (Polyak and Juditsky, 1992).
@@ -54,7 +57,7 @@ def incremental_update(new_tensors: Params, old_tensors: Params, step_size: Any)
     return map_leaves(average, old_tensors, new_tensors)
 
 
-def periodic_update(new_tensors: Params, old_tensors: Params, steps: Any, update_period: Any) -> Params:
+def periodic_update(new_tensors: T, old_tensors: T, steps: Any, update_period: Any) -> T:
     """Select `new_tensors` if `steps` is a multiple of `update_period`.
 
     >>> optim.periodic_update(1.0, 2.0, steps=6, update_period=3)

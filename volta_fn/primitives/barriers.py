@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,10 @@ stop_gradient_p: Primitive = Primitive(
 )
 
 
-def stop_gradient(x: Any) -> Any:
+T = TypeVar("T", bound=Any)
+
+
+def stop_gradient(x: T) -> T:
     """Return `x`, a pytree of arrays, as constants for differentiation.
 
     >>> import volta_fn as vf

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -39,8 +39,14 @@ class KeyType:
         return "key<fry>"
 
 
+if TYPE_CHECKING:
+    _Base = Array  # so that keys fit where programs written for JAX say Array
+else:
+    _Base = object
+
+
 @tree.register_pytree_node_class
-class PRNGKeyArray:
+class PRNGKeyArray(_Base):
     """An immutable array of random keys, made by `volta_fn.random.key` and `split`.
 
     It is a pytree whose leaf is the raw data, so it passes through `jit`, `vmap`, `scan` and the rest like an array of keys.
@@ -81,7 +87,7 @@ class PRNGKeyArray:
         return math.prod(self.shape)
 
     @property
-    def dtype(self) -> KeyType:
+    def dtype(self) -> KeyType:  # type: ignore[override]  # keys have a dtype of their own
         """The type of the keys."""
         return KeyType(self._impl)
 
@@ -100,18 +106,18 @@ class PRNGKeyArray:
         rest = (slice(None),) if any(entry is Ellipsis for entry in entries) else (Ellipsis, slice(None))
         return PRNGKeyArray(self._data[(*entries, *rest)], self._impl)
 
-    def reshape(self, *shape: Any) -> PRNGKeyArray:
+    def reshape(self, *shape: Any) -> PRNGKeyArray:  # type: ignore[override]
         """Reshape to a shape given as integers or one sequence; one of them may be -1."""
         sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         known = math.prod(n for n in sizes if n != -1)
         full = [self.size // max(known, 1) if n == -1 else n for n in sizes]
         return PRNGKeyArray(lax.reshape(self._data, (*full, 2)), self._impl)
 
-    def flatten(self) -> PRNGKeyArray:
+    def flatten(self) -> PRNGKeyArray:  # type: ignore[override]
         """Return the keys along one dimension."""
         return self.reshape(-1)
 
-    ravel = flatten
+    ravel = flatten  # type: ignore[assignment]
 
     def block_until_ready(self) -> PRNGKeyArray:
         """Wait until the data is there, and return self."""
@@ -247,7 +253,10 @@ def _like(given: Any, data: Array) -> Any:
     return PRNGKeyArray(data, given._impl) if isinstance(given, PRNGKeyArray) else data
 
 
-def split(key: Any, num: int | Sequence[int] = 2) -> Any:
+Key = TypeVar("Key")
+
+
+def split(key: Key, num: int | Sequence[int] = 2) -> Key:
     """Derive `num` independent keys (or an array of keys of that shape) from a key.
 
     >>> key, subkey = vf.random.split(vf.random.key(0))
@@ -258,7 +267,7 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     return _like(key, random_split(single_key("split", key), shape))
 
 
-def fold_in(key: Any, data: Any) -> Any:
+def fold_in(key: Key, data: Any) -> Key:
     """Derive a new key from a key and an integer, taken modulo 2^32.
 
     >>> vf.random.fold_in(vf.random.PRNGKey(0), 1)
@@ -274,6 +283,6 @@ def fold_in(key: Any, data: Any) -> Any:
     return _like(key, random_fold_in(words, value))
 
 
-def clone(key: Any) -> Any:
+def clone(key: Key) -> Key:
     """Return the same key. In JAX it marks intended reuse, which is not checked here."""
     return _like(key, _data_of("clone", key))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn import tree
 from volta_fn.compiler.passes.inline import inline_calls
@@ -30,15 +30,17 @@ from volta_fn.transforms.transpose import transpose_jaxpr
 from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
 Policy = Callable[..., bool]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def checkpoint(
-    fun: Callable[..., Any],
+    fun: Callable[P, R],
     *,
     prevent_cse: bool = True,
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
-) -> Callable[..., Any]:
+) -> Callable[P, R]:
     """Make a function like `fun` that recomputes values in the backward pass.
 
     Like `jit` it traces `fun` once per types of arguments, so `fun` must be pure. Effects such as `debug.print` are not repeated.

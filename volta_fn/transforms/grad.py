@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.jvp import jvp_flat
 from volta_fn.transforms.marks import marked, with_zeros
 from volta_fn.transforms.transpose import pull_back
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", bound=Any)
+Aux = TypeVar("Aux")
 
 
 def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
@@ -158,6 +163,12 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
     return value
 
 
+@overload
+def vjp(fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False) -> tuple[R, VJP]: ...
+@overload
+def vjp(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal[True]) -> tuple[R, VJP, Aux]: ...
+@overload
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool) -> Any: ...
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Return ``fun(*primals)`` and its vector-Jacobian product.
 
@@ -178,6 +189,31 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
 
 
+@overload
+def value_and_grad(
+    fun: Callable[Concatenate[T, P], R],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], tuple[R, T]]: ...
+@overload
+def value_and_grad(
+    fun: Callable[Concatenate[T, P], tuple[R, Aux]],
+    argnums: Literal[0] = 0,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], tuple[tuple[R, Aux], T]]: ...
+@overload
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., tuple[Any, Any]]: ...
 def value_and_grad(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -286,6 +322,31 @@ def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holo
 _LEAF = tree.structure(0)
 
 
+@overload
+def grad(
+    fun: Callable[Concatenate[T, P], Any],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], T]: ...
+@overload
+def grad(
+    fun: Callable[Concatenate[T, P], tuple[Any, Aux]],
+    argnums: Literal[0] = 0,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], tuple[T, Aux]]: ...
+@overload
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]: ...
 def grad(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -312,6 +373,12 @@ def grad(
     return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
 
 
+@overload
+def jvp(fun: Callable[..., R], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[False] = False) -> tuple[R, R]: ...
+@overload
+def jvp(fun: Callable[..., tuple[R, Aux]], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[True]) -> tuple[R, R, Aux]: ...
+@overload
+def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool) -> Any: ...
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """Return ``fun(*primals)`` and its derivative along `tangents`.
 
@@ -373,6 +440,10 @@ def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
     return value
 
 
+@overload
+def linearize(fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False) -> tuple[R, Callable[..., R]]: ...
+@overload
+def linearize(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal[True]) -> tuple[R, Callable[..., R], Aux]: ...
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Return ``fun(*primals)`` and the linear function that approximates `fun` there.
 

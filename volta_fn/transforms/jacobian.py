@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, overload
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from volta_fn.primitives.movement import reshape
 from volta_fn.transforms.grad import checked_cotangent, chosen_arguments, jvp, partial_function, vjp
 from volta_fn.transforms.transpose import backward_pass
 from volta_fn.transforms.vmap import vmap
+
+P = ParamSpec("P")
 
 
 def _basis(leaves: Sequence[Array]) -> list[Array]:
@@ -36,6 +38,14 @@ def _check_dtype(leaves: Sequence[Any], allowed: frozenset[np.dtype], label: str
             raise GradientError(f"{label} of dtype {dtype.name} has no derivative; convert to a floating dtype, or see `holomorphic`")
 
 
+@overload
+def jacfwd(
+    fun: Callable[Concatenate[Array, P], Array], argnums: Literal[0] = 0, has_aux: Literal[False] = False, holomorphic: bool = False
+) -> Callable[Concatenate[Array, P], Array]: ...
+@overload
+def jacfwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]: ...
 def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
@@ -82,6 +92,18 @@ def _split_columns(stacked: Array, leaves: Sequence[Array]) -> list[Array]:
     return [reshape(stacked[..., end - x.size : end], (*stacked.shape[:-1], *x.shape)) for x, end in columns]
 
 
+@overload
+def jacrev(
+    fun: Callable[Concatenate[Array, P], Array],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[Array, P], Array]: ...
+@overload
+def jacrev(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+) -> Callable[..., Any]: ...
 def jacrev(
     fun: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -121,6 +143,14 @@ def jacrev(
 jacobian = jacrev
 
 
+@overload
+def hessian(
+    fun: Callable[Concatenate[Array, P], Array], argnums: Literal[0] = 0, has_aux: Literal[False] = False, holomorphic: bool = False
+) -> Callable[Concatenate[Array, P], Array]: ...
+@overload
+def hessian(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]: ...
 def hessian(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:

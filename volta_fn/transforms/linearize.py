@@ -23,16 +23,16 @@ from volta_fn.transforms.marks import is_nonzero, marked, merge
 class LinearTracer(Tracer):
     """A value that is unknown until the recorded program runs."""
 
-    __slots__ = ("var",)
+    __slots__ = ("unknown",)
 
     def __init__(self, trace: Trace, var: Var) -> None:
         self._trace = trace
-        self.var = var
+        self.unknown = var
 
     @property
     def aval(self) -> ShapedArray:
         """Shape, dtype and weak type."""
-        return self.var.aval
+        return self.unknown.aval
 
     def origin(self) -> str:
         """Describe where this tracer comes from."""
@@ -59,7 +59,7 @@ class LinearTrace(Trace):
     def atom(self, value: Array) -> Atom:
         """Return the atom of a value in the recorded program."""
         if type(value) is LinearTracer and value._trace is self:
-            return value.var
+            return value.unknown
         return self.builder.atom(value)
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
@@ -112,7 +112,7 @@ class LinearizeTrace(JVPTrace):
         tangents = [t for _, t in pairs]
         depends = is_nonzero(tangents)
         outvars = [self.linear.atom(t) for t in marked(tangents, depends)]
-        invars = [t.var for t in self.tangents if type(t) is LinearTracer]
+        invars = [t.unknown for t in self.tangents if type(t) is LinearTracer]
         return [p for p, _ in pairs], self.linear.builder.build(invars, outvars), depends
 
     def finish(self) -> None:
@@ -154,7 +154,7 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
         finally:
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
-        waiting = trace.builder.build([u.var for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        waiting = trace.builder.build([u.unknown for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
         found[:] = [waiting, out_unknown]
         return [*marked(outs, out_unknown, False), *waiting.consts]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.array import as_value
@@ -31,7 +31,10 @@ class _Batch(Adapted):
         return None, vmap(self.owner)(xs)
 
 
-def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+R = TypeVar("R")
+
+
+def map(f: Callable[[Any], R], xs: Any, *, batch_size: int | None = None) -> R:
     """Apply `f` to each row of `xs` along the leading axis, and stack the results.
 
     It needs the memory of one call, where `vmap` needs that of all. With `batch_size`, `vmap(f)` maps this many rows at once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
@@ -19,14 +19,17 @@ from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_u
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, VoltaError
 from volta_fn.primitives.movement import broadcast, moveaxis
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def vmap(
-    fun: Callable[..., Any],
+    fun: Callable[P, R],
     in_axes: Any = 0,
     out_axes: Any = 0,
     axis_name: Any = None,
     axis_size: int | None = None,
-) -> Callable[..., Any]:
+) -> Callable[P, R]:
     """Make a function that maps `fun` over an axis of its arguments.
 
     Args:

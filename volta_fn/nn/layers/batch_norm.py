@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
@@ -43,7 +43,7 @@ class _BatchNorm(Module):
         affine: bool = True,
         axis_name: str | None = None,
         dtype: Any = "float32",
-    ) -> tuple[Any, BatchNormState]:
+    ) -> tuple[Self, BatchNormState]:
         """Create the layer and its state: scales and variances 1, offsets and means 0.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from volta_fn import random
 from volta_fn.core.array import Array, as_value
@@ -94,6 +94,12 @@ class Sequential(Module):
         self.__dict__["names"] = tuple(found)
         self.__dict__["layers"] = tuple([_as_layer(name, layer) for name, layer in found.items()])
 
+    @overload
+    @classmethod
+    def init(cls, *layers: Callable[..., Any], **named: Callable[..., Any]) -> Self: ...  # type: ignore[overload-overlap]
+    @overload
+    @classmethod
+    def init(cls, *layers: Callable[..., Any] | tuple[Any, Any], **named: Callable[..., Any] | tuple[Any, Any]) -> tuple[Self, Any]: ...
     @classmethod
     def init(cls, *layers: Any, **named: Any) -> Any:
         """Join layers; if some are pairs ``(layer, state)``, the result is such a pair."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, overload
 
 from volta_fn import lax, random
 from volta_fn import numpy as vnp
@@ -149,6 +149,12 @@ class WeightNorm(Module):
     name: str = static(default="weight")
     axis: int = static(default=0)
 
+    @overload
+    @classmethod
+    def init(cls, layer: Module, name: str = "weight", *, axis: int | None = None) -> Self: ...
+    @overload
+    @classmethod
+    def init(cls, layer: tuple[Module, Any], name: str = "weight", *, axis: int | None = None) -> tuple[Self, Any]: ...
     @classmethod
     def init(cls, layer: Any, name: str = "weight", *, axis: int | None = None) -> Any:
         """Create the layer, which computes the same as `layer` does.

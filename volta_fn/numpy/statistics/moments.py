@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
@@ -16,6 +16,10 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 @fused
+@overload
+def average(a: Any, axis: Axis = None, weights: Any = None, returned: Literal[False] = False, keepdims: bool = False) -> Array: ...
+@overload
+def average(a: Any, axis: Axis = None, weights: Any = None, *, returned: Literal[True], keepdims: bool = False) -> tuple[Array, Array]: ...
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
     """Return the (weighted) mean along `axis`; if `returned`, also the weights' sum.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
@@ -16,7 +16,10 @@ from volta_fn.primitives.slicing import slice_in_dim
 Combine = Callable[[Sequence[Array], Sequence[Array]], list[Array]]
 
 
-def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+T = TypeVar("T", bound=Any)
+
+
+def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, axis: int = 0) -> T:
     """Return all prefix combinations ``x0, fn(x0, x1), …`` along an axis.
 
     `fn` is called about ``2 log2 n`` times, each time on many elements at once, about ``2 n`` in all (Blelloch, Prefix sums and their

@@ -6,7 +6,7 @@ Only the chosen one is evaluated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from volta_fn.primitives.control_flow.carry import structural_difference
 from volta_fn.primitives.selection import clamp
 
 _ABSENT: Any = object()
+R = TypeVar("R")
 
 
 def _cond_abstract(index: ShapedArray, *operands: ShapedArray, branches: tuple[ClosedJaxpr, ...]) -> tuple[ShapedArray, ...]:
@@ -39,7 +40,7 @@ def _cond_abstract(index: ShapedArray, *operands: ShapedArray, branches: tuple[C
 cond_p = Primitive("cond", _cond_abstract, multiple_results=True, holds_programs=True, views=True)
 
 
-def cond(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, operand: Any = _ABSENT) -> Any:
+def cond(pred: Any, true_fun: Callable[..., R], false_fun: Callable[..., R], *operands: Any, operand: Any = _ABSENT) -> R:
     """Evaluate one of two functions, as `pred`, which may be traced, says.
 
     The same as ``true_fun(*operands) if pred else false_fun(*operands)``.
@@ -78,7 +79,7 @@ def cond(pred: Any, true_fun: Any, false_fun: Any, *operands: Any, operand: Any 
     return _choose("cond", convert_element_type(truth, np.int32), {"false_fun": false_fun, "true_fun": true_fun}, operands)
 
 
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _ABSENT) -> Any:
+def switch(index: Any, branches: Sequence[Callable[..., R]], *operands: Any, operand: Any = _ABSENT) -> R:
     """Evaluate ``branches[index](*operands)``.
 
     An `index` out of range means the nearest branch.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
 
@@ -36,6 +36,13 @@ def _while_abstract(
 while_p = Primitive("while", _while_abstract, multiple_results=True, holds_programs=True, views=True)
 
 
+T = TypeVar("T")
+
+
+@overload
+def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_val: T) -> T: ...
+@overload
+def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], T], init_val: Any) -> T: ...
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
     """Repeat ``val = body_fun(val)`` while ``cond_fun(val)`` is true.
 
@@ -117,6 +124,10 @@ def _below(carry: Any) -> Any:
     return carry[0] < carry[1]
 
 
+@overload
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val: T, *, unroll: int | bool | None = None) -> T: ...
+@overload
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], T], init_val: Any, *, unroll: int | bool | None = None) -> T: ...
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None) -> Any:
     """Repeat ``val = body_fun(i, val)`` for i from `lower` to `upper` - 1.
 

@@ -7,7 +7,7 @@ step to step, an *x* is one row of the scanned arrays, the *y* of all steps are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
@@ -38,6 +38,28 @@ def _scan_abstract(
 scan_p = Primitive("scan", _scan_abstract, multiple_results=True, holds_programs=True, views=True)
 
 
+Carry = TypeVar("Carry")
+Y = TypeVar("Y")
+
+
+@overload
+def scan(
+    f: Callable[[Carry, Any], tuple[Carry, Y]],
+    init: Carry,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Carry, Y]: ...
+@overload
+def scan(
+    f: Callable[[Any, Any], tuple[Carry, Y]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Carry, Y]: ...
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,

@@ -1,0 +1,122 @@
+"""What type checkers and editors see: `Array` wherever an array is, in strict mode, without a suppression."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import volta_fn as vf
+from volta_fn.core.array import ConcreteArray
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+STUB = ROOT / "volta_fn" / "core" / "array_methods.pyi"
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def declared() -> dict[str, ast.FunctionDef]:
+    """Return the methods of the stub, by name."""
+    (methods,) = [node for node in ast.parse(STUB.read_text()).body if isinstance(node, ast.ClassDef)]
+    return {node.name: node for node in methods.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_stub_declares_what_is_attached() -> None:
+    attached = {name for cls in (vf.Array, ConcreteArray) for name in vars(cls) if not name.startswith("_")}
+    own = {"aval", "shape", "dtype", "ndim", "size", "weak_type", "itemsize", "nbytes", "buffer"}  # in core/array.py
+    assert {name for name in declared() if not name.startswith("_")} == attached - own
+
+
+@pytest.mark.parametrize("name", [name for name, node in declared().items() if not node.decorator_list and not name.startswith("__")])
+def test_the_stub_has_the_parameters_of_the_method(name: str) -> None:
+    arguments = declared()[name].args
+    names = [a.arg for a in [*arguments.posonlyargs, *arguments.args, *filter(None, [arguments.vararg]), *arguments.kwonlyargs]][1:]
+    assert names == list(inspect.signature(getattr(ConcreteArray, name)).parameters)[1:]
+
+
+def code_blocks(folder: Path) -> None:
+    """Write the Python programs of each document as a module; the blocks of one document belong together."""
+    for document in DOCUMENTS:
+        blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+        if blocks:
+            (folder / f"{document.stem}.py").write_text("\n".join(blocks))
+
+
+def faults(folder: Path, python: str = sys.executable, package: Path | None = ROOT) -> list[str]:
+    """Return what Pyright finds in examples, samples (strictly) and documents; `package` is where volta_fn is, unless installed."""
+    (folder / "documents").mkdir()
+    code_blocks(folder / "documents")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "samples").symlink_to(HERE)
+    settings = {
+        "include": ["examples", "samples", "documents"],
+        "exclude": ["samples/test_*.py"],
+        "strict": ["samples"],
+        "extraPaths": ["examples", *([str(package)] if package else [])],
+        "pythonVersion": "3.11",
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", python, "--project", str(folder)]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=folder).stdout)
+    assert found["summary"]["filesAnalyzed"] > 25
+    return [f"{Path(d['file']).name}:{d['range']['start']['line'] + 1}: {d['message']}" for d in found["generalDiagnostics"]]
+
+
+def test_pyright_finds_nothing(tmp_path: Path) -> None:
+    assert faults(tmp_path) == []
+
+
+def test_nothing_is_suppressed() -> None:
+    for path in [*HERE.glob("*.py"), *(ROOT / "examples").glob("*.py")]:
+        if path != Path(__file__):
+            assert not re.search(r"#\s*(type: *ignore|pyright: *ignore)", path.read_text()), path
+
+
+def test_pyright_sees_mistakes(tmp_path: Path) -> None:
+    """So that silence means something: unknown methods, wrong arguments of jitted functions, and wrong types are found."""
+    program = """
+import volta_fn as vf
+x = vf.numpy.ones(2)
+x.backward()
+def f(x: vf.Array, n: int) -> vf.Array:
+    return x * n
+vf.jit(f)(x, "many")
+text: str = x + 1
+"""
+    (tmp_path / "mistakes.py").write_text(program)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["."], "extraPaths": [str(ROOT)]}))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(tmp_path)]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout)
+    assert [d["range"]["start"]["line"] for d in found["generalDiagnostics"]] == [3, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "name", ["hamiltonian_monte_carlo", "neural_ode", "physics_informed", "policy_gradient", "character_transformer", "meta_learning"]
+)
+def test_the_samples_learn(name: str) -> None:
+    before, *_, after = importlib.import_module(f"tests.typing.{name}").main()
+    if name == "hamiltonian_monte_carlo":  # the mean and the variance of a normal distribution
+        assert abs(before).max() < 0.2
+        assert abs(after - 1).max() < 0.2
+    elif name == "policy_gradient":  # rewards, which are distances with a minus
+        assert before < after < 0
+    else:
+        assert after < 0.8 * before
+
+
+def test_the_other_samples_run(tmp_path: Path) -> None:
+    from tests.typing import classifier, diffusion, gaussian_process, plotting, variational_autoencoder
+
+    assert classifier.main(tmp_path) > 0.9
+    assert gaussian_process.main()[1] < 0.3
+    assert bool(vf.numpy.isfinite(diffusion.main()).all())
+    first, last = variational_autoencoder.main()
+    assert float(last) < float(first)
+    assert plotting.main() == 1

@@ -1,0 +1,82 @@
+"""Tracebacks of uncaught errors without this package's own frames.
+
+They end at the user's line and the function of this package that it called. `VOLTA_TRACEBACK_FILTERING=off` shows all frames, as does
+whatever reads `error.__traceback__` itself. Errors that this package does not raise on purpose keep every frame below the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Any
+
+from volta_fn.errors import VoltaError
+from volta_fn.lazy_imports import deferred
+from volta_fn.source import is_internal
+
+_HINT = "The frames inside volta_fn are not shown: set VOLTA_TRACEBACK_FILTERING=off to see them."
+
+
+def shortened(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback without frames of this package, except the one after the user's last.
+
+    An error from elsewhere that the package did not expect keeps all frames after the user's last.
+    """
+    frames = []
+    entry = error.__traceback__
+    while entry is not None:
+        frames.append(entry)
+        entry = entry.tb_next
+    own = [i for i, frame in enumerate(frames) if not is_internal(frame.tb_frame.f_globals.get("__name__", ""))]
+    if not own:
+        return error.__traceback__
+    last = own[-1] + 1
+    kept = [frames[i] for i in own] + frames[last : last + 1 if isinstance(error, VoltaError) else None]
+    short = None
+    for frame in reversed(kept):
+        short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return short
+
+
+def shorten(error: BaseException) -> bool:
+    """Shorten the tracebacks of an error and of its causes; return whether any has lost frames."""
+    lost = False
+    current: BaseException | None = error
+    while current is not None:
+        before, short = _length(current.__traceback__), shortened(current)
+        current.__traceback__ = short
+        lost |= _length(short) < before
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return lost
+
+
+def _length(entry: TracebackType | None) -> int:
+    return 0 if entry is None else 1 + _length(entry.tb_next)
+
+
+def _is_on() -> bool:
+    return os.environ.get("VOLTA_TRACEBACK_FILTERING") != "off"
+
+
+def _show(kind: type[BaseException], error: BaseException, entry: TracebackType | None) -> None:
+    """Print an uncaught error, in place of `sys.__excepthook__`."""
+    lost = _is_on() and shorten(error)
+    deferred("traceback").print_exception(error)
+    if lost:
+        print(_HINT, file=sys.stderr)
+
+
+def _show_in_notebook(shell: Any, kind: type[BaseException], error: BaseException, entry: Any, tb_offset: int | None = None) -> None:
+    if _is_on():
+        shorten(error)
+    shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
+
+
+def install() -> None:
+    """Show uncaught errors in this way, in scripts and in IPython; leave others' hooks alone."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None and not shell.custom_exceptions:
+        shell.set_custom_exc((VoltaError,), _show_in_notebook)
