@@ -1,3 +1,4 @@
+from volta_fn import ad as ad
 from volta_fn import data as data
 from volta_fn import debug as debug
 from volta_fn import dtypes as dtypes
@@ -12,6 +13,7 @@ from volta_fn import numpy as numpy
 from volta_fn import ops as ops
 from volta_fn import optim as optim
 from volta_fn import random as random
+from volta_fn import ref as ref
 from volta_fn import scipy as scipy
 from volta_fn import test_util as test_util
 from volta_fn import tree as tree
@@ -31,6 +33,9 @@ from volta_fn.core.device import free_memory as free_memory
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.device import set_memory_limit as set_memory_limit
 from volta_fn.core.device import synchronize as synchronize
+from volta_fn.core.refs import Ref as Ref
+from volta_fn.core.refs import freeze as freeze
+from volta_fn.core.refs import new_ref as new_ref
 from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put

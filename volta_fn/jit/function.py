@@ -13,6 +13,8 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.refs import positions_of_refs
+from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
@@ -118,6 +120,8 @@ class _Function:
         self.fun = fun
         self.statics = statics
         self.cache = Cache()
+        #: If it uses references from outside, or gets some as arguments: how it is called (`volta_fn.jit.refs`).
+        self.impure: Callable[..., Any] | None = None
 
     def traced_call(self, args: tuple[Any, ...]) -> Any:
         """Call it in a function that is being traced; a known call becomes one equation."""
@@ -135,9 +139,16 @@ class _Function:
 
     def slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
+        if self.impure is not None:
+            return self.impure(args, kwargs)
         request = Request(self.fun, self.statics, args, kwargs)
+        if positions_of_refs(request.leaves):
+            return self._impure([])(args, kwargs)
         values = [as_value(x) for x in request.leaves]
-        traced = self.cache.program(request, values)
+        try:
+            traced = self.cache.program(request, values)
+        except UsedRefsError as used:
+            return self._impure(used.refs)(args, kwargs)
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)
         params = call_params(traced.jaxpr, traced.name)
@@ -146,6 +157,12 @@ class _Function:
             self.cache.staged[self._staged_key(args)] = params, _assembler(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *with_full(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
+
+    def _impure(self, refs: Sequence[Any]) -> Callable[..., Any]:
+        """Call it by its references' values from now on."""
+        made: Callable[..., Any] = load("volta_fn.jit.refs").ImpureCalls(self.fun, self.statics, refs, _jitted)
+        self.impure = made
+        return made
 
     def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
         check_usable(values)

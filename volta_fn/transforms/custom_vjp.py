@@ -11,6 +11,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.refs import Ref
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.joining import instantiate
@@ -84,7 +85,7 @@ class VjpRule(Rule):
             raise TreeError(f"{label} must return (out, residuals), got {type(pair).__name__}")
         outs = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
         residuals, residual_tree = tree.flatten(pair[1])
-        is_array = [isinstance(r, Array) or hasattr(r, "dtype") or isinstance(r, (bool, int, float, complex)) for r in residuals]
+        is_array = [_is_array_like(r) for r in residuals]
         others = marked(residuals, is_array, False)
         avals = [v.aval for v in values]
 
@@ -106,6 +107,8 @@ class VjpRule(Rule):
             raise TreeError(f"the backward rule of {name} must return a tuple of {len(args)} cotangents, one per argument, got {given}")
         found: list[Any] = []
         for position, (arg, ct) in enumerate(zip(args, result, strict=True)):
+            if type(arg) is Ref:
+                continue
             leaves = _leaves_like(arg, ct)
             if leaves is None:
                 raise TreeError(
@@ -115,6 +118,10 @@ class VjpRule(Rule):
             found += leaves
         label = f"the backward rule of {name} returned a cotangent"
         return [as_tangent(ct, aval, label, "an argument") for ct, aval in zip(found, avals, strict=True)]
+
+
+def _is_array_like(value: Any) -> bool:
+    return isinstance(value, (Array, bool, int, float, complex)) or (hasattr(value, "dtype") and type(value) is not Ref)
 
 
 def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
