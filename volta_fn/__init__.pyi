@@ -15,6 +15,7 @@ from volta_fn import optim as optim
 from volta_fn import random as random
 from volta_fn import ref as ref
 from volta_fn import scipy as scipy
+from volta_fn import stages as stages
 from volta_fn import test_util as test_util
 from volta_fn import tree as tree
 from volta_fn import tree_util as tree_util

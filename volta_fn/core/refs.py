@@ -91,7 +91,8 @@ class Ref:
         kept, _ = promote((self.dtype, False), (given.dtype, given.weak_type))
         if kept != self.dtype:
             raise DTypeError(
-                f"a reference to an array of dtype {self.dtype.name} cannot hold one of dtype {given.dtype.name}; convert it with .astype(...)"
+                f"a reference to an array of dtype {self.dtype.name} cannot hold one of dtype {given.dtype.name}; "
+                "convert it with .astype(...)"
             )
         is_full = index is Ellipsis and given.shape == self.shape
         strong = given.astype(self.dtype) if given.weak_type or given.dtype != self.dtype else given
@@ -116,20 +117,20 @@ class Ref:
         for trace in self.crossed():
             if not isinstance(trace, JaxprTrace) and isinstance(value, Tracer) and value._trace is trace:
                 raise RefError(
-                    f"a reference to an array of type {self.aval} was made outside of the function that is being transformed, so it cannot hold "
-                    f"{value.origin()}. Make it an argument of the function that vmap maps, or write lax.stop_gradient(value)."
+                    f"a reference to an array of type {self.aval} was made outside of the function that is being transformed, "
+                    f"so it cannot hold {value.origin()}. Make it an argument of the function that vmap maps, or "
+                    "write lax.stop_gradient(value)."
                 )
         self.value = value
 
     def crossed(self) -> list[Trace]:
         """Return the traces between here and the owner; programs among them take note."""
-        self.aval  # raises if it is frozen
         found: list[Trace] = []
-        trace: Trace | None = current_trace()
+        aval, trace = self.aval, current_trace()
         while trace is not self.owner:
-            if trace is None:
+            if trace.parent is None:
                 raise RefError(
-                    f"a reference to an array of type {self.aval} was used outside of the traced function that made it, or from the "
+                    f"a reference to an array of type {aval} was used outside of the traced function that made it, or from the "
                     "closure of a function that also gets it as an argument"
                 )
             found.append(trace)

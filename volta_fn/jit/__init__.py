@@ -2,7 +2,7 @@
 
 - `eager` evaluates single primitives, for code that is not jitted.
 - `arguments` separates static, donated and dynamic arguments.
-- `compile` traces and compiles; `lowered` lets users inspect a traced program.
+- `compile` traces and compiles; `lowered` lets users inspect a traced program, and `cost` estimates what it takes.
 - `cache` keeps the programs of a function, and finds the one for a call.
 - `function` is `jit` itself; `refs` calls functions that use mutable references.
 - `fused` makes functions of the package one program each when they are called eagerly again and again.

@@ -24,7 +24,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 
 if TYPE_CHECKING:
-    from volta_fn.jit.lowered import Lowered
+    from volta_fn.jit.lowered import Traced as PublicTraced
 
 
 class CacheInfo(NamedTuple):
@@ -42,6 +42,10 @@ def jit(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     inline: bool = False,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    keep_unused: bool = False,
+    compiler_options: Any = None,
 ) -> Any:
     """Compile `fun` to one program per structure, shapes and dtypes of its arguments.
 
@@ -50,9 +54,11 @@ def jit(
         static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its own program.
         donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
+        in_shardings, out_shardings, keep_unused, compiler_options: accepted for compatibility; a program runs on one device.
 
     Returns:
-        a function like `fun`, with `lower(*args)` to inspect the program, `cache_info()` and `clear_cache()`.
+        a function like `fun`, with `trace(*args)` and `lower(*args)` to inspect the program (`volta_fn.stages`), `eval_shape(*args)`,
+        `cache_info()` and `clear_cache()`.
 
     Raises:
         ConcretizationError: `fun` needs the value of an argument that is not static.
@@ -107,7 +113,9 @@ def _jitted(fun: Callable[..., Any], statics: Statics) -> Callable[..., Any]:
                 return run(args)
         return function.slow_call(args, kwargs) if kwargs else function.traced_call(args)
 
-    call.lower = function.lower  # type: ignore[attr-defined]  # functions carry attributes
+    call.lower = lambda *args, **kwargs: function.trace(*args, **kwargs).lower()  # type: ignore[attr-defined]  # functions carry attributes
+    call.trace = function.trace  # type: ignore[attr-defined]
+    call.eval_shape = lambda *args, **kwargs: function.trace(*args, **kwargs).out_info  # type: ignore[attr-defined]
     call.clear_cache = cache.clear  # type: ignore[attr-defined]
     call.cache_info = lambda: CacheInfo(len(cache.traced), cache.traces)  # type: ignore[attr-defined]
     return call
@@ -177,13 +185,13 @@ class _Function:
         """Return the key of `Cache.staged`; raise `AttributeError` for non-arrays."""
         return call_key(self.statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device()
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def trace(self, *args: Any, **kwargs: Any) -> PublicTraced:
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
         request = Request(self.fun, self.statics, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self.fun))
         traced.donate(request.donated())
-        made: Lowered = load("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
+        made: PublicTraced = load("volta_fn.jit.lowered").Traced(traced, request.in_tree, current_default_device())
         return made
 
 

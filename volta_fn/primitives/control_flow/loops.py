@@ -181,10 +181,10 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_
 
 def _bounds(lower: Any, upper: Any) -> Sequence[Array]:
     bounds = weakly_promoted("fori_loop", [as_value(lower), as_value(upper)])
-    for bound in bounds:
-        if bound.shape:
+    for value in bounds:
+        if value.shape:
             raise ShapeError(f"fori_loop: the bounds must be scalars, got {bounds[0].aval} and {bounds[1].aval}")
-        if bound.dtype in dtypes.COMPLEX or bound.dtype == np.bool_:
+        if value.dtype in dtypes.COMPLEX or value.dtype == np.bool_:
             raise DTypeError(f"fori_loop: the bounds must be integers, got {bounds[0].aval} and {bounds[1].aval}")
     if bounds[0].dtype != bounds[1].dtype:
         raise DTypeError(f"fori_loop: the bounds must have one dtype, got {bounds[0].aval} and {bounds[1].aval}")
