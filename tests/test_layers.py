@@ -25,7 +25,7 @@ LAYERS = [
     {"runtime"},
     {"targets"},
     {"jit"},
-    {"numpy", "lax", "random", "fft", "scipy", "ops", "image", "flatten_util", "experimental", "ad", "ref", "stages"},
+    {"numpy", "lax", "random", "fft", "scipy", "ops", "image", "flatten_util", "experimental", "ad", "ref", "stages", "sharding"},
     {"nn", "optim", "io", "data", "debug", "test_util"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.

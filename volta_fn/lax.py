@@ -1,7 +1,7 @@
 """The primitives as functions with the names of `jax.lax`.
 
-They are strict about dtypes; `volta_fn.numpy` promotes. `lax.pyi` lists all names. A name that ends with ``_p`` is a primitive itself, as it
-is in the equations of programs:
+They are strict about dtypes; `volta_fn.numpy` promotes. `lax.pyi` lists all names. A name that ends with ``_p`` is a primitive itself, as
+it is in the equations of programs:
 
 >>> import volta_fn as vf
 >>> vf.lax.exp_p in [e.primitive for e in vf.make_jaxpr(vf.lax.exp)(1.0).eqns]
