@@ -180,8 +180,8 @@ def make_mesh(axis_shapes: Sequence[int], axis_names: Sequence[str], axis_types:
     wanted = math.prod(axis_shapes)
     if wanted > len(found):
         raise DeviceError(
-            f"a mesh of shape {tuple(axis_shapes)} needs {wanted} devices, but there are {len(found)}. One device may stand at all positions: "
-            "sharding.Mesh(numpy.full(shape, device), names)."
+            f"a mesh of shape {tuple(axis_shapes)} needs {wanted} devices, but there are {len(found)}. A device may stand at all "
+            "positions: sharding.Mesh(numpy.full(shape, device), names)."
         )
     return Mesh(np.array(found[:wanted], object).reshape(tuple(axis_shapes)), axis_names, axis_types)
 
