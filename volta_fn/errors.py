@@ -131,6 +131,10 @@ class CallbackError(VoltaError, RuntimeError):
     """A Python callback raised, or returned something other than what it had promised."""
 
 
+class CheckError(VoltaError, RuntimeError):
+    """A check of `experimental.checkify` failed."""
+
+
 class UnhashableStaticError(VoltaError, TypeError):
     """A static argument of `jit` cannot be hashed, so it cannot be a cache key."""
 

@@ -1,1 +1,2 @@
+from volta_fn.experimental import checkify as checkify
 from volta_fn.experimental import ode as ode
