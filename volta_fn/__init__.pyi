@@ -1,4 +1,7 @@
 from volta_fn import ad as ad
+from volta_fn import ad_checkpoint as ad_checkpoint
+from volta_fn import custom_batching as custom_batching
+from volta_fn import custom_derivatives as custom_derivatives
 from volta_fn import data as data
 from volta_fn import debug as debug
 from volta_fn import dtypes as dtypes
@@ -54,6 +57,7 @@ from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put
 from volta_fn.jit import jit as jit
+from volta_fn.jit.saved_residuals import fwd_and_bwd as fwd_and_bwd
 from volta_fn.primitives.callbacks import pure_callback as pure_callback
 from volta_fn.sharding.mapping import pmap as pmap
 from volta_fn.sharding.mapping import shard_map as shard_map
@@ -81,3 +85,4 @@ from volta_fn.transforms.vmap import vmap as vmap
 
 __version__: str
 P = PartitionSpec
+effects_barrier = synchronize

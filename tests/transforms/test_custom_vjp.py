@@ -229,3 +229,19 @@ def test_mistakes_in_rules_are_explained(fwd: Any, bwd: Any, error: type[Excepti
         vf.vjp(f, jnp.ones(2), jnp.ones(2))[1](jnp.ones(2))
     with pytest.raises(error, match=message):
         vf.jit(vf.grad(lambda x, y: f(x, y).sum()))(jnp.ones(2), jnp.ones(2))
+
+
+def test_symbolic_zeros_tell_differentiated_arguments() -> None:
+    seen = []
+    f = vf.custom_vjp(lambda x, y: x * y)
+
+    def forward(x, y):
+        seen.append((x.perturbed, y.perturbed))
+        return x.value * y.value, (x.value, y.value)
+
+    f.defvjp(forward, lambda saved, g: (g * saved[1], g * saved[0]), symbolic_zeros=True, optimize_remat=False)
+    assert vf.grad(f)(2.0, 3.0) == 3.0
+    assert vf.jit(vf.grad(f, argnums=1))(2.0, 3.0) == 2.0
+    assert vf.vmap(vf.grad(f), (0, None))(vf.numpy.ones(2), 3.0).tolist() == [3.0, 3.0]
+    assert seen[0] == (True, False)
+    assert seen[1] == (False, True)

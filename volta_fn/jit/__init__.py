@@ -5,6 +5,7 @@
 - `compile` traces and compiles; `lowered` lets users inspect a traced program, and `cost` estimates what it takes.
 - `cache` keeps the programs of a function, and finds the one for a call.
 - `function` is `jit` itself; `refs` calls functions that use mutable references.
+- `saved_residuals` tells what a backward pass keeps.
 - `fused` makes functions of the package one program each when they are called eagerly again and again.
 """
 

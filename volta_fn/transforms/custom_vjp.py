@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from volta_fn import dtypes, tree
@@ -55,15 +56,18 @@ class custom_vjp(CustomFunction):  # JAX's name
         super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
 
-    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
         """Set the rules ``fwd(*args)`` and ``bwd(*nondiff_args, residuals, cotangent)``.
 
         `fwd` returns ``(out, residuals)``, `bwd` a tuple of cotangents.
 
-        `bwd` returns one cotangent per differentiable argument; None stands for zeros, for an argument or a subtree of one.
+        `bwd` returns one cotangent per differentiable argument; None stands for zeros, for an argument or a subtree of one. With
+        `symbolic_zeros`, `fwd` gets a `CustomVJPPrimal` for each array, which says whether it is differentiated. `optimize_remat` is
+        accepted for compatibility.
         """
-        self.fwd, self.bwd = fwd, bwd
+        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.fwd is None or self.bwd is None:
@@ -71,16 +75,27 @@ class custom_vjp(CustomFunction):  # JAX's name
         return self.call(custom_vjp_call_p, VjpRule, args, kwargs)
 
 
+@dataclass(frozen=True)
+class CustomVJPPrimal:
+    """An argument of a forward rule: its value, and whether it is differentiated."""
+
+    value: Any
+    perturbed: bool
+
+
 class VjpRule(Rule):
     """A pair of rules, forward and backward."""
 
-    def forward(self, primals: Sequence[Array]) -> tuple[list[Array], list[Array], Backward]:
+    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
         """Return the outputs, the residuals, and the backward pass."""
         label = f"the forward rule of {self.function.name}"
         fwd: Any = self.function.fwd
         count = len(self.arguments.traced)
         traced, values = primals[:count], primals[count:]
-        pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, values)))
+        given: Sequence[Any] = values
+        if self.function.symbolic_zeros:
+            given = [CustomVJPPrimal(v, p) for v, p in zip(values, perturbed[count:], strict=True)]
+        pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, given)))
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TreeError(f"{label} must return (out, residuals), got {type(pair).__name__}")
         outs = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
@@ -147,11 +162,11 @@ class _BatchedVjpRule:
         self.axis = axis
         self.stacked = list(stacked)
 
-    def forward(self, primals: Sequence[Array]) -> tuple[list[Array], list[Array], Backward]:
+    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
         found: list[Any] = []
 
         def one(*values: Array) -> list[Array]:
-            outs, residuals, backward = self.rule.forward(values)
+            outs, residuals, backward = self.rule.forward(values, perturbed)
             found[:] = [len(outs), backward]
             return [*outs, *residuals]
 
@@ -190,7 +205,7 @@ def _jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
 ) -> tuple[list[Array], list[Any]]:
     check_captured(tangents, num_captured, "custom_vjp")
-    outs, residuals, backward = rule.forward(primals[num_captured:])
+    outs, residuals, backward = rule.forward(primals[num_captured:], is_nonzero(tangents[num_captured:]))
     live = tuple([t.aval.dtype != dtypes.float0 if type(t) is Zero else True for t in tangents[num_captured:]])
     given = [instantiate(t) for t in marked(tangents[num_captured:], live)]
     avals = tuple([o.aval.at_least_vspace() for o in outs])
