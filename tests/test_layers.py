@@ -25,8 +25,25 @@ LAYERS = [
     {"runtime"},
     {"targets"},
     {"jit"},
-    {"numpy", "lax", "random", "fft", "scipy", "ops", "image", "flatten_util", "experimental"},
-    {"nn", "optim", "io", "data", "debug", "test_util"},
+    {
+        "numpy",
+        "lax",
+        "random",
+        "fft",
+        "scipy",
+        "ops",
+        "image",
+        "flatten_util",
+        "experimental",
+        "ad",
+        "ref",
+        "stages",
+        "sharding",
+        "custom_batching",
+        "custom_derivatives",
+        "ad_checkpoint",
+    },
+    {"nn", "optim", "io", "data", "debug", "test_util", "example_libraries"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.
 INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit"}

@@ -1,7 +1,12 @@
+from volta_fn import ad as ad
+from volta_fn import ad_checkpoint as ad_checkpoint
+from volta_fn import custom_batching as custom_batching
+from volta_fn import custom_derivatives as custom_derivatives
 from volta_fn import data as data
 from volta_fn import debug as debug
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
+from volta_fn import example_libraries as example_libraries
 from volta_fn import experimental as experimental
 from volta_fn import flatten_util as flatten_util
 from volta_fn import image as image
@@ -12,7 +17,10 @@ from volta_fn import numpy as numpy
 from volta_fn import ops as ops
 from volta_fn import optim as optim
 from volta_fn import random as random
+from volta_fn import ref as ref
 from volta_fn import scipy as scipy
+from volta_fn import sharding as sharding
+from volta_fn import stages as stages
 from volta_fn import test_util as test_util
 from volta_fn import tree as tree
 from volta_fn import tree_util as tree_util
@@ -28,16 +36,33 @@ from volta_fn.core.device import device_memory_stats as device_memory_stats
 from volta_fn.core.device import device_work_stats as device_work_stats
 from volta_fn.core.device import devices as devices
 from volta_fn.core.device import free_memory as free_memory
+from volta_fn.core.device import local_device_count as local_device_count
+from volta_fn.core.device import local_devices as local_devices
+from volta_fn.core.device import process_count as process_count
+from volta_fn.core.device import process_index as process_index
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.device import set_memory_limit as set_memory_limit
 from volta_fn.core.device import synchronize as synchronize
 from volta_fn.core.promotion import numpy_dtype_promotion as numpy_dtype_promotion
 from volta_fn.core.promotion import set_numpy_dtype_promotion as set_numpy_dtype_promotion
+from volta_fn.core.refs import Ref as Ref
+from volta_fn.core.refs import freeze as freeze
+from volta_fn.core.refs import new_ref as new_ref
+from volta_fn.core.sharding import NamedSharding as NamedSharding
+from volta_fn.core.sharding import PartitionSpec as PartitionSpec
+from volta_fn.core.sharding import make_array_from_callback as make_array_from_callback
+from volta_fn.core.sharding import make_array_from_single_device_arrays as make_array_from_single_device_arrays
+from volta_fn.core.sharding import make_mesh as make_mesh
+from volta_fn.core.sharding import reshard as reshard
+from volta_fn.core.sharding import set_mesh as set_mesh
 from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put
 from volta_fn.jit import jit as jit
+from volta_fn.jit.saved_residuals import fwd_and_bwd as fwd_and_bwd
 from volta_fn.primitives.callbacks import pure_callback as pure_callback
+from volta_fn.sharding.mapping import pmap as pmap
+from volta_fn.sharding.mapping import shard_map as shard_map
 from volta_fn.transforms.checkpoint import checkpoint as checkpoint
 from volta_fn.transforms.checkpoint import checkpoint_name as checkpoint_name
 from volta_fn.transforms.checkpoint import checkpoint_policies as checkpoint_policies
@@ -61,3 +86,5 @@ from volta_fn.transforms.make_jaxpr import make_jaxpr as make_jaxpr
 from volta_fn.transforms.vmap import vmap as vmap
 
 __version__: str
+P = PartitionSpec
+effects_barrier = synchronize

@@ -107,6 +107,10 @@ class TracerIndexError(ConcretizationError, IndexError):
     """A traced array served as a Python index, a `range` argument or a dimension."""
 
 
+class RefError(VoltaError, ValueError):
+    """A mutable reference is used where programs allow none, or under two names."""
+
+
 class GradientError(VoltaError, TypeError):
     """A function has no such derivative: integer inputs, results not scalar or real."""
 
@@ -125,6 +129,10 @@ class JaxprError(VoltaError, ValueError):
 
 class CallbackError(VoltaError, RuntimeError):
     """A Python callback raised, or returned something other than what it had promised."""
+
+
+class CheckError(VoltaError, RuntimeError):
+    """A check of `experimental.checkify` failed."""
 
 
 class UnhashableStaticError(VoltaError, TypeError):

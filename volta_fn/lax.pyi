@@ -1,3 +1,4 @@
+from volta_fn.core.sharding import with_sharding_constraint as with_sharding_constraint
 from volta_fn.primitives import linalg as linalg
 from volta_fn.primitives.arithmetic import RoundingMethod as RoundingMethod
 from volta_fn.primitives.arithmetic import abs as abs

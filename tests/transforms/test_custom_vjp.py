@@ -246,3 +246,19 @@ def test_python_decides_by_the_values_of_eager_differentiation() -> None:
     assert (float(value), float(gradient)) == (27, 18)
     with pytest.raises(TracerBoolError):
         vf.jit(leaky)(2.0, 1.0)
+
+
+def test_symbolic_zeros_tell_differentiated_arguments() -> None:
+    seen = []
+    f = vf.custom_vjp(lambda x, y: x * y)
+
+    def forward(x, y):
+        seen.append((x.perturbed, y.perturbed))
+        return x.value * y.value, (x.value, y.value)
+
+    f.defvjp(forward, lambda saved, g: (g * saved[1], g * saved[0]), symbolic_zeros=True, optimize_remat=False)
+    assert vf.grad(f)(2.0, 3.0) == 3.0
+    assert vf.jit(vf.grad(f, argnums=1))(2.0, 3.0) == 2.0
+    assert vf.vmap(vf.grad(f), (0, None))(vf.numpy.ones(2), 3.0).tolist() == [3.0, 3.0]
+    assert seen[0] == (True, False)
+    assert seen[1] == (False, True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core import dlpack
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.gone import GONE
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
@@ -436,3 +436,16 @@ def _described(dtype: Any) -> Any:
 
 #: JAX's name for it.
 typeof = aval_of
+
+
+def _like(x: Any) -> ShapeDtypeStruct:
+    """Describe an array, a NumPy array or a Python number.
+
+    >>> ShapeDtypeStruct.like(2.0)
+    ShapeDtypeStruct(shape=(), dtype=float32, weak_type=True)
+    """
+    aval = aval_of(x)
+    return ShapeDtypeStruct(aval.shape, aval.dtype, sharding=getattr(x, "sharding", None), weak_type=aval.weak_type)
+
+
+ShapeDtypeStruct.like = staticmethod(_like)

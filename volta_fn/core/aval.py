@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -89,18 +89,33 @@ class ShapedArray:
 class ShapeDtypeStruct:
     """A shape and a dtype, without values.
 
-    It stands in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`.
+    It stands in for an array in `eval_shape`, `make_jaxpr` and `jit(f).lower`. `sharding` is kept, and has no effect.
 
     >>> ShapeDtypeStruct((8, 4), "float32")
     ShapeDtypeStruct(shape=(8, 4), dtype=float32)
     """
 
-    __slots__ = ("dtype", "shape", "weak_type")
+    __slots__ = ("dtype", "shape", "sharding", "weak_type")
+    #: ``ShapeDtypeStruct.like(x)`` describes an array (`volta_fn.core.array` sets it).
+    like: ClassVar[Callable[[Any], ShapeDtypeStruct]]
 
-    def __init__(self, shape: Sequence[int], dtype: Any, *, weak_type: bool = False) -> None:
+    def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False) -> None:
         self.shape = canonical_shape(shape)
         self.dtype = dtypes.as_dtype(dtype)
+        self.sharding = sharding
         self.weak_type = weak_type
+
+    def update(self, **changes: Any) -> ShapeDtypeStruct:
+        """Return a description with other `shape`, `dtype`, `sharding` or `weak_type`."""
+        kept = {"shape": self.shape, "dtype": self.dtype, "sharding": self.sharding, "weak_type": self.weak_type}
+        if unknown := changes.keys() - kept.keys():
+            raise ArgumentTypeError(f"a ShapeDtypeStruct has no {sorted(unknown)}; it has {sorted(kept)}")
+        return ShapeDtypeStruct(**(kept | changes))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError("len() of a zero-dimensional array")
+        return self.shape[0]
 
     @property
     def ndim(self) -> int:

@@ -149,6 +149,11 @@ class Device:
         return f"{self.platform}:{self.id}"
 
     @property
+    def process_index(self) -> int:
+        """0, the index of the only process."""
+        return 0
+
+    @property
     def name(self) -> str:
         """The name that its driver gives it."""
         return self.device_kind
@@ -221,6 +226,26 @@ def device_count(backend: str | None = None) -> int:
     True
     """
     return len(devices(backend))
+
+
+def local_devices(process_index: int | None = None, backend: str | None = None, host_id: int | None = None) -> list[Device]:
+    """Do what `devices` does: all devices belong to the only process."""
+    return devices(backend)
+
+
+def local_device_count(backend: str | None = None) -> int:
+    """Do what `device_count` does: all devices belong to the only process."""
+    return device_count(backend)
+
+
+def process_index(backend: str | None = None) -> int:
+    """Return 0, the index of the only process."""
+    return 0
+
+
+def process_count(backend: str | None = None) -> int:
+    """Return 1: there is one process."""
+    return 1
 
 
 def default_backend() -> str:

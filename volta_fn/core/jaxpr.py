@@ -98,6 +98,21 @@ class Jaxpr:
         self.outvars = outvars
         self.eqns = eqns
 
+    @property
+    def in_avals(self) -> list[ShapedArray]:
+        """The types of the inputs."""
+        return [v.aval for v in self.invars]
+
+    @property
+    def out_avals(self) -> list[ShapedArray]:
+        """The types of the outputs."""
+        return [v.aval for v in self.outvars]
+
+    @property
+    def effects(self) -> frozenset[str]:
+        """The primitives that must run even if their results are unused."""
+        return frozenset([str(e.primitive) for e in self.eqns if has_effects(e)])
+
     def __repr__(self) -> str:
         return format_jaxpr(self)
 
@@ -129,12 +144,22 @@ class ClosedJaxpr:
     @property
     def in_avals(self) -> list[ShapedArray]:
         """The types of the inputs."""
-        return [v.aval for v in self.jaxpr.invars]
+        return self.jaxpr.in_avals
 
     @property
     def out_avals(self) -> list[ShapedArray]:
         """The types of the outputs."""
-        return [v.aval for v in self.jaxpr.outvars]
+        return self.jaxpr.out_avals
+
+    @property
+    def literals(self) -> list[Array]:
+        """The values of the constants, by JAX's older name."""
+        return self.consts
+
+    @property
+    def effects(self) -> frozenset[str]:
+        """The primitives that must run even if their results are unused."""
+        return self.jaxpr.effects
 
     @property
     def eqns(self) -> list[Equation]:

@@ -217,6 +217,16 @@ class Zero:
     def __init__(self, aval: ShapedArray) -> None:
         self.aval = aval
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the zeros."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the zeros."""
+        return self.aval.dtype
+
     def __repr__(self) -> str:
         return f"Zero({self.aval!r})"
 

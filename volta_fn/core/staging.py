@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
-from volta_fn.errors import GradientError
+from volta_fn.errors import GradientError, RefError
 from volta_fn.source import user_code_position
 
 Position = tuple[CodeType, int]
@@ -44,6 +44,17 @@ class JaxprTracer(Tracer):
         trace = self._trace
         made = trace.builder.find(self._var) if isinstance(trace, JaxprTrace) else None
         return f"the result of `{made.primitive}` at {made.source}" if made else "an intermediate value"
+
+
+class UsedRefsError(RefError):
+    """References from outside are used in a function that is traced to a program."""
+
+    def __init__(self, name: str, refs: Sequence[Any]) -> None:
+        super().__init__(
+            f"{name or 'a function'} is traced to a program of its own, which cannot use references from outside "
+            f"({', '.join(str(r.aval) for r in refs)}). Read them before, and write the results afterwards."
+        )
+        self.refs = list(refs)
 
 
 class JaxprBuilder:
@@ -85,9 +96,10 @@ class JaxprTrace(Trace):
         full: weakly typed values in 64 bits, where they were asked for (`primitives.full_width`); None if they are not known so.
         inputs: the inputs.
         full_inputs: inputs in 64 bits by their positions among the inputs; None if the program must have no inputs but those.
+        refs: the references from outside that were used, and their values before (`volta_fn.core.refs`).
     """
 
-    __slots__ = ("builder", "full", "full_inputs", "inputs", "weak")
+    __slots__ = ("builder", "full", "full_inputs", "inputs", "refs", "weak")
 
     def __init__(self, parent: Trace, name: str = "", *, takes_full: bool = False) -> None:
         super().__init__(parent, name)
@@ -96,6 +108,7 @@ class JaxprTrace(Trace):
         self.full: dict[Var, Var | None] = {}
         self.inputs: list[Var] = []
         self.full_inputs: dict[int, Var] | None = {} if takes_full else None
+        self.refs: dict[Any, Array] = {}
 
     def new_input(self, aval: ShapedArray, label: str = "") -> JaxprTracer:
         """Add an input and return its tracer."""
@@ -151,6 +164,8 @@ def trace_to_jaxpr(
 
     Weakly typed scalars among the inputs may meet 64-bit dtypes, which need the Python numbers in full. With a list `in_full`, the
     program gets an input of 64 bits for each of these, after all others, and the list their positions among the inputs.
+
+    Raises `UsedRefsError` if the function uses references from outside, which keep their values.
     """
     trace = JaxprTrace(current_trace(), name or getattr(function, "__name__", ""), takes_full=in_full is not None)
     token = push_trace(trace)
@@ -161,6 +176,10 @@ def trace_to_jaxpr(
     finally:
         pop_trace(token)
         trace.finish()
+        for ref, before in trace.refs.items():
+            ref.value = before
+    if trace.refs:
+        raise UsedRefsError(trace.name, [*trace.refs])
     full_inputs = trace.full_inputs or {}
     if in_full is not None:
         in_full += full_inputs

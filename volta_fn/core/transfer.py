@@ -10,12 +10,16 @@ from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, alias, as_value, from_host
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.trace import Tracer
+from volta_fn.errors import DeviceError
 
 
-def device_put(x: Any, device: str | Device | None = None) -> Any:
-    """Move a pytree of arrays and scalars to `device`.
+def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
+    """Move a pytree of arrays and scalars to a device.
 
-    By default arrays stay where they are, and other values go to the default device.
+    `device` is a device, its name, or a sharding.
+
+    By default arrays stay where they are, and other values go to the default device. `src`, `donate` and `may_alias` are accepted for
+    compatibility.
 
     Dtypes stay as they are: NumPy's float64 arrays become float64 arrays, which the result's repr shows. Convert data for a float32
     network before, by ``x.astype("float32")``.
@@ -27,8 +31,19 @@ def device_put(x: Any, device: str | Device | None = None) -> Any:
     >>> vf.device_put({"w": np.ones(2, np.float32)}, "cpu")
     {'w': Array([1., 1.], dtype=float32)}
     """
-    target = None if device is None else find_device(device)
+    target = None if device is None else _target(device)
     return tree.map(lambda leaf: _put(leaf, target), x)
+
+
+def _target(device: Any) -> Device:
+    """Return a device, or the only one of a sharding."""
+    found = getattr(device, "device_set", None)
+    if found is None:
+        return find_device(device)
+    if len(found) > 1:
+        raise DeviceError(f"{device} has {len(found)} devices, but an array lies on one")
+    (only,) = found
+    return only
 
 
 def _put(leaf: Any, target: Device | None) -> Array:

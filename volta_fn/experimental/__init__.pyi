@@ -1,1 +1,3 @@
+from volta_fn.experimental import checkify as checkify
 from volta_fn.experimental import ode as ode
+from volta_fn.primitives.callbacks import io_callback as io_callback

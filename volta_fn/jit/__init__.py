@@ -2,9 +2,10 @@
 
 - `eager` evaluates single primitives, for code that is not jitted.
 - `arguments` separates static, donated and dynamic arguments.
-- `compile` traces and compiles; `lowered` lets users inspect a traced program, and `texts` print its code.
+- `compile` traces and compiles; `lowered` lets users inspect a traced program, `texts` print its code, and `cost` estimates what it takes.
 - `cache` keeps the programs of a function, and finds the one for a call; `recompilation` warns of many.
-- `function` is `jit` itself.
+- `function` is `jit` itself; `refs` calls functions that use mutable references.
+- `saved_residuals` tells what a backward pass keeps.
 - `fused` makes functions of the package one program each when they are called eagerly again and again.
 """
 

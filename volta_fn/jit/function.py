@@ -15,6 +15,8 @@ from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jitted import JittedFunction
+from volta_fn.core.refs import positions_of_refs
+from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
@@ -26,6 +28,7 @@ from volta_fn.runtime.compiling import included
 
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
+    from volta_fn.jit.lowered import Traced as PublicTraced
 
 P = ParamSpec("P")
 Rest = ParamSpec("Rest")
@@ -72,6 +75,10 @@ def jit(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     inline: bool = False,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    keep_unused: bool = False,
+    compiler_options: Any = None,
 ) -> Any:
     """Compile `fun` to one program per structure, shapes and dtypes of its arguments.
 
@@ -80,9 +87,11 @@ def jit(
         static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its own program.
         donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
+        in_shardings, out_shardings, keep_unused, compiler_options: accepted for compatibility; a program runs on one device.
 
     Returns:
-        a function like `fun`, with `lower(*args)` to inspect the program, `cache_info()` and `clear_cache()`.
+        a function like `fun`, with `trace(*args)` and `lower(*args)` to inspect the program (`volta_fn.stages`), `eval_shape(*args)`,
+        `cache_info()` and `clear_cache()`.
 
     Raises:
         ConcretizationError: `fun` needs the value of an argument that is not static.
@@ -116,7 +125,19 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     <jit of <lambda>: 2 programs>
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_argnums", "_cache", "_compiled", "_fun", "_matchers", "_plain", "_statics", "_transforms")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_argnums",
+        "_cache",
+        "_compiled",
+        "_fun",
+        "_impure",
+        "_matchers",
+        "_plain",
+        "_statics",
+        "_transforms",
+    )
 
     def __init__(self, fun: Callable[..., Any], statics: Statics) -> None:
         functools.update_wrapper(self, fun)
@@ -127,6 +148,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._compiled, self._matchers = self._cache.compiled, self._cache.matchers
         self._argnums, self._plain = statics.argnums, not statics.some
         self._transforms: dict[Any, Jitted] = {}
+        #: If it uses references from outside, or gets some as arguments: how it is called (`volta_fn.jit.refs`).
+        self._impure: Callable[..., Any] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function."""
@@ -209,9 +232,16 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return included(self._new_call, args, kwargs)
 
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._impure is not None:
+            return self._impure(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
+        if positions_of_refs(request.leaves):
+            return self._by_values([])(args, kwargs)
         values = [as_value(x) for x in request.leaves]
-        traced = self._cache.program(request, values)
+        try:
+            traced = self._cache.program(request, values)
+        except UsedRefsError as used:
+            return self._by_values(used.refs)(args, kwargs)
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)
         params = call_params(traced.jaxpr, traced.name)
@@ -220,6 +250,12 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             self._cache.staged[self._staged_key(args)] = params, _assembler(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *with_full(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
+
+    def _by_values(self, refs: Sequence[Any]) -> Callable[..., Any]:
+        """Call it by its references' values from now on."""
+        made: Callable[..., Any] = load("volta_fn.jit.refs").ImpureCalls(self._fun, self._statics, refs, Jitted)
+        self._impure = made
+        return made
 
     def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
         check_usable(values)
@@ -234,14 +270,22 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         """Return the key of `Cache.staged`; raise `AttributeError` for non-arrays."""
         return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device()
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def trace(self, *args: Any, **kwargs: Any) -> PublicTraced:
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""
         request = Request(self._fun, self._statics, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated())
-        made: Lowered = load("volta_fn.jit.lowered").Lowered(traced, request.in_tree, current_default_device())
+        made: PublicTraced = load("volta_fn.jit.lowered").Traced(traced, request.in_tree, current_default_device())
         return made
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace and lower for arguments like these (arrays or `ShapeDtypeStruct`)."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the shapes and dtypes of the results for arguments like these."""
+        return self.trace(*args, **kwargs).out_info
 
 
 def _assembler(out_tree: Any) -> Callable[[Sequence[Any]], Any]:

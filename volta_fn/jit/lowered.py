@@ -1,9 +1,10 @@
-"""`Lowered`: a traced function to inspect; loaded on use, with the compiler."""
+"""The stages of a jitted function: `Traced`, `Lowered`, `Compiled`; loaded on use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from volta_fn import tree
 from volta_fn.compiler import pipeline
@@ -16,22 +17,43 @@ from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, format_jaxpr
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentTypeError, TracerError
-from volta_fn.jit.compile import Traced, compiled
+from volta_fn.jit import compile as compilation
+from volta_fn.jit.cost import cost_of
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.jit.texts import code_of
 
 
-class Lowered:
-    """A traced function: its program, the simplified program, its memory, its code.
+@runtime_checkable
+class Wrapped(Protocol):
+    """A jitted function."""
 
-    `jaxpr` and `simplified` are the same for all targets. `plan` is what the NumPy target runs: a straight line of steps. The CPU and GPU
-    targets fuse the simplified program into kernels instead, and `memory` and `compile` ask the target of the default device.
-    """
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program for these arguments."""
 
-    def __init__(self, traced: Traced, in_tree: Any, device: Device) -> None:
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """Trace for arguments like these."""
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace and lower for arguments like these."""
+
+
+@dataclass(frozen=True)
+class ArgInfo:
+    """An argument's shape and dtype, and whether it is donated."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    donated: bool
+
+
+class _Stage:
+    """A function, traced for arguments of one structure and types."""
+
+    def __init__(self, traced: compilation.Traced, in_tree: Any, device: Device) -> None:
         self._traced = traced
-        self._in_tree = in_tree
         self._device = device
+        #: The structure of the dynamic arguments, ``(args, kwargs)``.
+        self.in_tree = in_tree
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -39,14 +61,80 @@ class Lowered:
         return self._traced.jaxpr
 
     @property
-    def simplified(self) -> ClosedJaxpr:
-        """The program after simplification, which is the same for all targets."""
-        return pipeline.simplify(self._traced.jaxpr)
+    def fun_name(self) -> str:
+        """The function's name."""
+        return self._traced.name
+
+    @property
+    def out_tree(self) -> Any:
+        """The structure of the result."""
+        return self._traced.out_tree
 
     @property
     def out_info(self) -> Any:
         """The results' shapes and dtypes, as a pytree of `ShapeDtypeStruct`."""
         return tree.unflatten(self._traced.out_tree, [struct_of(a) for a in self._traced.jaxpr.out_avals])
+
+    @property
+    def out_avals(self) -> Any:
+        """The types of the results, as a pytree."""
+        return tree.unflatten(self._traced.out_tree, self._traced.jaxpr.out_avals)
+
+    @property
+    def in_avals(self) -> Any:
+        """The types of the arguments, as ``(args, kwargs)``."""
+        return tree.unflatten(self.in_tree, self._arguments)
+
+    @property
+    def args_info(self) -> Any:
+        """An `ArgInfo` for each array in ``(args, kwargs)``."""
+        avals = self._arguments
+        donated = self._traced.donated[: len(avals)]
+        return tree.unflatten(self.in_tree, [ArgInfo(a.shape, a.dtype, d) for a, d in zip(avals, donated, strict=True)])
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The numbers of the arrays among the arguments that are donated."""
+        return tuple([i for i, donated in enumerate(self._traced.donated) if donated])
+
+    @property
+    def _arguments(self) -> list[ShapedArray]:
+        avals = self._traced.jaxpr.in_avals[len(self._traced.captured) :]
+        return avals[: len(avals) - len(self._traced.in_full)]
+
+
+class Traced(_Stage):
+    """A traced function, from ``jit(f).trace(*args)``: its program and types.
+
+    >>> import volta_fn as vf
+    >>> traced = vf.jit(lambda x: 2.0 * x).trace(vf.numpy.ones(3))
+    >>> traced.jaxpr
+    { lambda ; a:f32[3]. let
+        b:f32[3] = mul 2.0:f32[] a
+      in (b,) }
+    >>> traced.lower().compile()(vf.numpy.ones(3))
+    Array([2., 2., 2.], dtype=float32)
+    """
+
+    def lower(self, *, lowering_platforms: Any = None) -> Lowered:
+        """Return the lowered function for the default device.
+
+        `lowering_platforms` is accepted for compatibility.
+        """
+        return Lowered(self._traced, self.in_tree, self._device)
+
+
+class Lowered(_Stage):
+    """A traced function: its program, the simplified program, its memory, its code.
+
+    `jaxpr` and `simplified` are the same for all targets. `plan` is what the NumPy target runs: a straight line of steps. The CPU and GPU
+    targets fuse the simplified program into kernels instead, and `memory` and `compile` ask the target of the default device.
+    """
+
+    @property
+    def simplified(self) -> ClosedJaxpr:
+        """The program after simplification, which is the same for all targets."""
+        return pipeline.simplify(self._traced.jaxpr)
 
     @property
     def plan(self) -> Plan:
@@ -106,33 +194,79 @@ class Lowered:
             return code_of(self._traced.jaxpr, dialect, self._device)
         return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
 
-    def compile(self) -> Callable[..., Any]:
+    def cost_analysis(self) -> dict[str, float]:
+        """Estimate the program's floating-point operations and the bytes of its operands.
+
+        >>> import volta_fn as vf
+        >>> vf.jit(lambda x: x @ x).lower(vf.numpy.ones((4, 4))).cost_analysis()
+        {'flops': 128.0, 'bytes accessed': 128.0}
+        """
+        return cost_of(self._traced.jaxpr)
+
+    def compile(self, compiler_options: Any = None) -> Compiled:
         """Return the compiled function of the dynamic arguments.
 
-        It raises `ArgumentTypeError` for types other than those it was lowered for, and `TracerError` inside of a transform.
+        `compiler_options` is accepted for compatibility.
         """
-        traced, in_tree = self._traced, self._in_tree
-        run = compiled(traced, self._device)
-        avals = traced.jaxpr.in_avals[: len(traced.jaxpr.in_avals) - len(traced.in_full)]
-        wanted = [(a.shape, a.dtype) for a in avals]
+        return Compiled(self)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = tree.flatten((args, kwargs))
-            values = [as_value(x) for x in leaves]
-            if structure != in_tree or [(v.shape, v.dtype) for v in values] != wanted:
-                raise ArgumentTypeError(
-                    f"{traced.name} was compiled for arguments of structure {in_tree} and types {avals}, "
-                    f"but called with {structure} and {[v.aval for v in values]}"
-                )
-            if any(isinstance(v, Tracer) for v in values):
-                raise TracerError(
-                    f"{traced.name} was lowered and compiled, so no transform can see into it, but it was called with traced arrays. "
-                    "Transform the function itself, or its jit, and call the compiled one with arrays."
-                )
-            check_usable(values)
-            return run(values)
 
-        return call
+class Compiled(_Stage):
+    """A compiled function of arrays, from ``jit(f).lower(*args).compile()``.
+
+    It raises `ArgumentTypeError` for types other than those it was lowered for, and `TracerError` inside of a transform.
+    """
+
+    def __init__(self, lowered: Lowered) -> None:
+        super().__init__(lowered._traced, lowered.in_tree, lowered._device)
+        self._lowered = lowered
+        self._run: Callable[..., Any] = compilation.compiled(self._traced, self._device)
+        self._wanted = [(a.shape, a.dtype) for a in self._arguments]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program."""
+        leaves, structure = tree.flatten((args, kwargs))
+        values = [as_value(x) for x in leaves]
+        if structure != self.in_tree or [(v.shape, v.dtype) for v in values] != self._wanted:
+            raise ArgumentTypeError(
+                f"{self.fun_name} was compiled for arguments of structure {self.in_tree} and types {self._arguments}, "
+                f"but called with {structure} and {[v.aval for v in values]}"
+            )
+        if any(isinstance(v, Tracer) for v in values):
+            raise TracerError(
+                f"{self.fun_name} was lowered and compiled, so no transform can see into it, but it was called with traced arrays. "
+                "Transform the function itself, or its jit, and call the compiled one with arrays."
+            )
+        check_usable(values)
+        return self._run(values)
+
+    call = __call__
+
+    def as_text(self) -> str:
+        """Return the program in JAX's notation, with a comment for each host step."""
+        return self._lowered.as_text()
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Do what `Lowered.cost_analysis` does."""
+        return self._lowered.cost_analysis()
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """Return the bytes that a call needs, by JAX's names.
+
+        >>> import volta_fn as vf
+        >>> vf.jit(lambda x: x @ x).lower(vf.numpy.ones((4, 4))).compile().memory_analysis().output_size_in_bytes
+        64
+        """
+        memory = self._lowered.memory()
+        return MemoryAnalysis(memory.arguments, memory.results, memory.temporaries)
+
+
+class MemoryAnalysis(NamedTuple):
+    """The bytes that a call of a program needs."""
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    temp_size_in_bytes: int
 
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:

@@ -84,6 +84,14 @@ def _rmatmul(self: Array, other: Any) -> Any:
     return products.matmul(other, self) if isinstance(other, (Array, np.ndarray)) else NotImplemented
 
 
+def _sharding(self: Array) -> Any:
+    return load("volta_fn.core.sharding").SingleDeviceSharding(self.device)
+
+
+def _shards(self: Array) -> Any:
+    return load("volta_fn.core.sharding").shards_of(self)
+
+
 for _module, _names in _METHODS.items():
     for _name in _names.split():
         attach(_name, getattr(_module, _name))
@@ -98,3 +106,9 @@ attach("T", property(shapes.transpose, doc="The dimensions in reverse order."))
 attach("mT", property(shapes.matrix_transpose, doc="The last two dimensions exchanged."))
 attach("real", property(arithmetic.real, doc="The real part."))
 attach("imag", property(arithmetic.imag, doc="The imaginary part."))
+attach("sharding", property(_sharding, doc="Where the array lies: on one device."))
+attach("addressable_shards", property(_shards, doc="The array as its only shard."))
+attach("global_shards", property(_shards, doc="The array as its only shard."))
+for _name in ("committed", "is_fully_addressable", "is_fully_replicated"):
+    attach(_name, property(lambda self: True, doc="True: an array lies on one device of this process."))
+attach("copy_to_host_async", lambda self: None)

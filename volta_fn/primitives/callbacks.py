@@ -105,7 +105,7 @@ def _batch(
     front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
     stacked = [d is not None for d in dims]
     if vmap_method == "sequential":
-        outs = _one_by_one(front, stacked, axis.size, result_avals, settings)
+        outs = _one_by_one(front, stacked, axis.size, functools.partial(bind, pure_callback_p, result_avals=result_avals, **settings))
     else:
         fill = axis.size if vmap_method == "broadcast_all" else 1
         operands = [
@@ -116,17 +116,15 @@ def _batch(
     return outs, [0] * len(outs)
 
 
-def _one_by_one(
-    args: Sequence[Array], stacked: Sequence[bool], size: int, result_avals: Avals, settings: dict[str, Any]
-) -> Sequence[Array]:
+def _one_by_one(args: Sequence[Array], stacked: Sequence[bool], size: int, call: Callable[..., Any]) -> Sequence[Array]:
+    """Call with one row of the stacked arguments after another; stack the results."""
     rows = [a for a, s in zip(args, stacked, strict=True) if s]
 
     def one(row: Any) -> Any:
         given = iter(row)
-        operands = [next(given) if s else a for a, s in zip(args, stacked, strict=True)]
-        return bind(pure_callback_p, *operands, result_avals=result_avals, **settings)
+        return call(*[next(given) if s else a for a, s in zip(args, stacked, strict=True)])
 
-    return scan(lambda carry, row: (carry, one(row)), None, tuple(rows))[1]
+    return scan(lambda carry, row: (carry, one(row)), None, tuple(rows), length=size)[1]
 
 
 pure_callback_p = Primitive("pure_callback", _abstract, evaluate=_evaluate, jvp=_jvp, batch=_batch, multiple_results=True)
@@ -155,12 +153,80 @@ def pure_callback(
     """
     if vmap_method is not None and vmap_method not in VMAP_METHODS:
         raise ArgumentError(f"vmap_method must be one of {VMAP_METHODS}, got {vmap_method!r}")
+    host, avals, values = _host_call(callback, result_shape_dtypes, args, kwargs)
+    outs = bind(pure_callback_p, *values, callback=host, result_avals=avals, vmap_method=vmap_method)
+    return tree.unflatten(host.out_tree, outs)
+
+
+def _host_call(
+    callback: Callable[..., Any], result_shape_dtypes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[HostFunction, Avals, list[Array]]:
+    """Return a callback on flat lists, the types of its results, and its operands."""
     leaves, in_tree = tree.flatten((args, kwargs))
     wanted, out_tree = tree.flatten(result_shape_dtypes)
     avals = tuple([ShapedArray(tuple(w.shape), dtypes.as_dtype(w.dtype)) for w in wanted])
-    host = HostFunction(callback, in_tree, out_tree)
-    outs = bind(pure_callback_p, *[as_value(x) for x in leaves], callback=host, result_avals=avals, vmap_method=vmap_method)
-    return tree.unflatten(out_tree, outs)
+    return HostFunction(callback, in_tree, out_tree), avals, [as_value(x) for x in leaves]
+
+
+# io_callback
+
+
+def _io_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
+    if any(type(t) is not Zero for t in tangents):
+        raise GradientError(f"{params['callback'].name} is an io_callback, which has no derivative; put stop_gradient on its arguments")
+    outs = bind(io_callback_p, *primals, **params)
+    return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+
+
+def _io_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, callback: HostFunction, result_avals: Avals, ordered: bool
+) -> tuple[Sequence[Array], list[int]]:
+    if ordered:
+        raise ArgumentError(f"{callback.name} is an ordered io_callback, so vmap cannot map it: the examples have no order")
+    front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+    one = functools.partial(bind, io_callback_p, callback=callback, result_avals=result_avals, ordered=False)
+    outs = _one_by_one(front, [d is not None for d in dims], axis.size, one)
+    return outs, [0] * len(outs)
+
+
+io_callback_p = Primitive(
+    "io_callback",
+    lambda *avals, callback, result_avals, ordered: result_avals,
+    evaluate=lambda *operands, callback, result_avals, ordered: _evaluate(
+        *operands, callback=callback, result_avals=result_avals, vmap_method=None
+    ),
+    jvp=_io_jvp,
+    batch=_io_batch,
+    multiple_results=True,
+    effectful=True,
+)
+
+
+def io_callback(
+    callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: None = None, ordered: bool = False, **kwargs: Any
+) -> Any:
+    """Call a Python function with effects from a program.
+
+    It runs once whenever the program comes there, in the order of the program, even if its result is unused.
+
+    Args:
+        callback: called with arrays in the structure of `args` and `kwargs`.
+        result_shape_dtypes: a pytree of objects with `shape` and `dtype`, which the result must match.
+        ordered: whether the order matters; then `vmap` raises `ArgumentError`, else it calls once for each example.
+
+    Raises:
+        CallbackError: the function raised, or its result does not match.
+        GradientError: it is differentiated.
+
+    >>> import volta_fn as vf
+    >>> seen = []
+    >>> vf.jit(lambda x: vf.experimental.io_callback(lambda v: seen.append(int(v)), None, x, ordered=True))(3)
+    >>> seen
+    [3]
+    """
+    host, avals, values = _host_call(callback, result_shape_dtypes, args, kwargs)
+    outs = bind(io_callback_p, *values, callback=host, result_avals=avals, ordered=bool(ordered))
+    return tree.unflatten(host.out_tree, outs)
 
 
 # debug_callback

@@ -2,11 +2,12 @@
 
 Importing this package registers the rules of calls and control flow, so every transform imports it first. Read in this order:
 
-- forward mode (`jvp`), `linearize` and `transpose`, which together make reverse mode (`grad`, `jacobian`);
+- forward mode (`jvp`), `linearize` and `transpose`, which together make reverse mode (`grad`, `gradient_refs`, `jacobian`);
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs;
 - the rules of sub-programs: `call_rules`, `attention_rules`, `cond_rules`, `scan_rules`, `while_rules`, with `subprograms` and `marks`;
-- what users control derivatives with: `checkpoint`, `custom_call`, `custom_jvp`, `custom_vjp`, `closures`, and `implicit` (solvers);
+- what users control derivatives with: `checkpoint`, `custom_call`, `custom_jvp`, `custom_vjp`, `closures`,
+  `linear_call`, `custom_vmap`, and `implicit` (solvers);
 - a function with a derivative of its own: `reduced_precision`.
 """
 

@@ -254,5 +254,17 @@ class _Policies:
         """Keep what either policy keeps."""
         return lambda prim, *avals, **params: policy_1(prim, *avals, **params) or policy_2(prim, *avals, **params)
 
+    @staticmethod
+    def save_and_offload_only_these_names(
+        *, names_which_can_be_saved: Sequence[str], names_which_can_be_offloaded: Sequence[str], offload_src: str, offload_dst: str
+    ) -> Policy:
+        """Keep the values with these names; a device has one memory, so none moves."""
+        return checkpoint_policies.save_only_these_names(*names_which_can_be_saved, *names_which_can_be_offloaded)
+
+    @staticmethod
+    def offload_dot_with_no_batch_dims(offload_src: str, offload_dst: str) -> Policy:
+        """Keep what `dots_with_no_batch_dims_saveable` keeps; nothing moves."""
+        return checkpoint_policies.dots_with_no_batch_dims_saveable
+
 
 checkpoint_policies = _Policies()

@@ -15,6 +15,7 @@ from volta_fn.core.axes import axis_environment
 from volta_fn.core.flatten import function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
+from volta_fn.core.refs import Ref, positions_of_refs
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, ConcretizationError, GradientError, ShapeError, TreeError
@@ -38,6 +39,21 @@ class TracedCall:
     params: SharedParams | None = None
     #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
     in_full: Sequence[int] = ()
+
+
+class _Held:
+    """A reference as a pytree without leaves; rebuilding it gives the reference."""
+
+    def __init__(self, ref: Ref) -> None:
+        self.ref = ref
+
+
+tree.register_pytree_node(_Held, lambda held: ((), held.ref), lambda ref, _: ref)
+
+
+def _with_refs_held(arguments: Any) -> Any:
+    """Make references part of the structure of arguments, instead of leaves."""
+    return tree.map(lambda x: _Held(x) if type(x) is Ref else x, arguments) if positions_of_refs(tree.leaves(arguments)) else arguments
 
 
 class Programs:
@@ -154,7 +170,7 @@ class CustomFunction:
         if current_trace() is EVAL:
             return self.fun(*args, **kwargs)
         arguments = self.split(args, kwargs)
-        leaves, in_tree = tree.flatten(arguments.differentiable)
+        leaves, in_tree = tree.flatten(_with_refs_held(arguments.differentiable))
         values = [*arguments.traced, *[as_value(x) for x in leaves]]
         traced = self._program(arguments, in_tree, values)
         if traced.in_full:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from volta_fn import dtypes, tree
@@ -11,6 +12,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.refs import Ref
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError, TreeError
 from volta_fn.primitives.joining import instantiate
@@ -54,15 +56,18 @@ class custom_vjp(CustomFunction):  # JAX's name
         super().__init__(fun, nondiff_argnums, nondiff_argnames)
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
 
-    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
         """Set the rules ``fwd(*args)`` and ``bwd(*nondiff_args, residuals, cotangent)``.
 
         `fwd` returns ``(out, residuals)``, `bwd` a tuple of cotangents.
 
-        `bwd` returns one cotangent per differentiable argument; None stands for zeros, for an argument or a subtree of one.
+        `bwd` returns one cotangent per differentiable argument; None stands for zeros, for an argument or a subtree of one. With
+        `symbolic_zeros`, `fwd` gets a `CustomVJPPrimal` for each array, which says whether it is differentiated. `optimize_remat` is
+        accepted for compatibility.
         """
-        self.fwd, self.bwd = fwd, bwd
+        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.fwd is None or self.bwd is None:
@@ -70,21 +75,32 @@ class custom_vjp(CustomFunction):  # JAX's name
         return self.call(custom_vjp_call_p, VjpRule, args, kwargs)
 
 
+@dataclass(frozen=True)
+class CustomVJPPrimal:
+    """An argument of a forward rule: its value, and whether it is differentiated."""
+
+    value: Any
+    perturbed: bool
+
+
 class VjpRule(Rule):
     """A pair of rules, forward and backward."""
 
-    def forward(self, primals: Sequence[Array]) -> tuple[list[Array], list[Array], Backward]:
+    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
         """Return the outputs, the residuals, and the backward pass."""
         label = f"the forward rule of {self.function.name}"
         fwd: Any = self.function.fwd
         count = len(self.arguments.traced)
         traced, values = primals[:count], primals[count:]
-        pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, values)))
+        given: Sequence[Any] = values
+        if self.function.symbolic_zeros:
+            given = [CustomVJPPrimal(v, p) for v, p in zip(values, perturbed[count:], strict=True)]
+        pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, given)))
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TreeError(f"{label} must return (out, residuals), got {type(pair).__name__}")
         outs = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
         residuals, residual_tree = tree.flatten(pair[1])
-        is_array = [isinstance(r, Array) or hasattr(r, "dtype") or isinstance(r, (bool, int, float, complex)) for r in residuals]
+        is_array = [_is_array_like(r) for r in residuals]
         others = marked(residuals, is_array, False)
         avals = [v.aval for v in values]
 
@@ -106,6 +122,8 @@ class VjpRule(Rule):
             raise TreeError(f"the backward rule of {name} must return a tuple of {len(args)} cotangents, one per argument, got {given}")
         found: list[Any] = []
         for position, (arg, ct) in enumerate(zip(args, result, strict=True)):
+            if type(arg) is Ref:
+                continue
             leaves = _leaves_like(arg, ct)
             if leaves is None:
                 raise TreeError(
@@ -115,6 +133,10 @@ class VjpRule(Rule):
             found += leaves
         label = f"the backward rule of {name} returned a cotangent"
         return [as_tangent(ct, aval, label, "an argument") for ct, aval in zip(found, avals, strict=True)]
+
+
+def _is_array_like(value: Any) -> bool:
+    return isinstance(value, (Array, bool, int, float, complex)) or (hasattr(value, "dtype") and type(value) is not Ref)
 
 
 def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
@@ -140,11 +162,11 @@ class _BatchedVjpRule:
         self.axis = axis
         self.stacked = list(stacked)
 
-    def forward(self, primals: Sequence[Array]) -> tuple[list[Array], list[Array], Backward]:
+    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
         found: list[Any] = []
 
         def one(*values: Array) -> list[Array]:
-            outs, residuals, backward = self.rule.forward(values)
+            outs, residuals, backward = self.rule.forward(values, perturbed)
             found[:] = [len(outs), backward]
             return [*outs, *residuals]
 
@@ -183,7 +205,7 @@ def _jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
 ) -> tuple[list[Array], list[Any]]:
     check_captured(tangents, num_captured, "custom_vjp")
-    outs, residuals, backward = rule.forward(primals[num_captured:])
+    outs, residuals, backward = rule.forward(primals[num_captured:], is_nonzero(tangents[num_captured:]))
     live = tuple([t.aval.dtype != dtypes.float0 if type(t) is Zero else True for t in tangents[num_captured:]])
     given = [instantiate(t) for t in marked(tangents[num_captured:], live)]
     avals = tuple([o.aval.at_least_vspace() for o in outs])

@@ -15,11 +15,13 @@ from volta_fn.core.flatten import FlatFunction, check_callable, function_name, p
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import Zero
+from volta_fn.core.refs import RefArguments, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import eval_jaxpr
-from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
+from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
+from volta_fn.transforms.gradient_refs import RefSlots, apply_with_refs
 from volta_fn.transforms.jvp import jvp_flat
 from volta_fn.transforms.marks import marked, with_zeros
 from volta_fn.transforms.transpose import pull_back
@@ -112,15 +114,37 @@ class VJP:
     It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
     """
 
-    def __init__(self, signature: _Signature, program: ClosedJaxpr) -> None:
+    def __init__(self, signature: _Signature, program: ClosedJaxpr, slots: RefSlots | None = None) -> None:
         self._signature = signature
         self._program = program
+        #: Of a function of references: where these are among the arguments.
+        self._slots = slots
 
     def __call__(self, cotangent: Any) -> Any:
         """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
 
-        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit.
+        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit, and `RefError` if an argument is a reference, whose
+        gradient must be accumulated in a reference (`with_refs`).
         """
+        if self._slots is not None:
+            raise RefError("the gradient by a reference must be accumulated into a reference: call vjp_fun.with_refs(...)(cotangent)")
+        return self._pulled_back(cotangent)
+
+    def with_refs(self, *entries: Any) -> Callable[[Any], Any]:
+        """Return this function with a destination of each argument's cotangent.
+
+        An entry is a reference, to which the cotangent is added (the result has a `GradRef` instead), `GradValue()` for one that is
+        returned, or `DontWant()` for one that is not wanted (the result has a `DidntWant`).
+
+        >>> import volta_fn as vf
+        >>> total = vf.new_ref(1.0)
+        >>> vf.vjp(lambda x: x * x, 3.0)[1].with_refs(total)(1.0), total
+        ((GradRef(),), Ref(7., dtype=float32))
+        """
+        slots = self._slots or RefSlots(self._signature.in_tree, ())
+        return functools.partial(apply_with_refs, self._pulled_back, slots, entries)
+
+    def _pulled_back(self, cotangent: Any) -> Any:
         signature = self._signature
         leaves, structure = tree.flatten(cotangent)
         if structure != signature.out_tree:
@@ -140,8 +164,8 @@ def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequ
 
 tree.register_pytree_node(
     VJP,
-    lambda function: (function._program.consts, (function._signature, function._program.jaxpr)),
-    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved)),
+    lambda function: (function._program.consts, (function._signature, function._program.jaxpr, function._slots)),
+    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), static[2]),
 )
 
 
@@ -183,10 +207,32 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
     @functools.wraps(fun)
     def with_pull_back(*primals: Any) -> Any:
-        linearized = _Linearized(fun, *tree.flatten((primals, {})), has_aux, "vjp")
+        leaves, in_tree = tree.flatten((primals, {}))
+        if found := positions_of_refs(leaves):
+            slots = RefSlots(in_tree, tuple(found))
+            return RefArguments(leaves, found, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
+        linearized = _Linearized(fun, leaves, in_tree, has_aux, "vjp")
         return linearized.result(VJP(linearized.signature, linearized.program), has_aux)
 
     return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
+
+
+def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has_aux: bool) -> tuple[Any, list[Array]]:
+    """Do what `vjp` does, for a function of references; also return their last values.
+
+    These are further results of the function that is differentiated.
+    """
+
+    @functools.wraps(fun)
+    def pure(*leaves: Any) -> Any:
+        inner, own = with_refs_at(slots.positions, leaves)
+        args, _ = tree.unflatten(slots.in_tree, inner)
+        result = fun(*args)
+        return ((result[0], read_all(own)), result[1]) if has_aux else (result, read_all(own))
+
+    linearized = _Linearized(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
+    (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
+    return (value, *rest), last
 
 
 @overload

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from volta_fn import tree
 from volta_fn.core.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.axes import bound_axis
 from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name
 from volta_fn.core.staging import trace_to_jaxpr
 
 
-def make_jaxpr(fun: Callable[..., Any], static_argnums: int | Sequence[int] = (), return_shape: bool = False) -> Callable[..., Any]:
+def make_jaxpr(
+    fun: Callable[..., Any],
+    static_argnums: int | Sequence[int] = (),
+    axis_env: Sequence[tuple[Any, int]] | None = None,
+    return_shape: bool = False,
+) -> Callable[..., Any]:
     """Make a function that returns the program of `fun` as a `ClosedJaxpr`.
 
-    Arguments may be arrays or `ShapeDtypeStruct`; those at `static_argnums` are constants. With `return_shape` the result is a pair of
-    the program and the shapes and dtypes of the results.
+    Arguments may be arrays or `ShapeDtypeStruct`; those at `static_argnums` are constants. `axis_env` has the names and sizes of axes
+    for collectives. With `return_shape` the result is a pair of the program and the shapes and dtypes of the results.
 
     >>> import volta_fn as vf
     >>> vf.make_jaxpr(lambda x: vf.lax.sin(x) * 2.0)(1.0)
@@ -39,7 +46,10 @@ def make_jaxpr(fun: Callable[..., Any], static_argnums: int | Sequence[int] = ()
             rest = iter(values)
             return fun(*[fixed[i] if i in fixed else next(rest) for i in range(len(args))], **named)
 
-        closed, shapes = _trace(of_dynamic if fixed else fun, dynamic, kwargs)
+        with ExitStack() as axes:
+            for name, size in axis_env or ():
+                axes.enter_context(bound_axis(name, size))
+            closed, shapes = _trace(of_dynamic if fixed else fun, dynamic, kwargs)
         return (closed, shapes) if return_shape else closed
 
     return to_jaxpr

@@ -14,6 +14,7 @@ from volta_fn.core.flatten import FlatFunction, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
 from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import AxisData, Primitive
+from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, VoltaError
@@ -61,6 +62,10 @@ def vmap(
         if isinstance(axes_in, tuple) and len(axes_in) != len(args):
             raise ArgumentError(f"vmap of {name}: in_axes has {len(axes_in)} entries, but the call has {len(args)} positional arguments")
         given = tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
+        if mapped_refs := [i for i in positions_of_refs(leaves) if given[i] is not None]:
+            arguments = RefArguments(leaves, mapped_refs, "vmap")
+            axes_out = out_axes, [given[i] for i in mapped_refs]
+            return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(given),), axes_out, axis_name, axis_size))
         values = [_operand(x, d) for x, d in zip(leaves, given, strict=True)]
         dims = [_dimension(d, v) for d, v in zip(given, values, strict=True)]
         size = _axis_size(values, dims, axis_size, name)
@@ -71,6 +76,23 @@ def vmap(
         return tree.unflatten(flat.out_tree, stacked)
 
     return jitted_like(fun, mapped, "vmap", axes_in, out_axes, axis_name, axis_size)
+
+
+def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) -> Callable[[list[Any]], Any]:
+    """Make a function of the arguments' leaves, with values for some references.
+
+    It also returns the last values of these.
+    """
+
+    @functools.wraps(fun)
+    def one(leaves: list[Any]) -> tuple[Any, list[Array]]:
+        inner, own = with_refs_at(positions, leaves)
+        args, kwargs = tree.unflatten(in_tree, inner)
+        result = fun(*args, **kwargs)
+        check_no_refs(result, function_name(fun))
+        return result, read_all(own)
+
+    return one
 
 
 def _operand(value: Any, dim: Any) -> Any:

@@ -5,6 +5,7 @@ Only the chosen one is evaluated.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
+from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type, widened
@@ -118,10 +120,52 @@ def switch(index: Any, branches: Sequence[Callable[..., R]], *operands: Any, ope
 
 
 def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
+    """Evaluate one of the functions, whose references become operands and results."""
+    leaves, structure = tree.flatten(operands)
+    if found := positions_of_refs(leaves):
+        closed = {label: _closing_over(f, leaves, found, structure) for label, f in functions.items()}
+        return _choose(name, index, closed, tuple([x for i, x in enumerate(leaves) if i not in found]))
+
+    def run(refs: list[Ref]) -> Any:
+        if not refs:
+            return _choose_pure(name, index, functions, operands)
+        branches = {label: _with_refs(f, refs, name) for label, f in functions.items()}
+        result, values = _choose_pure(name, index, branches, (read_all(refs), *operands))
+        write_all(refs, values)
+        return result
+
+    return discharged(run)
+
+
+def _closing_over(function: Callable[..., Any], leaves: Sequence[Any], found: Sequence[int], structure: Any) -> Callable[..., Any]:
+    """Make a function of the other leaves alone of one that gets references."""
+
+    @functools.wraps(function)
+    def run(*others: Any) -> Any:
+        rest = iter(others)
+        return function(*tree.unflatten(structure, [leaf if i in found else next(rest) for i, leaf in enumerate(leaves)]))
+
+    return run
+
+
+def _with_refs(function: Callable[..., Any], refs: Sequence[Ref], name: str) -> Callable[..., Any]:
+    """Make a function take the values of references, and return the last ones."""
+
+    @functools.wraps(function)
+    def run(values: Sequence[Array], *operands: Any) -> tuple[Any, list[Array]]:
+        with bound(refs, values):
+            result = function(*operands)
+            check_no_refs(result, name)
+            return result, read_all(refs)
+
+    return run
+
+
+def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
     values = [as_value(x) for x in tree.leaves(operands)]
     bodies = [trace_body(f, operands, [v.aval for v in values]) for f in functions.values()]
     if in_full := {i for body in bodies for i in body.in_full}:
-        return _choose(name, index, functions, tree.unflatten(tree.structure(operands), widened(values, in_full)))
+        return _choose_pure(name, index, functions, tree.unflatten(tree.structure(operands), widened(values, in_full)))
     labels = [f"{label} ({function_name(f)})" for label, f in functions.items()]
     for label, body in zip(labels[1:], bodies[1:], strict=True):
         _check_alike(f"{name}: the results of {labels[0]} and {label} must have the same", bodies[0], body)

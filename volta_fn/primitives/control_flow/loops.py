@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, overload
 
@@ -13,6 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
+from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, read_all, write_all
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.cast import widened
@@ -69,6 +71,32 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
 
 
 def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any) -> Any:
+    """Run a loop; references that its functions use become part of the carry."""
+
+    def run(refs: list[Ref]) -> Any:
+        if not refs:
+            return _run_pure(name, cond_fun, body_fun, init)
+
+        @functools.wraps(cond_fun)
+        def goes_on(carry: Any) -> Any:
+            with bound(refs, carry[1]):
+                return cond_fun(carry[0])
+
+        @functools.wraps(body_fun)
+        def step(carry: Any) -> Any:
+            with bound(refs, carry[1]):
+                result = body_fun(carry[0])
+                check_no_refs(result, name)
+                return result, read_all(refs)
+
+        result, values = _run_pure(name, goes_on, step, (init, read_all(refs)))
+        write_all(refs, values)
+        return result
+
+    return discharged(run)
+
+
+def _run_pure(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any) -> Any:
     leaves, init_tree = tree.flatten(init)
     start = [as_value(x) for x in leaves]
     while True:
@@ -164,10 +192,10 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_
 
 def _bounds(lower: Any, upper: Any) -> Sequence[Array]:
     bounds = weakly_promoted("fori_loop", [as_value(lower), as_value(upper)])
-    for bound in bounds:
-        if bound.shape:
+    for value in bounds:
+        if value.shape:
             raise ShapeError(f"fori_loop: the bounds must be scalars, got {bounds[0].aval} and {bounds[1].aval}")
-        if bound.dtype in dtypes.COMPLEX or bound.dtype == np.bool_:
+        if value.dtype in dtypes.COMPLEX or value.dtype == np.bool_:
             raise DTypeError(f"fori_loop: the bounds must be integers, got {bounds[0].aval} and {bounds[1].aval}")
     if bounds[0].dtype != bounds[1].dtype:
         raise DTypeError(f"fori_loop: the bounds must have one dtype, got {bounds[0].aval} and {bounds[1].aval}")

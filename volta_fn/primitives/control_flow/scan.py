@@ -6,6 +6,7 @@ step to step, an *x* is one row of the scanned arrays, the *y* of all steps are 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -15,6 +16,7 @@ from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
+from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, discharged, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError, TreeError
 from volta_fn.primitives.cast import widened
@@ -94,6 +96,8 @@ def scan(
     """
     check_callable(f, "scan")
     xs_pairs = tree.leaves_with_path(xs)
+    if found := positions_of_refs([x for _, x in xs_pairs]):
+        return _scan_over_refs(f, init, xs, found, {"length": length, "reverse": reverse, "unroll": unroll})
     rows = [as_value(x) for _, x in xs_pairs]
     steps = _length(rows, [tree.keystr(path) for path, _ in xs_pairs], length)
     return run_scan("scan", f, init, xs, rows, steps, reverse, checked_unroll("scan", unroll, steps))
@@ -131,7 +135,57 @@ def checked_unroll(caller: str, unroll: int | bool, steps: int) -> int:
 def run_scan(
     name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, unroll: int
 ) -> tuple[Any, Any]:
-    """Run `scan` on checked arguments; messages call it `name`."""
+    """Run `scan` on checked arguments; messages call it `name`.
+
+    References that `f` uses become part of the carry.
+    """
+
+    def run(refs: list[Ref]) -> tuple[Any, Any]:
+        if not refs:
+            return _run_pure(name, f, init, xs, rows, length, reverse, unroll)
+        carry = init, read_all(refs)
+        (last, values), ys = _run_pure(name, _carrying(f, refs, name), carry, xs, rows, length, reverse, unroll)
+        write_all(refs, values)
+        return last, ys
+
+    return discharged(run)
+
+
+def _carrying(f: Callable[..., Any], refs: Sequence[Ref], name: str) -> Callable[..., Any]:
+    """Make a step that also carries the values of references."""
+
+    @functools.wraps(f)
+    def step(carry: Any, x: Any) -> Any:
+        with bound(refs, carry[1]):
+            pair = f(carry[0], x)
+            check_no_refs(pair, name)
+            return ((pair[0], read_all(refs)), pair[1]) if isinstance(pair, (tuple, list)) and len(pair) == 2 else pair
+
+    return step
+
+
+def _scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, positions: Sequence[int], options: dict[str, Any]) -> tuple[Any, Any]:
+    """Scan where some of `xs` are references, whose rows a step may write."""
+    leaves, structure = tree.flatten(xs)
+    given = RefArguments(leaves, positions, "scan")
+
+    @functools.wraps(f)
+    def step(carry: Any, row: Any) -> Any:
+        rows, own = with_refs_at(positions, row)
+        carry, y = f(carry, tree.unflatten(structure, rows))
+        check_no_refs((carry, y), "scan")
+        return carry, (y, read_all(own))
+
+    def run(rows: list[Any]) -> Any:
+        carry, (ys, last) = scan(step, init, rows, **options)
+        return (carry, ys), last
+
+    return given.run(run)
+
+
+def _run_pure(
+    name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, unroll: int
+) -> tuple[Any, Any]:
     leaves, init_tree = tree.flatten(init)
     start, rows, body = _trace_step(f, init, [as_value(x) for x in leaves], xs, rows)
     outs = body.jaxpr.out_avals

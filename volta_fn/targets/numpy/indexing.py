@@ -138,8 +138,8 @@ def dynamic_update_slice(operand: np.ndarray, update: np.ndarray, *start_indices
 def _own(operand: np.ndarray, out: np.ndarray | None, *others: np.ndarray) -> np.ndarray:
     """Return ``out``, equal to the operand, unless it overlaps `others`; else a copy."""
     if out is None or any(np.may_share_memory(out, other) for other in others):
-        return operand.copy()
-    return out
+        return np.array(operand)  # of a NumPy scalar, too
+    return np.asarray(out)
 
 
 def _block(shape: Dims, starts: tuple[np.ndarray, ...], sizes: Dims) -> tuple[Any, ...]:

@@ -1,0 +1,80 @@
+"""Meshes and shardings: they tell what JAX's tell on one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import P
+from volta_fn.errors import ArgumentError, DeviceError, ShapeError
+
+CPU = vf.devices("cpu")[0]
+
+
+def facts(ja: Any) -> list[Any]:
+    """Return what a namespace like jax tells of a mesh and its shardings."""
+    mesh = ja.make_mesh((1, 1), ("data", "model"), devices=ja.devices("cpu")[:1])
+    spec = ja.P("data", None, ("model",))
+    sharding = ja.NamedSharding(mesh, spec)
+    x = ja.device_put(np.ones((4, 2, 3), np.float32), sharding)
+    one = ja.sharding.SingleDeviceSharding(ja.devices("cpu")[0])
+    return [
+        dict(mesh.shape), mesh.axis_names, mesh.size, mesh.empty, mesh.devices.shape, tuple(mesh.axis_sizes), len(mesh.axis_types),
+        tuple(spec), len(spec), spec[2], spec == ja.P("data", None, "model"), spec == ja.P("data"),
+        hash(spec) == hash(ja.P("data", None, "model")), sharding.spec == spec, sharding.mesh == mesh, sharding.shard_shape((4, 2, 3)),
+        len(sharding.device_set), sharding.is_fully_addressable, sharding == ja.NamedSharding(mesh, spec),
+        sharding == ja.NamedSharding(mesh, ja.P()), sharding.is_fully_replicated, sharding.is_equivalent_to(one, 3),
+        one.is_fully_replicated, one == one, x.shape, len(x.devices()), x.is_fully_addressable, x.is_fully_replicated,
+        len(x.addressable_shards), x.addressable_shards[0].data.shape, x.addressable_shards[0].replica_id, ja.process_index(),
+        ja.process_count(), ja.local_device_count() == len(ja.local_devices()),
+    ]  # fmt: skip
+
+
+def test_one_device_is_described_as_by_jax() -> None:
+    assert facts(vf) == facts(jax)
+
+
+def test_sharding_of_arrays() -> None:
+    x = vf.device_put(np.ones(3), vf.sharding.SingleDeviceSharding("cpu"))
+    assert x.sharding == vf.sharding.SingleDeviceSharding(CPU)
+    assert x.copy_to_host_async() is None
+    made = vf.make_array_from_callback((2, 3), x.sharding, lambda index: np.arange(6.0, dtype="float32").reshape(2, 3)[index])
+    assert made.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert vf.make_array_from_single_device_arrays((2, 3), x.sharding, [made]).tolist() == made.tolist()
+
+
+def test_constraints_are_checked() -> None:
+    mesh = vf.sharding.Mesh(np.full(2, CPU), "data")
+    run = vf.jit(lambda x: vf.lax.with_sharding_constraint(x * 2, vf.NamedSharding(mesh, P("data"))))
+    assert run(vf.numpy.ones(4)).tolist() == [2.0] * 4
+    with pytest.raises(ShapeError, match="does not divide"):
+        run(vf.numpy.ones(3))
+    with mesh:
+        assert vf.sharding.get_mesh() is mesh
+        tree = vf.reshard({"x": vf.numpy.ones(2), "y": 1.0}, {"x": P("data"), "y": None})
+        assert tree["x"].tolist() == [1.0, 1.0]
+        with pytest.raises(ArgumentError, match="'model'"):
+            vf.lax.with_sharding_constraint(1.0, P("model"))
+    assert vf.sharding.get_mesh().empty
+
+
+def test_an_array_lies_on_one_device() -> None:
+    other = vf.Device("cpu", 7, "another", CPU.backend)
+    mesh = vf.sharding.Mesh([CPU, other], "data")
+    with pytest.raises(DeviceError, match="2 devices"):
+        vf.device_put(np.ones(2), vf.NamedSharding(mesh, P("data")))
+    with pytest.raises(DeviceError, match="2 shards"):
+        vf.make_array_from_single_device_arrays((2,), vf.sharding.SingleDeviceSharding(CPU), [vf.numpy.ones(1)] * 2)
+    with pytest.raises(DeviceError, match="needs 4 devices"):
+        vf.make_mesh((4,), ("data",), devices=[CPU])
+
+
+def test_meshes_need_names_of_their_own() -> None:
+    with pytest.raises(ArgumentError, match="a name of its own"):
+        vf.sharding.Mesh(np.full((2, 2), CPU), ("x", "x"))
+    with pytest.raises(ArgumentError, match="names an axis twice"):
+        vf.NamedSharding(vf.sharding.Mesh(np.full(2, CPU), "x"), P("x", "x"))

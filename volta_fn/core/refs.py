@@ -1,0 +1,315 @@
+"""Mutable references: cells that hold an array, read and written while tracing.
+
+A program has no references: whoever traces a function to one (`jit`, `scan`, `cond`, `while_loop`) passes the values of the references
+from outside that it uses as inputs, *binds* the references to these while it is traced, and returns their last values. Which ones those are
+the trace knows when the function has run (`JaxprTrace.refs`), so such a function is traced twice. Differentiation and `vmap` need nothing:
+the values in a cell are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.staging import JaxprTrace, UsedRefsError
+from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace
+from volta_fn.dtypes import promote
+from volta_fn.errors import DTypeError, RefError
+
+T = TypeVar("T")
+
+
+class Ref:
+    """A mutable reference to an array, made by `new_ref`.
+
+    ``ref[index]`` reads and ``ref[index] = value`` writes, with NumPy's indices; ``ref[...]`` is all of the array. A reference is no
+    array: it has a shape and a dtype, which stay, and no arithmetic.
+
+    >>> import volta_fn as vf
+    >>> ref = vf.new_ref(vf.numpy.zeros(3))
+    >>> ref[1] += 2.0
+    >>> ref
+    Ref([0., 2., 0.], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "owner", "value")
+    #: What the cell holds: an array or tracer, or None when it is frozen.
+    value: Any
+    #: The trace whose values it holds: the one under which it was made, or the one that it is bound in.
+    owner: Trace
+
+    def __init__(self, value: Array) -> None:
+        global _exist
+        _exist = True
+        self.value = value
+        self.owner = current_trace()
+
+    @property
+    def aval(self) -> ShapedArray:
+        """The type of the array."""
+        if self.value is None:
+            raise RefError("this reference was frozen: its value is the result of freeze, and it cannot be used any more")
+        aval: ShapedArray = self.value.aval
+        return aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the array."""
+        return self.aval.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the array."""
+        return self.aval.size
+
+    def __len__(self) -> int:
+        return len(self.get())
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self.get())
+
+    def __getitem__(self, index: Any) -> Array:
+        value = self.get()
+        return value if index is Ellipsis else value[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        given = as_value(value)
+        kept, _ = promote((self.dtype, False), (given.dtype, given.weak_type))
+        if kept != self.dtype:
+            raise DTypeError(
+                f"a reference to an array of dtype {self.dtype.name} cannot hold one of dtype {given.dtype.name}; "
+                "convert it with .astype(...)"
+            )
+        is_full = index is Ellipsis and given.shape == self.shape
+        strong = given.astype(self.dtype) if given.weak_type or given.dtype != self.dtype else given
+        self.put(strong if is_full else self.get().at[index].set(strong))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise RefError("a reference is no array: read its value with ref[...]")
+
+    def __repr__(self) -> str:
+        if self.value is None:
+            return "Ref(<frozen>)"
+        return repr(self.value).replace("Array", "Ref", 1) if self.owner is EVAL else f"Ref{{{self.aval}}}"
+
+    def get(self) -> Array:
+        """Return the array."""
+        self.crossed()
+        found: Array = self.value
+        return found
+
+    def put(self, value: Array) -> None:
+        """Let the reference hold another array of its type."""
+        for trace in self.crossed():
+            if not isinstance(trace, JaxprTrace) and isinstance(value, Tracer) and value._trace is trace:
+                raise RefError(
+                    f"a reference to an array of type {self.aval} was made outside of the function that is being transformed, "
+                    f"so it cannot hold {value.origin()}. Make it an argument of the function that vmap maps, or "
+                    "write lax.stop_gradient(value)."
+                )
+        self.value = value
+
+    def crossed(self) -> list[Trace]:
+        """Return the traces between here and the owner; programs among them take note."""
+        found: list[Trace] = []
+        aval, trace = self.aval, current_trace()
+        while trace is not self.owner:
+            if trace.parent is None:
+                raise RefError(
+                    f"a reference to an array of type {aval} was used outside of the traced function that made it, or from the "
+                    "closure of a function that also gets it as an argument"
+                )
+            found.append(trace)
+            trace = trace.parent
+        for trace in found:
+            if isinstance(trace, JaxprTrace):
+                trace.refs.setdefault(self, self.value)
+        return found
+
+
+_exist = False
+
+
+def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
+    """Make a mutable reference that holds `init_val`, an array.
+
+    References may be passed to and closed over by functions under `jit`, `scan`, `cond` and `while_loop`, and mapped by `vmap`, but not
+    returned from them. A weakly typed `init_val` takes its dtype firmly.
+
+    Args:
+        init_val: an array, a NumPy array or a Python number.
+        memory_space, kind: accepted for compatibility; there is one memory.
+
+    Raises:
+        RefError: `init_val` is a reference.
+
+    >>> import volta_fn as vf
+    >>> total = vf.new_ref(0)
+    >>> _ = vf.lax.fori_loop(0, 5, lambda i, _: total.__setitem__(..., total[...] + i), None)
+    >>> total
+    Ref(10, dtype=int32)
+    """
+    if isinstance(init_val, Ref):
+        raise RefError("a reference cannot hold a reference: pass ref[...], the value")
+    value = as_value(init_val)
+    return Ref(value.astype(value.dtype) if value.weak_type else value)
+
+
+def freeze(ref: Ref) -> Array:
+    """Return the value of a reference, which cannot be used afterwards.
+
+    Raises `RefError` outside of the traced function that made it.
+
+    >>> import volta_fn as vf
+    >>> vf.freeze(vf.new_ref(1.5))
+    Array(1.5, dtype=float32)
+    """
+    if ref.crossed():
+        raise RefError("a reference can be frozen only in the traced function that made it; return its value ref[...] instead")
+    value = ref.get()
+    ref.value = None
+    return value
+
+
+def get(ref: Ref, idx: Any = None) -> Array:
+    """Return ``ref[idx]``; without an index, all of the array."""
+    return ref[... if idx is None else idx]
+
+
+def set(ref: Ref, idx: Any, value: Any) -> None:
+    """Write ``ref[idx] = value``; None as the index means ``...``."""
+    ref[... if idx is None else idx] = value
+
+
+def swap(ref: Ref, idx: Any, value: Any) -> Array:
+    """Write ``ref[idx] = value`` and return what was there.
+
+    >>> import volta_fn as vf
+    >>> ref = vf.new_ref(vf.numpy.arange(3.0))
+    >>> vf.ref.swap(ref, 2, 9.0), ref
+    (Array(2., dtype=float32), Ref([0., 1., 9.], dtype=float32))
+    """
+    before = get(ref, idx)
+    set(ref, idx, value)
+    return before
+
+
+def addupdate(ref: Ref, idx: Any, x: Any) -> None:
+    """Add `x` to ``ref[idx]``; where the index repeats, the terms add up.
+
+    >>> import volta_fn as vf
+    >>> ref = vf.new_ref(vf.numpy.zeros(2))
+    >>> vf.ref.addupdate(ref, vf.numpy.array([1, 1]), 2.0)
+    >>> ref
+    Ref([0., 4.], dtype=float32)
+    """
+    ref.put(ref.get().at[... if idx is None else idx].add(x))
+
+
+def positions_of_refs(leaves: Sequence[Any]) -> list[int]:
+    """Return where references are in a list; fast while there are none at all."""
+    return [i for i, leaf in enumerate(leaves) if type(leaf) is Ref] if _exist else []
+
+
+def check_no_refs(result: Any, name: str) -> None:
+    """Raise `RefError` if a function's result has references."""
+    if _exist and positions_of_refs(tree.leaves(result)):
+        raise RefError(f"{name} returns a mutable reference, which traced functions cannot; return its value ref[...]")
+
+
+@contextmanager
+def bound(refs: Sequence[Ref], values: Sequence[Array]) -> Iterator[None]:
+    """Let references hold other values, which belong to the current trace."""
+    before = [(r.value, r.owner) for r in refs]
+    for ref, value in zip(refs, values, strict=True):
+        ref.value, ref.owner = value, current_trace()
+    try:
+        yield
+    finally:
+        for ref, (value, owner) in zip(refs, before, strict=True):
+            ref.value, ref.owner = value, owner
+
+
+def read_all(refs: Sequence[Ref]) -> list[Array]:
+    """Return what references hold."""
+    return [r.get() for r in refs]
+
+
+def write_all(refs: Sequence[Ref], values: Sequence[Array]) -> None:
+    """Let references hold these values; those that hold them already are not touched."""
+    for ref, value in zip(refs, values, strict=True):
+        if ref.value is not value:
+            ref.put(value)
+
+
+#: The owner of references that are arguments of a function which is being traced: there, new references stand for them.
+_LENT = Trace(None)
+
+
+class RefArguments:
+    """Arguments (leaves of a pytree) among which are references at `positions`.
+
+    Raises `RefError` if one of them occurs twice.
+    """
+
+    def __init__(self, leaves: Sequence[Any], positions: Sequence[int], name: str) -> None:
+        self.leaves = list(leaves)
+        self.positions = tuple(positions)
+        self.refs: list[Ref] = [leaves[i] for i in positions]
+        if len({*map(id, self.refs)}) < len(self.refs):
+            raise RefError(f"{name} gets one mutable reference as two arguments; pass it once")
+
+    def values(self) -> list[Any]:
+        """Return the leaves, with the references' values in place of these."""
+        read = dict(zip(self.positions, read_all(self.refs), strict=True))
+        return [read.get(i, leaf) for i, leaf in enumerate(self.leaves)]
+
+    def run(self, call: Callable[[list[Any]], tuple[T, Sequence[Array]]]) -> T:
+        """Call a function of `values` that returns a result and the last values."""
+        leaves = self.values()
+        before = [(r.value, r.owner) for r in self.refs]
+        for ref in self.refs:
+            ref.owner = _LENT
+        try:
+            result, last = call(leaves)
+        finally:
+            for ref, (value, owner) in zip(self.refs, before, strict=True):
+                ref.value, ref.owner = value, owner
+        write_all(self.refs, last)
+        return result
+
+
+def with_refs_at(positions: Sequence[int], leaves: Sequence[Any]) -> tuple[list[Any], list[Ref]]:
+    """Return leaves with new references in place of values, and these references."""
+    made = {i: Ref(leaves[i]) for i in positions}
+    return [made.get(i, leaf) for i, leaf in enumerate(leaves)], [*made.values()]
+
+
+def discharged(call: Callable[[list[Ref]], T]) -> T:
+    """Return ``call(refs)`` with the references that the functions traced in it use.
+
+    It is called with more of them until no function uses others.
+    """
+    refs: list[Ref] = []
+    while True:
+        try:
+            return call(refs)
+        except UsedRefsError as used:
+            new = [r for r in used.refs if r not in refs]
+            if not new:
+                raise
+            refs = [*refs, *new]

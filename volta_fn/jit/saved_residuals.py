@@ -1,0 +1,93 @@
+"""What a backward pass keeps: `print_saved_residuals`, `fwd_and_bwd`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.flatten import FlatFunction, argument_labels, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr, Var
+from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.jit.function import jit
+from volta_fn.primitives.call import jit_p
+from volta_fn.transforms.checkpoint import checkpoint_p
+from volta_fn.transforms.grad import chosen_arguments, partial_function, vjp
+from volta_fn.transforms.linearize import linearize_flat
+
+
+def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[ShapedArray, str]]:
+    """Return the type and origin of each value that the backward pass of `f` reads.
+
+    >>> import volta_fn as vf
+    >>> vf.ad_checkpoint.saved_residuals(lambda x: vf.numpy.float32(3) * x * x, vf.numpy.ones(2))[0]
+    (f32[2], 'from the argument x')
+    """
+    leaves, in_tree = tree.flatten((args, kwargs))
+    flat = FlatFunction(f, in_tree)
+    labels = argument_labels(f, in_tree, len(leaves))
+
+    def residuals(*values: Array) -> list[Array]:
+        return linearize_flat(flat, values, name=function_name(f))[1].consts
+
+    program = trace_to_jaxpr(residuals, [as_value(x).aval for x in leaves], function_name(f), labels)
+    program = inline_calls(inline_calls(program, checkpoint_p), jit_p)
+    origins = _origins(program, labels)
+    saved = {v: v.aval for v in program.jaxpr.outvars if isinstance(v, Var)}
+    return [(aval, origins[v]) for v, aval in saved.items()]
+
+
+def _origins(program: ClosedJaxpr, labels: Sequence[str]) -> dict[Var, str]:
+    """Tell for each variable of a program where it comes from."""
+    found = dict.fromkeys(program.jaxpr.constvars, "from a constant")
+    found |= {v: f"from the argument {label}" for v, label in zip(program.jaxpr.invars, labels, strict=True)}
+    for eqn in program.eqns:
+        where = f" from {eqn.source.file}:{eqn.source.lineno} ({eqn.source.function})" if eqn.source else ""
+        named = f"named {eqn.params['name']!r}" if eqn.primitive.name == "name" else f"output of {eqn.primitive}"
+        found |= dict.fromkeys(eqn.outvars, f"{named}{where}")
+    return found
+
+
+def print_saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Print what the backward pass of `f` reads, a line for each value.
+
+    >>> import volta_fn as vf
+    >>> vf.ad_checkpoint.print_saved_residuals(lambda x: x * x, vf.numpy.ones(2))
+    f32[2] from the argument x
+    """
+    for aval, origin in saved_residuals(f, *args, **kwargs):
+        print(f"{aval} {origin}")
+
+
+def fwd_and_bwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool = False, jitted: bool = True
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the forward and the backward pass of a function, as functions.
+
+    Args:
+        fun: the function, with `has_aux` of a pair (result, anything).
+        argnums: the positional arguments to differentiate by.
+        jitted: compile both.
+
+    Returns:
+        ``fwd(*args)``, which returns ``(result, residuals)`` (or ``(result, residuals, aux)``), and ``bwd(residuals, cotangent)``, which
+        returns a tuple of cotangents, one for each of `argnums`.
+
+    >>> import volta_fn as vf
+    >>> fwd, bwd = vf.fwd_and_bwd(lambda x, y: x * y, argnums=(0, 1))
+    >>> value, residuals = fwd(2.0, 3.0)
+    >>> bwd(residuals, 1.0)
+    (Array(3., dtype=float32, weak_type=True), Array(2., dtype=float32, weak_type=True))
+    """
+
+    def fwd(*args: Any, **kwargs: Any) -> Any:
+        numbers, chosen = chosen_arguments(args, argnums, "fwd_and_bwd")
+        return vjp(partial_function(fun, args, numbers, kwargs), *chosen, has_aux=has_aux)
+
+    def bwd(residuals: Any, cotangent: Any) -> Any:
+        return residuals(cotangent)
+
+    return (jit(fwd), jit(bwd)) if jitted else (fwd, bwd)

@@ -1,0 +1,7 @@
+from volta_fn.core.refs import Ref as Ref
+from volta_fn.core.refs import addupdate as addupdate
+from volta_fn.core.refs import freeze as freeze
+from volta_fn.core.refs import get as get
+from volta_fn.core.refs import new_ref as new_ref
+from volta_fn.core.refs import set as set
+from volta_fn.core.refs import swap as swap
