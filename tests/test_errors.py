@@ -10,7 +10,7 @@ import pytest
 from volta_fn import errors
 
 CAUGHT_AS = {
-    "ShapeError": ValueError,
+    "ShapeError": (ValueError, TypeError),
     "BroadcastError": (errors.ShapeError, ValueError),
     "AxisError": (errors.ShapeError, ValueError, IndexError),
     "DTypeError": TypeError,
@@ -22,7 +22,7 @@ CAUGHT_AS = {
     "DeviceError": RuntimeError,
     "DeviceTimeoutError": TimeoutError,
     "OutOfMemoryError": MemoryError,
-    "TreeError": ValueError,
+    "TreeError": (ValueError, TypeError),
     "TracerError": TypeError,
     "LeakedTracerError": (errors.TracerError, TypeError),
     "ConcretizationError": (errors.TracerError, TypeError),
@@ -33,7 +33,7 @@ CAUGHT_AS = {
     "DonatedBufferError": RuntimeError,
     "JaxprError": ValueError,
     "CallbackError": RuntimeError,
-    "UnhashableStaticError": TypeError,
+    "UnhashableStaticError": (TypeError, ValueError),
     "SerializationError": OSError,
     "CorruptFileError": (errors.SerializationError, OSError, ValueError),
     "CheckpointError": (errors.SerializationError, OSError),

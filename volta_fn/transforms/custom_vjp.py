@@ -114,7 +114,7 @@ class VjpRule(Rule):
                 )
             found += leaves
         label = f"the backward rule of {name} returned a cotangent"
-        return [as_tangent(ct, aval, label, "an argument") for ct, aval in zip(found, avals, strict=True)]
+        return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(found, avals, strict=True)]
 
 
 def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
