@@ -28,7 +28,7 @@ CAUGHT_AS = {
     "ConcretizationError": (errors.TracerError, TypeError),
     "TracerIndexError": (errors.ConcretizationError, TypeError, IndexError),
     "TracerBoolError": (errors.ConcretizationError, TypeError),
-    "GradientError": TypeError,
+    "GradientError": (TypeError, ValueError),
     "DerivativeError": AssertionError,
     "DonatedBufferError": RuntimeError,
     "JaxprError": ValueError,

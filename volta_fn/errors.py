@@ -110,7 +110,7 @@ class TracerIndexError(ConcretizationError, IndexError):
     """A traced array served as a Python index, a `range` argument or a dimension."""
 
 
-class GradientError(VoltaError, TypeError):
+class GradientError(VoltaError, TypeError, ValueError):
     """A function has no such derivative: integer inputs, results not scalar or real."""
 
 

@@ -244,7 +244,7 @@ def as_tangent(given: Any, aval: ShapedArray, label: str, of: str, rounded: bool
 
 
 def _has_dtype(value: Array, dtype: np.dtype, rounded: bool) -> bool:
-    """Return True if a derivative has the dtype, or a weak one, or only another precision if `rounded`."""
+    """Return True if a derivative has the dtype or, if `rounded`, its kind."""
     kinds = (dtypes.FLOATS, dtypes.COMPLEX) if rounded else ()
     return value.dtype == dtype or value.weak_type or any(value.dtype in kind and dtype in kind for kind in kinds)
 
