@@ -111,7 +111,7 @@ def test_all_to_all_over_two_axes(options):
     x = np.arange(2 * 3 * 6 * 6.0, dtype=np.float32).reshape(2, 3, 6, 6)
 
     def exchanged(library):
-        exchange = lambda x: library.lax.all_to_all(x, ("i", "j"), **options)  # noqa: E731
+        exchange = lambda x: library.lax.all_to_all(x, ("i", "j"), **options)
         return library.vmap(library.vmap(exchange, axis_name="j"), axis_name="i")(x)
 
     assert np.array_equal(exchanged(vf), exchanged(jax))

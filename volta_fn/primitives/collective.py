@@ -376,8 +376,8 @@ def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, til
 
     A leaf's `split_axis` is as long as the named axis and is dropped, and what arrives is stacked along a new dimension `concat_axis`.
     If `tiled` it is a multiple of that, each example has a block of it, and what arrives is joined along the dimension `concat_axis`
-    that leaves have. Several names count as one axis, the last varying fastest. The derivative sends cotangents back. Raises `ShapeError` if `split_axis` does not divide so, `ArgumentError` if
-    the name is not bound by a surrounding `vmap`.
+    that leaves have. Several names count as one axis, the last varying fastest. The derivative sends cotangents back. Raises
+    `ShapeError` if `split_axis` does not divide so, `ArgumentError` if the name is not bound by a surrounding `vmap`.
 
     >>> import volta_fn as vf
     >>> x = vf.numpy.arange(4.0).reshape(2, 2)

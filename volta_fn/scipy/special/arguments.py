@@ -20,7 +20,6 @@ def composite(function: Function) -> Function:
 
     It is `fused`. Integers become floats. float16 and bfloat16 compute in float32, so that rounding errors do not accumulate.
     """
-
     names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     @fused
