@@ -263,6 +263,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     >>> issubdtype(bfloat16, np.floating), issubdtype("int8", np.integer)
     (True, True)
     """
+    if arg2 is object or arg2 is np.object_:
+        return False
     stand_in = _stand_in(as_dtype(arg1))
     if stand_in is not None and isinstance(arg2, type) and arg2.__module__ == "numpy":
         return issubclass(stand_in, arg2)

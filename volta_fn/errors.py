@@ -35,8 +35,11 @@ class VoltaError(Exception):
         return self.message if where is None else f"{self.message}\n  at {where.file}:{where.lineno} in {where.function}"
 
 
-class ShapeError(VoltaError, ValueError):
-    """The shapes of the arguments do not fit the operation or one another."""
+class ShapeError(VoltaError, ValueError, TypeError):
+    """The shapes of the arguments do not fit the operation or one another.
+
+    NumPy raises ValueError for that, and JAX mostly TypeError: this is both.
+    """
 
 
 class BroadcastError(ShapeError):
@@ -83,7 +86,7 @@ class OutOfMemoryError(VoltaError, MemoryError):
     """A device has no room for a buffer."""
 
 
-class TreeError(VoltaError, ValueError):
+class TreeError(VoltaError, ValueError, TypeError):
     """Pytrees that must agree differ in structure; the message has the path."""
 
 
@@ -111,7 +114,7 @@ class RefError(VoltaError, ValueError):
     """A mutable reference is used where programs allow none, or under two names."""
 
 
-class GradientError(VoltaError, TypeError):
+class GradientError(VoltaError, TypeError, ValueError):
     """A function has no such derivative: integer inputs, results not scalar or real."""
 
 
@@ -135,7 +138,7 @@ class CheckError(VoltaError, RuntimeError):
     """A check of `experimental.checkify` failed."""
 
 
-class UnhashableStaticError(VoltaError, TypeError):
+class UnhashableStaticError(VoltaError, TypeError, ValueError):
     """A static argument of `jit` cannot be hashed, so it cannot be a cache key."""
 
 

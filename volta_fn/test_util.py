@@ -13,13 +13,15 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import as_value
-from volta_fn.dtypes import COMPLEX, INEXACT
+from volta_fn.dtypes import COMPLEX, INEXACT, as_dtype
 from volta_fn.errors import ArgumentError, DerivativeError, GradientError
 from volta_fn.transforms.grad import jvp, vjp
 
 #: A function of named arrays whose results are named arrays.
 Function = Callable[[Mapping[str, Any]], dict[str, Any]]
 Arrays = dict[str, np.ndarray]
+#: An allowed error: a number, one for each dtype, or None for the default.
+Tolerance = float | Mapping[Any, float] | None
 
 
 class Precision(NamedTuple):
@@ -46,8 +48,8 @@ def check_grads(
     args: Sequence[Any],
     order: int,
     modes: Sequence[str] = ("fwd", "rev"),
-    atol: float | None = None,
-    rtol: float | None = None,
+    atol: Tolerance = None,
+    rtol: Tolerance = None,
     eps: float | None = None,
 ) -> None:
     """Check the derivatives of `f` at `args` against central differences.
@@ -60,7 +62,8 @@ def check_grads(
         args: where to check: a sequence of the arguments, best of sizes around 1.
         order: 1 for first derivatives, 2 for those and the second ones, and so on.
         modes: "fwd" for `jvp`, "rev" for `vjp`; with both, beyond the first order, all their mixtures.
-        atol, rtol: allowed absolute and relative error. Default: by the least precise dtype, 5e-3 for float32 and 1e-6 for float64.
+        atol, rtol: allowed absolute and relative error, or a dict from dtypes to such numbers, of which the least precise dtype of the
+            arguments and results selects one. Default: by that dtype, 5e-3 for float32 and 1e-6 for float64.
         eps: step of the differences. Default: likewise, 2⁻⁸ for float32 and 2⁻¹⁷ for float64.
 
     Raises:
@@ -85,10 +88,17 @@ def check_grads(
         raise ArgumentError(f'check_grads: modes are "fwd", "rev" or both, got {modes!r}')
     function, point = _differentiable(f, args)
     names = {values.dtype.name for values in [*point.values(), *_host(function(point)).values()]}
-    usual = next(precision for name, precision in _PRECISIONS.items() if name in names)
-    given = {"atol": atol, "rtol": rtol, "eps": eps}
-    precision = usual._replace(**{name: value for name, value in given.items() if value is not None})
+    least = next(name for name in _PRECISIONS if name in names)
+    given = {"atol": _of_dtype(atol, least), "rtol": _of_dtype(rtol, least), "eps": eps}
+    precision = _PRECISIONS[least]._replace(**{name: value for name, value in given.items() if value is not None})
     _check(function, point, order, chosen, "f", precision)
+
+
+def _of_dtype(tolerance: Tolerance, name: str) -> float | None:
+    """Return the tolerance of the dtype of that name, None if there is none."""
+    if not isinstance(tolerance, Mapping):
+        return tolerance
+    return {as_dtype(dtype).name: value for dtype, value in tolerance.items()}.get(name)
 
 
 def _differentiable(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Function, Arrays]:

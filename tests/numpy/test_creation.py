@@ -244,3 +244,8 @@ def test_copies_outlive_the_donated_original():
         assert kept.tolist() == [1.0, 2.0, 3.0]
     x = vnp.arange(3.0)
     assert vnp.asarray(x) is x
+
+
+def test_a_traced_diagonal():
+    for k in (-9, -1, 0, 2, 9):
+        assert np.array_equal(vf.jit(lambda k: vnp.eye(3, 4, k))(k), np.eye(3, 4, k))

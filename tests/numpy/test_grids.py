@@ -77,3 +77,11 @@ def test_index_expressions():
 def test_errors(call, error):
     with pytest.raises(error):
         call()
+
+
+def test_where_joined_dimensions_go():
+    for directive in ("0,4,-2", "0,3,-1", "0,3,1", "0,4,-9", "-1,2,0"):
+        assert np.array_equal(vnp.c_[directive, [1, 2, 3], [4, 5, 6]], np.c_[directive, [1, 2, 3], [4, 5, 6]])
+        assert np.array_equal(vnp.r_[directive, [1, 2, 3], [4, 5, 6]], np.r_[directive, [1, 2, 3], [4, 5, 6]])
+    assert vnp.mgrid[()].shape == np.mgrid[()].shape
+    assert vnp.ogrid[()] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -190,3 +192,12 @@ def test_flat_and_multiple_indices():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_take_along_axis_beyond_the_ends():
+    x, index = np.array([10, 20, 30]), np.array([-1, -2, 1, 3])
+    take = functools.partial(vnp.take_along_axis, x, axis=0)
+    assert np.array_equal(take(index[:3]), [30, 20, 20])
+    assert np.array_equal(take(index, mode="clip", wrap_negative_indices=False), [10, 10, 20, 30])
+    assert np.array_equal(take(index, mode="fill", fill_value=-9, wrap_negative_indices=False), [-9, -9, 20, -9])
+    assert np.array_equal(take(index, mode="one_hot"), [30, 20, 20, 0])

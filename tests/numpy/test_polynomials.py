@@ -62,3 +62,11 @@ def test_roots_of_traced_coefficients():
 def test_errors(call, error):
     with pytest.raises(error, match="polyfit"):
         call()
+
+
+def test_interp_continues_the_lines_at_the_ends():
+    x, points, values = np.array([-1.0, 0.5, 4.0]), np.arange(3.0), np.array([0.0, 1.0, 4.0])
+    assert np.array_equal(vnp.interp(x, points, values, left="extrapolate", right="extrapolate"), [-1.0, 0.5, 10.0])
+    assert np.array_equal(vnp.interp(x, points, values, left=-7.0, right="extrapolate"), [-7.0, 0.5, 10.0])
+    with pytest.raises(ArgumentError, match="'extrapolate', got 'nearest'"):
+        vnp.interp(x, points, values, left="nearest")

@@ -216,7 +216,7 @@ def test_closing_over_what_is_differentiated_is_refused() -> None:
         (lambda x, y: (x, None), lambda r, c: ((c, c), c), TreeError, "for argument 0, got"),
         (lambda x, y: (x, None), lambda r, c: (c, [c]), TreeError, "for argument 1, got"),
         (lambda x, y: (x, None), lambda r, c: (c, jnp.ones(3)), ShapeError, "cotangent of type f32.3. for an argument of type f32.2."),
-        (lambda x, y: (x, None), lambda r, c: (c.astype("float64"), c), ShapeError, "cotangent of type f64"),
+        (lambda x, y: (x, None), lambda r, c: (c.astype("complex64"), c), ShapeError, "cotangent of type c64"),
     ],
 )
 def test_mistakes_in_rules_are_explained(fwd: Any, bwd: Any, error: type[Exception], message: str) -> None:
@@ -262,3 +262,16 @@ def test_symbolic_zeros_tell_differentiated_arguments() -> None:
     assert vf.vmap(vf.grad(f), (0, None))(vf.numpy.ones(2), 3.0).tolist() == [3.0, 3.0]
     assert seen[0] == (True, False)
     assert seen[1] == (False, True)
+
+
+@pytest.mark.wide
+def test_cotangents_of_another_precision_are_rounded() -> None:
+    @vf.custom_vjp
+    def f(x: Any) -> Any:
+        return x * 2
+
+    f.defvjp(lambda x: (x * 2, None), lambda _, c: (c.astype("float64") / 3,))
+    for x in (jnp.ones(2), jnp.ones(2, "bfloat16")):
+        gradient = vf.grad(lambda x: f(x).sum())(x)
+        assert gradient.dtype == x.dtype
+        assert np.array_equal(gradient, np.full(2, 1 / 3).astype(x.dtype))

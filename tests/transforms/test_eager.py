@@ -18,6 +18,7 @@ from volta_fn.core.flatten import FlatFunction
 from volta_fn.errors import DonatedBufferError, GradientError, LeakedTracerError
 from volta_fn.primitives.joining import instantiate
 from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.test_util import check_grads
 from volta_fn.transforms import eager
 from volta_fn.transforms.eager import TRIE, Node
 from volta_fn.transforms.linearize import linearize_flat
@@ -333,3 +334,7 @@ def test_results_without_dimensions_are_arrays_for_the_next_kernel() -> None:
     update = lambda x: lax.dynamic_update_slice(lax.reshape(x * 2.0, (1,)), lax.reshape(x + 1.0, (1,)), (i * 1,))
     np.testing.assert_array_equal(vf.jit(update)(x), [4.0])
     np.testing.assert_array_equal(vf.grad(lambda x: reduce_sum(update(x), (0,)))(x), 1.0)
+
+
+def test_kept_numbers_pass_through_recordings() -> None:
+    check_grads(nn.squareplus, (1e-8,), 4)  # whose second argument is a Python number

@@ -330,3 +330,19 @@ def test_jaxs_longer_names():
         assert callable(getattr(jax.tree_util, name))
     assert tree_util.tree_map(operator.neg, {"a": [1]}) == {"a": [-1]}
     assert tree_util.tree_leaves((1, 2)) == tree.leaves((1, 2))
+
+
+@pytest.mark.parametrize("t", TREES, ids=str)
+@pytest.mark.parametrize("depth", [0, 1, 2, 9])
+def test_paths_decide_what_is_a_leaf(t, depth):
+    jax = pytest.importorskip("jax")
+
+    def is_leaf(path, node):
+        return len(path) == depth or node == {"b": 3, "a": 4}
+
+    ours, treedef = tree.flatten_with_path(t, is_leaf, is_leaf_takes_path=True)
+    theirs = jax.tree.leaves_with_path(t, is_leaf, is_leaf_takes_path=True)
+    assert [(tree.keystr(path), leaf) for path, leaf in ours] == [(jax.tree_util.keystr(path), leaf) for path, leaf in theirs]
+    assert tree.leaves_with_path(t, is_leaf, is_leaf_takes_path=True) == ours
+    assert tree.unflatten(treedef, [leaf for _, leaf in ours]) == t
+    assert tree.map_with_path(lambda path, x: x, t, is_leaf=is_leaf, is_leaf_takes_path=True) == t

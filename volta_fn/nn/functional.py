@@ -86,7 +86,7 @@ def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> A
     Array([[1., 0., 0.],
            [0., 0., 1.]], dtype=float32)
     """
-    value = as_value(x)
+    value = vnp.asarray(x)
     count = int(concrete_or_raise(num_classes, "argument num_classes of one_hot"))
     wanted = "float32" if dtype is None else dtype
     if isinstance(axis, str):

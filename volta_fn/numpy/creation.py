@@ -13,7 +13,7 @@ from volta_fn.core import dlpack
 from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, wrap
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.trace import concrete_or_raise
+from volta_fn.core.trace import Tracer, concrete_or_raise
 from volta_fn.core.transfer import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
 from volta_fn.jit.fused import fused
@@ -345,7 +345,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
 
-def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Array:
+def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Create the N×M matrix with ones on the k-th diagonal and zeros elsewhere.
 
     >>> jnp.eye(2)
@@ -358,8 +358,10 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, *, device: 
     return result if device is None else device_put(result, device)
 
 
-def diagonal_offset(k: int, rows: int, columns: int) -> Array:
+def diagonal_offset(k: Any, rows: int, columns: int) -> Array:
     """Return a diagonal's offset as int32, limited to the corners of the matrix."""
+    if isinstance(k, Tracer) and k.dtype in dtypes.INTEGERS and not k.shape:
+        return lax.convert_element_type(lax.clamp(k.dtype.type(-rows), k, k.dtype.type(columns)), np.int32)
     return as_value(np.int32(max(-rows, min(as_integer(k, "k"), columns))))
 
 

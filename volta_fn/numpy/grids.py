@@ -92,6 +92,8 @@ class _Grid:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return _ramp(key)
+        if not key:
+            return [] if self.sparse else arange(0)
         axes = meshgrid(*[_ramp(item) for item in key], indexing="ij", sparse=self.sparse)
         common = dtypes.result_type(*[g.dtype for g in axes])
         grids = [lax.convert_element_type(g, common) for g in axes]
@@ -134,7 +136,7 @@ def _widened(item: Any, ndmin: int, trans1d: int) -> Array:
     missing = ndmin - value.ndim
     if missing <= 0:
         return value
-    before = missing if trans1d == -1 else min(max(trans1d, 0), missing)
+    before = min(max(trans1d + (missing + 1 if trans1d < 0 else 0), 0), missing)
     return lax.reshape(value, (1,) * before + value.shape + (1,) * (missing - before))
 
 

@@ -168,10 +168,19 @@ def _wrapped(index: Array, length: int) -> Array:
     return index % max(length, 1)
 
 
-def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Array:
+def take_along_axis(
+    arr: Any,
+    indices: Any,
+    axis: int | None = -1,
+    mode: Any = None,
+    fill_value: Any = None,
+    *,
+    wrap_negative_indices: bool | None = None,
+) -> Array:
     """Return, for each vector of `arr` along `axis`, the elements at its `indices`.
 
-    The other dimensions of `indices` broadcast. Indices out of range are treated as `take` treats them.
+    The other dimensions of `indices` broadcast. Indices out of range are treated as `take` treats them; in mode "one_hot" they give 0.
+    With `wrap_negative_indices` False, negative ones are out of range.
 
     >>> jnp.take_along_axis(jnp.array([[1, 2], [3, 4]]), jnp.array([[1], [0]]), axis=1)
     Array([[2],
@@ -182,6 +191,11 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
     value, dim = flat_or_axis("take_along_axis", value, axis)
     if index.ndim != value.ndim:
         raise ShapeError(f"take_along_axis: arr and indices must have the same number of dimensions, got {value.shape} and {index.shape}")
+    if mode == "one_hot":
+        mode, fill_value = "fill", 0
+    if wrap_negative_indices is False:
+        beyond = 0 if mode in ("clip", lax.GatherScatterMode.CLIP) else value.shape[dim]
+        index = lax.select(lax.lt(index, full_like_scalar(index, 0)), full_like_scalar(index, beyond), index)
     others = tuple([i for i in range(value.ndim) if i != dim])
     if mode is fill_value is None and value.shape[dim] and all(value.shape[i] == index.shape[i] for i in others):
         return _take_along(value, index, dim, others)

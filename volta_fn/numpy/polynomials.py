@@ -265,7 +265,8 @@ def _companion_eigenvalues(value: Array) -> Array:
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Array:
     """Interpolate linearly, at `x`, through the points (xp, fp) with increasing `xp`.
 
-    Outside, the result is `left` and `right` (by default the first and last value); with `period`, the points repeat.
+    Outside, the result is `left` and `right` (by default the first and last value; "extrapolate" continues the lines at the ends); with
+    `period`, the points repeat.
 
     >>> jnp.interp(jnp.array([0.5, 3.0]), jnp.array([0.0, 1.0, 2.0]), jnp.array([0.0, 10.0, 20.0]))
     Array([ 5., 20.], dtype=float32)
@@ -278,11 +279,21 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         at, points, values = _periodic(at, points, values, period)
         left = right = None
     first, last = (lax.index_in_dim(values, i, keepdims=False) for i in (0, -1))
-    below = first if left is None else lax.convert_element_type(left, values.dtype)
-    above = last if right is None else lax.convert_element_type(right, values.dtype)
     result = _between(at, points, values) if points.size > 1 else broadcast_to(first, at.shape)
-    result = lax.select(lax.lt(at, lax.index_in_dim(points, 0, keepdims=False)), below, result)
-    return lax.select(lax.gt(at, lax.index_in_dim(points, -1, keepdims=False)), above, result)
+    if not _is_extrapolate(left):
+        below = first if left is None else lax.convert_element_type(left, values.dtype)
+        result = lax.select(lax.lt(at, lax.index_in_dim(points, 0, keepdims=False)), below, result)
+    if not _is_extrapolate(right):
+        above = last if right is None else lax.convert_element_type(right, values.dtype)
+        result = lax.select(lax.gt(at, lax.index_in_dim(points, -1, keepdims=False)), above, result)
+    return result
+
+
+def _is_extrapolate(given: Any) -> bool:
+    """Return True for the word, and False for a number or None; refuse other words."""
+    if isinstance(given, str) and given != "extrapolate":
+        raise ArgumentError(f"interp: left and right are numbers, None or 'extrapolate', got {given!r}")
+    return isinstance(given, str)
 
 
 def _between(at: Array, points: Array, values: Array) -> Array:

@@ -376,8 +376,8 @@ def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, til
 
     A leaf's `split_axis` is as long as the named axis and is dropped, and what arrives is stacked along a new dimension `concat_axis`.
     If `tiled` it is a multiple of that, each example has a block of it, and what arrives is joined along the dimension `concat_axis`
-    that leaves have. The derivative sends cotangents back. Raises `ShapeError` if `split_axis` does not divide so, `ArgumentError` if
-    the name is not bound by a surrounding `vmap`.
+    that leaves have. Several names count as one axis, the last varying fastest. The derivative sends cotangents back. Raises
+    `ShapeError` if `split_axis` does not divide so, `ArgumentError` if the name is not bound by a surrounding `vmap`.
 
     >>> import volta_fn as vf
     >>> x = vf.numpy.arange(4.0).reshape(2, 2)
@@ -387,16 +387,29 @@ def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, til
     >>> vf.vmap(lambda row: vf.lax.all_to_all(row[None], "i", 1, 0, tiled=True), axis_name="i")(x).shape
     (2, 2, 1)
     """
-    names = _one_name(axis_name, "all_to_all")
+    names = _as_names(axis_name)
+    if len(set(names)) != len(names):
+        raise ArgumentError(f"all_to_all: {names} names an axis twice")
 
     def exchange(leaf: Any) -> Array:
         value = as_value(leaf)
         split, concat = canonical_axis(split_axis, value.ndim), canonical_axis(concat_axis, value.ndim)
         blocks = _in_blocks("all_to_all", value, split, axis_size(names), tiled)
-        arrived = bind(all_to_all_p, blocks, axis_names=names, split_axis=split, concat_axis=concat)
+        arrived = _exchange(blocks, names, split, concat)
         return collapse(arrived, concat, concat + 2) if tiled else arrived
 
     return tree.map(exchange, x)
+
+
+def _exchange(blocks: Array, names: Names, split: int, concat: int) -> Array:
+    """Send the blocks along `split` over all named axes, the last one varying fastest."""
+    if len(names) == 1:
+        return bind(all_to_all_p, blocks, axis_names=names, split_axis=split, concat_axis=concat)
+    front = moveaxis(blocks, split, 0)
+    grid = reshape(front, (*map(axis_size, names), *front.shape[1:]))
+    for dim, name in enumerate(names):
+        grid = bind(all_to_all_p, grid, axis_names=(name,), split_axis=dim, concat_axis=dim)
+    return moveaxis(collapse(grid, 0, len(names)), 0, concat)
 
 
 def pswapaxes(x: Any, axis_name: Any, axis: int) -> Any:

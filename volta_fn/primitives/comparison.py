@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core.array import Array
+from volta_fn.primitives.complex_components import imag, real
 from volta_fn.primitives.declare import Elementwise, elementwise
 from volta_fn.primitives.formulas import numpy_rules as rules
 
@@ -40,6 +43,18 @@ bitwise_xor: Elementwise = elementwise(
     "xor", np.bitwise_xor, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x ^ y."
 )
 bitwise_not: Elementwise = elementwise("not", np.invert, operands=_BITS, derivatives=[None], doc="Bitwise (for bool: logical) ~x.")
+
+
+def lexicographic(compare: Elementwise) -> Callable[[Array, Array], Array]:
+    """Return a comparison of complex numbers: by real part, then by imaginary part."""
+
+    def compare_complex(x: Array, y: Array) -> Array:
+        first, second = compare(real(x), real(y)), compare(imag(x), imag(y))
+        tie = eq(real(x), real(y))
+        return bitwise_or(bitwise_and(tie, second), bitwise_and(bitwise_not(tie), first))
+
+    return compare_complex
+
 
 shift_left: Elementwise = elementwise(
     "shift_left", rules.shift_left, operands=dtypes.INTEGERS, derivatives=[None, None],

@@ -374,8 +374,10 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
     return [to_dtype(a, dtype) for a in args]
 
 
-def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[..., Array]:
+def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Callable[..., Array] | None = None) -> Callable[..., Array]:
     """Return the NumPy form of an elementwise function, which promotes operands.
+
+    `otherwise` computes it of operands of the other dtypes, already promoted.
 
     >>> import volta_fn as vf
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
@@ -386,7 +388,10 @@ def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[.
     eager = primitive.eager
 
     def slow(*args: Any) -> Array:
-        return bind(primitive, *promote_args(name or primitive.name, args, allowed))
+        operands = promote_args(name or primitive.name, args, allowed)
+        if otherwise is not None and operands[0].dtype not in allowed:
+            return otherwise(*operands)
+        return bind(primitive, *operands)
 
     def unary(x: Any, /) -> Array:
         if type(x) is ConcreteArray and current_trace() is EVAL:

@@ -112,9 +112,12 @@ def _binary(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[
     return method, reflected
 
 
+_ORDERS = (comparison.lt, comparison.le, comparison.gt, comparison.ge)
+
+
 def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `_binary`'s methods with a fast path for known eager kernels."""
-    promoting = promoted(operation)
+    promoting = promoted(operation, otherwise=comparison.lexicographic(operation) if operation in _ORDERS else None)
     _, reflected = _binary(promoting)
     eager = operation.primitive.eager
 

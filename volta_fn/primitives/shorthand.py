@@ -241,9 +241,9 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
 
 
 def dtype(x: Any) -> np.dtype:
-    """Return the dtype of an array or a scalar.
+    """Return the dtype of an array or a scalar, or the one that a scalar type names.
 
-    >>> vf.lax.dtype(1.0)
-    dtype('float32')
+    >>> vf.lax.dtype(1.0), vf.lax.dtype(bool)
+    (dtype('float32'), dtype('bool'))
     """
-    return as_value(x).dtype
+    return dtypes.as_dtype(x) if isinstance(x, (type, np.dtype)) else as_value(x).dtype

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
@@ -268,18 +270,25 @@ def checked_outputs(outs: Any, out_tree: Any, avals: Sequence[ShapedArray], labe
     return values
 
 
-def as_tangent(given: Any, aval: ShapedArray, label: str, of: str) -> Any:
+def as_tangent(given: Any, aval: ShapedArray, label: str, of: str, rounded: bool = False) -> Any:
     """Convert a tangent or cotangent (None: zero) of a value of type `aval`.
 
-    Raises a `ShapeError` that names it as `label`, and the value as `of`, if it has another shape or dtype.
+    With `rounded`, it may be of another precision. Raises a `ShapeError` that names it as `label`, and the value as `of`, if it has
+    another shape or dtype.
     """
     expected = aval.at_least_vspace()
     if given is None or type(given) is Zero or expected.dtype == dtypes.float0:
         return Zero(expected)
     value = as_value(given)
-    if value.shape != expected.shape or (value.dtype != expected.dtype and not value.weak_type):
+    if value.shape != expected.shape or not _has_dtype(value, expected.dtype, rounded):
         raise ShapeError(f"{label} of type {value.aval} for {of} of type {aval}")
     return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
+
+
+def _has_dtype(value: Array, dtype: np.dtype, rounded: bool) -> bool:
+    """Return True if a derivative has the dtype or, if `rounded`, its kind."""
+    kinds = (dtypes.FLOATS, dtypes.COMPLEX) if rounded else ()
+    return value.dtype == dtype or value.weak_type or any(value.dtype in kind and dtype in kind for kind in kinds)
 
 
 def call_types(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> tuple[ShapedArray, ...]:

@@ -132,7 +132,7 @@ class VjpRule(Rule):
                 )
             found += leaves
         label = f"the backward rule of {name} returned a cotangent"
-        return [as_tangent(ct, aval, label, "an argument") for ct, aval in zip(found, avals, strict=True)]
+        return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(found, avals, strict=True)]
 
 
 def _is_array_like(value: Any) -> bool:

@@ -198,7 +198,7 @@ class Recording(JVPTrace):
                     arg = self.values[arg.number]
                 if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not GONE:
                     edge.append(arg._spec)
-                    arg = alias(arg) if self.numbers else wrap(arg._buffer, arg._spec)
+                    arg = alias(arg)  # with its number, by which the spec of an exact one is known
                 elif type(arg) is JVPTracer and arg._trace is self.linear:
                     edge.append((arg.aval,))
                 else:

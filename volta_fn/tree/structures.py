@@ -147,33 +147,56 @@ def transpose(outer_treedef: TreeDef, inner_treedef: TreeDef | None, pytree_to_t
     return inner_treedef.unflatten([outer_treedef.unflatten([row[i] for row in inner]) for i in range(inner_treedef.num_leaves)])
 
 
-def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], TreeDef]:
+def flatten_with_path(
+    tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+) -> tuple[list[tuple[KeyPath, Any]], TreeDef]:
     """Return the leaves of a tree with their paths, and its structure.
+
+    With `is_leaf_takes_path`, it is ``is_leaf(path, node)``.
 
     >>> [(keystr(path), leaf) for path, leaf in flatten_with_path({"a": [1, 2]})[0]]
     [("['a'][0]", 1), ("['a'][1]", 2)]
     """
+    if is_leaf is not None and is_leaf_takes_path:
+        return _flatten_by_path(tree, is_leaf)
     accessors, items, treedef = optree.tree_flatten_with_accessor(tree, is_leaf, namespace=NAMESPACE)
     paths = (tuple(key_of(entry) for entry in accessor) for accessor in accessors)
     return list(zip(paths, items, strict=True)), treedef
 
 
-def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
-    """Return the (path, leaf) pairs of a tree.
+def _flatten_by_path(tree: Any, is_leaf: Callable[[KeyPath, Any], bool]) -> tuple[list[tuple[KeyPath, Any]], TreeDef]:
+    """Flatten level by level, so that the path of every node is known."""
+    found: list[tuple[KeyPath, Any]] = []
+
+    def below(path: KeyPath, node: Any) -> Any:
+        """Return the node with the leaves' numbers instead of the leaves."""
+        children, treedef = flatten_with_path(node, is_leaf=lambda child: child is not node)
+        if is_leaf(path, node) or (len(children) == 1 and not children[0][0]):
+            found.append((path, node))
+            return len(found) - 1
+        return treedef.unflatten([below(path + step, child) for step, child in children])
+
+    return found, structure(below((), tree))
+
+
+def leaves_with_path(tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> list[tuple[KeyPath, Any]]:
+    """Return the (path, leaf) pairs of a tree, like `flatten_with_path`.
 
     >>> [(keystr(path), leaf) for path, leaf in leaves_with_path({"a": [1, 2]})]
     [("['a'][0]", 1), ("['a'][1]", 2)]
     """
-    return flatten_with_path(tree, is_leaf)[0]
+    return flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
-def map_with_path(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """Map like `map`, with the path as `f`'s first argument.
+def map_with_path(
+    f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+) -> Any:
+    """Map like `map`, with the path as `f`'s first argument; see `flatten_with_path`.
 
     >>> map_with_path(lambda path, x: f"{keystr(path)}={x}", {"a": 1})
     {'a': "['a']=1"}
     """
-    pairs, treedef = flatten_with_path(tree, is_leaf)
+    pairs, treedef = flatten_with_path(tree, is_leaf, is_leaf_takes_path)
     columns = [flatten_up_to(treedef, other, f"tree.map_with_path: argument {i}") for i, other in enumerate(rest, 2)]
     return treedef.unflatten([f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *columns, strict=True)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.numpy.oracle import ALL, COMPLEX, FLOATS, REALS, check, sample
 from volta_fn.errors import ArgumentTypeError, DTypeError
@@ -79,7 +80,12 @@ def test_kinds_of_objects():
 
 
 @pytest.mark.wide
-def test_complex_numbers_have_no_order():
+@pytest.mark.parametrize("name", ["less", "less_equal", "greater", "greater_equal"])
+def test_complex_numbers_compare_by_real_part_then_imaginary_part(name):
+    numbers = [complex(a, b) for a in (-1, 0, 2, np.inf) for b in (-3, 0, 1)]
     for dtype in COMPLEX:
+        x = np.array(numbers, dtype)
+        check(lambda xp, a, b: getattr(xp, name)(a, b), x[:, None], x)
+        assert np.array_equal(vnp.array(x) < x[::-1], x < x[::-1])
         with pytest.raises(DTypeError, match="lt"):
-            vnp.less(np.ones(2, dtype), np.ones(2, dtype))
+            vf.lax.lt(x, x)

@@ -86,3 +86,17 @@ def test_derivatives_against_differences():
         step = 1e-6
         numeric = (float(function(np.float64(x + step))) - float(function(np.float64(x - step)))) / (2 * step)
         np.testing.assert_allclose(float(vf.grad(function)(np.float64(x))), numeric, rtol=1e-7)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("base", [np.e, 2.0])
+def test_logaddexp_of_complex_numbers(base):
+    name = "logaddexp" if base == np.e else "logaddexp2"
+    numbers = np.array([0.5 + 2j, -3 + 1j, 1j, 2 - 3j])
+    for dtype in COMPLEX:
+        x, y = numbers[:, None].astype(dtype), numbers.astype(dtype)
+        found = getattr(vnp, name)(x, y)
+        assert found.dtype == dtype
+        assert np.allclose(np.power(base, found), np.power(base, x) + np.power(base, y), atol=1e-5)
+        assert np.abs(found.imag).max() <= np.pi / np.log(base) + 1e-6
+    assert vnp.logaddexp(np.complex64(1000 + 1j), np.complex64(1000 + 1j)) == pytest.approx(1000 + np.log(2) + 1j)

@@ -133,7 +133,7 @@ def test_derivatives() -> None:
         (lambda: linalg.lu_solve((jnp.eye(3), jnp.ones(3)), jnp.ones(3)), ArgumentTypeError, "pivots must be integers"),
         (lambda: linalg.lu_solve((jnp.eye(3), np.ones(2, np.int32)), jnp.ones(3)), ShapeError, "need pivots of shape"),
         (lambda: linalg.block_diag(jnp.ones((1, 1, 1))), ShapeError, "block_diag"),
-        (lambda: linalg.toeplitz(1.0), ShapeError, "toeplitz"),
+        (lambda: linalg.toeplitz(jnp.ones((2, 3)), jnp.eye(3)), ShapeError, "toeplitz"),
         (lambda: linalg.expm(jnp.ones((2, 3))), ShapeError, "expm"),
         (lambda: linalg.expm(jnp.eye(2), max_squarings=1.5), ArgumentTypeError, "max_squarings must be an integer"),
     ],
@@ -141,3 +141,24 @@ def test_derivatives() -> None:
 def test_mistakes_are_explained(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (4,)), ((1,), (3,)), ((2, 1, 3), (4, 2))])
+@pytest.mark.parametrize("name", ["toeplitz", "hankel"])
+def test_batches_of_structured_matrices_broadcast(name, shapes):
+    c, r = (np.arange(1.0, 1 + np.prod(s), dtype=np.float32).reshape(s) for s in shapes)
+    found = getattr(vf.scipy.linalg, name)(c, r)
+    batch = np.broadcast_shapes(c.shape[:-1], r.shape[:-1])
+    columns, rows = (np.broadcast_to(v, (*batch, v.shape[-1])) for v in (c, r))
+    for index in np.ndindex(*batch):
+        assert np.array_equal(found[index], getattr(scipy.linalg, name)(columns[index], rows[index]))
+
+
+@pytest.mark.parametrize("shapes", [((2, 3, 3), (3,)), ((3, 3), (2, 3, 1)), ((2, 1, 3, 3), (4, 3, 2))])
+def test_cho_solve_broadcasts(shapes):
+    a = 4 * np.eye(3, dtype=np.float32) + np.arange(np.prod(shapes[0]), dtype=np.float32).reshape(shapes[0]) / 99
+    factor, b = np.tril(a), np.arange(np.prod(shapes[1]), dtype=np.float32).reshape(shapes[1])
+    columns = b[:, None] if b.ndim == 1 else b
+    expected = np.linalg.solve(factor @ np.swapaxes(factor, -1, -2), columns)
+    found = vf.scipy.linalg.cho_solve((factor, True), b)
+    np.testing.assert_allclose(found, expected[..., 0] if b.ndim == 1 else expected, rtol=1e-4, atol=1e-4)

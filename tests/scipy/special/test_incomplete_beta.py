@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.special
 
 import volta_fn as vf
 from volta_fn.scipy import special
@@ -59,7 +60,7 @@ def test_the_ends() -> None:
     a = np.array([1.0, 2, 0, -1, 1, 1, INF, NAN, 2], np.float32)
     b = np.array([2.0, 2, 1, 1, 1, 1, 1, 1, 1], np.float32)
     x = np.array([0.0, 1, 0.5, 0.5, -0.1, 1.1, 0.5, 0.5, NAN], np.float32)
-    np.testing.assert_array_equal(special.betainc(a, b, x), [0, 1, *[NAN] * 7])
+    np.testing.assert_array_equal(special.betainc(a, b, x), [0, 1, 1, NAN, NAN, NAN, 0, NAN, NAN])
     assert vf.grad(special.betainc, 2)(1.0, 1.0, 0.0) == 0.0
 
 
@@ -67,3 +68,10 @@ def test_integers_scalars_and_shapes() -> None:
     np.testing.assert_allclose(special.betainc(np.int32(2), 3, 0.5), 0.6875, rtol=1e-6)
     assert special.betainc(np.ones((2, 1), np.float32), 1.0, np.full(3, 0.5, np.float32)).shape == (2, 3)
     assert special.betainc(np.ones((0, 2), np.float32), 1.0, 0.5).shape == (0, 2)
+
+
+@pytest.mark.wide
+def test_ends_of_the_shapes_are_scipys():
+    shapes = np.array([0.0, 1.0, 2.5, np.inf, -1.0, np.nan])
+    arguments = shapes[:, None, None], shapes[:, None], np.array([0.0, 0.5, 1.0, 1.5])
+    np.testing.assert_allclose(special.betainc(*arguments), scipy.special.betainc(*arguments), rtol=1e-12)

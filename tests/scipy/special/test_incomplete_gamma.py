@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.special
 
 import volta_fn as vf
 from volta_fn.scipy import special
@@ -57,7 +58,7 @@ def test_slopes_match_differences(low, high):
 def test_the_ends_of_the_quadrant():
     a = np.array([0.0, 1, 0, -1, 1, INF, 1, NAN])
     x = np.array([1.0, 0, 0, 1, -1, 1, INF, 1])
-    lower = [1, 0, NAN, NAN, NAN, NAN, 1, NAN]
+    lower = [1, 0, NAN, NAN, NAN, 0, 1, NAN]
     np.testing.assert_array_equal(special.gammainc(a, x), lower)
     np.testing.assert_array_equal(special.gammaincc(a, x), 1 - np.array(lower))
 
@@ -81,3 +82,11 @@ def test_the_derivative_by_a_is_that_of_grad():
     a, x = np.array([0.5, 2.0, 30.0]), np.array([1.0, 0.3, 28.0])
     wanted = [vf.grad(vf.lax.igamma)(*pair) for pair in zip(a, x, strict=True)]
     np.testing.assert_allclose(vf.lax.igamma_grad_a(a, x), np.asarray(wanted), rtol=1e-12)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ["gammainc", "gammaincc"])
+def test_ends_of_the_shapes_are_scipys(name):
+    values = np.array([0.0, 1.0, np.inf, -1.0, np.nan])
+    found = getattr(special, name)(values[:, None], values)
+    np.testing.assert_allclose(found, getattr(scipy.special, name)(values[:, None], values), rtol=1e-12)

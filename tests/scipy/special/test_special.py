@@ -157,3 +157,13 @@ def test_derivatives_that_do_not_exist_are_refused(name):
     with pytest.raises(GradientError, match="has no derivative by"):
         vf.grad(getattr(vf.lax, name))(2.0, 1.5)
     assert np.isfinite(vf.grad(getattr(vf.lax, name), 1)(2.0, 1.5))
+
+
+def test_arguments_by_name():
+    assert vf.scipy.special.beta(a=2, b=3.0) == vf.scipy.special.beta(2, b=3) == pytest.approx(1 / 12)
+
+
+def test_elements_outside_of_where_have_no_derivative():
+    mask = np.array([True, True, False])
+    slopes = vf.grad(lambda x: vf.scipy.special.logsumexp(x, where=mask))(np.array([0.0, 0.0, np.nan], np.float32))
+    assert np.array_equal(slopes, [0.5, 0.5, 0.0])

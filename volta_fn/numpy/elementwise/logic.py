@@ -14,15 +14,17 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import BOOL, full_like_scalar, is_complex, is_inexact, no_out, operand, promote_inexact
 from volta_fn.numpy.creation import asarray
 from volta_fn.numpy.elementwise.arithmetic import imag, is_infinite
+from volta_fn.primitives.comparison import lexicographic
 from volta_fn.primitives.declare import promoted
 from volta_fn.primitives.movement import broadcast_to
 
 equal = promoted(lax.eq, "equal", "Return True where x == y.")
 not_equal = promoted(lax.ne, "not_equal", "Return True where x != y.")
-less = promoted(lax.lt, "less", "Return True where x < y.")
-less_equal = promoted(lax.le, "less_equal", "Return True where x <= y.")
-greater = promoted(lax.gt, "greater", "Return True where x > y.")
-greater_equal = promoted(lax.ge, "greater_equal", "Return True where x >= y.")
+
+less = promoted(lax.lt, "less", "Return True where x < y; complex numbers compare by real part first.", lexicographic(lax.lt))
+less_equal = promoted(lax.le, "less_equal", "Return True where x <= y, like `less`.", lexicographic(lax.le))
+greater = promoted(lax.gt, "greater", "Return True where x > y, like `less`.", lexicographic(lax.gt))
+greater_equal = promoted(lax.ge, "greater_equal", "Return True where x >= y, like `less`.", lexicographic(lax.ge))
 
 
 def truth(function: str, x: Any) -> Array:

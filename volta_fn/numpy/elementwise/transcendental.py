@@ -119,13 +119,27 @@ def logaddexp(x1: Any, x2: Any, /) -> Array:
     >>> jnp.logaddexp(jnp.array([1000.0, -jnp.inf]), jnp.array([1000.0, 0.0]))
     Array([1000.6932,    0.    ], dtype=float32)
     """
-    return exponential.logaddexp(*_reals("logaddexp", x1, x2))
+    a, b = promote_inexact("logaddexp", x1, x2)
+    return _complex_log_add_exp(a, b) if is_complex(a) else exponential.logaddexp(a, b)
 
 
 @fused
 def logaddexp2(x1: Any, x2: Any, /) -> Array:
     """Return log2(2**x1 + 2**x2) without overflow."""
-    return _log2_add_exp2(*_reals("logaddexp2", x1, x2))
+    a, b = promote_inexact("logaddexp2", x1, x2)
+    if not is_complex(a):
+        return _log2_add_exp2(a, b)
+    log_2 = full_like_scalar(a, math.log(2.0))
+    return lax.div(_complex_log_add_exp(lax.mul(a, log_2), lax.mul(b, log_2)), log_2)
+
+
+def _complex_log_add_exp(a: Array, b: Array) -> Array:
+    """Return the principal value of log(exp(a) + exp(b)) of complex numbers."""
+    swap = lax.lt(lax.real(a), lax.real(b))
+    larger, smaller = lax.select(swap, b, a), lax.select(swap, a, b)
+    total = lax.add(larger, lax.log1p(lax.exp(lax.sub(smaller, larger))))
+    angle = lax.imag(total)
+    return lax.complex(lax.real(total), lax.atan2(lax.sin(angle), lax.cos(angle)))
 
 
 def _reals(function: str, *values: Any) -> list[Array]:

@@ -151,13 +151,14 @@ svd_p = Primitive("svd", _svd_abstract, jvp=_svd_jvp, multiple_results=True)
 svd_p.batch = batch_in_front(svd_p)
 
 
-def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True, algorithm: Any = None) -> Any:
     """Return the singular value decomposition (U, s, Vᴴ) with U diag(s) Vᴴ = x.
 
     The matrices are (*batch, m, n); it is only s if not `compute_uv`.
 
     The singular values s descend. U and V are square if `full_matrices`, else they have min(m, n) columns. NaN where LAPACK does not
-    converge. Differentiable unless U or V have columns that x does not determine.
+    converge. Differentiable unless U or V have columns that x does not determine. Each target has one algorithm, whatever `algorithm`, an
+    `SvdAlgorithm` or None, says.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.svd(vf.numpy.array([[3.0, 0.0], [0.0, -4.0]]), compute_uv=False)
@@ -214,13 +215,21 @@ eig_p = Primitive("eig", _eig_abstract, jvp=_eig_jvp, multiple_results=True)
 eig_p.batch = batch_in_front(eig_p)
 
 
-def eig(x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True) -> list[Array]:
+def eig(
+    x: Any,
+    *,
+    compute_left_eigenvectors: bool = True,
+    compute_right_eigenvectors: bool = True,
+    enable_eigvec_derivs: bool = True,
+    implementation: Any = None,
+) -> list[Array]:
     """Return complex eigenvalues, and left and right eigenvectors.
 
     The matrices are square, (*batch, n, n), the vectors columns of unit length.
 
     The list holds the eigenvalues w and what is asked for of the left eigenvectors (uᴴ A = w uᴴ) and the right ones (A v = w v). A matrix
-    without n independent eigenvectors has no derivative, and left eigenvectors of infinities or NaN.
+    without n independent eigenvectors has no derivative, and left eigenvectors of infinities or NaN. Eigenvectors are differentiable, and
+    LAPACK computes them, whatever JAX's `enable_eigvec_derivs` and `implementation` say.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.eig(vf.numpy.array([[0.0, 1.0], [-1.0, 0.0]]))[0]

@@ -17,6 +17,7 @@ from volta_fn.primitives import linalg as primitives
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.linalg import factorization
 from volta_fn.primitives.linalg.matrices import adjoint, eye_like, tril, triu
+from volta_fn.primitives.movement import broadcast_to
 
 #: The values of `trans`, as numbers.
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
@@ -145,14 +146,22 @@ def lu_solve(lu_and_piv: tuple[Any, Any], b: Any, trans: int | str = 0, overwrit
 
 
 def _system(function: str, a: Any, b: Any) -> tuple[Array, Array, bool]:
-    """Return matrices and columns of one dtype, and True if b had single columns."""
+    """Return matrices and columns of one dtype, and True if b had single columns.
+
+    Their batches broadcast; a vector serves every matrix.
+    """
     left, right = promote_inexact(function, a, b)
     matrix = matrices(function, "a", left, square=True)
-    single = right.ndim == matrix.ndim - 1
+    single = right.ndim == 1 or right.shape == matrix.shape[:-1]
     columns = lax.expand_dims(right, (right.ndim,)) if single else right
-    if columns.shape[:-1] != matrix.shape[:-1]:
+    try:
+        rows = lax.broadcast_shapes(columns.shape[:-1], matrix.shape[:-1]) if columns.ndim > 1 else ()
+    except ShapeError:
+        rows = ()
+    if rows[-1:] != matrix.shape[-1:] or columns.shape[-2] != matrix.shape[-1]:
         raise ShapeError(f"{function}: b must have the leading dimensions {matrix.shape[:-1]} of the matrices, got shape {right.shape}")
-    return matrix, columns, single
+    wide = broadcast_to(matrix, (*rows, matrix.shape[-1]))
+    return wide, broadcast_to(columns, (*rows, columns.shape[-1])), single
 
 
 def _op(function: str, trans: int | str) -> int:

@@ -47,7 +47,7 @@ def toeplitz(c: Any, r: Any = None) -> Array:
         c: the first columns (*batch, M).
         r: the first rows (*batch, N), whose element 0 is ignored. None: the conjugates of `c`, which makes Hermitian matrices.
 
-    The result is (*batch, M, N), of the common dtype. Raises `ShapeError` for a scalar or two different batches.
+    Scalars count as vectors. The result is (*batch, M, N), of the common dtype. Raises `ShapeError` if the batches do not broadcast.
 
     >>> vf.scipy.linalg.toeplitz(vf.numpy.array([1, 2, 3]), vf.numpy.array([0, 8, 9]))
     Array([[1, 8, 9],
@@ -56,10 +56,7 @@ def toeplitz(c: Any, r: Any = None) -> Array:
     """
     column, row = promote("toeplitz", c, c if r is None else r)
     row = conj(row) if r is None and row.dtype.kind == "c" else row
-    if not column.ndim or not row.ndim or column.shape[:-1] != row.shape[:-1]:
-        raise ShapeError(
-            f"toeplitz: c and r must be vectors, or stacks with the same batch shape, got shapes {column.shape} and {row.shape}"
-        )
+    column, row = _one_batch("toeplitz", column, row)
     last = column.ndim - 1
     m, n = column.shape[last], row.shape[last]
     if not m or not n:
@@ -102,8 +99,7 @@ def hankel(c: Any, r: Any = None) -> Array:
     """
     column = _vectors("hankel", "c", c)
     column, row = promote("hankel", column, vnp.zeros_like(column) if r is None else _vectors("hankel", "r", r))
-    if column.shape[:-1] != row.shape[:-1]:
-        raise ShapeError(f"hankel: c and r must have the same batch shape, got shapes {column.shape} and {row.shape}")
+    column, row = _one_batch("hankel", column, row)
     m, n = column.shape[-1], row.shape[-1]
     if not m or not n:
         return vnp.zeros((*column.shape[:-1], m, n), column.dtype)
@@ -211,6 +207,16 @@ def on_diagonal(v: Array, k: int = 0) -> Array:
     padded = vnp.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, abs(k))])
     values = padded[..., :, None] if k >= 0 else padded[..., None, :]
     return vnp.where(steps == steps[:, None] + k, values, vnp.zeros((), v.dtype))
+
+
+def _one_batch(function: str, c: Array, r: Array) -> tuple[Array, Array]:
+    """Return stacks of vectors with broadcast batch dimensions."""
+    column, row = vnp.atleast_1d(c, r)
+    try:
+        batch = lax.broadcast_shapes(column.shape[:-1], row.shape[:-1])
+    except ShapeError:
+        raise ShapeError(f"{function}: the batches of c and r do not broadcast, got shapes {c.shape} and {r.shape}") from None
+    return vnp.broadcast_to(column, (*batch, column.shape[-1])), vnp.broadcast_to(row, (*batch, row.shape[-1]))
 
 
 def _vectors(function: str, argument: str, value: Any, least: int = 0) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,13 @@ def composite(function: Function) -> Function:
 
     It is `fused`. Integers become floats. float16 and bfloat16 compute in float32, so that rounding errors do not accumulate.
     """
+    names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     @fused
     @functools.wraps(function)
     def promoting(*args: Any, **options: Any) -> Array:
+        while len(args) < len(names) and names[len(args)] in options:
+            args += (options.pop(names[len(args)]),)
         values = promote_args(function.__name__.lstrip("_"), args, dtypes.FLOATS)
         dtype = values[0].dtype
         wide = dtypes.accumulator(dtype)

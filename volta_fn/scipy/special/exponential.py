@@ -52,6 +52,8 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
     else:
         values, weights = promote_args("logsumexp", (a, b), dtypes.INEXACT)
         values = vnp.where(weights == 0, -math.inf, values)
+    if where is not None:
+        values = vnp.where(where, values, -math.inf)  # lest their derivatives be NaN
     shift = _shift(values, axis, where)
     terms = vnp.exp(values - shift)
     total = vnp.sum(terms if b is None else terms * weights, axis, keepdims=True, where=where)

@@ -70,8 +70,10 @@ def _inside(a: Array, b: Array, x: Array) -> tuple[Array, tuple[Array, Array, Ar
 @custom_jvp
 def _betainc(a: Array, b: Array, x: Array) -> Array:
     inside, arguments = _inside(a, b, x)
-    valid = (a > 0) & (b > 0) & (x >= 0) & (x <= 1) & vnp.isfinite(a) & vnp.isfinite(b)
-    return vnp.where(inside, _regularised(*arguments), vnp.where(valid, x, np.nan))
+    at_zero, at_one = (a == 0) | (b == np.inf), (b == 0) | (a == np.inf)  # where all the probability is
+    valid = (a >= 0) & (b >= 0) & (x >= 0) & (x <= 1) & ~(at_zero & at_one)
+    edge = vnp.where(at_zero & (x > 0), 1.0, vnp.where(at_one & (x < 1), 0.0, x))
+    return vnp.where(inside, _regularised(*arguments), vnp.where(valid, edge, np.nan))
 
 
 @functools.partial(_betainc.defjvp, symbolic_zeros=True)
@@ -92,8 +94,8 @@ def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 def betainc(a: Any, b: Any, x: Any) -> Array:
     """Return the regularised incomplete beta function of x with shape `a` and `b`.
 
-    It is the probability that a beta random number is at most x. All arguments broadcast, and it is differentiable by each. NaN unless a
-    and b are positive and finite and 0 <= x <= 1.
+    It is the probability that a beta random number is at most x. All arguments broadcast, and it is differentiable by each. NaN for
+    negative a or b, if both are 0 or infinite, and unless 0 <= x <= 1.
 
     >>> vf.scipy.special.betainc(2.0, 3.0, vf.numpy.array([0.0, 0.5, 1.0])).round(4)
     Array([0.    , 0.6875, 1.    ], dtype=float32)

@@ -129,12 +129,12 @@ def _values(a: Array, x: Array) -> _Values:
     expansion = _expansion(vnp.where(inside, a, _LARGE), vnp.where(inside, x, _LARGE))
     chosen = [vnp.where(large, e, vnp.where(beyond, f, s)) for e, f, s in zip(expansion, fraction, series, strict=True)]
     # At the boundary of the quadrant.
-    all_below, all_above = vnp.isinf(x) | (a == 0), (x == 0) & (a > 0)
+    all_below, all_above = vnp.isinf(x) | (a == 0), (x == 0) & (a > 0) | vnp.isinf(a)
     lower, upper, slope = (
         vnp.where(all_below, low, vnp.where(all_above, high, value))
         for value, low, high in zip(chosen, (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), strict=True)
     )
-    invalid = (a < 0) | (x < 0) | vnp.isnan(a) | vnp.isnan(x) | vnp.isinf(a) | (a == 0) & (x == 0)
+    invalid = (a < 0) | (x < 0) | vnp.isnan(a) | vnp.isnan(x) | (a == 0) & (x == 0) | vnp.isinf(a) & vnp.isinf(x)
     return _Values(*[vnp.where(invalid, np.nan, value) for value in (lower, upper, slope)])
 
 
@@ -160,7 +160,7 @@ _lower, _upper = _declare(0, 1.0), _declare(1, -1.0)
 def gammainc(a: Any, x: Any) -> Array:
     """Return the regularised lower incomplete gamma function.
 
-    It is the probability that a gamma random number of shape `a` is at most x. NaN for a < 0, x < 0 or infinite a.
+    It is the probability that a gamma random number of shape `a` is at most x. NaN for a < 0 or x < 0.
 
     >>> vf.scipy.special.gammainc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
     Array([0.    , 0.6321, 0.8647], dtype=float32)
