@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.full_width import keeps_number
+from volta_fn.runtime.repeated import Repeated
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
@@ -65,15 +66,20 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
             cache, key = programs[0].eager_kernels, (primitive, *key)
     run = cache.get(key)
     if run is None:
-        run = _eager_kernel(primitive, args, params)
+        run = _eager_kernel(primitive, args, params, partial(cache.__setitem__, key))
         if len(cache) >= _CACHE_LIMIT:
             cache.clear()
         cache[key] = run
     return run(*args)
 
 
-def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Make a function that runs a primitive on arrays of the types of `args`."""
+def _eager_kernel(
+    primitive: Primitive, args: Sequence[Any], params: dict[str, Any], replace: Callable[[Any], None] | None = None
+) -> Callable[..., Any]:
+    """Make a function that runs a primitive on arrays of the types of `args`.
+
+    `replace` is called with a faster one, if there is one later.
+    """
     check_usable(args)
     avals = tuple([a.aval for a in args])
     device = common_device(args)
@@ -84,7 +90,10 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
     compute = device.backend.kernel(primitive, avals, params, PIPELINE)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
-    run = _one_result(compute, array_spec(out_avals, device), len(args))
+    spec = array_spec(out_avals, device)
+    run = _one_result(compute, spec, len(args))
+    if isinstance(compute, Repeated) and replace is not None:
+        compute.then = lambda compiled: replace(of_arrays(compiled, spec, run))
     return _numbered(run, primitive, args, params) if _has_number(primitive, args, out_avals) else run
 
 
@@ -140,6 +149,15 @@ def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) ->
         return tuple([wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
+
+
+def of_arrays(compiled: Callable[..., Any], spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function of buffers as a built-in function of arrays.
+
+    If it cannot be, return `otherwise`, which does the same in Python.
+    """
+    make: Callable[..., Any] | None = getattr(compiled, "of_arrays", None)
+    return otherwise if make is None else make(spec, otherwise)
 
 
 def solid(buffer: Any) -> Any:

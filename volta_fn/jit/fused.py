@@ -18,6 +18,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
+from volta_fn.core.dispatch import Finder, MakeFinder, when_available
 from volta_fn.core.flatten import function_name
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import compiled, trace_function
@@ -40,9 +41,15 @@ class _NoSignatureError(Exception):
 def fused(function: F) -> F:
     """Make a function of arrays one program when it is repeated; see the module."""
     programs: dict[Any, Callable[..., Any]] = {}
+    #: Compiled programs of calls with nothing but arrays, by their specs.
+    compiled: dict[Any, Callable[..., Any]] = {}
+    find: Finder | None = None
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        return find(*args) if find is not None and not kwargs else unknown(*args, **kwargs)
+
+    def unknown(*args: Any, **kwargs: Any) -> Any:
         if current_trace() is not EVAL or not _is_large(args):
             return function(*args, **kwargs)
         arrays: list[ConcreteArray] = []
@@ -56,9 +63,20 @@ def fused(function: F) -> F:
         if run is None:
             if len(programs) >= _CACHE_LIMIT:
                 programs.clear()
+                compiled.clear()
             run = programs[signature] = _first(function, args, kwargs, arrays)
+            if isinstance(run, Repeated) and not kwargs and all(type(arg) is ConcreteArray for arg in args):
+                run.then = functools.partial(remember, tuple([a._spec for a in arrays]))
         return run(arrays, args, kwargs)
 
+    def remember(specs: tuple[Any, ...], run: Callable[..., Any]) -> None:
+        compiled[specs] = run.of_arrays  # type: ignore[attr-defined]  # functions carry attributes
+
+    def install(make: MakeFinder) -> None:
+        nonlocal find
+        find = make(compiled, unknown)
+
+    when_available(install)
     return call  # type: ignore[return-value]
 
 
@@ -122,7 +140,12 @@ def _program(function: Callable[..., Any], arguments: Any, avals: Sequence[Shape
         traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
     traced.donated = (False,) * len(avals)
     run = compiled(traced, device)
-    return lambda arrays, args, kwargs: run(arrays)
+
+    def known(arrays: Sequence[ConcreteArray], args: Any, kwargs: Any) -> Any:
+        return run(arrays)
+
+    known.of_arrays = getattr(run, "of_arrays", lambda *arrays: run(arrays))  # type: ignore[attr-defined]
+    return known
 
 
 def _without_arrays(value: Any) -> Any:

@@ -22,6 +22,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
+from volta_fn.core.dispatch import Finder, MakeFinder, when_available
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
@@ -383,28 +384,46 @@ def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[.
     allowed = primitive.dtypes or dtypes.ALL
     eager = primitive.eager
 
+    find: Finder | None = None
+
     def slow(*args: Any) -> Array:
         return bind(primitive, *promote_args(name or primitive.name, args, allowed))
 
-    def unary(x: Any, /) -> Array:
-        if type(x) is ConcreteArray and current_trace() is EVAL:
-            run = eager.get((x._spec,))
-            if run is not None:
-                return run(x)
+    def new_unary(x: Any) -> Array:
         if isinstance(x, Array) and x.dtype in allowed:
             return current_trace().process(primitive, (x,), {})
         return slow(x)
 
-    def binary(x: Any, y: Any, /) -> Array:
-        if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
-            run = eager.get((x._spec, y._spec))
-            if run is not None:
-                return run(x, y)
+    def new_binary(x: Any, y: Any) -> Array:
         if isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype and x.dtype in allowed:
             return current_trace().process(primitive, (x, y), {})
         return slow(x, y)
 
-    result: Any = {1: unary, 2: binary}.get(primitive.arity, slow)
+    def unary(x: Any, /) -> Array:
+        if find is not None:
+            return find(x)
+        if type(x) is ConcreteArray and current_trace() is EVAL:
+            run = eager.get((x._spec,))
+            if run is not None:
+                return run(x)
+        return new_unary(x)
+
+    def binary(x: Any, y: Any, /) -> Array:
+        if find is not None:
+            return find(x, y)
+        if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
+            run = eager.get((x._spec, y._spec))
+            if run is not None:
+                return run(x, y)
+        return new_binary(x, y)
+
+    result, unknown = {1: (unary, new_unary), 2: (binary, new_binary)}.get(primitive.arity, (slow, slow))
+
+    def install(make: MakeFinder) -> None:
+        nonlocal find
+        find = make(eager, unknown)
+
+    when_available(install)
     result.__name__ = result.__qualname__ = name or primitive.name
     result.__module__ = sys._getframe(1).f_globals["__name__"]
     result.__doc__ = doc or f"Elementwise {name or primitive.name}, with NumPy's broadcasting and dtype promotion."

@@ -42,7 +42,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "composite with several results": lambda x, y: jnp.histogram(x, bins=7),
     "composites in a composite": lambda x, y: nn.gelu(x),
     "custom rule": lambda x, y: nn.relu(x),
-    "special function": lambda x, y: vf.special.betaln(abs(x) + 1, abs(y) + 1),
+    "special function": lambda x, y: vf.scipy.special.betaln(abs(x) + 1, abs(y) + 1),
 }
 OPERANDS = {"float32": (X, Y), "float16": (X.astype("float16"), Y.astype("float16")), "strided": (X[::2], Y[::2])}
 
