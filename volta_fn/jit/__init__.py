@@ -5,7 +5,8 @@
 - `compile` traces and compiles; `lowered` lets users inspect a traced program.
 - `cache` keeps the programs of a function, and finds the one for a call.
 - `function` is `jit` itself.
-- `fused` makes functions of the package one program each when they are called eagerly again and again.
+- `fused` makes functions of the package one program each when they are called eagerly again and again; `views` makes
+  views again that such functions return.
 """
 
 from volta_fn.jit.function import jit as jit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
             cache, key = programs[0].eager_kernels, (primitive, *key)
     run = cache.get(key)
     if run is None:
-        run = _eager_kernel(primitive, args, params, partial(cache.__setitem__, key))
+        run = _eager_kernel(primitive, args, params, cache)
         if len(cache) >= _CACHE_LIMIT:
             cache.clear()
         cache[key] = run
@@ -74,11 +74,11 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
 
 
 def _eager_kernel(
-    primitive: Primitive, args: Sequence[Any], params: dict[str, Any], replace: Callable[[Any], None] | None = None
+    primitive: Primitive, args: Sequence[Any], params: dict[str, Any], cache: dict[Any, Any] | None = None
 ) -> Callable[..., Any]:
     """Make a function that runs a primitive on arrays of the types of `args`.
 
-    `replace` is called with a faster one, if there is one later.
+    If there is a faster one later, it is replaced in the cache.
     """
     check_usable(args)
     avals = tuple([a.aval for a in args])
@@ -92,8 +92,8 @@ def _eager_kernel(
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
     spec = array_spec(out_avals, device)
     run = _one_result(compute, spec, len(args))
-    if isinstance(compute, Repeated) and replace is not None:
-        compute.then = lambda compiled: replace(of_arrays(compiled, spec, run))
+    if isinstance(compute, Repeated) and cache is not None:
+        compute.then = lambda compiled: _replace(cache, run, of_arrays(compiled, spec, run))
     return _numbered(run, primitive, args, params) if _has_number(primitive, args, out_avals) else run
 
 
@@ -149,6 +149,11 @@ def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) ->
         return tuple([wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
+
+
+def _replace(kernels: dict[Any, Any], run: Callable[..., Any], faster: Callable[..., Any]) -> None:
+    for key in [key for key, kernel in list(kernels.items()) if kernel is run]:
+        kernels[key] = faster
 
 
 def of_arrays(compiled: Callable[..., Any], spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:

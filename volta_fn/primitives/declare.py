@@ -417,7 +417,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[.
                 return run(x, y)
         return new_binary(x, y)
 
-    result, unknown = {1: (unary, new_unary), 2: (binary, new_binary)}.get(primitive.arity, (slow, slow))
+    forms: dict[int, tuple[Any, Any]] = {1: (unary, new_unary), 2: (binary, new_binary)}
+    result, unknown = forms.get(primitive.arity, (slow, slow))
 
     def install(make: MakeFinder) -> None:
         nonlocal find

@@ -77,9 +77,10 @@ def find_layout() -> Layout | None:
     """Return where arrays have their attributes; None if they cannot be found."""
     array, marks = ConcreteArray(), (np.zeros(1), ArraySpec())
     array._buffer, array._spec = marks
-    words = np.frombuffer((ctypes.c_char * type(array).__basicsize__).from_address(id(array)), np.uintp)
-    found = [np.flatnonzero(words == id(mark)) for mark in marks]
-    return Layout(*[int(position[0]) * _WORD for position in found]) if all(len(position) == 1 for position in found) else None
+    words = list((ctypes.c_size_t * (type(array).__basicsize__ // _WORD)).from_address(id(array)))
+    if any(words.count(id(mark)) != 1 for mark in marks):
+        return None
+    return Layout(*[words.index(id(mark)) * _WORD for mark in marks])
 
 
 def _declare(module: Module) -> None:
