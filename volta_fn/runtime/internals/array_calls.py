@@ -16,6 +16,7 @@ Both read and write the attributes of arrays where `find_layout` finds them.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -24,11 +25,14 @@ import numpy as np
 
 from volta_fn.core.array import ArraySpec, ConcreteArray
 from volta_fn.core.trace import EVAL, current_trace
+from volta_fn.runtime.internals.result_allocator import numpy_function
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 #: The most operands that a built-in takes.
 MOST_OPERANDS = 15
 
+#: PyArray_Empty in NumPy's table of functions for extensions.
+_EMPTY = 184
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _TYPE = _WORD  # offset of an object's type
 _P = "ptr"
@@ -50,6 +54,11 @@ class Call(IntEnum):
     MAKE = 5
     RESULT = 6
     OTHERWISE = 7
+    #: NumPy's function that makes an array, or 0 to call `MAKE`: and its arguments, the dimensions, their sizes and the dtype.
+    EMPTY = 8
+    DIMENSIONS = 9
+    SIZES = 10
+    DTYPE = 11
 
 
 class Find(IntEnum):
@@ -99,16 +108,31 @@ def _declare(module: Module) -> None:
         module.declare(declaration, declaration)
 
 
+@functools.cache
+def empty_of_numpy() -> int:
+    """Return the address of NumPy's PyArray_Empty; 0 if it is not where it should be."""
+    try:
+        address = numpy_function(_EMPTY)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return 0
+    kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.c_int)
+    sizes, dtype = np.array([2, 3], np.intp), np.dtype(np.int16)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(dtype))
+    made = kind(address)(2, sizes.ctypes.data, dtype, 0)
+    return address if type(made) is np.ndarray and (made.shape, made.dtype) == ((2, 3), dtype) and made.flags.c_contiguous else 0
+
+
 def write_apply(module: Module) -> None:
     """Define ``PyObject* @apply(self, args, count)``, which calls ``run_program``."""
     _declare(module)
     _write_read(module)
     _write_wrap(module)
+    _write_make(module)
     self_, args, count = Value(_P, "%self"), Value(_P, "%args"), Value("i64", "%count")
     f = Function(module, "apply", [self_, args, count], _P)
     record = f.call("PyLong_AsVoidPtr", _P, f.call("PyTuple_GetItem", _P, self_, i64(0)))
     buffers = f.alloca(_P, MOST_OPERANDS + 1)
-    made = f.call("PyObject_CallNoArgs", _P, _pointer(f, record, Call.MAKE))
+    made = f.call("make_buffer", _P, record)
 
     def run() -> list[Value]:
         f.store(made, f.at(buffers, _P, count), 8)
@@ -234,6 +258,24 @@ def _write_read(module: Module) -> None:
     f.finish(f.loop(i64(0), count, 1, [i64(1)], one)[0])
 
 
+def _write_make(module: Module) -> None:
+    """Define ``ptr @make_buffer(record)``: a new array of NumPy's, or null."""
+    record = Value(_P, "%record")
+    f = Function(module, "make_buffer", [record], _P)
+    empty = _pointer(f, record, Call.EMPTY)
+
+    def by_numpy() -> list[Value]:
+        dtype = _pointer(f, record, Call.DTYPE)
+        f.run("Py_IncRef", dtype)  # the function keeps the reference
+        count = f.cast("trunc", _word(f, record, Call.DIMENSIONS), "i32")
+        return [f.let(_P, f"call ptr {empty.name}({count}, {_pointer(f, record, Call.SIZES)}, {dtype}, i32 0)")]
+
+    def by_python() -> list[Value]:
+        return [f.call("PyObject_CallNoArgs", _P, _pointer(f, record, Call.MAKE))]
+
+    f.finish(f.branch(f.compare("icmp eq", empty, _NULL), by_python, by_numpy)[0])
+
+
 def _write_wrap(module: Module) -> None:
     """Define ``ptr @wrap_buffer(record, buffer)``: a new array, or null."""
     record, buffer = Value(_P, "%record"), Value(_P, "%buffer")
@@ -251,9 +293,14 @@ def _write_wrap(module: Module) -> None:
 
 
 def call_record(
-    program: np.ndarray, layout: Layout, make: Callable[[], np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
-) -> np.ndarray:
-    """Return a built-in's record; all arguments must live as long."""
+    program: np.ndarray, layout: Layout, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+) -> tuple[np.ndarray, Any]:
+    """Return a built-in's record and what it points to; all arguments must live as long.
+
+    `make` is `numpy.empty`, or another function that does the same, with its shape and dtype.
+    """
+    shape, dtype = make.args
+    sizes = np.array(shape, np.intp)
     words = {
         Call.PROGRAM: program.ctypes.data,
         Call.ARRAY: id(ConcreteArray),
@@ -263,8 +310,12 @@ def call_record(
         Call.MAKE: id(make),
         Call.RESULT: id(spec),
         Call.OTHERWISE: id(otherwise),
+        Call.EMPTY: empty_of_numpy() if make.func is np.empty else 0,
+        Call.DIMENSIONS: len(shape),
+        Call.SIZES: sizes.ctypes.data,
+        Call.DTYPE: id(dtype),
     }
-    return np.array([words[name] for name in Call], np.int64)
+    return np.array([words[name] for name in Call], np.int64), sizes
 
 
 def find_record(layout: Layout, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> np.ndarray:

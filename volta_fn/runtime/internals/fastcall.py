@@ -15,6 +15,7 @@ NumPy's `ctypes` attributes 20. `_knows_arrays` checks the layout on real arrays
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Protocol
@@ -233,7 +234,7 @@ class Entry(Protocol):
         """Return the function that calls a program, whose record must live as long."""
 
     def of_arrays(
-        self, record: np.ndarray, make: Callable[[], np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return the function of arrays that calls a program with one result.
 
@@ -264,13 +265,13 @@ class FastcallEntry:
         return self._new(ctypes.addressof(self._enter), record.ctypes.data, None)
 
     def of_arrays(
-        self, record: np.ndarray, make: Callable[[], np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
         """See `Entry`."""
         if self._layout is None:
             return otherwise
-        words = call_record(record, self._layout, make, spec, otherwise)
-        kept = (words.ctypes.data, words, record, make, spec, otherwise)
+        words, sizes = call_record(record, self._layout, make, spec, otherwise)
+        kept = (words.ctypes.data, words, sizes, record, make, spec, otherwise)
         return self._new(ctypes.addressof(self._apply), kept, None)
 
     def finder(self, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> Finder:
@@ -307,7 +308,7 @@ class CtypesEntry:
         return call
 
     def of_arrays(
-        self, record: np.ndarray, make: Callable[[], np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return `otherwise`: ctypes takes longer than Python's frames."""
         return otherwise
