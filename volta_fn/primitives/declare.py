@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -363,6 +363,8 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
                 break
         else:
             return list(args)
+        if dtype in dtypes.INEXACT and all([type(a) in (float, int) for a in args[1:]]):  # which leave it as it is
+            return [first, *[to_dtype(a, dtype) for a in args[1:]]]
     try:
         pairs = [_typed(a) for a in args]
     except ArgumentTypeError:  # to say which argument it is
@@ -385,9 +387,10 @@ def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[.
     eager = primitive.eager
 
     find: Finder | None = None
+    apply: Callable[..., Array] = partial(bind, primitive)
 
     def slow(*args: Any) -> Array:
-        return bind(primitive, *promote_args(name or primitive.name, args, allowed))
+        return apply(*promote_args(name or primitive.name, args, allowed))
 
     def new_unary(x: Any) -> Array:
         if isinstance(x, Array) and x.dtype in allowed:
@@ -421,8 +424,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "") -> Callable[.
     result, unknown = forms.get(primitive.arity, (slow, slow))
 
     def install(make: MakeFinder) -> None:
-        nonlocal find
-        find = make(eager, unknown)
+        nonlocal find, apply
+        find, apply = make(eager, unknown), make(eager, apply)
 
     when_available(install)
     result.__name__ = result.__qualname__ = name or primitive.name
