@@ -363,7 +363,7 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
                 break
         else:
             return list(args)
-        if dtype in dtypes.INEXACT and all([type(a) in (float, int) for a in args[1:]]):  # which leave it as it is
+        if dtype in dtypes.INEXACT and {*map(type, args[1:])} <= {float, int}:  # numbers leave it as it is
             return [first, *[to_dtype(a, dtype) for a in args[1:]]]
     try:
         pairs = [_typed(a) for a in args]

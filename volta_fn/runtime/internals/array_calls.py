@@ -295,9 +295,9 @@ def _write_wrap(module: Module) -> None:
 def call_record(
     program: np.ndarray, layout: Layout, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
 ) -> tuple[np.ndarray, Any]:
-    """Return a built-in's record and what it points to; all arguments must live as long.
+    """Return a built-in's record, and the memory that it points to.
 
-    `make` is `numpy.empty`, or another function that does the same, with its shape and dtype.
+    That and all arguments must live as long. `make` is `numpy.empty`, or another function that does the same, with its shape and dtype.
     """
     shape, dtype = make.args
     sizes = np.array(shape, np.intp)

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-
 from typing import Any
 
 import numpy as np
