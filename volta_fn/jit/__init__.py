@@ -6,7 +6,8 @@
 - `cache` keeps the programs of a function, and finds the one for a call; `recompilation` warns of many.
 - `function` is `jit` itself; `refs` calls functions that use mutable references.
 - `saved_residuals` tells what a backward pass keeps.
-- `fused` makes functions of the package one program each when they are called eagerly again and again.
+- `fused` makes functions of the package one program each when they are called eagerly again and again; `views` makes
+  views again that such functions return.
 """
 
 from volta_fn.jit.function import jit as jit

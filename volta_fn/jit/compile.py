@@ -20,7 +20,7 @@ from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.jit.eager import PIPELINE, solid
+from volta_fn.jit.eager import PIPELINE, of_arrays, solid
 from volta_fn.primitives.cast import widened
 
 #: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.
@@ -154,7 +154,16 @@ def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: 
         (out,) = run_flat(False, *[a._buffer for a in args])
         return wrap(solid(out), spec)
 
-    return {1: unary, 2: binary}.get(arity, nary)
+    run = {1: unary, 2: binary}.get(arity, nary)
+    if not hasattr(run_flat, "of_arrays"):
+        return run
+    fast = of_arrays(run_flat, spec, lambda *args: run(args))
+
+    def call(args: Sequence[Any]) -> ConcreteArray:
+        return fast(*args)
+
+    call.of_arrays = fast  # type: ignore[attr-defined]  # functions carry attributes
+    return call
 
 
 def compiled_for(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:

@@ -19,6 +19,7 @@ from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.full_width import keeps_number
+from volta_fn.runtime.repeated import Repeated
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
@@ -66,15 +67,20 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
             cache, key = programs[0].eager_kernels, (primitive, *key)
     run = cache.get(key)
     if run is None:
-        run = _eager_kernel(primitive, args, params)
+        run = _eager_kernel(primitive, args, params, cache)
         if len(cache) >= _CACHE_LIMIT:
             cache.clear()
         cache[key] = run
     return run(*args)
 
 
-def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Make a function that runs a primitive on arrays of the types of `args`."""
+def _eager_kernel(
+    primitive: Primitive, args: Sequence[Any], params: dict[str, Any], cache: dict[Any, Any] | None = None
+) -> Callable[..., Any]:
+    """Make a function that runs a primitive on arrays of the types of `args`.
+
+    If there is a faster one later, it is replaced in the cache.
+    """
     check_usable(args)
     avals = tuple([a.aval for a in args])
     device = common_device(args)
@@ -85,7 +91,10 @@ def _eager_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, A
     compute = _compute(primitive, avals, params, device)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
-    run = _one_result(compute, array_spec(out_avals, device), len(args))
+    spec = array_spec(out_avals, device)
+    run = _one_result(compute, spec, len(args))
+    if isinstance(compute, Repeated) and cache is not None:
+        compute.then = lambda compiled: _replace(cache, run, of_arrays(compiled, spec, run))
     return _numbered(run, primitive, args, params) if _has_number(primitive, args, out_avals) else run
 
 
@@ -149,6 +158,20 @@ def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) ->
         return tuple([wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
+
+
+def _replace(kernels: dict[Any, Any], run: Callable[..., Any], faster: Callable[..., Any]) -> None:
+    for key in [key for key, kernel in list(kernels.items()) if kernel is run]:
+        kernels[key] = faster
+
+
+def of_arrays(compiled: Callable[..., Any], spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function of buffers as a built-in function of arrays.
+
+    If it cannot be, return `otherwise`, which does the same in Python.
+    """
+    make: Callable[..., Any] | None = getattr(compiled, "of_arrays", None)
+    return otherwise if make is None else make(spec, otherwise)
 
 
 def solid(buffer: Any) -> Any:

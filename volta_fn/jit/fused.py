@@ -18,10 +18,12 @@ from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
+from volta_fn.core.dispatch import Finder, MakeFinder, when_available
 from volta_fn.core.flatten import function_name
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import compiled, trace_function
 from volta_fn.jit.eager import common_device
+from volta_fn.jit.views import repeat_view
 from volta_fn.runtime.repeated import Repeated, shares_memory
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,9 +42,15 @@ class _NoSignatureError(Exception):
 def fused(function: F) -> F:
     """Make a function of arrays one program when it is repeated; see the module."""
     programs: dict[Any, Callable[..., Any]] = {}
+    #: Compiled programs of calls with nothing but arrays, by their specs.
+    compiled: dict[Any, Callable[..., Any]] = {}
+    find: Finder | None = None
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        return find(*args) if find is not None and not kwargs else unknown(*args, **kwargs)
+
+    def unknown(*args: Any, **kwargs: Any) -> Any:
         if current_trace() is not EVAL or not _is_large(args):
             return function(*args, **kwargs)
         arrays: list[ConcreteArray] = []
@@ -56,9 +64,20 @@ def fused(function: F) -> F:
         if run is None:
             if len(programs) >= _CACHE_LIMIT:
                 programs.clear()
+                compiled.clear()
             run = programs[signature] = _first(function, args, kwargs, arrays)
+            if isinstance(run, Repeated) and not kwargs and all(type(arg) is ConcreteArray for arg in args):
+                run.then = functools.partial(remember, tuple([a._spec for a in arrays]))
         return run(arrays, args, kwargs)
 
+    def remember(specs: tuple[Any, ...], run: Callable[..., Any]) -> None:
+        compiled[specs] = run.of_arrays  # type: ignore[attr-defined]  # functions carry attributes
+
+    def install(make: MakeFinder) -> None:
+        nonlocal find
+        find = make(compiled, unknown)
+
+    when_available(install)
     return call  # type: ignore[return-value]
 
 
@@ -102,27 +121,51 @@ def _first(function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequenc
     device = common_device(arrays)
     if device.platform != "cpu" or device.backend.target is None or current_default_device() is not device:
         return as_it_is
-    make = functools.partial(_program, function, _without_arrays((args, kwargs)), [array.aval for array in arrays], device)
-    return Repeated(as_it_is, make, pays=_is_no_view)
+    make = _Make(function, args, kwargs, arrays, device)
+    return Repeated(as_it_is, make, pays=make.pays)
 
 
-def _is_no_view(result: Any, arrays: Sequence[ConcreteArray], *arguments: Any) -> bool:
-    return not any(shares_memory(leaf._buffer, [a._buffer for a in arrays]) for leaf in tree.leaves(result))
+class _Make:
+    """Makes what a repeated call becomes: a program, or what makes a view again."""
+
+    def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequence[ConcreteArray], device: Device) -> None:
+        self._function, self._arguments = function, _without_arrays((args, kwargs))
+        self._avals, self._device = [array.aval for array in arrays], device
+        self._view: Callable[..., Any] | None = None
+
+    def pays(self, result: Any, arrays: Sequence[ConcreteArray], *arguments: Any) -> bool:
+        """Return True unless the result shares memory with arguments in another way."""
+        if not any(shares_memory(leaf._buffer, [a._buffer for a in arrays]) for leaf in tree.leaves(result)):
+            return True
+        self._view = repeat_view(self._applied, result, arrays[0]) if len(arrays) == 1 else None
+        return self._view is not None
+
+    def _applied(self, *arrays: Any) -> Any:
+        args, kwargs = _with_arrays(self._arguments, iter(arrays))
+        return self._function(*args, **kwargs)
+
+    def __call__(self) -> Callable[..., Any]:
+        return _with_arguments(self._view or _program(self._applied, self._function, self._avals, self._device))
 
 
-def _program(function: Callable[..., Any], arguments: Any, avals: Sequence[ShapedArray], device: Device) -> Callable[..., Any]:
-    """Compile a call, given its arguments without the arrays."""
-
-    def flat(*arrays: Array) -> Any:
-        args, kwargs = _with_arrays(arguments, iter(arrays))
-        return function(*args, **kwargs)
-
+def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequence[ShapedArray], device: Device) -> Callable[..., Any]:
+    """Compile a function of arrays alone."""
     leaves = [0] * len(avals)
     with default_device(device):
         traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
     traced.donated = (False,) * len(avals)
     run = compiled(traced, device)
-    return lambda arrays, args, kwargs: run(arrays)
+    return getattr(run, "of_arrays", None) or (lambda *arrays: run(arrays))
+
+
+def _with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of arrays one that is called with the arguments as well."""
+
+    def call(arrays: Sequence[ConcreteArray], args: Any, kwargs: Any) -> Any:
+        return run(*arrays)
+
+    call.of_arrays = run  # type: ignore[attr-defined]  # functions carry attributes
+    return call
 
 
 def _without_arrays(value: Any) -> Any:

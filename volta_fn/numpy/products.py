@@ -36,6 +36,9 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     (5, 2, 4)
     """
     if isinstance(a, Array) and isinstance(b, Array) and precision is None and preferred_element_type is None:
+        run = plain_kernel(a, b)
+        if run is not None:
+            return run(a, b)
         params = _plain_product(a.aval, b.aval)
         if params is not None:
             product = current_trace().process(dot_general_p, (a, b), params)
@@ -208,6 +211,7 @@ def outer(a: Any, b: Any, out: None = None) -> Array:
     return reshape(x, (x.size, 1)) * reshape(y, (1, y.size))
 
 
+@fused
 def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """Contract the last `axes` of `a` with the first of `b`, or given pairs of axes.
 

@@ -62,6 +62,7 @@ def ravel(a: Any, order: str = "C") -> Array:
     return reshape(a, (-1,) if size(a) else (0,), order)
 
 
+@fused
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     """Permute the dimensions to the order of `axes`; reverse them by default.
 
@@ -88,6 +89,7 @@ def matrix_transpose(x: Any, /) -> Array:
     return swapaxes(value, -1, -2)
 
 
+@fused
 def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     """Exchange two dimensions.
 
@@ -101,6 +103,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
     return lax.transpose(value, order)
 
 
+@fused
 def moveaxis(a: Any, source: Axis, destination: Axis) -> Array:
     """Move dimensions to other positions; the others keep their order.
 
@@ -215,6 +218,7 @@ def atleast_3d(*arys: Any) -> Any:
     return _at_least("atleast_3d", arys, lambda a: lax.reshape(a, shapes[a.ndim](a.shape)) if a.ndim < 3 else a)
 
 
+@fused
 def flip(m: Any, axis: Axis = None) -> Array:
     """Reverse the order of elements along `axis` (None: along all).
 
@@ -225,6 +229,7 @@ def flip(m: Any, axis: Axis = None) -> Array:
     return lax.rev(value, axes_of("flip", axis, value.ndim))
 
 
+@fused
 def fliplr(m: Any) -> Array:
     """Reverse the second dimension.
 
@@ -235,6 +240,7 @@ def fliplr(m: Any) -> Array:
     return flip(m, 1)
 
 
+@fused
 def flipud(m: Any) -> Array:
     """Reverse the first dimension.
 
@@ -245,6 +251,7 @@ def flipud(m: Any) -> Array:
     return flip(m, 0)
 
 
+@fused
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """Rotate k times by 90° in the plane of two axes, from first to second.
 

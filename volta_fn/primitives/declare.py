@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
+from volta_fn.core.dispatch import Finder, MakeFinder, when_available
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import EVAL, bind, current_trace
@@ -363,6 +364,8 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
                 break
         else:
             return list(args)
+        if dtype in dtypes.INEXACT and {*map(type, args[1:])} <= {float, int}:  # numbers leave it as it is
+            return [first, *[to_dtype(a, dtype) for a in args[1:]]]
     try:
         pairs = [_typed(a) for a in args]
     except ArgumentTypeError:  # to say which argument it is
@@ -387,31 +390,51 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Ca
     allowed = primitive.dtypes or dtypes.ALL
     eager = primitive.eager
 
+    find: Finder | None = None
+    apply: Callable[..., Array] = partial(bind, primitive)
+
     def slow(*args: Any) -> Array:
         operands = promote_args(name or primitive.name, args, allowed)
         if otherwise is not None and operands[0].dtype not in allowed:
             return otherwise(*operands)
-        return bind(primitive, *operands)
+        return apply(*operands)
 
-    def unary(x: Any, /) -> Array:
-        if type(x) is ConcreteArray and current_trace() is EVAL:
-            run = eager.get((x._spec,))
-            if run is not None:
-                return run(x)
+    def new_unary(x: Any) -> Array:
         if isinstance(x, Array) and x.dtype in allowed:
             return current_trace().process(primitive, (x,), {})
         return slow(x)
 
-    def binary(x: Any, y: Any, /) -> Array:
-        if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
-            run = eager.get((x._spec, y._spec))
-            if run is not None:
-                return run(x, y)
+    def new_binary(x: Any, y: Any) -> Array:
         if isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype and x.dtype in allowed:
             return current_trace().process(primitive, (x, y), {})
         return slow(x, y)
 
-    result: Any = {1: unary, 2: binary}.get(primitive.arity, slow)
+    def unary(x: Any, /) -> Array:
+        if find is not None:
+            return find(x)
+        if type(x) is ConcreteArray and current_trace() is EVAL:
+            run = eager.get((x._spec,))
+            if run is not None:
+                return run(x)
+        return new_unary(x)
+
+    def binary(x: Any, y: Any, /) -> Array:
+        if find is not None:
+            return find(x, y)
+        if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
+            run = eager.get((x._spec, y._spec))
+            if run is not None:
+                return run(x, y)
+        return new_binary(x, y)
+
+    forms: dict[int, tuple[Any, Any]] = {1: (unary, new_unary), 2: (binary, new_binary)}
+    result, unknown = forms.get(primitive.arity, (slow, slow))
+
+    def install(make: MakeFinder) -> None:
+        nonlocal find, apply
+        find, apply = make(eager, unknown), make(eager, apply)
+
+    when_available(install)
     result.__name__ = result.__qualname__ = name or primitive.name
     result.__module__ = sys._getframe(1).f_globals["__name__"]
     result.__doc__ = doc or f"Elementwise {name or primitive.name}, with NumPy's broadcasting and dtype promotion."

@@ -9,6 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, attach
+from volta_fn.core.dispatch import Finder, MakeFinder, when_available
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.primitives import arithmetic, comparison
 from volta_fn.primitives.declare import Elementwise, promote_args, promoted
@@ -120,14 +121,25 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
     promoting = promoted(operation, otherwise=comparison.lexicographic(operation) if operation in _ORDERS else None)
     _, reflected = _binary(promoting)
     eager = operation.primitive.eager
+    find: Finder | None = None
+
+    def unknown(self: Any, other: Any) -> Any:
+        return promoting(self, other) if isinstance(other, _OPERANDS) else NotImplemented
 
     def method(self: Any, other: Any) -> Any:
+        if find is not None:
+            return find(self, other)
         if type(self) is ConcreteArray and type(other) is ConcreteArray and current_trace() is EVAL:
             run = eager.get((self._spec, other._spec))
             if run is not None:
                 return run(self, other)
-        return promoting(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+        return unknown(self, other)
 
+    def install(make: MakeFinder) -> None:
+        nonlocal find
+        find = make(eager, unknown)
+
+    when_available(install)
     return method, reflected
 
 

@@ -43,10 +43,11 @@ def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
 class Repeated:
     """A function that is compiled once it has been called twice; see the module.
 
-    `pays` tells, by the second call's result and arguments, whether it is worth compiling.
+    `pays` tells, by the second call's result and arguments, whether it is worth compiling. `then` is given the compiled function, and may
+    have the caller use that from then on.
     """
 
-    __slots__ = ("_first", "_job", "_make", "_pays", "run")
+    __slots__ = ("_first", "_job", "_make", "_pays", "run", "then")
 
     def __init__(self, first: Callable[..., Any], make: Make, pays: Callable[..., bool] = lambda result, *args: True) -> None:
         self._first, self._make, self._pays = first, make, pays
@@ -54,6 +55,7 @@ class Repeated:
         self._job: Call | None = None
         #: What a call does now.
         self.run: Callable[..., Any] = self._once
+        self.then: Callable[[Callable[..., Any]], None] = lambda compiled: None
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
@@ -87,6 +89,8 @@ class Repeated:
             _log.debug("an eager function stays uncompiled", exc_info=True)
             made = None
         self.run = made or self._first
+        if made is not None:
+            self.then(made)
         return self.run(*args)
 
     def _uncompiled(self, args: tuple[Any, ...]) -> Any:

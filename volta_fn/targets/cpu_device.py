@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("volta_fn")
 
-#: Elements from which on a program takes less time than NumPy: for its ufuncs and matrix products, and for other functions.
-_FAST_SIZE, _SLOW_SIZE = 4096, 512
+#: Elements from which on a program takes less time than NumPy.
+_FAST_SIZE = 512
 
 #: Primitives that NumPy computes faster: its sorts are vectorised.
 _FASTER_IN_NUMPY = frozenset({"sort"})
@@ -69,9 +69,14 @@ class CpuBackend(NumpyBackend):
         run = program.function()
         if eqn.primitive.multiple_results:
             return functools.partial(run, False)
-        if in_order is None:
-            return lambda *buffers: run(False, *buffers)[0]
-        return lambda *buffers: run(False, *buffers)[0] if all(b.flags.c_contiguous for b in buffers) else in_order(*buffers)
+
+        def one(*buffers: Any) -> Any:
+            if in_order is None or all(b.flags.c_contiguous for b in buffers):
+                return run(False, *buffers)[0]
+            return in_order(*buffers)
+
+        one.of_arrays = getattr(run, "of_arrays", None)  # type: ignore[attr-defined]  # functions carry attributes
+        return one
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
         """Return a program as a function (donate, *buffers) -> buffers."""
@@ -100,8 +105,7 @@ def _is_fast_in_numpy(eqn: Equation) -> bool:
 
 
 def _is_large(eqn: Equation) -> bool:
-    size = max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0)
-    return size >= (_FAST_SIZE if _is_fast_in_numpy(eqn) else _SLOW_SIZE)
+    return max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0) >= _FAST_SIZE
 
 
 @functools.cache

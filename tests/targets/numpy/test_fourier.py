@@ -11,7 +11,10 @@ from volta_fn.targets.numpy import fourier
 @pytest.mark.parametrize("kind", ["FFT", "IFFT", "RFFT", "IRFFT"])
 @pytest.mark.parametrize(("shape", "axis"), [((5, 12), 1), ((12, 5), 0), ((1, 4, 6), -1), ((12,), 0)])
 @pytest.mark.parametrize("wide", [False, True])
-def test_divided_batches(kind: str, shape: tuple[int, ...], axis: int, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("library", ["scipy", "numpy"])
+def test_divided_batches(kind: str, shape: tuple[int, ...], axis: int, wide: bool, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if library == "numpy":
+        monkeypatch.setattr(fourier, "_scipy", lambda: None)
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape) + (0 if kind == "RFFT" else 1j * rng.normal(size=shape))
     x = x if wide else x.astype(np.float32 if kind == "RFFT" else np.complex64)

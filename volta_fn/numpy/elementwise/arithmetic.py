@@ -69,6 +69,7 @@ def divmod(x: Any, y: Any, /) -> tuple[Array, Array]:
     return floor_divide(x, y), remainder(x, y)
 
 
+@fused
 def fmod(x: Any, y: Any, /) -> Array:
     """Return the remainder of x / y with the sign of x; for integers, 0 if y is 0.
 
@@ -108,6 +109,7 @@ def positive(x: Any, /) -> Array:
     return operand("positive", "x", x)
 
 
+@fused
 def absolute(x: Any, /) -> Array:
     """Return |x|, which is real for complex x; booleans stay as they are.
 
@@ -127,6 +129,7 @@ def fabs(x: Any, /) -> Array:
     return lax.abs(value)
 
 
+@fused
 def sign(x: Any, /) -> Array:
     """Return -1, 0 or 1 by the sign of x; x / |x| for complex x; NaN for NaN."""
     value = operand("sign", "x", x)
@@ -246,6 +249,7 @@ def heaviside(x1: Any, x2: Any, /) -> Array:
     return lax.select(lax.ne(a, a), a, step)
 
 
+@fused
 def floor(x: Any, /) -> Array:
     """Return the largest integer not above x, in x's dtype.
 
@@ -255,6 +259,7 @@ def floor(x: Any, /) -> Array:
     return _to_integer("floor", x, lax.floor)
 
 
+@fused
 def ceil(x: Any, /) -> Array:
     """Return the smallest integer not below x, in x's dtype."""
     return _to_integer("ceil", x, lax.ceil)
@@ -273,6 +278,7 @@ def rint(x: Any, /) -> Array:
     return _to_even(value)
 
 
+@fused
 def round(a: Any, decimals: int = 0, out: None = None) -> Array:
     """Round to `decimals` digits after (negative: before) the point, halves to even.
 

@@ -65,6 +65,7 @@ def _everywhere(value: Array, answer: bool) -> Array:
     return broadcast_to(asarray(np.bool_(answer)), value.shape)
 
 
+@fused
 def isnan(x: Any, /) -> Array:
     """Return True where elements are NaN.
 
@@ -75,6 +76,7 @@ def isnan(x: Any, /) -> Array:
     return lax.ne(value, value) if is_inexact(value) else _everywhere(value, False)
 
 
+@fused
 def isfinite(x: Any, /) -> Array:
     """Return True where elements are neither infinite nor NaN."""
     value = operand("isfinite", "x", x)

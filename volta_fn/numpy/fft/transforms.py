@@ -11,6 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axes_of, axis_of, full_like_scalar, is_complex, promote_inexact
 from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.fourier import transform_axis
@@ -19,6 +20,7 @@ from volta_fn.primitives.fourier import transform_axis
 _OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
+@fused
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Return the spectrum along an axis: Σ_j a[j] exp(-2πi j k / n) for k = 0 … n - 1.
 
@@ -37,6 +39,7 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
     return spectrum("fft", as_complex("fft", a), n, axis, norm)
 
 
+@fused
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Invert `fft`, with the same arguments: Σ_k a[k] exp(2πi j k / n) / n for each j.
 
@@ -46,6 +49,7 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return spectrum("ifft", as_complex("ifft", a), n, axis, norm, inverse=True)
 
 
+@fused
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Return the first n // 2 + 1 elements of `fft` of real numbers.
 
@@ -57,6 +61,7 @@ def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _half("rfft", a, n, axis, norm)
 
 
+@fused
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Invert `rfft`: n real numbers from the first half of their spectrum.
 
@@ -68,6 +73,7 @@ def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     return _from_half("irfft", a, n, axis, norm)
 
 
+@fused
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Return the real spectrum of a Hermitian signal's first half `a`; see `irfft`.
 
@@ -77,6 +83,7 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     return _from_half("hfft", conj(as_complex("hfft", a)), n, axis, _OPPOSITE[_norm("hfft", norm)])
 
 
+@fused
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Invert `hfft`: return the first half of the signal with a real spectrum.
 
@@ -161,6 +168,7 @@ def _from_half(function: str, a: Any, n: int | None, axis: int, norm: str | None
 Sizes = Sequence[int] | None
 
 
+@fused
 def fftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Apply `fft` along several axes.
 
@@ -180,6 +188,7 @@ def fftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str |
     return _along_all("fftn", a, s, axes, norm)
 
 
+@fused
 def ifftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Invert `fftn`, with the same arguments.
 
@@ -190,6 +199,7 @@ def ifftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str 
     return _along_all("ifftn", a, s, axes, norm, inverse=True)
 
 
+@fused
 def rfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Apply `rfft` along the last axis and `fft` along the others; see `fftn`.
 
@@ -201,6 +211,7 @@ def rfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str 
     return _along("rfftn", half, dims[:-1], sizes[:-1], norm, inverse=False)
 
 
+@fused
 def irfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Array:
     """Invert `rfftn`: `ifft` along all axes but the last, then `irfft`; see `fftn`.
 
@@ -213,6 +224,7 @@ def irfftn(a: Any, s: Sizes = None, axes: Sequence[int] | None = None, norm: str
     return irfft(half, sizes[-1], dims[-1], norm)
 
 
+@fused
 def fft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Apply `fftn` along two axes, by default the last two.
 
@@ -222,6 +234,7 @@ def fft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | No
     return fftn(a, s, _two("fft2", axes), norm)
 
 
+@fused
 def ifft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Invert `fft2`.
 
@@ -232,6 +245,7 @@ def ifft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | N
     return ifftn(a, s, _two("ifft2", axes), norm)
 
 
+@fused
 def rfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Apply `rfftn` along two axes, by default the last two.
 
@@ -241,6 +255,7 @@ def rfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | N
     return rfftn(a, s, _two("rfft2", axes), norm)
 
 
+@fused
 def irfft2(a: Any, s: Sizes = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:
     """Invert `rfft2`.
 

@@ -15,12 +15,16 @@ NumPy's `ctypes` attributes 20. `_knows_arrays` checks the layout on real arrays
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
 
+from volta_fn.core.array import ArraySpec
+from volta_fn.core.dispatch import Finder, provide
+from volta_fn.runtime.internals.array_calls import call_record, find_layout, find_record, write_apply, write_find
 from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
@@ -75,7 +79,10 @@ def write_entry(module: Module) -> None:
     _write_arena(module)
     _write_relocate(module)
     _write_fill(module)
+    _write_run_program(module)
     _write_enter(module)
+    write_apply(module)
+    write_find(module)
 
 
 def _word(f: Function, record: Value, name: Record) -> Value:
@@ -185,7 +192,14 @@ def _write_fill(module: Module) -> None:
 def _write_enter(module: Module) -> None:
     self_, args, count = Value(_P, "%self"), Value(_P, "%args"), Value("i64", "%count")
     f = Function(module, "enter", [self_, args, count], _P)
-    record = f.call("PyLong_AsVoidPtr", _P, self_)
+    status = f.call("run_program", "i64", f.call("PyLong_AsVoidPtr", _P, self_), args, count)
+    f.finish(f.call("PyLong_FromLongLong", _P, status))
+
+
+def _write_run_program(module: Module) -> None:
+    """Define ``i64 @run_program(record, args, count)``, which returns the status."""
+    record, args, count = Value(_P, "%record"), Value(_P, "%args"), Value("i64", "%count")
+    f = Function(module, "run_program", [record, args, count], "i64")
     table = f.call("table", _P, record)
     bytes_ = _word(f, record, Record.ARENA_BYTES)
     without = f.compare("icmp eq", bytes_, i64(0))
@@ -210,7 +224,7 @@ def _write_enter(module: Module) -> None:
     f.branch(without, lambda: None, lambda: f.run("free", _exchange(f, Value(_P, "@spare"), arena)))
     other = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), table)
     f.branch(_is_null(f, other), lambda: None, lambda: f.run("free", f.at(other, "i64", i64(-1))))
-    f.finish(f.call("PyLong_FromLongLong", _P, status))
+    f.finish(status)
 
 
 class Entry(Protocol):
@@ -218,6 +232,14 @@ class Entry(Protocol):
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
         """Return the function that calls a program, whose record must live as long."""
+
+    def of_arrays(
+        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return the function of arrays that calls a program with one result.
+
+        `array_calls` explains the arguments. The function keeps them, and what `otherwise` refers to.
+        """
 
 
 class _MethodDef(ctypes.Structure):
@@ -227,15 +249,36 @@ class _MethodDef(ctypes.Structure):
 class FastcallEntry:
     """Makes built-in functions, which call ``enter``."""
 
-    def __init__(self, enter: int) -> None:
-        self._definition = _MethodDef(b"program", enter, _METH_FASTCALL, None)
+    def __init__(self, enter: int, apply: int, find: int) -> None:
+        self._enter = _MethodDef(b"program", enter, _METH_FASTCALL, None)
+        self._apply = _MethodDef(b"program of arrays", apply, _METH_FASTCALL, None)
+        self._find = _MethodDef(b"function of arrays", find, _METH_FASTCALL, None)
+        self._layout = find_layout()
         self._new = ctypes.pythonapi.PyCFunction_NewEx
         self._new.restype = ctypes.py_object
         self._new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+        if self._layout is not None:
+            provide(self.finder)
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
         """See `Entry`."""
-        return self._new(ctypes.addressof(self._definition), record.ctypes.data, None)
+        return self._new(ctypes.addressof(self._enter), record.ctypes.data, None)
+
+    def of_arrays(
+        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """See `Entry`."""
+        if self._layout is None:
+            return otherwise
+        words, sizes = call_record(record, self._layout, make, spec, otherwise)
+        kept = (words.ctypes.data, words, sizes, record, make, spec, otherwise)
+        return self._new(ctypes.addressof(self._apply), kept, None)
+
+    def finder(self, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> Finder:
+        """Return a finder; see `core/dispatch.py`."""
+        assert self._layout is not None
+        words = find_record(self._layout, functions, otherwise)
+        return self._new(ctypes.addressof(self._find), (words.ctypes.data, words, functions, otherwise), None)
 
 
 class CtypesEntry:
@@ -264,10 +307,16 @@ class CtypesEntry:
 
         return call
 
+    def of_arrays(
+        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return `otherwise`: ctypes takes longer than Python's frames."""
+        return otherwise
 
-def make_entry(enter: int, execute: int) -> Entry:
+
+def make_entry(enter: int, apply: int, find: int, execute: int) -> Entry:
     """Return a `FastcallEntry`, or a `CtypesEntry` if arrays have another layout."""
-    return FastcallEntry(enter) if _knows_arrays() else CtypesEntry(execute)
+    return FastcallEntry(enter, apply, find) if _knows_arrays() else CtypesEntry(execute)
 
 
 def _knows_arrays() -> bool:

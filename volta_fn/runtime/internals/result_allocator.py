@@ -331,13 +331,20 @@ def _with_handler(addresses: list[int]) -> Empty:
 
 def _handler_variable(capsule: Any) -> ContextVar[Any]:
     """Find the context variable that setting an allocator sets in an empty context."""
+    context = Context()
+    context.run(ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(numpy_function(_SET_HANDLER)), capsule)
+    ((variable, _),) = context.items()
+    return variable
+
+
+def numpy_function(number: int) -> int:
+    """Return the address of a function in NumPy's table of functions for extensions.
+
+    Raises `LookupError` for a NumPy whose table is not known.
+    """
     if np.lib.NumpyVersion(np.__version__).major != _KNOWN_MAJOR:
         raise LookupError
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = pointer(multiarray._ARRAY_API, None)
-    address = ctypes.c_size_t.from_address(table + _SET_HANDLER * ctypes.sizeof(ctypes.c_size_t)).value
-    context = Context()
-    context.run(ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(address), capsule)
-    ((variable, _),) = context.items()
-    return variable
+    return ctypes.c_size_t.from_address(table + number * ctypes.sizeof(ctypes.c_size_t)).value

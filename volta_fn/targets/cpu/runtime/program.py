@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.compiler.buffers.memory_layout import Output
+from volta_fn.core.array import ArraySpec, ConcreteArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.compiling import undisturbed
+from volta_fn.runtime.internals.array_calls import MOST_OPERANDS
 from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.runtime.internals.result_allocator import LARGE
 from volta_fn.targets.cpu.runtime import program_cache
@@ -101,7 +103,7 @@ class Program:
                 failed(status, arguments, made)
             return made
 
-        if len(specs) != 1:
+        if len(specs) != 1 or self.calls_host:  # a failing callback must not be called again
             return run
         ((empty, shape, dtype),) = specs
 
@@ -109,7 +111,17 @@ class Program:
             out = empty(shape, dtype)
             return (out,) if not enter(*arguments, out) else run(donate, *arguments)
 
-        return run if self.calls_host else run_one  # a failing callback must not be called again
+        if not self.record[Record.LONG] and self.record[Record.CALLER] <= MOST_OPERANDS + 1:
+            run_one.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
+        return run_one
+
+    def _of_arrays(self, spec: ArraySpec, otherwise: Callable[..., ConcreteArray]) -> Callable[..., ConcreteArray]:
+        """Return the program as a function of arrays that returns one of that spec.
+
+        It calls `otherwise`, which refers to the program, with arrays whose elements do not lie one after another.
+        """
+        ((empty, shape, dtype),) = self.specs
+        return support_code_of_process().entry.of_arrays(self.record, functools.partial(empty, shape, dtype), spec, otherwise)
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """Return the results; donated arguments may be overwritten if `donate` says so."""

@@ -43,8 +43,9 @@ def _compiled() -> SupportCode:
             write(module)
         found = disk_cache.Compiled(compile_object(str(module)))
         disk_cache.write_compiled(name, found)
-    enter, execute, work, reset, *allocator = load_object(found.code, ["enter", "execute", "work", "reset", *FUNCTIONS])
-    return SupportCode(make_entry(enter, execute), Workers(work, reset), make_empty(allocator))
+    names = ["enter", "apply", "find_function", "execute", "work", "reset", *FUNCTIONS]
+    enter, apply, find, execute, work, reset, *allocator = load_object(found.code, names)
+    return SupportCode(make_entry(enter, apply, find, execute), Workers(work, reset), make_empty(allocator))
 
 
 def libc_free(address: int) -> None:

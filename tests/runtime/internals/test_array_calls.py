@@ -1,0 +1,166 @@
+"""Built-in functions of arrays: programs that are called with arrays, and finders of what to run for some types."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite")
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn.core import dispatch
+from volta_fn.core.array import ConcreteArray, array_spec
+from volta_fn.errors import DonatedBufferError, LeakedTracerError
+from volta_fn.runtime.internals import array_calls, fastcall
+from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry
+from volta_fn.targets.cpu.runtime import support_code
+from volta_fn.targets.cpu.runtime.program import Program
+
+X = jnp.asarray(np.arange(1000, dtype=np.float32))
+FINDER = support_code.support_code_of_process().entry.finder  # type: ignore[attr-defined]  # of FastcallEntry
+
+
+def program_of(function: Any, *arrays: Any) -> Program:
+    from volta_fn.compiler import pipeline
+
+    return Program.of(vf.make_jaxpr(function)(*arrays), (), pipeline)
+
+
+def of_arrays(function: Any, *arrays: Any, otherwise: Any = None) -> Any:
+    """Return a program as a function of arrays."""
+    result = vf.eval_shape(function, *arrays)
+    spec = array_spec(vf.typeof(result), arrays[0].device)
+    return program_of(function, *arrays).function().of_arrays(spec, otherwise or (lambda *args: "otherwise"))  # type: ignore[attr-defined]
+
+
+def test_a_program_makes_an_array_that_owns_what_it_has() -> None:
+    run = of_arrays(lambda x, y: x * y + 1, X, X)
+    found = run(X, X)
+    references = sys.getrefcount(found._buffer)
+    assert references == 2  # the array's, and the argument
+    assert type(found) is ConcreteArray
+    assert found.aval == X.aval
+    np.testing.assert_array_equal(found, np.arange(1000, dtype=np.float32) ** 2 + 1)
+    del run
+    np.testing.assert_array_equal(found[:3], [1, 2, 5])
+
+
+def test_references_are_counted() -> None:
+    run, operand = of_arrays(lambda x: x + 1, X), X + 0
+    run(operand)
+    counted = [operand, operand._buffer, operand._spec, None]
+    before = [sys.getrefcount(thing) for thing in counted]
+    for _ in range(1000):
+        run(operand)
+        run(operand[::-1])
+        run(3)
+    assert max(abs(sys.getrefcount(thing) - count) for thing, count in zip(counted, before, strict=True)) < 100
+
+
+def test_what_machine_code_does_not_know_is_left_to_the_other_function() -> None:
+    run = of_arrays(lambda x: x + 1, X[:500])
+    assert run(X[::2]) == "otherwise"
+    assert run(2.0) == run(np.zeros(500, "float32")) == run(None) == "otherwise"
+    gone = X[:500] + 0
+    gone.delete()
+    assert run(gone) == "otherwise"
+    with pytest.raises(ZeroDivisionError):
+        of_arrays(lambda x: x + 1, X, otherwise=lambda x: 1 / 0)(X[::-1])
+
+
+def test_only_programs_with_one_new_result_and_few_operands_have_one() -> None:
+    for function, count in ((lambda x: (x + 1, x + 2), 1), (lambda x: x, 1), (lambda *xs: sum(xs), 16)):
+        assert not hasattr(program_of(function, *[X] * count).function(), "of_arrays")
+    assert not hasattr(program_of(lambda x: vf.pure_callback(lambda x: x, x, x) + 1, X).function(), "of_arrays")
+    assert hasattr(program_of(lambda *xs: sum(xs), *[X] * 15).function(), "of_arrays")
+
+
+def test_finders_run_what_is_known_for_the_types() -> None:
+    small = X[:3]
+    find = FINDER({(X._spec,): lambda x: "one", (X._spec, small._spec): lambda x, y: "two", (): lambda: "none"}, lambda *args: args)
+    assert (find(X), find(X, small), find()) == ("one", "two", "none")
+    assert find(small) == (small,)
+    for other in (2.0, None, "x", np.zeros(3)):
+        assert find(other) == (other,)
+    assert vf.make_jaxpr(lambda x: (find(X) == (X,)) * x)(1).jaxpr.eqns  # not while tracing
+
+
+def test_a_finder_may_be_emptied_by_what_it_runs() -> None:
+    functions: dict[Any, Any] = {}
+
+    def emptying(x: Any) -> str:
+        functions.clear()
+        return "done"
+
+    functions[X._spec,] = emptying
+    find = FINDER(functions, lambda *args: "empty")
+    del emptying
+    assert (find(X), find(X)) == ("done", "empty")
+
+
+def test_errors_come_through() -> None:
+    find = FINDER({(X._spec,): lambda x: 1 / 0}, lambda *args: {}["missing"])
+    with pytest.raises(ZeroDivisionError):
+        find(X)
+    with pytest.raises(KeyError):
+        find(1)
+
+
+def test_threads_share_a_program() -> None:
+    run = of_arrays(lambda x: jnp.sin(x) @ x.reshape(1000, 1) + jnp.cos(x)[:1], X)
+    expected = np.asarray(run(X))
+    wrong: list[Any] = []
+
+    def work() -> None:
+        wrong.extend(found for found in [run(X) for _ in range(300)] if not np.array_equal(found, expected))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_repeated_calls_are_found_and_still_notice_deleted_arrays_and_tracers() -> None:
+    for function in (jnp.add, jnp.fmax, lambda x, y: x - y):
+        gone = X + 0
+        for _ in range(5):
+            function(gone, X)
+        gone.delete()
+        with pytest.raises(DonatedBufferError):
+            function(gone, X)
+        leaked: list[Any] = []
+        vf.make_jaxpr(lambda x, leaked=leaked: leaked.append(x) or x)(X)
+        with pytest.raises(LeakedTracerError):
+            function(leaked[0], X)
+        np.testing.assert_allclose(vf.grad(lambda x, function=function: function(x, x + 1).sum())(X), 0.5, atol=1.5)
+
+
+def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert array_calls.find_layout() is not None
+    monkeypatch.setattr(array_calls, "_WORD", 1 << 20)  # so that no word of an array is read
+    assert array_calls.find_layout() is None
+    monkeypatch.setattr(fastcall, "provide", lambda make: pytest.fail("there is none"))
+    entry = FastcallEntry(0, 0, 0)
+    assert entry.of_arrays(np.zeros(10, np.int64), None, X._spec, print) is print  # type: ignore[arg-type]  # it needs none
+
+
+def test_without_built_ins_python_does_the_same() -> None:
+    assert CtypesEntry.of_arrays(None, None, None, X._spec, print) is print  # type: ignore[arg-type]  # it needs none
+
+
+def test_who_asks_before_there_is_machine_code_gets_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_make", None)
+    monkeypatch.setattr(dispatch, "_waiting", [])
+    got: list[Any] = []
+    dispatch.when_available(got.append)
+    assert not got
+    dispatch.provide(FINDER)
+    dispatch.when_available(got.append)
+    assert got == [FINDER, FINDER]
