@@ -15,7 +15,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, tree
-from volta_fn.errors import GradientError
+from volta_fn.errors import GradientError, ShapeError
 from volta_fn.jit.function import Jitted
 
 X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
@@ -116,6 +116,19 @@ def test_auxiliary_results_integers_and_empty_tangents() -> None:
     (_, count), (tangent, empty) = vf.jvp(vf.jit(lambda x: (x * 2, jnp.int32(4))), (3.0,), (1.0,))
     assert (int(count), float(tangent), empty.dtype, empty.shape) == (4, 2, dtypes.float0, ())
     assert vf.grad(vf.jit(lambda n: n * 2.0), allow_int=True)(3).dtype == dtypes.float0
+
+
+def test_vector_jacobian_products_of_integers_trees_and_under_jit() -> None:
+    f = vf.jit(lambda p, n: {"y": p["w"] * n})
+    value, pull_back = vf.vjp(f, {"w": 3.0}, 2)
+    cotangent, empty = pull_back({"y": 1.0})
+    assert (float(value["y"]), float(cotangent["w"]), empty.dtype) == (6, 2, dtypes.float0)
+    value, pull_back = vf.vjp(vf.jit(smooth), X)
+    again = vf.jit(lambda function, ct: function(ct))(pull_back, X)
+    np.testing.assert_array_equal(pull_back(X)[0], again[0])
+    np.testing.assert_allclose(vf.vmap(pull_back)(jnp.stack([X, 2 * X]))[0][1], 2 * again[0], rtol=1e-6)
+    with pytest.raises(ShapeError, match="cotangent has shape"):
+        pull_back(X[0])
 
 
 def test_errors_are_those_of_the_transform() -> None:

@@ -13,9 +13,10 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.jitted import jitted_like
+from volta_fn.core.jitted import JittedFunction, jitted_like
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import eval_jaxpr
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
@@ -107,23 +108,32 @@ class VJP:
     It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
     """
 
-    def __init__(self, signature: _Signature, program: ClosedJaxpr) -> None:
+    def __init__(self, signature: _Signature, program: ClosedJaxpr, jitted: JittedFunction | None = None) -> None:
         self._signature = signature
         self._program = program
+        #: The function that is differentiated, if it is jitted: then so is this one.
+        self._jitted = jitted
 
     def __call__(self, cotangent: Any) -> Any:
         """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
 
         Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit.
         """
-        signature = self._signature
-        leaves, structure = tree.flatten(cotangent)
-        if structure != signature.out_tree:
-            raise TreeError(f"the cotangent has structure {structure}, but the function returned {signature.out_tree}")
-        cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
-        return _with_float0(
-            pull_back(self._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
-        )
+        # Empty cotangents are arrays of NumPy, which no program returns.
+        if self._jitted is not None and current_trace() is EVAL and all(self._signature.nonzero):
+            return self._jitted.transformed("pull back", _pull_back, same_arguments=False)(self, cotangent)
+        return _pull_back(self, cotangent)
+
+
+def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
+    signature = vjp_fun._signature
+    leaves, structure = tree.flatten(cotangent)
+    if structure != signature.out_tree:
+        raise TreeError(f"the cotangent has structure {structure}, but the function returned {signature.out_tree}")
+    cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
+    return _with_float0(
+        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
+    )
 
 
 def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
@@ -135,8 +145,8 @@ def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequ
 
 tree.register_pytree_node(
     VJP,
-    lambda function: (function._program.consts, (function._signature, function._program.jaxpr)),
-    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved)),
+    lambda vjp_fun: (vjp_fun._program.consts, (vjp_fun._signature, vjp_fun._program.jaxpr, vjp_fun._jitted)),
+    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), static[2]),
 )
 
 
@@ -173,7 +183,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     @functools.wraps(fun)
     def with_pull_back(*primals: Any) -> Any:
         linearized = _Linearized(fun, *tree.flatten((primals, {})), has_aux, "vjp")
-        return linearized.result(VJP(linearized.signature, linearized.program), has_aux)
+        jitted = fun if isinstance(fun, JittedFunction) else None
+        return linearized.result(VJP(linearized.signature, linearized.program, jitted), has_aux)
 
     return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
 
