@@ -67,8 +67,8 @@ def pulled_back(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pushed_forward(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function of the value of `function` and its tangent."""
-    return lambda *args: vf.jvp(function, args, args)
+    """Make the function from primals and tangents to value and tangent."""
+    return lambda weights, x, *tangents: vf.jvp(function, (weights, x), tangents)
 
 
 def pairs() -> dict[str, Pair]:
@@ -81,7 +81,7 @@ def pairs() -> dict[str, Pair]:
         "vmap": (vf.vmap, chain, (keys, start)),
         "grad": (vf.grad, loss, (weights, x)),
         "value_and_grad": (vf.value_and_grad, loss, (weights, x)),
-        "jvp": (pushed_forward, network, (weights, x)),
+        "jvp": (pushed_forward, network, (weights, x, [0.5 * w for w in weights], 0.5 * x)),
         "vjp": (pulled_back, network, (weights, x)),
         "jacfwd": (lambda f: vf.jacfwd(f, 1), network, small),
         "jacrev": (lambda f: vf.jacrev(f, 1), network, small),
@@ -104,8 +104,8 @@ def milliseconds(call: Callable[[], Any], repeats: int) -> float:
 
 def compare(pair: Pair, rounds: int) -> tuple[float, float]:
     """Return the median milliseconds of both calls."""
-    repeats = [max(1, round(5 / max(milliseconds(call, 3), 1e-3))) for call in pair for _ in range(2)][1::2]
-    taken = [[milliseconds(call, n) for call, n in zip(pair, repeats, strict=True)] for _ in range(rounds)]
+    repeats = max(1, round(5 / min(milliseconds(call, 3) for call in pair for _ in range(3))))
+    taken = [[milliseconds(call, repeats) for call in pair] for _ in range(rounds)]
     eager, jitted = (statistics.median(column) for column in zip(*taken, strict=True))
     return eager, jitted
 

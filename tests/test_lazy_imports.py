@@ -10,6 +10,7 @@ import tomllib
 
 import pytest
 
+import volta_fn
 from tests.test_layers import MODULES, ROOT
 from volta_fn.lazy_imports import load, public_names
 
@@ -96,3 +97,19 @@ def test_programs_need_not_load_the_rules_themselves():
             [sys.executable, "-c", f"import volta_fn as vf\n{script}"], cwd=ROOT, capture_output=True, text=True, check=True
         )
         assert out.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("package", ["nn", "optim", "data", "io", "debug", "numpy", "lax", "random"])
+def test_dir_lists_public_names_alone(package):
+    module = getattr(volta_fn, package)
+    names = {name for name in dir(module) if not name.startswith("__")}
+    inside = {"layers", "module", "numerics", "tree_rules", "loader", "files", "printing", "TYPE_CHECKING", "creation"}
+    assert names and not names & inside
+    assert not any(name.startswith("_") for name in names)
+    values = {name: getattr(module, name) for name in names}
+    assert {"nn": "Linear", "optim": "adam", "data": "DataLoader", "io": "Checkpointer"}.get(package, next(iter(names))) in values
+
+
+def test_dir_of_the_package_has_no_machinery():
+    assert not {"TYPE_CHECKING", "on_demand", "source", "core", "lazy_imports", "primitives"} & set(dir(volta_fn))
+    assert {"grad", "jit", "nn", "numpy", "__version__"} <= set(dir(volta_fn))

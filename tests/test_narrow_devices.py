@@ -27,7 +27,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], Any]] = {
     "uint32 starts": (lambda x, i: vf.vmap(lambda j: lax.dynamic_slice(x, (j, j), (1, 1)))(i)[:, 0, 0], (X, PLACES), np.float32([4, 11])),
     "uint32 starts, outside": (lambda x, i: lax.dynamic_slice(x, (i[1], 0), (1, 3)), (X, BEYOND), X[3:]),
     "uint32 labels": (lambda x, i: nn.nll_loss(x, i, reduction="none"), (X[:2], np.uint32([2, 0])), np.float32([-2, -3])),
-    "uint32 labels, no class": (lambda x, i: nn.nll_loss(x, i, reduction="none"), (X[:2], BEYOND), np.float32([-1, np.nan])),
+    "uint32 labels, no class": (vf.jit(lambda x, i: nn.nll_loss(x, i, reduction="none")), (X[:2], BEYOND), np.float32([-1, np.nan])),
     "uint32 ramp": (lambda i: vnp.pad(i, (2, 0), mode="linear_ramp"), (np.uint32([2**32 - 2]),), np.uint32([0, 2**31 - 1, 2**32 - 2])),
     "uint32 counted": (lambda i: vnp.bincount(i, length=3), (np.uint32([1, 1, 2**32 - 1]),), np.int32([0, 2, 0])),
     "NumPy's places": (lambda x: vnp.take(x, np.array([3, 0]), 0), (X,), X[[3, 0]]),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_IMPORT = re.compile(r"^from (\S+) import (\w+) as \w+$", re.MULTILINE)
+_IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
 _STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
 _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
 
@@ -46,10 +46,10 @@ def is_installed(package: str) -> bool:
 
 
 @functools.cache
-def public_names(package: str) -> dict[str, tuple[str, str]]:
+def public_names(package: str, suffix: str = ".pyi") -> dict[str, tuple[str, str]]:
     """Read a package's stub: each name's defining module, and its name there."""
     module: Any = sys.modules[package]
-    stub = module.__loader__.get_data(str(Path(module.__file__).with_suffix(".pyi"))).decode()
+    stub = module.__loader__.get_data(str(Path(module.__file__).with_suffix(suffix))).decode()
     names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
     names |= {name: (home, name) for home in _STAR.findall(stub) for name in load(home).__all__}
     return names | {alias: names[name] for alias, name in _ALIAS.findall(stub)}
@@ -74,7 +74,17 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         setattr(sys.modules[package], name, value)
         return value
 
-    def directory() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *public_names(package)})
+    return get, directory(package)
 
-    return get, directory
+
+def directory(package: str, suffix: str = ".pyi") -> Callable[[], list[str]]:
+    """Return `__dir__` for a package: its public names, without the modules inside.
+
+    They stand in its stub, or in the file with another suffix.
+    """
+
+    def names() -> list[str]:
+        special = [name for name in vars(sys.modules[package]) if name.startswith("__")]
+        return sorted({*special, *public_names(package, suffix)})
+
+    return names

@@ -108,3 +108,9 @@ def test_the_environment_chooses_the_default() -> None:
     failed = run("nonsense")
     assert failed.returncode != 0
     assert "unknown platform 'nonsense'" in failed.stderr
+
+
+def test_a_devices_repr_has_its_name():
+    backend = vf.devices("cpu")[0].backend
+    assert repr(Device("gpu", 1, "NVIDIA H200", backend)) == 'GpuDevice(id=1, "NVIDIA H200")'
+    assert repr([Device("cpu", 0, "cpu", backend)]) == "[CpuDevice(id=0)]"

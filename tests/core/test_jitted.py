@@ -15,7 +15,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes, tree
-from volta_fn.errors import GradientError
+from volta_fn.errors import GradientError, ShapeError
 from volta_fn.jit.function import Jitted
 
 X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
@@ -118,6 +118,19 @@ def test_auxiliary_results_integers_and_empty_tangents() -> None:
     assert vf.grad(vf.jit(lambda n: n * 2.0), allow_int=True)(3).dtype == dtypes.float0
 
 
+def test_vector_jacobian_products_of_integers_trees_and_under_jit() -> None:
+    f = vf.jit(lambda p, n: {"y": p["w"] * n})
+    value, pull_back = vf.vjp(f, {"w": 3.0}, 2)
+    cotangent, empty = pull_back({"y": 1.0})
+    assert (float(value["y"]), float(cotangent["w"]), empty.dtype) == (6, 2, dtypes.float0)
+    value, pull_back = vf.vjp(vf.jit(smooth), X)
+    again = vf.jit(lambda function, ct: function(ct))(pull_back, X)
+    np.testing.assert_array_equal(pull_back(X)[0], again[0])
+    np.testing.assert_allclose(vf.vmap(pull_back)(jnp.stack([X, 2 * X]))[0][1], 2 * again[0], rtol=1e-6)
+    with pytest.raises(ShapeError, match="cotangent has shape"):
+        pull_back(X[0])
+
+
 def test_errors_are_those_of_the_transform() -> None:
     with pytest.raises(GradientError, match="scalar result"):
         vf.grad(vf.jit(smooth))(X)
@@ -129,7 +142,7 @@ def test_programs_of_derivative_rules_are_compiled_at_once(monkeypatch: pytest.M
     """Check that a jitted function called in a lambda is compiled, too."""
     f = vf.jit(total)
     compiled: list[Any] = []
-    backend = type(vf.devices("cpu")[0].backend)
+    backend = type(vf.devices()[0].backend)
     real = backend.compile
     monkeypatch.setattr(backend, "compile", lambda self, *args: (compiled.append(args[0]), real(self, *args))[1])
     np.testing.assert_allclose(vf.vmap(lambda x: f(x) + 1)(X), np.sum(np.sin(X) * X, 1) + 1, rtol=1e-6)

@@ -52,3 +52,10 @@ def test_few_programs_and_later_ones_give_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         f(jnp.zeros(100))
+
+
+def test_functions_of_the_package_give_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in range(1, MANY_PROGRAMS + 2):
+            vf.nn.softmax(jnp.zeros(size))

@@ -143,7 +143,8 @@ class Device:
         self.backend = backend
 
     def __repr__(self) -> str:
-        return f"{self.platform.capitalize()}Device(id={self.id})"
+        name = "" if self.device_kind == self.platform else f', "{self.device_kind}"'
+        return f"{self.platform.capitalize()}Device(id={self.id}{name})"
 
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"

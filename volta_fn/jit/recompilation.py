@@ -17,7 +17,9 @@ _EXAMPLES = 4
 
 
 def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
-    """Warn that a function has many programs, given the keys of `Cache.traced`."""
+    """Warn that a user's function has many programs, given the keys of `Cache.traced`."""
+    if str(getattr(request.fun, "__module__", "")).startswith("volta_fn."):
+        return
     name = function_name(request.fun)
     reasons = "; ".join(_reasons(request, keys)) or "the named axes or the default device differ"
     message = (

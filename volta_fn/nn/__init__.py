@@ -7,6 +7,7 @@ and `scaled_products` functions of arrays, `initializers` initial weights. `loss
 Each module's ``__all__`` is public, under ``volta_fn.nn``. Examples use ``import volta_fn as vf`` and ``from volta_fn import nn``.
 """
 
+from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.nn import initializers as initializers
 from volta_fn.nn import losses as losses
 from volta_fn.nn import metrics as metrics
@@ -48,6 +49,7 @@ from volta_fn.nn.summary import *
 from volta_fn.nn.transformer.decoder import *
 from volta_fn.nn.transformer.encoder import *
 from volta_fn.nn.transformer.feed_forward import *
+from volta_fn.nn.transformer.gpt import *
 from volta_fn.nn.transformer.kv_cache import *
 from volta_fn.nn.transformer.multi_head_attention import *
 from volta_fn.nn.transformer.positions import *
@@ -55,3 +57,5 @@ from volta_fn.nn.transformer.scaled_dot_product import *
 from volta_fn.scipy.special import logsumexp as logsumexp
 from volta_fn.scipy.special.exponential import log_softmax as log_softmax
 from volta_fn.scipy.special.exponential import softmax as softmax
+
+__dir__ = _lazy_imports.directory(__name__, ".py")

@@ -22,6 +22,7 @@ Transformations that depend on the parameters raise `ArgumentError` if `update` 
 under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and ``from volta_fn import optim``.
 """
 
+from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.optim import assignment as assignment
 from volta_fn.optim import contrib as contrib
 from volta_fn.optim import hyperparameters as _hyperparameters
@@ -80,3 +81,5 @@ from volta_fn.optim.wrappers.monitoring import *
 from volta_fn.optim.wrappers.multi_steps import *
 
 _hyperparameters.check_all(globals())
+
+__dir__ = _lazy_imports.directory(__name__, ".py")

@@ -13,10 +13,11 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.jitted import jitted_like
+from volta_fn.core.jitted import JittedFunction, jitted_like
 from volta_fn.core.primitive import Zero
 from volta_fn.core.refs import RefArguments, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import eval_jaxpr
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.joining import instantiate
@@ -114,11 +115,15 @@ class VJP:
     It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
     """
 
-    def __init__(self, signature: _Signature, program: ClosedJaxpr, slots: RefSlots | None = None) -> None:
+    def __init__(
+        self, signature: _Signature, program: ClosedJaxpr, slots: RefSlots | None = None, jitted: JittedFunction | None = None
+    ) -> None:
         self._signature = signature
         self._program = program
         #: Of a function of references: where these are among the arguments.
         self._slots = slots
+        #: The function that is differentiated, if it is jitted: then so is this one.
+        self._jitted = jitted
 
     def __call__(self, cotangent: Any) -> Any:
         """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
@@ -145,14 +150,21 @@ class VJP:
         return functools.partial(apply_with_refs, self._pulled_back, slots, entries)
 
     def _pulled_back(self, cotangent: Any) -> Any:
-        signature = self._signature
-        leaves, structure = tree.flatten(cotangent)
-        if structure != signature.out_tree:
-            raise TreeError(f"the cotangent has structure {structure}, but the function returned {signature.out_tree}")
-        cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
-        return _with_float0(
-            pull_back(self._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
-        )
+        # Empty cotangents are arrays of NumPy, which no program returns.
+        if self._jitted is not None and current_trace() is EVAL and all(self._signature.nonzero):
+            return self._jitted.transformed("pull back", _pull_back, same_arguments=False)(self, cotangent)
+        return _pull_back(self, cotangent)
+
+
+def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
+    signature = vjp_fun._signature
+    leaves, structure = tree.flatten(cotangent)
+    if structure != signature.out_tree:
+        raise TreeError(f"the cotangent has structure {structure}, but the function returned {signature.out_tree}")
+    cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
+    return _with_float0(
+        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
+    )
 
 
 def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
@@ -164,8 +176,8 @@ def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequ
 
 tree.register_pytree_node(
     VJP,
-    lambda function: (function._program.consts, (function._signature, function._program.jaxpr, function._slots)),
-    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), static[2]),
+    lambda vjp_fun: (vjp_fun._program.consts, (vjp_fun._signature, vjp_fun._program.jaxpr, vjp_fun._slots, vjp_fun._jitted)),
+    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), *static[2:]),
 )
 
 
@@ -212,7 +224,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             slots = RefSlots(in_tree, tuple(found))
             return RefArguments(leaves, found, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
         linearized = _Linearized(fun, leaves, in_tree, has_aux, "vjp")
-        return linearized.result(VJP(linearized.signature, linearized.program), has_aux)
+        jitted = fun if isinstance(fun, JittedFunction) else None
+        return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
 
     return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
 

@@ -50,7 +50,7 @@ def cross_entropy(
         label_smoothing: the fraction of each label's probability that is spread evenly over all classes (Szegedy et al. 2016).
         reduction: "mean" weighs each example by its label's weight and leaves out ignored ones (with probabilities: the plain mean
             over examples); "sum"; "none" for one loss an example, 0 for ignored ones. The mean of no examples is NaN.
-        axis: the axis of classes, such as -1.
+        axis: the axis of classes: -1 for scores (batch, time, classes), as those of language models.
 
     Raises:
         ShapeError: labels or weight do not fit the logits. DTypeError: class numbers that are not integers.

@@ -80,8 +80,10 @@ def class_labels(loss: str, labels: Any, shape: tuple[int, ...], dim: int) -> Ar
     if numbers.dtype not in INTEGERS:
         raise DTypeError(f"{loss}: class numbers are integers, got {numbers.aval}")
     if numbers.shape != expected:
+        fitting = [axis for axis in range(len(shape)) if numbers.shape == (*shape[:axis], *shape[axis + 1 :])]
+        remedy = f"; if classes are along axis {fitting[-1]}, say axis={fitting[-1] - len(shape)}" if fitting else ""
         raise ShapeError(
-            f"{loss}: scores of shape {shape} with classes along axis {dim} need labels of shape {expected}, got {numbers.shape}"
+            f"{loss}: scores of shape {shape} with classes along axis {dim} need labels of shape {expected}, got {numbers.shape}{remedy}"
         )
     if numbers.dtype == np.uint32:
         numbers = vnp.minimum(numbers, np.uint32(2**31 - 1))

@@ -124,7 +124,7 @@ class SinusoidalPositions(Module):
 class LearnedPositions(Module):
     """Adds a learnt vector for each position; `weight` is (max_length, features).
 
-    Positions beyond the table give NaN, which is visible even in compiled programs.
+    Known positions beyond the table raise; in compiled programs they give NaN, or raise with VOLTA_CHECK_INDICES=1.
 
     >>> positions = vf.nn.LearnedPositions.init(vf.random.key(0), 16, 8)
     >>> positions(vf.numpy.zeros((2, 5, 8))).shape

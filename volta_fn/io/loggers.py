@@ -1,0 +1,117 @@
+"""Loggers of numbers by step, to a CSV file or to TensorBoard.
+
+>>> import pathlib, tempfile, volta_fn as vf
+>>> with tempfile.TemporaryDirectory() as folder:
+...     with CSVLogger(f"{folder}/log.csv") as log:
+...         for step in range(2):
+...             log(step, loss=vf.numpy.float32(0.5) / (step + 1))
+...     print(pathlib.Path(f"{folder}/log.csv").read_text())
+step,loss
+0,0.5
+1,0.25
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from volta_fn.errors import ArgumentError, MissingDependencyError, ShapeError
+
+
+class _Logger:
+    """Base of loggers, which are called with a step and numbers by name."""
+
+    def __call__(self, step: int, **values: Any) -> None:
+        """Log numbers: Python's, NumPy's, or arrays of one element.
+
+        Raises `ShapeError` for an array of more.
+        """
+        self._write(int(step), {name: _number(name, value) for name, value in values.items()})
+
+    def _write(self, step: int, numbers: dict[str, float]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the file."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+def _number(name: str, value: Any) -> float:
+    found = np.asarray(value)
+    if found.size != 1:
+        raise ShapeError(f"a logger takes single numbers, but {name!r} has shape {found.shape}; log its mean, or each element by a name")
+    number: float = found.item()
+    return number
+
+
+class CSVLogger(_Logger):
+    """Writes a row for each step to a CSV file, which spreadsheets and pandas read.
+
+    The first row sets the columns. A file that exists is continued, as that of a resumed run is. Every row is written at once.
+
+    Args:
+        path: the file; its folder is made.
+
+    Raises `ArgumentError` for a name that is none of the columns.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("a+", newline="", encoding="utf-8")
+        self._file.seek(0)
+        self._columns = next(csv.reader(self._file), [])
+        self._file.seek(0, os.SEEK_END)
+
+    def _write(self, step: int, numbers: dict[str, float]) -> None:
+        writer = csv.writer(self._file, lineterminator="\n")
+        if not self._columns:
+            self._columns = ["step", *numbers]
+            writer.writerow(self._columns)
+        unknown = [name for name in numbers if name not in self._columns[1:]]
+        if unknown:
+            raise ArgumentError(f"CSVLogger: {self.path} has the columns {self._columns}, so {unknown} cannot be added; use another file")
+        writer.writerow([step, *[numbers.get(name, "") for name in self._columns[1:]]])
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoardLogger(_Logger):
+    """Writes numbers as TensorBoard's scalars, by the package tensorboardX.
+
+    Args:
+        folder: the folder of the run, which ``tensorboard --logdir`` shows.
+
+    Raises `MissingDependencyError` if tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            from tensorboardX import SummaryWriter  # noqa: PLC0415  # optional
+        except ImportError as error:
+            raise MissingDependencyError("TensorBoardLogger needs the package tensorboardX: pip install 'volta-fn[tensorboard]'") from error
+        self._writer = SummaryWriter(os.fspath(folder))
+
+    def _write(self, step: int, numbers: dict[str, float]) -> None:
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
