@@ -8,6 +8,7 @@
 (1, 4) [0]
 """
 
+from volta_fn import advice as _advice
 from volta_fn.data.cifar import CIFAR10 as CIFAR10
 from volta_fn.data.combine import ConcatDataset as ConcatDataset
 from volta_fn.data.combine import Subset as Subset
@@ -34,3 +35,5 @@ from volta_fn.data.transforms import one_hot as one_hot
 from volta_fn.data.transforms import random_crop as random_crop
 from volta_fn.data.transforms import random_horizontal_flip as random_horizontal_flip
 from volta_fn.data.transforms import to_float as to_float
+
+__getattr__ = _advice.guard(__name__)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypedDict, Unpack, overload
 
 import numpy as np
 
-from volta_fn import random
+from volta_fn import advice, random
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.transfer import device_put
 from volta_fn.data.combine import as_key
@@ -73,6 +73,7 @@ class DataLoader(Generic[Batch]):
         collate: Callable[[Sequence[Any]], Any] | None = None,
         **options: Unpack[_Options],
     ) -> None: ...
+    @advice.explained
     def __init__(
         self,
         dataset: Examples,

@@ -1,5 +1,6 @@
 """Inspect running programs: `print`, `callback`, and the state of devices."""
 
+from volta_fn import advice as _advice
 from volta_fn.debug.monitor import Checkpoint as Checkpoint
 from volta_fn.debug.monitor import Health as Health
 from volta_fn.debug.monitor import Monitor as Monitor
@@ -7,3 +8,5 @@ from volta_fn.debug.monitor import MonitorStats as MonitorStats
 from volta_fn.debug.monitor import health as health
 from volta_fn.debug.printing import callback as callback
 from volta_fn.debug.printing import print as print
+
+__getattr__ = _advice.guard(__name__)

@@ -9,6 +9,7 @@
 True
 """
 
+from volta_fn import advice as _advice
 from volta_fn.io.checkpoint import Checkpointer as Checkpointer
 from volta_fn.io.files import load_safetensors as load_safetensors
 from volta_fn.io.files import open_safetensors as open_safetensors
@@ -22,3 +23,5 @@ from volta_fn.io.state_dict import load_state_dict as load_state_dict
 from volta_fn.io.state_dict import state_dict as state_dict
 from volta_fn.io.tensor_file import SafetensorsFile as SafetensorsFile
 from volta_fn.io.torch_layouts import from_torch as from_torch
+
+__getattr__ = _advice.guard(__name__)

@@ -160,7 +160,7 @@ class _Function:
     def slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
         request = Request(self.fun, self.statics, args, kwargs)
-        values = [as_value(x) for x in request.leaves]
+        values = request.values()
         traced = self.cache.program(request, values)
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)
