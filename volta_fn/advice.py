@@ -1,4 +1,4 @@
-"""Answers to habits from PyTorch, Optax and NumPy: what to use for a name unknown here.
+"""Answers to habits from PyTorch, Optax and NumPy: what to use instead.
 
 Arrays, modules, optimizers and packages look a missing name up in these tables; if it is not there, they suggest the closest existing
 names.
@@ -136,7 +136,7 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def unknown_attribute(owner: str, name: str, habits: Mapping[str, str], known: Iterable[str] = ()) -> NoReturn:
-    """Raise `AttributeError` for a name that `owner` does not have, with what to use instead."""
+    """Raise `AttributeError` for an unknown name, with what to use instead."""
     message = f"{owner} has no attribute {name!r}"
     if name in habits:
         raise AttributeError(f"{message}: {habits[name]}")
@@ -157,7 +157,7 @@ def guard(package: str) -> Callable[[str], Any]:
 
 
 def habit(owner: str, name: str, answer: str) -> property:
-    """Return a property that raises `AttributeError` with an answer: the name does not exist, to `hasattr` too."""
+    """Return a property that raises `AttributeError` with an answer."""
 
     def read(self: Any) -> NoReturn:
         raise AttributeError(f"{owner} has no attribute {name!r}: {answer}")
@@ -166,7 +166,7 @@ def habit(owner: str, name: str, answer: str) -> property:
 
 
 def explained(function: F) -> F:
-    """Make calls with wrong arguments say the right ones: other packages' keywords, and a missing key."""
+    """Make calls with wrong arguments say what the right ones are."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

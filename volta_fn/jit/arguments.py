@@ -52,7 +52,7 @@ class Request:
         return _with_statics(self.fun, self.static_args, self.static_kwargs) if self.static_args or self.static_kwargs else self.fun
 
     def values(self) -> list[Array]:
-        """Return the leaves as arrays; raise `ArgumentTypeError` for other objects, with their argument's name."""
+        """Return the leaves as arrays; raise `ArgumentTypeError` naming other arguments."""
         values: list[Array] = []
         for leaf in self.leaves:
             try:
