@@ -17,7 +17,7 @@ PACKAGE = ROOT / "volta_fn"
 
 #: The layers, lowest first. A module imports from its own layer and those before it.
 LAYERS = [
-    {"source", "errors", "lazy_imports", "tracebacks", "dtypes", "tree", "tree_util"},
+    {"source", "errors", "lazy_imports", "tracebacks", "advice", "dtypes", "tree", "tree_util"},
     {"core"},
     {"primitives"},
     {"transforms", "compiler"},

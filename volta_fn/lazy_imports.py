@@ -67,7 +67,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         if name == "__all__":
             return sorted(names)
         if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            load("volta_fn.advice").unknown_name(package, name, names)
         home, original = names[name]
         is_attribute = home != package and hasattr(load(home), original)
         value = getattr(load(home), original) if is_attribute else load(f"{home}.{original}")

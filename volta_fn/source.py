@@ -40,7 +40,7 @@ class SourceLocation:
 
 
 def is_internal(module: str) -> bool:
-    """Return True for a module of this package, or of the machinery between it and the user."""
+    """Return True for a module between the user and the code that an error is in."""
     known = _is_internal.get(module)
     if known is None:
         known = _is_internal[module] = module.partition(".")[0] in _INTERNAL

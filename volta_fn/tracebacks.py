@@ -19,7 +19,7 @@ _HINT = "The frames inside volta_fn are not shown: set VOLTA_TRACEBACK_FILTERING
 
 
 def shortened(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback without frames of this package, except the one after the user's last.
+    """Return an error's traceback with a single frame of this package.
 
     An error from elsewhere that the package did not expect keeps all frames after the user's last.
     """
@@ -40,7 +40,7 @@ def shortened(error: BaseException) -> TracebackType | None:
 
 
 def shorten(error: BaseException) -> bool:
-    """Shorten the tracebacks of an error and of its causes; return whether any has lost frames."""
+    """Shorten the tracebacks of an error and its causes; return whether any was."""
     lost = False
     current: BaseException | None = error
     while current is not None:
@@ -74,7 +74,7 @@ def _show_in_notebook(shell: Any, kind: type[BaseException], error: BaseExceptio
 
 
 def install() -> None:
-    """Show uncaught errors in this way, in scripts and in IPython; leave others' hooks alone."""
+    """Show uncaught errors in this way, unless another hook is installed."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

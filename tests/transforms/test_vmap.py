@@ -53,8 +53,12 @@ def test_size_from_axis_size_alone() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: vf.vmap(lambda x, y: x)(A, A[0]), ShapeError, r"mapped axes must have one size.*\(2, 3, 4\) along axis 0, \(3, 4\)"),
-        (lambda: vf.vmap(lambda x: x)(1.0), ShapeError, r"in_axes says axis 0, but an argument has shape \(\)"),
+        (
+            lambda: vf.vmap(lambda x, y: x)(A, A[0]),
+            ShapeError,
+            r"mapped axes must have one size.*x of shape \(2, 3, 4\) along axis 0, y of shape \(3, 4\)",
+        ),
+        (lambda: vf.vmap(lambda x: x)(1.0), ShapeError, r"in_axes says axis 0 of x, which has shape \(\)"),
         (lambda: vf.vmap(lambda x: x, 3)(A), ShapeError, "in_axes says axis 3"),
         (lambda: vf.vmap(lambda x: x, (0, 0))(A), ArgumentError, "in_axes has 2 entries, but the call has 1"),
         (lambda: vf.vmap(lambda x: x, None)(A), ArgumentError, "nothing is mapped"),

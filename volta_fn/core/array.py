@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from volta_fn import dtypes
+from volta_fn import advice, dtypes
 from volta_fn.core import dlpack
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device, current_default_device
@@ -92,6 +92,9 @@ class Array(ArrayMethods):
         if not self.shape:
             raise ArgumentTypeError("iteration over a zero-dimensional array")
         return (self[i] for i in range(self.shape[0]))
+
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if name not in advice.ARRAYS]
 
     def __delitem__(self, index: Any) -> NoReturn:
         raise ImmutableError("arrays are immutable: elements cannot be deleted; volta_fn.numpy.delete(x, i, axis) returns a new array")
@@ -407,9 +410,20 @@ def as_value(value: Any) -> Array:
     if hasattr(value, "__jax_array__"):
         return as_value(value.__jax_array__())
     raise ArgumentTypeError(
-        f"expected an array, a NumPy array or a scalar, got {value!r:.80} of type {type(value).__name__}. "
-        "Convert lists and tuples with volta_fn.numpy.asarray first."
+        f"expected an array, a NumPy array or a scalar, got {value!r:.80} of type {type(value).__name__}. {_remedy(value)}"
     )
+
+
+def _remedy(value: Any) -> str:
+    if isinstance(value, str):
+        return "Text is no array: pass an option of a jitted function as static, jit(f, static_argnames=…), and data as numbers."
+    if isinstance(value, tuple) and any(isinstance(item, Array) for item in value):
+        return "If a function returned several values, unpack them, as in `y, state = layer(x, state)`; numpy.stack joins arrays."
+    if callable(value):
+        return "It is a function or a class: call it first, or make it static with jit(f, static_argnames=…)."
+    if value is None:
+        return "Did a function end without `return`?"
+    return "Convert lists and tuples with volta_fn.numpy.asarray first."
 
 
 def aval_of(x: Any) -> ShapedArray:

@@ -8,6 +8,7 @@
 (1, 4) [0]
 """
 
+from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.data.cifar import CIFAR10 as CIFAR10
 from volta_fn.data.combine import ConcatDataset as ConcatDataset
@@ -37,3 +38,4 @@ from volta_fn.data.transforms import random_horizontal_flip as random_horizontal
 from volta_fn.data.transforms import to_float as to_float
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
+__getattr__ = _advice.guard(__name__)

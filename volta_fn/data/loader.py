@@ -9,7 +9,7 @@ from typing import Any, Generic, TypedDict, Unpack, overload
 
 import numpy as np
 
-from volta_fn import random, tree
+from volta_fn import advice, random, tree
 from volta_fn.core.array import aval_of
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.transfer import device_put
@@ -79,6 +79,7 @@ class DataLoader(Generic[Batch]):
         collate: Callable[[Sequence[Any]], Any] | None = None,
         **options: Unpack[_Options],
     ) -> None: ...
+    @advice.explained
     def __init__(
         self,
         dataset: Examples,

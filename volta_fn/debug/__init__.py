@@ -1,5 +1,6 @@
 """Inspect running programs: `print`, `callback`, and the state of devices."""
 
+from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.debug.monitor import Checkpoint as Checkpoint
 from volta_fn.debug.monitor import Health as Health
@@ -10,3 +11,4 @@ from volta_fn.debug.printing import callback as callback
 from volta_fn.debug.printing import print as print
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
+__getattr__ = _advice.guard(__name__)

@@ -9,6 +9,7 @@
 True
 """
 
+from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.io.checkpoint import Checkpointer as Checkpointer
 from volta_fn.io.files import load_safetensors as load_safetensors
@@ -27,3 +28,4 @@ from volta_fn.io.tensor_file import SafetensorsFile as SafetensorsFile
 from volta_fn.io.torch_layouts import from_torch as from_torch
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
+__getattr__ = _advice.guard(__name__)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from volta_fn import tree
-from volta_fn.core.flatten import function_name
-from volta_fn.errors import ArgumentError, UnhashableStaticError
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.flatten import argument_labels, function_name
+from volta_fn.errors import ArgumentError, ArgumentTypeError, UnhashableStaticError
 
 
 class Statics(NamedTuple):
@@ -46,6 +50,25 @@ class Request:
     def function(self) -> Callable[..., Any]:
         """The function of the dynamic arguments."""
         return _with_statics(self.fun, self.static_args, self.static_kwargs) if self.static_args or self.static_kwargs else self.fun
+
+    def values(self) -> list[Array]:
+        """Return the leaves as arrays; raise `ArgumentTypeError` naming other arguments."""
+        values: list[Array] = []
+        for leaf in self.leaves:
+            try:
+                values.append(as_value(leaf))
+            except ArgumentTypeError as error:
+                raise (error if isinstance(leaf, np.ndarray) else ArgumentTypeError(self._no_array(len(values)))) from None
+        return values
+
+    def _no_array(self, position: int) -> str:
+        """Say which argument is not an array, and how to make it static."""
+        label, value = argument_labels(self.function, self.in_tree, len(self.leaves))[position], self.leaves[position]
+        name, where = re.split(r"[\[.]", label, maxsplit=1)[0], function_name(self.fun)
+        remedy = f'If it is an option, make it static: jit({where}, static_argnames="{name}")'
+        if label != name:
+            remedy = f"Leaves of arguments must be arrays: take it out of the pytree {name}, and pass it as a static argument"
+        return f"{where}: the argument {label} is {value!r:.60} of type {type(value).__name__}, which is no array. {remedy}."
 
     def donated(self) -> tuple[bool, ...]:
         """Return for each leaf whether its argument is donated."""

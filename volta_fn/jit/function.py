@@ -237,7 +237,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         request = Request(self._fun, self._statics, args, kwargs)
         if positions_of_refs(request.leaves):
             return self._by_values([])(args, kwargs)
-        values = [as_value(x) for x in request.leaves]
+        values = request.values()
         try:
             traced = self._cache.program(request, values)
         except UsedRefsError as used:

@@ -7,6 +7,7 @@ and `scaled_products` functions of arrays, `initializers` initial weights. `loss
 Each module's ``__all__`` is public, under ``volta_fn.nn``. Examples use ``import volta_fn as vf`` and ``from volta_fn import nn``.
 """
 
+from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.nn import initializers as initializers
 from volta_fn.nn import losses as losses
@@ -59,3 +60,4 @@ from volta_fn.scipy.special.exponential import log_softmax as log_softmax
 from volta_fn.scipy.special.exponential import softmax as softmax
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
+__getattr__ = _advice.guard(__name__)

@@ -17,13 +17,14 @@ A layer that needs more than its input has further parameters of ``__call__``, o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
-from volta_fn import tree
+from volta_fn import advice, tree
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
@@ -31,6 +32,8 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
 __all__ = ["Module", "apply", "parameter_count", "static"]
 
 
+#: An attribute that modules have while their own `__init__` runs, which may set the fields.
+_OPEN = "_being_made"
 #: The parameters that a layer may have in addition to its input.
 EXTRAS = ("state", "key", "training")
 _LEAVES = (Array, np.ndarray, np.generic, ShapeDtypeStruct)
@@ -54,9 +57,12 @@ def static(*, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"static": True})
 
 
-@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(static, dataclasses.field))
+@dataclass_transform(eq_default=False, field_specifiers=(static, dataclasses.field))
 class Module:
     """The base of layers and models: frozen dataclasses that are pytree nodes.
+
+    A class may have an `__init__` of its own, which sets the declared fields: ``self.weight = …``. When it has returned,
+    they do not change any more.
 
     Fields are children: arrays, modules, containers of them, or None. Hyper-parameters are declared with `static`. Modules compare
     and hash by identity.
@@ -89,14 +95,19 @@ class Module:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not inspect.get_annotations(cls):
+        own_init = "__init__" in vars(cls)
+        if own_init:
+            cls.__init__ = _completed(cls.__init__)  # type: ignore[method-assign]
+        elif not inspect.get_annotations(cls):
             cls.__init__ = cls.__init__  # type: ignore[method-assign]  # a class without new fields is created like its base
-        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        dataclasses.dataclass(frozen=True, eq=False, repr=False, init=not own_init)(cls)
         del cls.__setattr__, cls.__delattr__  # those of Module raise helpful errors
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # it is a dataclass now
         cls._static = tuple(field.name for field in fields if field.metadata.get("static", False))
         cls._data = tuple(field.name for field in fields if field.name not in cls._static)
         cls._named_in_call = _named_in_call(cls)
+        if isinstance(vars(cls).get("init"), classmethod):
+            cls.init = classmethod(advice.explained(vars(cls)["init"].__func__))  # type: ignore[attr-defined]
         keys = {name: tree.GetAttrKey(name) for name in cls._data}
         tree.register_pytree_with_keys(
             cls,
@@ -133,7 +144,10 @@ class Module:
         unknown = sorted(set(changes) - {*self._data, *self._static})
         if unknown:
             raise ArgumentError(f"{type(self).__name__}.replace: no fields {unknown}; it has {[*self._data, *self._static]}")
-        return dataclasses.replace(self, **changes)  # type: ignore[type-var]  # every subclass is a dataclass
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.children() | self.hyper_parameters() | changes)
+        changed.__post_init__()
+        return changed
 
     @classmethod
     def join(cls, **fields: Any) -> Any:
@@ -163,7 +177,19 @@ class Module:
         return describe(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise ImmutableError(f"{type(self).__name__} is immutable: module.replace({name}=...) makes a changed copy")
+        if self.__dict__.get(_OPEN) is None:
+            raise ImmutableError(f"{type(self).__name__} is immutable: module.replace({name}=...) makes a changed copy")
+        if name not in {*self._data, *self._static}:
+            raise ArgumentError(
+                f"{type(self).__name__} has no field {name!r}: declare it in the class body, as `{name}: {_type_name(value)}`"
+            )
+        self.__dict__[name] = value
+
+    if not TYPE_CHECKING:  # for type checkers, a module has the attributes that its class declares
+
+        def __getattr__(self, name: str) -> Any:
+            known = () if name.startswith("_") else [*self.__dict__, *dir(type(self))]
+            advice.unknown_attribute(type(self).__name__, name, advice.MODULES, known)
 
     def __delattr__(self, name: str) -> None:
         raise ImmutableError(f"{type(self).__name__} is immutable: its field {name!r} cannot be deleted")
@@ -287,14 +313,54 @@ def _named_in_call(cls: type) -> frozenset[str]:
     return frozenset(EXTRAS).intersection(inspect.signature(cls.__call__).parameters)
 
 
+def _completed(initialise: Callable[..., None]) -> Callable[..., None]:
+    """Let a custom `__init__` set the declared fields; check them when it returns."""
+
+    @functools.wraps(initialise)
+    def run(self: Module, *args: Any, **kwargs: Any) -> None:
+        inside = self.__dict__.get(_OPEN) is not None
+        self.__dict__[_OPEN] = True
+        try:
+            initialise(self, *args, **kwargs)
+        finally:
+            if not inside:
+                del self.__dict__[_OPEN]
+        if not inside:
+            _fill_in_defaults(self)
+            self.__post_init__()
+
+    return run
+
+
+def _fill_in_defaults(module: Module) -> None:
+    for field in dataclasses.fields(module):  # type: ignore[arg-type]  # it is a dataclass
+        if field.name not in module.__dict__ and field.default is dataclasses.MISSING:
+            raise ArgumentError(f"{type(module).__name__}.__init__ did not set the field {field.name!r}")
+        module.__dict__.setdefault(field.name, field.default)
+
+
+def _type_name(value: Any) -> str:
+    return "vf.Array" if isinstance(value, Array) else type(value).__name__
+
+
 def _check_child(module: Module, name: str, value: Any) -> None:
     for leaf in tree.leaves(value):
         if not isinstance(leaf, _LEAVES):
+            if hasattr(type(module), "init"):
+                raise ArgumentTypeError(
+                    f"{type(module).__name__}(…) takes the parameters themselves, and its field {name!r} got {_name(leaf)}; "
+                    f"{_usage(type(module))} draws initial ones"
+                )
             raise ArgumentTypeError(
                 f"{type(module).__name__}.{name}: children of a module are arrays, modules and containers of them, got "
                 f"{type(leaf).__name__} {_name(leaf)}; declare a hyper-parameter as `{name}: ... = nn.static()`, wrap a function in "
                 "nn.Lambda, make a number an array with numpy.array"
             )
+
+
+def _usage(cls: Any) -> str:
+    names = [p.name for p in inspect.signature(cls.init).parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return f"{cls.__name__}.init({', '.join(names)})"
 
 
 def _check_static(module: Module, name: str, value: Any) -> None:

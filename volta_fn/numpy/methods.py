@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import dtypes
+from volta_fn import advice, dtypes
 from volta_fn.core.array import Array, attach
 from volta_fn.core.device import Device
 from volta_fn.core.transfer import device_put
@@ -97,6 +97,8 @@ for _module, _names in _METHODS.items():
         attach(_name, getattr(_module, _name))
 for _function in (_reshape, _transpose, _flatten, _compress, _view, _to_device):
     attach(_function.__name__[1:], _function)
+for _name, _answer in advice.ARRAYS.items():
+    attach(_name, advice.habit("Array", _name, _answer))
 attach("conj", arithmetic.conjugate)
 attach("__matmul__", _matmul)
 attach("__rmatmul__", _rmatmul)

@@ -22,6 +22,7 @@ Transformations that depend on the parameters raise `ArgumentError` if `update` 
 under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and ``from volta_fn import optim``.
 """
 
+from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.optim import assignment as assignment
 from volta_fn.optim import contrib as contrib
@@ -83,3 +84,8 @@ from volta_fn.optim.wrappers.multi_steps import *
 _hyperparameters.check_all(globals())
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
+for _name, _function in list(globals().items()):
+    if getattr(_function, "__module__", "").startswith("volta_fn.optim.optimizers.") and not isinstance(_function, type):
+        globals()[_name] = _advice.explained(_function)
+
+__getattr__ = _advice.guard(__name__)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+from volta_fn import advice, tree
 from volta_fn import numpy as vnp
-from volta_fn import tree
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.optim.numerics import safe_increment
@@ -61,6 +61,12 @@ class GradientTransformation(NamedTuple):
 
     init: Callable[[Params], OptState]
     update: Callable[..., tuple[Updates, OptState]]
+
+
+# Not in the class, so that type checkers report unknown attributes.
+GradientTransformation.__getattr__ = lambda self, name: advice.unknown_attribute(  # type: ignore[attr-defined]
+    "an optimizer", name, advice.OPTIMIZERS
+)
 
 
 class GradientTransformationExtraArgs(GradientTransformation):

@@ -236,6 +236,11 @@ def key_dtype(impl: str | KeyType | None = None) -> KeyType:
 def _data_of(function: str, keys: Any) -> Array:
     if isinstance(keys, PRNGKeyArray):
         return keys._data
+    if isinstance(keys, (int, float, tuple, list)):
+        raise DTypeError(
+            f"{function}: the first argument is a random key, got {keys!r:.40}. Make one with key = random.key(0), "
+            f"and write random.{function}(key, …); key, subkey = random.split(key) makes new ones"
+        )
     data = as_value(keys)
     check_key_data(function, data.aval)
     return data

@@ -20,6 +20,7 @@ from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.control_flow.carry import structural_difference
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.gradient_refs import RefSlots, apply_with_refs
@@ -160,7 +161,7 @@ def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
     signature = vjp_fun._signature
     leaves, structure = tree.flatten(cotangent)
     if structure != signature.out_tree:
-        raise TreeError(f"the cotangent has structure {structure}, but the function returned {signature.out_tree}")
+        raise _mismatch("the cotangent has the structure of the function's result", signature.out_tree, structure)
     cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
     return _with_float0(
         pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
@@ -179,6 +180,11 @@ tree.register_pytree_node(
     lambda vjp_fun: (vjp_fun._program.consts, (vjp_fun._signature, vjp_fun._program.jaxpr, vjp_fun._slots, vjp_fun._jitted)),
     lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), *static[2:]),
 )
+
+
+def _mismatch(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
+    path, wanted, found = structural_difference(expected, got)
+    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {wanted}, got {found}")
 
 
 def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
@@ -358,7 +364,7 @@ def _check_inputs(leaves: Sequence[Any], chosen: Sequence[Any], name: str, holom
 def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holomorphic: bool) -> None:
     if out_tree != _LEAF:
         raise GradientError(
-            f"grad needs a function with one scalar result, but {name} returned a structure {out_tree}. "
+            f"grad needs a function with one scalar result, but {name} returned {tree.describe(out_tree)}, where * is an array. "
             "Return (loss, aux) and pass has_aux=True to get other values out."
         )
     aval = outs[0].aval
@@ -454,7 +460,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         leaves, in_tree = tree.flatten((primals, {}))
         directions, tangent_tree = tree.flatten((tangents, {}))
         if in_tree != tangent_tree:
-            raise TreeError(f"primals have structure {in_tree} but tangents {tangent_tree}")
+            raise _mismatch("jvp: tangents have the structure of the primals", tree.structure(primals), tree.structure(tangents))
         values = [as_value(x) for x in leaves]
         given = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
         run = _FlatFunction(fun, in_tree, has_aux, "jvp")
@@ -521,7 +527,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         """Return the directional derivative along `tangents`."""
         leaves, structure = tree.flatten((tangents, {}))
         if structure != signature.in_tree:
-            raise TreeError(f"the linearized function takes tangents of structure {signature.in_tree}, got {structure}")
+            raise _mismatch("the linearized function takes tangents of the structure of (args, kwargs)", signature.in_tree, structure)
         checked = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
         found = eval_jaxpr(program, *marked(checked, signature.nonzero))
         results = with_zeros(found, signature.depends, signature.out_avals)

@@ -10,7 +10,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import bound_axis
-from volta_fn.core.flatten import FlatFunction, check_callable, function_name
+from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
 from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import AxisData, Primitive
@@ -67,8 +67,8 @@ def vmap(
             axes_out = out_axes, [given[i] for i in mapped_refs]
             return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(given),), axes_out, axis_name, axis_size))
         values = [_operand(x, d) for x, d in zip(leaves, given, strict=True)]
-        dims = [_dimension(d, v) for d, v in zip(given, values, strict=True)]
-        size = _axis_size(values, dims, axis_size, name)
+        dims = [_dimension(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(given, values, strict=True))]
+        size = _axis_size(values, dims, axis_size, fun, in_tree)
         flat = FlatFunction(fun, in_tree)
         outs, out_dims = vmap_flat(flat, AxisData(axis_name, size), values, dims, name)
         targets = tree.broadcast_prefix(out_axes, tree.unflatten(flat.out_tree, outs), is_leaf=is_none)
@@ -105,25 +105,33 @@ def _operand(value: Any, dim: Any) -> Any:
         raise
 
 
-def _dimension(dim: Any, value: Array) -> int | None:
+def _dimension(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value: Array) -> int | None:
     if dim is None:
         return None
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise ArgumentError(f"vmap: in_axes consists of integers and None, got {dim!r}")
     if not -value.ndim <= dim < value.ndim:
-        raise ShapeError(f"vmap: in_axes says axis {dim}, but an argument has shape {value.shape}")
+        label = argument_labels(fun, in_tree, in_tree.num_leaves)[leaf]
+        raise ShapeError(
+            f"vmap of {function_name(fun)}: in_axes says axis {dim} of {label}, which has shape {value.shape}. "
+            "Write None for arguments that are the same for all examples, as in in_axes=(None, 0)"
+        )
     return dim % value.ndim
 
 
-def _axis_size(values: Sequence[Array], dims: Sequence[int | None], given: int | None, name: str) -> int:
+def _axis_size(values: Sequence[Array], dims: Sequence[int | None], given: int | None, fun: Callable[..., Any], in_tree: Any) -> int:
+    name = function_name(fun)
     sizes = [v.shape[d] for v, d in zip(values, dims, strict=True) if d is not None]
     if given is not None:
         sizes.append(given)
     if not sizes:
         raise ArgumentError(f"vmap of {name}: nothing is mapped (all in_axes are None), so axis_size must be given")
     if len(set(sizes)) > 1:
-        listed = ", ".join(f"{v.shape} along axis {d}" for v, d in zip(values, dims, strict=True) if d is not None)
-        raise ShapeError(f"vmap of {name}: the mapped axes must have one size; got arrays of shapes {listed}")
+        labels = argument_labels(fun, in_tree, len(values))
+        listed = ", ".join(f"{n} of shape {v.shape} along axis {d}" for n, v, d in zip(labels, values, dims, strict=True) if d is not None)
+        raise ShapeError(
+            f"vmap of {name}: the mapped axes must have one size; got {listed}. in_axes=None marks arguments that are not mapped"
+        )
     return sizes[0]
 
 

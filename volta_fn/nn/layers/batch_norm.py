@@ -8,7 +8,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.dtypes import accumulator
-from volta_fn.errors import ShapeError
+from volta_fn.errors import ArgumentTypeError, ShapeError
 from volta_fn.nn.layers.common import batched_input, check_dtype, check_features, check_sizes
 from volta_fn.nn.module import Module, static
 from volta_fn.primitives.barriers import stop_gradient
@@ -59,7 +59,7 @@ class _BatchNorm(Module):
         layer = cls(ones if affine else None, zeros if affine else None, eps, momentum, axis_name)
         return layer, BatchNormState(zeros, ones, vnp.zeros((), "int32"))
 
-    def __call__(self, x: Any, state: BatchNormState, *, training: bool = False) -> tuple[Array, BatchNormState]:
+    def __call__(self, x: Any, state: BatchNormState | None = None, *, training: bool = False) -> tuple[Array, BatchNormState]:
         """Return the normalised features, of the input's dtype, and the new state.
 
         In training it uses the batch's means and variances, and updates the state (with the unbiased variance); an empty batch changes
@@ -69,6 +69,10 @@ class _BatchNorm(Module):
         variance; `DTypeError` unless the input is of floating dtype.
         """
         name = type(self).__name__
+        if state is None:
+            raise ArgumentTypeError(
+                f"{name} has state: `layer, state = nn.{name}.init(features)` made it, and the layer is called `y, state = layer(x, state)`"
+            )
         value = batched_input(name, x, self._spatial)
         check_features(name, value, state.mean.shape[0], axis=1)
         check_dtype(name, value)

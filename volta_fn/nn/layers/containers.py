@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, overload
 
-from volta_fn import random
+from volta_fn import advice, random
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.nn.module import Module, apply, split_state, static
@@ -91,8 +91,8 @@ class Sequential(Module):
         if layers and named:
             raise ArgumentError("Sequential: give layers by position or by name, not both")
         found = named or {str(i): layer for i, layer in enumerate(layers)}
-        self.__dict__["names"] = tuple(found)
-        self.__dict__["layers"] = tuple([_as_layer(name, layer) for name, layer in found.items()])
+        self.names = tuple(found)
+        self.layers = tuple([_as_layer(name, layer) for name, layer in found.items()])
 
     @overload
     @classmethod
@@ -149,9 +149,12 @@ class Sequential(Module):
 
     def __getattr__(self, name: str) -> Module:
         children = self.__dict__
-        if name in children.get("names", ()):
-            return children["layers"][children["names"].index(name)]
-        raise AttributeError(f"Sequential has no layer {name!r}; its layers are {list(children.get('names', ()))}")
+        names = children.get("names", ())
+        if name in names:
+            return children["layers"][names.index(name)]
+        if name in advice.MODULES:
+            advice.unknown_attribute(type(self).__name__, name, advice.MODULES)
+        raise AttributeError(f"Sequential has no layer {name!r}; its layers are {list(names)}")
 
     def children(self) -> dict[str, Module]:
         """Return the layers by name."""

@@ -219,11 +219,15 @@ def _trace_step(
         start = promoted
 
 
+def _in_words(structure: tree.TreeDef) -> str:
+    return "one array" if tree.treedef_is_leaf(structure) else f"{tree.describe(structure)}, where * is an array"
+
+
 def _result_trees(name: str, f: Callable[..., Any], body: Body) -> tuple[tree.TreeDef, tree.TreeDef]:
     kind, children = body.out_tree.type, body.out_tree.children()
     if kind is None or not issubclass(kind, (tuple, list)) or len(children) != 2:
         raise TreeError(
-            f"{name}: {function_name(f)} must return a pair (carry, y), but its result has structure {tree.describe(body.out_tree)}. "
+            f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {_in_words(body.out_tree)}. "
             "Return None for y if a step gives nothing but the carry."
         )
     return children[0], children[1]

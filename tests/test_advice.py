@@ -1,0 +1,171 @@
+"""Habits from other packages are answered, and the answers name what exists."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import advice, data, io, nn, optim, random
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ImmutableError
+
+X = jnp.ones((2, 3))
+LINEAR = nn.Linear.init(random.key(0), 3, 2)
+ANSWERS = [
+    *advice.ARRAYS.values(), *advice.MODULES.values(), *advice.OPTIMIZERS.values(),
+    *[text for names in advice.NAMES.values() for text in names.values()],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", advice.ARRAYS)
+def test_tensors_methods_are_answered(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"Array has no attribute '{name}': ") as caught:
+        vf.jit(lambda x: getattr(x, name))(X)
+    assert advice.ARRAYS[name] in str(caught.value)
+    assert not hasattr(X, name)
+    assert name not in dir(X)
+
+
+@pytest.mark.parametrize("name", advice.MODULES)
+def test_modules_methods_are_answered(name: str) -> None:
+    for module in (LINEAR, nn.Sequential(LINEAR)):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}': "):
+            getattr(module, name)
+
+
+@pytest.mark.parametrize("name", advice.OPTIMIZERS)
+def test_optimizers_methods_are_answered(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}': "):
+        getattr(optim.adam(0.1), name)
+
+
+@pytest.mark.parametrize("package, name", [(package, name) for package, names in advice.NAMES.items() for name in names])
+def test_names_of_other_packages_are_answered(package: str, name: str) -> None:
+    module: Any = vf if package == "volta_fn" else getattr(vf, package.rpartition(".")[2])
+    with pytest.raises(AttributeError, match="use "):
+        getattr(module, name)
+
+
+def test_answers_name_what_exists() -> None:
+    roots = {"vf": vf, "numpy": jnp, "nn": nn, "optim": optim, "random": random, "data": data, "np": np, "x": X, "jnp": jnp}
+    found = 0
+    for text in ANSWERS:
+        for root, path in re.findall(r"\b(vf|numpy|nn|optim|random|data|np|x)\.((?:[A-Za-z]\w*\.)*[A-Za-z]\w*)", text):
+            if f"vf.{root}" in text and root != "vf":
+                continue
+            value = roots[root]
+            for part in path.split("."):
+                value = getattr(value, part)
+            found += 1
+    assert found > 60
+
+
+@pytest.mark.parametrize(
+    "module, name, instead",
+    [
+        (nn, "Linaer", "Linear"),
+        (jnp, "arrange", "arange"),
+        (vf, "value_and_gard", "value_and_grad"),
+        (optim, "adamm", "adam"),
+        (random, "nromal", "normal"),
+        (data, "DataLoadr", "DataLoader"),
+        (io, "save_safetensor", "save_safetensors"),
+        (LINEAR, "weigth", "weight"),
+    ],
+)
+def test_close_names_are_suggested(module: Any, name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=rf"did you mean .*\b{instead}\b"):
+        getattr(module, name)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: optim.adam(lr=0.1), "here it is learning_rate"),
+        (lambda: optim.adam(0.1, beta1=0.5), "here it is b1"),
+        (lambda: optim.sgd(0.1, momentm=0.5), "here it is momentum"),
+        (lambda: data.DataLoader(data.ArrayDataset(np.ones(3)), 2, num_workers=2), "here it is workers"),
+        (lambda: nn.Linear.init(3, 2), r"The first argument is a random key, vf\.random\.key\(0\).*in_features, out_features"),
+        (lambda: nn.Linear(3, 2), r"Linear\.init\(key, in_features, out_features\)"),
+        (lambda: nn.BatchNorm1d.init(3)[0](X), r"y, state = layer\(x, state\)"),
+        (lambda: nn.relu((X, 1)), "unpack them"),
+        (lambda: vf.jit(lambda x, mode: x)(X, "train"), 'argument mode is .*static_argnames="mode"'),
+        (lambda: vf.jit(lambda x, *, mode: x)(X, mode="train"), 'argument mode is .*static_argnames="mode"'),
+        (lambda: vf.jit(lambda x, options: x)(X, {"mode": "train"}), r"argument options\['mode'\] is 'train'"),
+        (lambda: random.normal((3,)), r"random key, got \(3,\).*random\.key\(0\)"),
+        (lambda: random.split(0), r"random key, got 0"),
+    ],
+)  # fmt: skip
+def test_wrong_calls_are_answered(call: Any, words: str) -> None:
+    with pytest.raises((ArgumentTypeError, DTypeError), match=f"(?s){words}"):
+        call()
+
+
+def test_errors_inside_a_call_stay_as_they_are() -> None:
+    with pytest.raises(TypeError) as caught:
+        data.DataLoader(3, 2)
+    assert not isinstance(caught.value, ArgumentTypeError)
+
+
+class Custom(nn.Module):
+    """A layer with an `__init__` of its own."""
+
+    linear: nn.Linear
+    scale: float = nn.static(default=2.0)
+
+    def __init__(self, key: Any, size: int) -> None:
+        self.linear = nn.Linear.init(key, 3, size)
+
+    def __call__(self, x: Any) -> vf.Array:
+        return self.scale * self.linear(x)
+
+
+class Derived(Custom):
+    """A layer whose `__init__` calls that of its base."""
+
+    bias: vf.Array
+
+    def __init__(self, key: Any) -> None:
+        super().__init__(key, 2)
+        self.bias = jnp.ones(2)
+
+
+def test_modules_may_have_an_init_of_their_own() -> None:
+    layer = Custom(random.key(0), 2)
+    assert vf.jit(layer)(X).shape == (2, 2)
+    assert vf.grad(lambda m: m(X).sum())(layer).linear.bias.tolist() == [4.0, 4.0]
+    assert layer.replace(scale=3.0).scale == 3.0 and vf.tree.map(lambda leaf: leaf, layer).scale == 2.0
+    assert Derived(random.key(0)).bias.shape == (2,)
+    with pytest.raises(ImmutableError, match="replace"):
+        layer.linear = None
+
+
+def test_an_init_must_set_the_declared_fields() -> None:
+    class Undeclared(nn.Module):
+        linear: nn.Linear
+
+        def __init__(self) -> None:
+            self.other = X
+
+    class Forgetful(nn.Module):
+        linear: nn.Linear
+
+        def __init__(self) -> None:
+            pass
+
+    class Wrong(nn.Module):
+        linear: nn.Linear
+
+        def __init__(self) -> None:
+            self.linear = "text"
+
+    with pytest.raises(ArgumentError, match="has no field 'other': declare it.*other: vf.Array"):
+        Undeclared()
+    with pytest.raises(ArgumentError, match="did not set the field 'linear'"):
+        Forgetful()
+    with pytest.raises(ArgumentTypeError, match="Wrong.linear"):
+        Wrong()

@@ -1,0 +1,88 @@
+"""The wheel and the source archive have what they need, and no more; the wheel works where it is installed."""
+
+from __future__ import annotations
+
+import email
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.typing.test_typing import faults
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the wheel and the source archive."""
+    folder = tmp_path_factory.mktemp("source")
+    tree = folder / "tree"
+    shutil.copytree(ROOT / "volta_fn", tree / "volta_fn", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tests" / "typing", tree / "tests" / "typing")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, tree)
+    program = "from setuptools import build_meta as b; b.build_sdist('..'); b.build_wheel('..')"
+    subprocess.run([sys.executable, "-c", program], cwd=tree, check=True, capture_output=True)
+    (wheel,), (archive,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, archive
+
+
+@pytest.fixture(scope="module")
+def environment(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of a virtual environment with the wheel; dependencies are those of this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(archives[0]) as wheel:
+        wheel.extractall(packages)  # all that an installation of pure Python does
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin" / "python"
+
+
+def test_the_wheel_has_the_package_and_its_data(archives: tuple[Path, Path]) -> None:
+    names = set(zipfile.ZipFile(archives[0]).namelist())
+    sources = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "volta_fn").rglob("*") if path.suffix in (".py", ".pyi", ".json", ".typed")
+    }
+    assert {name for name in names if name.startswith("volta_fn/")} == sources | {"volta_fn/py.typed"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"volta_fn"}
+
+
+def test_the_metadata_are_complete(archives: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(archives[0]) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = email.message_from_bytes(wheel.read(name))
+    for field in ("Name", "Version", "Summary", "Author", "Keywords", "License-Expression", "Requires-Python"):
+        assert metadata[field], field
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload().lstrip().startswith("# volta_fn")
+    versions = [c.rpartition(" ")[2] for c in metadata.get_all("Classifier") if re.search(r":: 3\.\d+$", c)]
+    assert versions == ["3.11", "3.12", "3.13"]
+    assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_the_source_archive_has_no_part_of_the_tests(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[1]) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    assert "volta_fn/__init__.pyi" in names and "LICENSE" in names
+    assert not [name for name in names if name.startswith("tests")]
+
+
+def test_the_installed_package_runs_its_examples(environment: Path, tmp_path: Path) -> None:
+    program = "import doctest, volta_fn as vf; print(vf.__file__); print(doctest.testmod(vf).attempted, doctest.testmod(vf).failed)"
+    run = subprocess.run([str(environment), "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    file, counts = run.stdout.split("\n")[:2]
+    assert Path(file).is_relative_to(environment.parent.parent)
+    assert counts == "3 0"
+
+
+def test_pyright_finds_nothing_with_the_installed_package(environment: Path, tmp_path: Path) -> None:
+    """Over the examples, the documents, and the small projects in strict mode."""
+    assert faults(tmp_path, str(environment), package=None) == []

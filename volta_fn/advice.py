@@ -1,0 +1,197 @@
+"""Answers to habits from PyTorch, Optax and NumPy: what to use instead.
+
+Arrays, modules, optimizers and packages look a missing name up in these tables; if it is not there, they suggest the closest existing
+names.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from volta_fn.errors import ArgumentTypeError
+from volta_fn.lazy_imports import deferred
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_GRADIENTS = "gradients come from functions: `loss, grads = vf.value_and_grad(loss_function)(params, batch)`"
+_DEVICES = (
+    "arrays move with `vf.device_put(x, 'gpu')` or `x.to_device('gpu')`; new ones are on the default device (`vf.set_default_device`)"
+)
+_STEP = "a step is `updates, state = optimizer.update(grads, state, params)`, then `params = optim.apply_updates(params, updates)`"
+_FROZEN = "`state`, `key` and `training` are arguments of the call: `model(x, key=key, training=True)`"
+_PARAMETERS = "a module is a pytree of its parameters: pass it itself to `vf.grad`, `optimizer.init` and `vf.tree.leaves`"
+_ZERO = "gradients are never accumulated in place, so there is nothing to reset: `vf.grad` returns new ones in every call"
+
+ARRAYS: dict[str, str] = {
+    "backward": _GRADIENTS,
+    "grad": _GRADIENTS,
+    "requires_grad_": _GRADIENTS,
+    "requires_grad": _GRADIENTS,
+    "detach": "`vf.lax.stop_gradient(x)` keeps gradients from passing through a value",
+    "to": f"dtypes change with `x.astype('float16')`, and {_DEVICES}",
+    "cuda": _DEVICES,
+    "cpu": f"{_DEVICES}; `np.asarray(x)` reads it on the host",
+    "numpy": "`np.asarray(x)` is the NumPy array",
+    "float": "dtypes change with `x.astype('float32')`",
+    "half": "dtypes change with `x.astype('float16')`",
+    "double": "dtypes change with `x.astype('float64')`",
+    "long": "dtypes change with `x.astype('int64')`",
+    "int": "dtypes change with `x.astype('int32')`",
+    "unsqueeze": "`x[:, None]` or `vf.numpy.expand_dims(x, axis)` adds an axis",
+    "permute": "`x.transpose(1, 0, 2)` permutes axes",
+    "dim": "the number of dimensions is `x.ndim`",
+    "numel": "the number of elements is `x.size`",
+    "contiguous": "arrays have no strides, so there is nothing to make contiguous",
+    "clone": "arrays are immutable, so none needs a copy; `x.copy()` makes one",
+    "masked_fill": "`vf.numpy.where(mask, value, x)` fills by a mask",
+    "expand": "`vf.numpy.broadcast_to(x, shape)` expands",
+    "add_": "arrays are immutable: write `x = x + y`",
+    "mul_": "arrays are immutable: write `x = x * y`",
+    "zero_": "arrays are immutable: write `x = vf.numpy.zeros_like(x)`",
+    "fill": "arrays are immutable: write `x = vf.numpy.full_like(x, value)`",
+}
+
+MODULES: dict[str, str] = {
+    "parameters": _PARAMETERS,
+    "named_parameters": f"{_PARAMETERS}; `vf.tree.leaves_with_path(model)` has the names",
+    "state_dict": "`vf.io.save_safetensors(path, model)` saves a model",
+    "load_state_dict": "`vf.io.load_safetensors(path, like=model)` restores a model, `vf.io.load_state_dict` takes PyTorch's",
+    "train": _FROZEN,
+    "eval": _FROZEN,
+    "to": f"`vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
+    "cuda": f"`vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
+    "cpu": f"`vf.device_put(model, 'cpu')` moves a model: {_DEVICES}",
+    "zero_grad": _ZERO,
+    "forward": "a layer is called: define `__call__`, and write `model(x)`",
+    "apply": "a layer is called: `model(x)`; it holds its own parameters",
+}
+
+OPTIMIZERS: dict[str, str] = {
+    "step": _STEP,
+    "zero_grad": _ZERO,
+    "param_groups": "`optim.partition` gives groups of parameters different optimizers",
+}
+
+#: Keyword arguments by the name that other packages give them.
+KEYWORDS: dict[str, str] = {
+    "lr": "learning_rate",
+    "betas": "b1 and b2",
+    "beta1": "b1",
+    "beta2": "b2",
+    "num_workers": "workers",
+    "collate_fn": "collate",
+    "prefetch_factor": "prefetch",
+    "generator": "key",
+    "seed": "key",
+    "rng": "key",
+    "dim": "axis",
+    "keepdim": "keepdims",
+}
+
+#: Names of modules: those of PyTorch, NumPy and Optax that are something else here, by package.
+NAMES: dict[str, dict[str, str]] = {
+    "volta_fn": {
+        "tensor": "vf.numpy.array", "Tensor": "vf.Array", "no_grad": "nothing of the kind: only vf.grad differentiates",
+        "manual_seed": "vf.random.key(seed), passed to whatever draws", "cuda": "vf.devices('gpu')", "save": "vf.io.save_safetensors",
+        "load": "vf.io.load_safetensors", "array": "vf.numpy.array", "zeros": "vf.numpy.zeros", "ones": "vf.numpy.ones",
+        "compile": "vf.jit", "pmap": "vf.vmap",
+    },
+    "volta_fn.numpy": {
+        "tensor": "numpy.array", "cat": "numpy.concatenate", "random": "vf.random, whose functions take a key",
+        "softmax": "nn.softmax", "relu": "nn.relu", "mm": "numpy.matmul", "bmm": "numpy.matmul", "inv": "numpy.linalg.inv",
+    },
+    "volta_fn.random": {
+        "seed": "random.key(seed): every function takes a key", "rand": "random.uniform(key, shape)",
+        "randn": "random.normal(key, shape)",
+        "default_rng": "random.key(seed)", "RandomState": "random.key(seed)", "shuffle": "random.permutation(key, x)",
+    },
+    "volta_fn.nn": {
+        "Parameter": "an annotation in the class body, as `weight: vf.Array`", "ModuleList": "a list or tuple of modules as a field",
+        "ParameterList": "a list or tuple of arrays as a field", "ModuleDict": "a dict of modules as a field",
+        "CrossEntropyLoss": "nn.losses.cross_entropy(logits, labels)", "MSELoss": "nn.losses.mse_loss(prediction, target)",
+        "BCEWithLogitsLoss": "nn.losses.binary_cross_entropy_with_logits(logits, target)",
+        "DataParallel": "vf.vmap over the batch", "init": "nn.initializers",
+    },
+    "volta_fn.optim": {
+        "Adam": "optim.adam(learning_rate)", "AdamW": "optim.adamw(learning_rate)", "SGD": "optim.sgd(learning_rate, momentum)",
+        "RMSprop": "optim.rmsprop(learning_rate)", "Adagrad": "optim.adagrad(learning_rate)", "LBFGS": "optim.lbfgs()",
+        "lr_scheduler": "optim.schedules: a schedule takes the place of learning_rate", "Optimizer": "optim.GradientTransformation",
+    },
+    "volta_fn.data": {
+        "TensorDataset": "data.ArrayDataset(*arrays)", "Dataloader": "data.DataLoader", "TensorDatasets": "data.ArrayDataset",
+        "SubsetRandomSampler": "data.Subset(dataset, indices)",
+    },
+}  # fmt: skip
+
+
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three existing names that look like `name`."""
+    by_lower = {other.lower(): other for other in known if not other.startswith("_")}
+    found: list[str] = deferred("difflib").get_close_matches(name.lower(), by_lower, 3, 0.7)
+    return [by_lower[match] for match in found]
+
+
+def unknown_attribute(owner: str, name: str, habits: Mapping[str, str], known: Iterable[str] = ()) -> NoReturn:
+    """Raise `AttributeError` for an unknown name, with what to use instead."""
+    message = f"{owner} has no attribute {name!r}"
+    if name in habits:
+        raise AttributeError(f"{message}: {habits[name]}")
+    similar = closest(name, known)
+    raise AttributeError(f"{message}; did you mean {' or '.join(similar)}?" if similar else message)
+
+
+def unknown_name(package: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Raise `AttributeError` for a public name that a package does not have."""
+    instead = NAMES.get(package, {})
+    habits = {old: f"use {new}" for old, new in instead.items()}
+    unknown_attribute(f"module {package!r}", name, habits, () if name.startswith("_") else known)
+
+
+def guard(package: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package whose names are all imported."""
+    return lambda name: unknown_name(package, name, vars(sys.modules[package]))
+
+
+def habit(owner: str, name: str, answer: str) -> property:
+    """Return a property that raises `AttributeError` with an answer."""
+
+    def read(self: Any) -> NoReturn:
+        raise AttributeError(f"{owner} has no attribute {name!r}: {answer}")
+
+    return property(read)
+
+
+def explained(function: F) -> F:
+    """Make calls with wrong arguments say what the right ones are."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # it was raised by the call itself
+                raise ArgumentTypeError(f"{error}{_remedy(function, str(error), args)}") from None
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def _remedy(function: Callable[..., Any], message: str, args: tuple[Any, ...]) -> str:
+    inspect = deferred("inspect")
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
+    names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    usage = ". Its arguments are " + ", ".join(
+        n if p.default is p.empty else f"{n}={p.default!r:.20}" for n, p in zip(names, parameters, strict=False)
+    )
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'", message)
+    if unexpected:
+        name = unexpected[1]
+        instead = KEYWORDS.get(name) or " or ".join(closest(name, names))
+        return f": here it is {instead}{usage}" if instead else usage
+    if names[:1] == ["key"] and "missing" in message and not any(hasattr(a, "dtype") for a in args):
+        return f". The first argument is a random key, vf.random.key(0){usage}"
+    return usage
