@@ -26,7 +26,7 @@ LAYERS = [
     {"targets"},
     {"jit"},
     {"numpy", "lax", "random", "fft", "scipy", "ops", "image", "flatten_util", "experimental"},
-    {"nn", "optim", "io", "data", "debug", "test_util"},
+    {"nn", "optim", "io", "data", "debug", "test_util", "cache"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.
 INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit"}
