@@ -1,4 +1,4 @@
-"""The files of the cache on disk: sealed with their names, private to the user, and bounded in number.
+"""The files of the cache on disk: sealed, private to the user, and bounded.
 
 An entry is a file named by a hash of its key. It begins with a checksum of its name and contents, so that neither a damaged entry nor one
 under another's name is used. Entries are written under another name and then renamed: readers never see incomplete ones.

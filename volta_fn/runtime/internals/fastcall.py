@@ -26,6 +26,8 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 NOT_CONTIGUOUS = -1
 NO_MEMORY = -2
+#: A signal's handler raised, in a loop of the program: the exception is set, and the call raises it.
+INTERRUPTED = -3
 
 
 class Record(IntEnum):
@@ -210,7 +212,8 @@ def _write_enter(module: Module) -> None:
     f.branch(without, lambda: None, lambda: f.run("free", _exchange(f, Value(_P, "@spare"), arena)))
     other = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), table)
     f.branch(_is_null(f, other), lambda: None, lambda: f.run("free", f.at(other, "i64", i64(-1))))
-    f.finish(f.call("PyLong_FromLongLong", _P, status))
+    interrupted = f.compare("icmp eq", status, i64(INTERRUPTED))
+    f.finish(f.branch(interrupted, lambda: [_NULL], lambda: [f.call("PyLong_FromLongLong", _P, status)])[0])
 
 
 class Entry(Protocol):
