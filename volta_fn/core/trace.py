@@ -74,8 +74,8 @@ EVAL = EvalTrace(None)
 _current: ContextVar[Trace] = ContextVar("current_trace", default=EVAL)
 
 current_trace: Callable[[], Trace] = _current.get
-#: Make a trace the current one. Who sets it restores the one before in a ``finally``, and sets it in the ``try``: a signal's handler may raise
-#: as soon as it is set.
+#: Make a trace the current one. Who sets it restores the one before in a ``finally``, and sets it in the ``try``: a signal's handler may
+#: raise as soon as it is set.
 set_trace = _current.set
 
 
