@@ -63,9 +63,11 @@ def read(folder: Path, name: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError:  # a link or a folder
-        return delete(path)
+        delete(path)
+        return None
     if not (data.startswith(_MAGIC) and _digest(name, data[_START:]) == data[len(_MAGIC) : _START]):
-        return delete(path)
+        delete(path)
+        return None
     if time.time() - status.st_mtime > _NOTED:
         with contextlib.suppress(OSError):
             os.utime(path)

@@ -86,3 +86,7 @@ def test_derivatives_against_differences():
         step = 1e-6
         numeric = (float(function(np.float64(x + step))) - float(function(np.float64(x - step)))) / (2 * step)
         np.testing.assert_allclose(float(vf.grad(function)(np.float64(x))), numeric, rtol=1e-7)
+
+
+def test_the_slope_of_the_cube_root_at_zero_is_infinite() -> None:
+    assert [float(vf.grad(vnp.cbrt)(x)) for x in (0.0, -0.0, np.inf)] == [np.inf, np.inf, 0]

@@ -101,7 +101,8 @@ def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
         cpu, said = json.loads(header)
         if cpu == _cpu():
             return parse(said, content)
-    return cache_entries.delete(where / name[:2] / name)
+    cache_entries.delete(where / name[:2] / name)
+    return None
 
 
 def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
