@@ -43,7 +43,7 @@ LAYERS = [
         "custom_derivatives",
         "ad_checkpoint",
     },
-    {"nn", "optim", "io", "data", "debug", "test_util", "info", "example_libraries"},
+    {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.
 INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.data_files import data_dir
 from volta_fn import data
+from volta_fn.data.idx import read_idx
 from volta_fn.errors import ArgumentError, CorruptFileError, DataError, DTypeError
 
 
@@ -152,3 +154,30 @@ def test_california_housing():
     assert len(data.CSV(path, missing="drop")) == np.isfinite(numbers).all(axis=1).sum() == 20640 - 207
     with pytest.raises(DataError, match="line 292, column 'total_bedrooms': the value is missing"):
         data.CSV(path)
+
+
+@pytest.mark.parametrize("field", ["1e999", "-1e999", "9" * 5000])
+def test_numbers_beyond_all_floats_are_refused(table, field):
+    for kind in (float, "float64", None):
+        with pytest.raises(DataError, match="line 3, column 'a': .* does not fit float"):
+            table(f"a\n1.5\n{field}\n", None if kind is None else {"a": kind})
+
+
+def test_infinity_by_its_name(table):
+    found = table("a\ninf\n-Infinity\n", {"a": float}).arrays["a"]
+    np.testing.assert_array_equal(found, np.array([np.inf, -np.inf], np.float32))
+
+
+@pytest.mark.parametrize("read", [data.CSV, read_idx])
+def test_a_file_that_expands_a_thousand_times_is_refused(tmp_path, read):
+    path = tmp_path / "bomb.gz"
+    header = b"\0\0\x08\1" + (1 << 26).to_bytes(4, "big") if read is read_idx else b"a\n"
+    path.write_bytes(gzip.compress(header + b"0\n" * (1 << 25), 1))
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptFileError, match="expands to more than 64 times its size"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    finally:
+        tracemalloc.stop()

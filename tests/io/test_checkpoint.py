@@ -166,7 +166,7 @@ def test_other_files_are_left_alone(checkpoints):
     checkpoints.directory.mkdir()
     for name in ("step_1.safetensors", "step_000000000x.safetensors", "notes.txt", "model.safetensors"):
         (checkpoints.directory / name).write_text("x")
-    (checkpoints.directory / ".step_0000000001.safetensors.abcd.tmp").write_text("half written when it was killed")
+    (checkpoints.directory / ".step_0000000001.safetensors.0123abcd.tmp").write_text("half written when it was killed")
     assert checkpoints.all_steps() == []
     checkpoints.save(2, {"x": 1})
     assert sorted(os.listdir(checkpoints.directory)) == [
@@ -372,3 +372,33 @@ def test_threads_may_save_and_read_at_once(checkpoints):
         thread.join()
     assert not faults
     assert len(checkpoints.all_steps()) == 3
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        "step_00000000003.safetensors",
+        "step_\u0660\u0661\u0662\u0663\u0664\u0665\u0666\u0667\u0668\u0669.safetensors",
+        "step_9999999999.safetensors/",
+    ],
+)
+def test_files_of_similar_names_are_no_checkpoints(stray, checkpoints):
+    checkpoints.save(1, {"x": 1})
+    path = checkpoints.directory / stray
+    path.mkdir() if stray.endswith("/") else path.write_bytes(b"other")
+    assert checkpoints.all_steps() == [1]
+    assert checkpoints.restore({"x": 0}) == {"x": 1}
+    checkpoints.save(2, {"x": 2})
+    assert checkpoints.latest_step() == 2
+    assert path.exists()
+
+
+def test_temporaries_of_others_stay(checkpoints):
+    checkpoints.directory.mkdir()
+    mine, folder = checkpoints.directory / ".mine.tmp", checkpoints.directory / ".x.tmp"
+    mine.write_text("mine")
+    folder.mkdir()
+    left = checkpoints.directory / ".step_0000000001.safetensors.0123abcd.tmp"
+    left.write_text("half")
+    checkpoints.save(2, {"x": 2})
+    assert (mine.exists(), folder.exists(), left.exists()) == (True, True, False)

@@ -5,7 +5,10 @@ Nothing is accepted that the reference library refuses.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -211,3 +214,16 @@ def test_headers_with_snippets_exchanged(tmp_path_factory, data):
 def test_rubbish(tmp_path_factory, content):
     check(tmp_path_factory.getbasetemp() / "rubbish.safetensors", content)
     check(tmp_path_factory.getbasetemp() / "rubbish.safetensors", file_of(content))
+
+
+@pytest.mark.parametrize("load", [io.load_state_dict, io.diff_state_dict, lambda template, state: io.from_torch(template)(state)])
+def test_names_of_many_dots_take_little_memory(load: Callable[..., object]) -> None:
+    """A name of 20,000 dots has prefixes of 200 million characters."""
+    array = np.ones(2, np.float32)
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(VoltaError):
+            load({"w": array}, {"w": array, "." * 20_000: array})
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()

@@ -432,3 +432,13 @@ def test_results_are_like_eager_ones() -> None:
     assert value[2] is None
     assert vf.jit(lambda: 1.0)().weak_type
     assert vf.jit(lambda x: x * 2)(1.0).weak_type
+
+
+@pytest.mark.parametrize("zero", [0.0, 0j])
+def test_static_zeros_of_both_signs_have_programs_of_their_own(zero):
+    signed = vf.jit(lambda x, z: x * z, static_argnums=1)
+    for _ in range(2):
+        for sign in (1, -1):
+            got = np.asarray(signed(jnp.ones(2), sign * zero if sign > 0 else -zero))
+            np.testing.assert_array_equal(np.signbit(got.real), np.signbit((np.ones(2) * (zero if sign > 0 else -zero)).real))
+    assert signed.cache_info().programs == 2

@@ -27,7 +27,13 @@ x = jnp.linspace(0.0, 1.0, 64)
 
 def run(program: str, cache: Path | str = "", timeout: float = 120, **environment: str | None) -> subprocess.CompletedProcess[str]:
     """Run a program after `HEAD`; a variable that is None is not set."""
-    settings = {**os.environ, "VOLTA_CACHE_DIR": str(cache), "VOLTA_NATIVE": "1", "VOLTA_DEVICE": "cpu", **environment}
+    settings: dict[str, str | None] = {
+        **os.environ,
+        "VOLTA_CACHE_DIR": str(cache),
+        "VOLTA_NATIVE": "1",
+        "VOLTA_DEVICE": "cpu",
+        **environment,
+    }
     command = [sys.executable, "-c", HEAD + program]
     known = {name: value for name, value in settings.items() if value is not None}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=known, cwd=Path(__file__).parents[2], check=False)

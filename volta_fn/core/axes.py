@@ -23,11 +23,12 @@ def bound_axis(name: Any, size: int) -> Iterator[None]:
     if name is None:
         yield
         return
-    token = _axes.set((*_axes.get(), (name, size)))
+    before = _axes.get()
     try:
+        _axes.set((*before, (name, size)))
         yield
     finally:
-        _axes.reset(token)
+        _axes.set(before)
 
 
 def axis_size(name: Any) -> int:

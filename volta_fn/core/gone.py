@@ -24,7 +24,7 @@ def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
 class _Gone(np.ndarray):
     """Elements that nothing may read."""
 
-    __getattribute__ = __array_ufunc__ = __array_function__ = _refuse  # they never return
+    __getattribute__ = __array_ufunc__ = __array_function__ = _refuse
 
 
 #: The buffer of all arrays that were donated or deleted.

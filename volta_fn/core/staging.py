@@ -11,7 +11,7 @@ from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace
+from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, set_trace
 from volta_fn.errors import GradientError, RefError
 from volta_fn.source import user_code_position
 
@@ -167,17 +167,18 @@ def trace_to_jaxpr(
 
     Raises `UsedRefsError` if the function uses references from outside, which keep their values.
     """
-    trace = JaxprTrace(current_trace(), name or getattr(function, "__name__", ""), takes_full=in_full is not None)
-    token = push_trace(trace)
+    before = current_trace()
+    trace = JaxprTrace(before, name or getattr(function, "__name__", ""), takes_full=in_full is not None)
     try:
+        set_trace(trace)
         tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
         outs = function(*tracers)
         outvars = [trace.atom(o) for o in outs]
     finally:
-        pop_trace(token)
+        set_trace(before)
         trace.finish()
-        for ref, before in trace.refs.items():
-            ref.value = before
+        for ref, value in trace.refs.items():
+            ref.value = value
     if trace.refs:
         raise UsedRefsError(trace.name, [*trace.refs])
     full_inputs = trace.full_inputs or {}

@@ -74,8 +74,9 @@ EVAL = EvalTrace(None)
 _current: ContextVar[Trace] = ContextVar("current_trace", default=EVAL)
 
 current_trace: Callable[[], Trace] = _current.get
-push_trace = _current.set
-pop_trace = _current.reset
+#: Make a trace the current one. Who sets it restores the one before in a ``finally``, and sets it in the ``try``: a signal's handler may
+#: raise as soon as it is set.
+set_trace = _current.set
 
 
 def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
@@ -85,11 +86,12 @@ def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
 
 def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call `function(*args, **kwargs)` with `trace` as the current one."""
-    token = _current.set(trace)
+    before = _current.get()
     try:
+        _current.set(trace)
         return function(*args, **kwargs)
     finally:
-        _current.reset(token)
+        _current.set(before)
 
 
 class Tracer(Array):

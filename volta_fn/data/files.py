@@ -16,6 +16,28 @@ from volta_fn.errors import CorruptFileError, DataError
 Path: TypeAlias = str | os.PathLike[str]
 
 _CHUNK = 1 << 22
+#: A gzip file may expand to so many times its size, and to so many bytes in any case. Data compress 3 to 30 times, and nothing but the same
+#: byte over and over, as in a file that is to fill the memory, a thousand times.
+_EXPANSION, _ALWAYS = 64, 1 << 22
+
+
+class _Bounded(gzip.GzipFile):
+    """A gzip file that does not expand beyond `_EXPANSION`."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        super().__init__(fileobj=file)
+        self._path, self._most = path, max(_ALWAYS, _EXPANSION * os.fstat(file.fileno()).st_size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read bytes; raise `CorruptFileError` if there are too many."""
+        left = self._most - self.tell() + 1
+        content = super().read(left if size is None or size < 0 else min(size, left))
+        if len(content) == left:
+            raise CorruptFileError(
+                f"{os.fspath(self._path)} expands to more than {_EXPANSION} times its size, {self._most:,} bytes; if that is right, "
+                "decompress it first"
+            )
+        return content
 
 
 @contextlib.contextmanager
@@ -29,7 +51,7 @@ def open_data(path: Path) -> Iterator[BinaryIO]:
             yield file
             return
         try:
-            with gzip.GzipFile(fileobj=file) as content:
+            with _Bounded(file, path) as content:
                 yield content  # type: ignore[misc]  # it reads like a BinaryIO, but is no subclass
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise CorruptFileError(f"{os.fspath(path)}: the gzip file is damaged or truncated: {error}") from error

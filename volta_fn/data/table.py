@@ -195,7 +195,11 @@ def _numbers(column: _Column, dtype: np.dtype, fill: Any) -> np.ndarray:
 def _reals(column: _Column, dtype: np.dtype, fill: Any) -> np.ndarray:
     fill = float(fill) if isinstance(fill, int) else fill
     values = [column.parse(_real, i, field, "a number") for i, field in enumerate(column.filled(fill, float))]
+    fields = column.filled(fill, float)
     wide = np.array(values, np.float64)
+    for row in np.flatnonzero(np.isinf(wide)).tolist():
+        if isinstance(fields[row], str) and "n" not in fields[row].lower():  # digits, and not the word "inf" or "infinity"
+            raise column.error(row, f"{fields[row]:.40} does not fit {dtype}")
     with np.errstate(over="ignore"):
         narrow = wide.astype(dtype)
     overflown = np.flatnonzero(np.isfinite(wide) & ~np.isfinite(narrow.astype(np.float64)))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 _SUFFIX = ".tmp"
+_TEMPORARY = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(_SUFFIX)}")
 
 
 @contextlib.contextmanager
@@ -31,10 +33,15 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files of killed processes; no other process may be writing."""
+def remove_leftovers(directory: Path, names: re.Pattern[str]) -> None:
+    """Remove temporary files for files of such names that killed processes left.
+
+    No other process may be writing.
+    """
     for leftover in directory.glob(f".*{_SUFFIX}"):
-        leftover.unlink(missing_ok=True)
+        found = _TEMPORARY.fullmatch(leftover.name)
+        if found and names.fullmatch(found[1]) and leftover.is_file():
+            leftover.unlink(missing_ok=True)
 
 
 def _to_disk(path: Path) -> None:

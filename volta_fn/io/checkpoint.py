@@ -15,7 +15,8 @@ from volta_fn.io.manifest import write_manifest
 from volta_fn.io.tensor_file import SafetensorsFile, write_tensors
 from volta_fn.io.training_state import decode, encode
 
-_NAME = re.compile(r"step_(\d{10,})\.safetensors")
+#: The names of checkpoints: ten digits, or more without leading zeros.
+_NAME = re.compile(r"step_([0-9]{10}|[1-9][0-9]{10,})\.safetensors")
 
 
 class Checkpointer:
@@ -67,7 +68,7 @@ class Checkpointer:
         tensors, entries = encode(state)
         with self._lock:
             self.directory.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self.directory)
+            remove_leftovers(self.directory, _NAME)
             write_tensors(path, tensors, write_manifest(entries))
             self._remove_old(int(step))
 
@@ -99,7 +100,8 @@ class Checkpointer:
 
     def all_steps(self) -> list[int]:
         """Return the steps that have checkpoints, in order."""
-        names = (entry.name for entry in os.scandir(self.directory)) if self.directory.is_dir() else ()
+        entries = os.scandir(self.directory) if self.directory.is_dir() else ()
+        names = (entry.name for entry in entries if entry.is_file())
         return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
     def _path(self, step: int) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Container, Iterable
 from typing import Any
 
 from volta_fn import tree
@@ -51,7 +52,7 @@ def corresponding(template: Any, available: Iterable[str]) -> dict[str, str]:
     >>> corresponding({"encoder": 1, "decoder": {"w": 2}}, ["encoder", "0.w"])
     {'decoder.w': '0.w', 'encoder': 'encoder'}
     """
-    known = prefixes(available)
+    known = Prefixes(available)
     found: dict[str, str] = {}
 
     def visit(node: Any, ours: str, theirs: str) -> None:
@@ -66,7 +67,7 @@ def corresponding(template: Any, available: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def matching_children(node: Any, prefix: str, known: Collection[str]) -> list[tuple[str, str, Any]] | None:
+def matching_children(node: Any, prefix: str, known: Container[str]) -> list[tuple[str, str, Any]] | None:
     """Return the names and values of a node's children; None for a leaf.
 
     Each entry has the child's name, its full name below `prefix` in the other tree (see `corresponding`), and the child.
@@ -83,12 +84,26 @@ def matching_children(node: Any, prefix: str, known: Collection[str]) -> list[tu
     return found
 
 
-def prefixes(names: Iterable[str]) -> set[str]:
-    """Return the names, and all their prefixes that end before a dot."""
-    return {prefix for name in names for prefix in _with_prefixes(name)}
+class Prefixes:
+    """Some names, and all their prefixes that end before a dot.
 
+    They are found by search, not stored: a name of n dots has prefixes of n² characters.
 
-def _with_prefixes(name: str) -> Iterator[str]:
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
+    >>> [prefix in Prefixes(["a.b.c", "a.bc"]) for prefix in ("a", "a.b", "a.b.c", "a.bc", "a.", "b")]
+    [True, True, True, True, False, False]
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+
+    def __contains__(self, prefix: object) -> bool:
+        return (
+            isinstance(prefix, str)
+            and prefix != ""
+            and (self._begins(prefix) == prefix or self._begins(f"{prefix}.").startswith(f"{prefix}."))
+        )
+
+    def _begins(self, start: str) -> str:
+        """Return the first name in order that is not before `start`, or nothing."""
+        position = bisect_left(self._names, start)
+        return self._names[position] if position < len(self._names) else ""

@@ -23,7 +23,7 @@ from volta_fn import nn
 from volta_fn import numpy as vnp
 from volta_fn.io.arrays import castable
 from volta_fn.io.mapper import Rule, StateDictMapper, unique
-from volta_fn.io.names import children_by_name, joined, leaves_by_name, matching_children, prefixes
+from volta_fn.io.names import Prefixes, children_by_name, joined, leaves_by_name, matching_children
 from volta_fn.nn.recurrent.cells import Cell
 from volta_fn.nn.recurrent.layers import RecurrentLayer
 
@@ -104,7 +104,7 @@ class _Location:
 class _Search:
     """The names and prefixes in PyTorch's state dict, and the sources found so far."""
 
-    known: set[str]
+    known: Prefixes
     sources: dict[str, _Source] = field(default_factory=dict)
 
     def take(self, ours: str, theirs: str, convert: Convert = _same, default: Callable[[], Any] | None = None) -> None:
@@ -116,7 +116,7 @@ class _Search:
 
 
 def _sources(template: Any, given: Mapping[str, Any]) -> dict[str, _Source]:
-    search = _Search(prefixes(given))
+    search = _Search(Prefixes(given))
     if not _is_pair(template):
         _visit(template, _Location("", ""), search)
         return search.sources
@@ -188,7 +188,7 @@ def _visit_recurrent(node: RecurrentLayer, at: _Location, search: _Search) -> No
 @_visit.register(nn.MultiHeadAttention)
 def _visit_attention(node: nn.MultiHeadAttention, at: _Location, search: _Search) -> None:
     names = {name: joined(at.theirs, name) for name in ("in_proj_weight", "in_proj_bias", "q_proj_weight")}
-    if not search.known & set(names.values()):
+    if not any(name in search.known for name in names.values()):
         _visit.dispatch(object)(node, at, search)
         return
     start = 0

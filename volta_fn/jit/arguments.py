@@ -83,6 +83,10 @@ class Request:
         return tuple(flags)
 
 
+#: Types of numbers of which two zeros are equal, and not the same.
+_SIGNED = (float, complex)
+
+
 @functools.cache
 def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tuple[Any, ...]]:
     """Generate the function that makes the key of a call with `count` arguments.
@@ -91,8 +95,11 @@ def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tup
     loop, since every call of a jitted function with static arguments makes such a key.
     """
     names = [f"a{i}" for i in range(count)]
-    entries = [f"type({a}), {a}" if i in static else f"None if {a} is None else {a}.{kind}" for i, a in enumerate(names)]
-    made: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {})
+    entries = [
+        f"type({a}), {a} if {a} or type({a}) not in zeros else repr({a})" if i in static else f"None if {a} is None else {a}.{kind}"
+        for i, a in enumerate(names)
+    ]
+    made: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {"zeros": _SIGNED})
     return made
 
 
@@ -117,7 +124,7 @@ def _static_key(fun: Callable[..., Any], values: dict[Any, Any]) -> tuple[Any, .
                 f"static argument {name!r} of {function_name(fun)} is {value!r:.80} of type {type(value).__name__}, which is not hashable. "
                 "Pass a tuple instead of a list, a frozen dataclass instead of a dict; arrays cannot be static."
             ) from None
-    return tuple([(name, type(value), value) for name, value in values.items()])
+    return tuple([(name, type(v), v if v or type(v) not in _SIGNED else repr(v)) for name, v in values.items()])
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

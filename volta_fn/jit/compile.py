@@ -53,8 +53,8 @@ class Traced:
 def gc_paused() -> Iterator[None]:
     """Pause the garbage collector, which would scan long-lived objects repeatedly."""
     enabled = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()  # in the block: a signal's handler may raise as soon as it is called
         yield
     finally:
         if enabled:

@@ -47,7 +47,7 @@ rsqrt: Elementwise = elementwise(
     doc="1 / sqrt(x).",
 )  # fmt: skip
 cbrt: Elementwise = elementwise(
-    "cbrt", np.cbrt, formula=powers.cbrt, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (out / (3.0 * x))], domain=_POSITIVE,
+    "cbrt", np.cbrt, formula=powers.cbrt, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g / (3.0 * out * out)], domain=_POSITIVE,
     doc="Cube root.",
 )  # fmt: skip
 logistic: Elementwise = elementwise(

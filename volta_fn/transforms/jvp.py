@@ -10,7 +10,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_rules
-from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, pop_trace, push_trace, run_under
+from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
 from volta_fn.errors import GradientError
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.marks import is_nonzero, marked, with_zeros
@@ -66,8 +66,9 @@ class JVPTrace(Trace):
                 primals.append(arg)
                 tangents.append(None)
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
-        token = push_trace(parent)
+        before = current_trace()
         try:
+            set_trace(parent)
             if not active:
                 return parent.process(primitive, primals, params)
             for i, tangent in enumerate(tangents):
@@ -77,7 +78,7 @@ class JVPTrace(Trace):
                 raise GradientError(f"the primitive {primitive} has no derivative rule")
             out, out_tangent = primitive.jvp(primals, tangents, **params)
         finally:
-            pop_trace(token)
+            set_trace(before)
         if primitive.multiple_results:
             return tuple([self.attach(o, t) for o, t in zip(out, out_tangent, strict=True)])
         return self.attach(out, out_tangent)

@@ -100,3 +100,7 @@ def test_logaddexp_of_complex_numbers(base):
         assert np.allclose(np.power(base, found), np.power(base, x) + np.power(base, y), atol=1e-5)
         assert np.abs(found.imag).max() <= np.pi / np.log(base) + 1e-6
     assert vnp.logaddexp(np.complex64(1000 + 1j), np.complex64(1000 + 1j)) == pytest.approx(1000 + np.log(2) + 1j)
+
+
+def test_the_slope_of_the_cube_root_at_zero_is_infinite() -> None:
+    assert [float(vf.grad(vnp.cbrt)(x)) for x in (0.0, -0.0, np.inf)] == [np.inf, np.inf, 0]

@@ -76,3 +76,9 @@ def test_power_transforms_by_their_power(power):
     expected = log**2 * (0.5 + t / 3 + t**2 / 8) if abs(t) < 0.01 else log**2 * (t * np.exp(t) - np.expm1(t)) / t**2
     assert float(slope) == pytest.approx(expected, rel=3e-6)
     assert float(vf.grad(special.boxcox)(np.float32(3.0), np.float32(power))) == pytest.approx(3.0 ** (power - 1), rel=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_growing_bessel_functions_at_infinity(sign: int) -> None:
+    assert [float(f(sign * np.inf)) for f in (special.i0, special.i1, special.i0e, special.i1e)] == [np.inf, sign * np.inf, 0, 0]
+    assert float(vf.numpy.i0(sign * np.inf)) == np.inf

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import volta_fn as vf
 from volta_fn.targets.numpy.contraction import dot_general, dot_general_plan
 
 MATRIX = (((1,), (0,)), ((), ()))
@@ -140,3 +141,13 @@ def test_products_of_rows_are_no_matrix_product() -> None:
     """One batch axis and one contracted axis: as many axes as a matrix product has."""
     lhs, rhs = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)
     np.testing.assert_array_equal(dot_general(lhs, rhs, dimension_numbers=(((1,), (1,)), ((0,), (0,)))), [3.0, 12.0])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # which backends silence
+@pytest.mark.parametrize(("m", "n"), [(1, 8), (8, 1), (1, 1)])
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_products_with_one_zero_keep_nan(m: int, n: int, special: float) -> None:
+    for a, b in ((np.zeros((m, 1)), np.full((1, n), special)), (np.full((m, 1), special), np.zeros((1, n)))):
+        numbers = (((1,), (0,)), ((), ()))
+        assert np.isnan(dot_general(a, b, dimension_numbers=numbers)).all()
+        assert np.isnan(vf.numpy.asarray(a) @ vf.numpy.asarray(b)).all()

@@ -200,3 +200,20 @@ def test_dilation_far_beyond_the_operand_takes_no_memory() -> None:
     tracemalloc.stop()
     assert got[0, 0, 0] == 1
     assert peak <= 32 << 20
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # which backends silence
+@pytest.mark.parametrize("weight", [np.nan, np.inf])
+def test_weights_that_are_not_finite_meet_the_padding(weight: float) -> None:
+    """Whichever algorithm computes it: with few outputs, products are shifted."""
+    rng = np.random.default_rng(0)
+    for channels, outputs in ((1, 4), (16, 4), (16, 32)):
+        x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, channels, 5, 7), (outputs, channels, 3, 3)))
+        w[1, 0, 0, 2] = weight
+        options = {"window_strides": (1, 1), "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "dimension_numbers": NCHW}
+        got = conv_general_dilated(x, w, padding=((1, 1), (1, 1)), **options)
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        expected = conv_general_dilated(padded, w, padding=((0, 0), (0, 0)), **options)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)  # sums of up to 144 products, in another order
+        assert np.isnan(got[:, 1, 0]).all()

@@ -28,6 +28,9 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.runtime.internals.result_allocator import numpy_function
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
+#: The status of a program in which a signal's handler raised: the exception is set, and the call raises it.
+INTERRUPTED = -3
+
 #: The most operands that a built-in takes.
 MOST_OPERANDS = 15
 
@@ -141,11 +144,14 @@ def write_apply(module: Module) -> None:
 
     def computed() -> list[Value]:
         known = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
-        done = f.compare("icmp eq", f.branch(known, run, lambda: [i64(-1)])[0], i64(0))
-        return f.branch(done, lambda: [f.call("wrap_buffer", _P, record, made)], otherwise)
+        status = f.branch(known, run, lambda: [i64(-1)])[0]
+        return f.branch(f.compare("icmp eq", status, i64(0)), lambda: [f.call("wrap_buffer", _P, record, made)], lambda: failed(status))
+
+    def failed(status: Value) -> list[Value]:
+        f.run("Py_DecRef", made)
+        return f.branch(f.compare("icmp eq", status, i64(INTERRUPTED)), lambda: [_NULL], otherwise)
 
     def otherwise() -> list[Value]:
-        f.run("Py_DecRef", made)
         return [f.call("PyObject_Vectorcall", _P, _pointer(f, record, Call.OTHERWISE), args, count, _NULL)]
 
     f.finish(f.branch(f.compare("icmp eq", made, _NULL), lambda: [_NULL], computed)[0])

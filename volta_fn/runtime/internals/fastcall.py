@@ -24,7 +24,7 @@ import numpy as np
 
 from volta_fn.core.array import ArraySpec
 from volta_fn.core.dispatch import Finder, provide
-from volta_fn.runtime.internals.array_calls import call_record, find_layout, find_record, write_apply, write_find
+from volta_fn.runtime.internals.array_calls import INTERRUPTED, call_record, find_layout, find_record, write_apply, write_find
 from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
@@ -193,7 +193,8 @@ def _write_enter(module: Module) -> None:
     self_, args, count = Value(_P, "%self"), Value(_P, "%args"), Value("i64", "%count")
     f = Function(module, "enter", [self_, args, count], _P)
     status = f.call("run_program", "i64", f.call("PyLong_AsVoidPtr", _P, self_), args, count)
-    f.finish(f.call("PyLong_FromLongLong", _P, status))
+    interrupted = f.compare("icmp eq", status, i64(INTERRUPTED))
+    f.finish(f.branch(interrupted, lambda: [_NULL], lambda: [f.call("PyLong_FromLongLong", _P, status)])[0])
 
 
 def _write_run_program(module: Module) -> None:

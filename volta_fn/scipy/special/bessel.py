@@ -46,13 +46,13 @@ def _i0(x: Array) -> Array:
 
 @custom_jvp
 def _i1(x: Array) -> Array:
-    return _grown(x, lax.bessel_i1e(x))
+    return vnp.where(vnp.isinf(x), x, _grown(x, lax.bessel_i1e(x)))
 
 
 def _grown(x: Array, scaled: Array) -> Array:
     """Return exp(|x|) scaled in two steps: it may be finite where exp(|x|) is not."""
     root = vnp.exp(0.5 * vnp.abs(x))
-    return scaled * root * root
+    return vnp.where(vnp.isinf(x), root, scaled * root * root)
 
 
 def _i1_slope(x: Array) -> Array:

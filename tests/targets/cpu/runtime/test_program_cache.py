@@ -183,7 +183,7 @@ def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("owner", "name", "other"),
     [
-        (disk_cache, "_sources", lambda: "other sources"),
+        (disk_cache, "sources_digest", lambda root, folder: "other sources"),
         (disk_cache, "host", lambda: "another machine"),
         (np, "__version__", "0"),
         (sys, "version", "0"),
@@ -198,16 +198,23 @@ def test_names_say_under_which_circumstances(owner: Any, name: str, other: Any, 
     assert circumstances() != usual
 
 
-def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "volta_fn"
+@pytest.mark.parametrize("settled", [0.0, 1e9])
+def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float) -> None:
+    monkeypatch.setattr(disk_cache, "_SETTLED", settled)
+    package, folder = tmp_path / "volta_fn", tmp_path / "cache"
     (package / "compiler").mkdir(parents=True)
     source = package / "compiler" / "passes.py"
-    source.write_text("1")
-    monkeypatch.setattr(disk_cache, "__file__", str(package / "targets" / "native" / "runtime" / "disk_cache.py"))
-    before = disk_cache._sources()
-    assert disk_cache._sources() == before
-    source.write_text("11")
-    assert disk_cache._sources() != before
+    source.write_text("0.5")
+    before = disk_cache.sources_digest(package, folder)
+    assert disk_cache.sources_digest(package, folder) == before
+    status = source.stat()
+    new = source.with_suffix(".new")
+    new.write_text("0.7")  # as many bytes
+    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
+    new.replace(source)
+    assert disk_cache.sources_digest(package, folder) != before
+    source.write_text("0.5")
+    assert disk_cache.sources_digest(package, folder) == before
 
 
 def test_threads_at_once(builds: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,42 @@ def test_the_file_that_comes_with_the_package_is_one_of_ours() -> None:
     assert tuned_schedules.SHIPPED.exists()
     assert tuned_schedules.shipped()
     assert all(schedule.invocations <= 1024 for known in tuned_schedules.shipped().values() for schedule in known.values())
+
+
+BAD = [
+    {"thread_rows": 3},
+    {"rows": "x"},
+    {"rows": 0},
+    {"rows": -4},
+    {"rows": 32.0},
+    {"rows": True},
+    {"splits": 0},
+    {"depth": 1},
+    {"depth": 1 << 40},
+    {"thread_columns": 128},
+    {"lane_rows": 0},
+    {"band": 0},
+    {"pad": -1},
+    {"unroll": -1},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_schedules_that_no_code_can_be_generated_for_are_left_out(tmp_path: Path, bad: dict[str, Any]) -> None:
+    good = Schedule().as_dict()
+    path = tmp_path / "schedules.json"
+    path.write_text(json.dumps({"a": {"good": good, "bad": good | bad}}))
+    assert tuned_schedules.read(path) == {"a": {"good": Schedule()}}
+
+
+def test_a_deep_file_has_no_schedules(tmp_path: Path) -> None:
+    path = tmp_path / "schedules.json"
+    path.write_text("[" * 100_000)
+    assert tuned_schedules.read(path) == {}
+
+
+def test_all_schedules_that_are_tried_or_shipped_are_valid() -> None:
+    for m, n, k in ((40, 36, 50), (1000, 1000, 1000), (1, 4096, 4096), (8, 12, 50)):
+        assert all(map(tuned_schedules.is_valid, candidates(product(m, n, k), working(FLOAT), FACTS, 50)))
+    shipped = json.loads(tuned_schedules.SHIPPED.read_text())
+    assert {name: set(known) for name, known in tuned_schedules.shipped().items()} == {name: set(known) for name, known in shipped.items()}

@@ -9,8 +9,7 @@ CPU:
 - a *program*: its commands with all objects, by the text of the traced program (`program_cache`), so that a process that has the same
   program need not lower it. It loads in one read what would take as many as it has routines.
 
-An entry holds a checksum, so that a damaged one is noticed, deleted and made anew, a row of JSON, and bytes. Entries are written under
-another name and then renamed: readers never see incomplete ones.
+An entry holds the CPU that it is for, a row of JSON, and bytes; `runtime.cache_entries` keeps it from damage and from other users.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,13 +29,13 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn.lazy_imports import is_installed
+from volta_fn.runtime import cache_entries
 from volta_fn.runtime.cache_dir import cache_dir
 from volta_fn.runtime.llvm.host import host, llvm
 
 T = TypeVar("T")
-_MAGIC = b"volta_fn object 3\n"
-_DIGEST = 32
-_START = len(_MAGIC) + _DIGEST
+#: Seconds after which a file that is written again has another time.
+_SETTLED = 2.0
 
 
 class Compiled(NamedTuple):
@@ -54,17 +53,32 @@ class Compiled(NamedTuple):
 @functools.cache
 def _circumstances() -> bytes:
     versions = (sys.version, np.__version__, ml_dtypes.__version__, llvm().llvm_version_info, is_installed("scipy"))
-    return repr((_sources(), versions, host())).encode()
+    return repr((sources_digest(Path(__file__).parents[3], cache_dir()), versions, host())).encode()
 
 
-def _sources() -> str:
-    """Hash this package's files by names, sizes and times."""
-    root, found = str(Path(__file__).parents[3]), []
+def sources_digest(root: Path, folder: Path | None) -> str:
+    """Hash the sources of a package by their contents.
+
+    Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its number
+    and the time of its last change (which, unlike that of its contents, cannot be set).
+    """
+    found, newest = [], 0.0
     for directory, _, names in os.walk(root):
         for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
-            stat = os.stat(path)
-            found.append(f"{path.removeprefix(root)} {stat.st_size} {stat.st_mtime_ns}")
-    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
+            status = os.stat(path)
+            newest = max(newest, status.st_ctime)
+            found.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    name = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+    known = None if folder is None else cache_entries.read(folder, name)
+    if known is not None:
+        return known.decode()
+    digest = hashlib.sha256()
+    for path, *_ in sorted(found):
+        content = Path(path).read_bytes()
+        digest.update(f"{path.removeprefix(str(root))} {len(content)}\n".encode() + content)
+    if folder is not None and time.time() - newest > _SETTLED:
+        cache_entries.write(folder, name, digest.hexdigest().encode())
+    return digest.hexdigest()
 
 
 def name_of(key: str) -> str:
@@ -72,41 +86,30 @@ def name_of(key: str) -> str:
     return hashlib.sha256(_circumstances() + b"\0" + key.encode()).hexdigest()
 
 
-def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
-    """Return what `parse` makes of an entry's header and bytes; None if there is none.
+def _cpu() -> str:
+    return f"{host().cpu} {host().vector_bytes}"
 
-    A damaged entry is deleted.
-    """
+
+def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
+    """Return what `parse` makes of an entry's header and bytes; None if there is none."""
     where = cache_dir()
-    if where is None:
+    data = None if where is None else cache_entries.read(where, name)
+    if where is None or data is None:
         return None
-    path = where / name[:2] / name
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    if data.startswith(_MAGIC) and hashlib.sha256(data[_START:]).digest() == data[len(_MAGIC) : _START]:
-        header, _, content = data[_START:].partition(b"\n")
-        with contextlib.suppress(LookupError, TypeError, ValueError):  # it is intact, and of something else
-            return parse(json.loads(header), content)
-    with contextlib.suppress(OSError):
-        path.unlink()
+    header, _, content = data.partition(b"\n")
+    with contextlib.suppress(LookupError, TypeError, ValueError):  # it is intact, and of something else
+        cpu, said = json.loads(header)
+        if cpu == _cpu():
+            return parse(said, content)
+    cache_entries.delete(where / name[:2] / name)
     return None
 
 
 def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
     """Write an entry, if there are room and permission for it."""
     where = cache_dir()
-    if where is None:
-        return
-    body = b"".join([json.dumps(header).encode(), b"\n", *contents])
-    target = where / name[:2]
-    with contextlib.suppress(OSError):
-        target.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target)
-        with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-        os.replace(temporary, target / name)
+    if where is not None:
+        cache_entries.write(where, name, b"".join([json.dumps([_cpu(), header]).encode(), b"\n", *contents]))
 
 
 def read_compiled(name: str) -> Compiled | None:

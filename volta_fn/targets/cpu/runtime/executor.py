@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 
+from volta_fn.runtime.internals.array_calls import INTERRUPTED
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 
@@ -46,17 +47,20 @@ MOST_BUFFERS = 512
 
 _CODE, _END, _TABLE = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table")
 _OK = i64(0)
+#: Iterations of a loop from one look at the clock to the next, which costs a few nanoseconds.
+_BETWEEN_LOOKS = 8
 
 
 def write_executor(module: Module) -> None:
     """Define ``i64 @execute(ptr code, ptr end, ptr table)``, which returns a status.
 
-    The status is 0, or that of the host function that ended the program.
+    The status is 0, that of the host function that ended the program, or `INTERRUPTED`.
     """
     module.declare("memcpy", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     for op, write in _WRITERS.items():
         _Command(module, op.name.lower(), write).finish()
     _write_execute(module)
+    _write_attend(module)
 
 
 class _Command(Function):
@@ -104,6 +108,14 @@ class _Command(Function):
         """Emit `more` if the status so far is good, and return its status."""
         good = self.compare("icmp eq", status, _OK)
         return self.branch(good, lambda: [more()], lambda: [status])[0]
+
+    def attend(self, iteration: Value, second: Value) -> Value:
+        """Emit the handling of signals, once a second, and return its status.
+
+        `second` is the address of the second in which signals were last handled.
+        """
+        due = self.compare("icmp eq", self.binary("and", iteration, i64(_BETWEEN_LOOKS - 1)), i64(0))
+        return self.branch(due, lambda: [self.call("attend", "i64", second)], lambda: [_OK])[0]
 
 
 def _run(f: _Command) -> Value:
@@ -168,13 +180,14 @@ def _row(f: _Command) -> Value:
 def _loop(f: _Command) -> Value:
     count, counter, first, step, words = f.word(1), f.slot(f.word(2)), f.word(3), f.word(4), f.word(5)
     start, end = f.words(i64(6), words)
+    second = _now(f)
 
     def iteration(i: Value, carried: list[Value]) -> list[Value]:
         (status,) = carried
 
         def body() -> Value:
             f.store(f.binary("add", first, f.binary("mul", i, step)), counter, 8)
-            return f.execute(start, end)
+            return f.until_failure(f.attend(i, second), lambda: f.execute(start, end))
 
         return [f.until_failure(status, body)]
 
@@ -187,7 +200,8 @@ def _while(f: _Command) -> Value:
     slot, condition_words, body_words = f.word(1), f.word(2), f.word(3)
     condition, body = f.words(i64(4), condition_words)
     _, end = f.words(f.binary("add", condition_words, i64(4)), body_words)
-    status = f.alloca("i64", align=8)
+    status, count, second = f.alloca("i64", align=8), f.alloca("i64", align=8), _now(f)
+    f.store(i64(0), count, 8)
     again, over, iteration = f.fresh("again"), f.fresh("over"), f.fresh("turn")
     f.do(f"br label %{again}")
     f.label(again)
@@ -196,7 +210,9 @@ def _while(f: _Command) -> Value:
     holds = f.compare("icmp ne", f.load("i8", f.pointer(slot), 1), Value("i8", "0"))
     f.do(f"br {f.binary('and', holds, f.compare('icmp eq', asked, _OK))}, label %{iteration}, label %{over}")
     f.label(iteration)
-    done = f.execute(body, end)
+    number = f.binary("add", f.load("i64", count, 8), i64(1))
+    f.store(number, count, 8)
+    done = f.until_failure(f.attend(number, second), lambda: f.execute(body, end))
     f.store(done, status, 8)
     f.do(f"br {f.compare('icmp eq', done, _OK)}, label %{again}, label %{over}")
     f.label(over)
@@ -224,6 +240,13 @@ def _switch(f: _Command) -> Value:
     status = f.execute(start, end)
     f.leave(f.binary("add", head, total))
     return status
+
+
+def _now(f: Function) -> Value:
+    """Emit a variable with the present second, and return its address."""
+    second = f.alloca("i64", align=8)
+    f.store(f.call("time", "i64", Value("ptr", "null")), second, 8)
+    return second
 
 
 _WRITERS: dict[Op, Callable[[_Command], Value]] = {
@@ -259,3 +282,27 @@ def _write_execute(module: Module) -> None:
     f.do(f"br label %{again}")
     f.label(over)
     f.finish(f.load("i64", status, 8))
+
+
+def _write_attend(module: Module) -> None:
+    """Define ``i64 @attend(ptr second)``, which has Python handle signals.
+
+    It does so when the second has changed, since Python's lock may have to be waited for. The status is `INTERRUPTED` if a handler raised.
+    """
+    for name, signature in (("time", "i64 @time(ptr)"), ("ensure", "i32 @PyGILState_Ensure()")):
+        module.declare(name, f"declare {signature}")
+    module.declare("check", "declare i32 @PyErr_CheckSignals()")
+    module.declare("release", "declare void @PyGILState_Release(i32)")
+    second = Value("ptr", "%second")
+    f = Function(module, "attend", [second], "i64")
+    now = f.call("time", "i64", Value("ptr", "null"))
+
+    def handle() -> list[Value]:
+        f.store(now, second, 8)
+        state = f.call("PyGILState_Ensure", "i32")
+        raised = f.call("PyErr_CheckSignals", "i32")
+        f.run("PyGILState_Release", state)
+        return [f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(INTERRUPTED))]
+
+    same = f.compare("icmp eq", now, f.load("i64", second, 8))
+    f.finish(f.branch(same, lambda: [_OK], handle)[0])

@@ -54,7 +54,7 @@ class Program:
         return cls(built.artifact, [launch.address for launch in built.launches], [launch.code for launch in built.launches], built.hosts)
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], code: Sequence[Any], hosts: Sequence[Any] = ()) -> None:
-        """Take a program, the addresses of its launches in loaded code, and its host functions."""
+        """Take a program, its launches' addresses in loaded code, and host functions."""
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
         large = support_code_of_process().large_empty
         #: The allocator, shape and dtype of each array that a call makes.

@@ -21,6 +21,9 @@ from volta_fn.targets.wgsl.matmul.schedule import Schedule
 #: The schedules that come with the package.
 SHIPPED = Path(__file__).with_name("tuned.json")
 
+#: Elements of a vector, of which tiles consist, and the largest side of a tile and number of splits.
+_VECTOR, _LARGEST = 4, 1 << 12
+
 #: Schedules by adapter and class.
 Choices = dict[str, dict[str, Schedule]]
 
@@ -45,12 +48,29 @@ def _form(map_: Map) -> str:
 
 
 def read(path: Path) -> Choices:
-    """Read a file of schedules; empty if it is missing or has another format."""
+    """Read a file of schedules; empty if it is missing or has another format.
+
+    Schedules that no code can be generated for are left out.
+    """
     try:
         content = json.loads(path.read_text())
-        return {adapter: {key: Schedule(**value) for key, value in known.items()} for adapter, known in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        choices = {adapter: {key: Schedule(**value) for key, value in known.items()} for adapter, known in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
+    return {adapter: {key: value for key, value in known.items() if is_valid(value)} for adapter, known in choices.items()}
+
+
+def is_valid(schedule: Schedule) -> bool:
+    """Return True for sizes of the types and magnitudes that code is generated for."""
+    values = schedule.as_dict()
+    if any(type(value) is not type(default) for value, default in zip(values.values(), Schedule().as_dict().values(), strict=True)):
+        return False
+    tile = schedule.rows, schedule.columns, schedule.depth, schedule.thread_rows, schedule.thread_columns
+    in_bounds = all(_VECTOR <= size <= _LARGEST and not size & (size - 1) for size in tile)
+    patches = all(size > 0 and not size & (size - 1) for size in (schedule.lane_rows, schedule.lane_columns))
+    divides = schedule.thread_rows <= schedule.rows and schedule.thread_columns <= schedule.columns
+    counts = schedule.band > 0 and 0 < schedule.splits <= _LARGEST and 0 <= schedule.pad <= _VECTOR
+    return in_bounds and patches and divides and counts and 0 <= schedule.unroll <= schedule.depth
 
 
 def write(path: Path, choices: Choices) -> None:

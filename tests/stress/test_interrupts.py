@@ -1,0 +1,110 @@
+"""Ctrl-C at random instants: the next call is right, and nothing hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from tests.stress.amount import rounds
+from volta_fn import lax
+from volta_fn.core.trace import EVAL, current_trace
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX's timers")
+
+X = jnp.linspace(0.0, 1.0, 64)
+
+
+def model(number: float) -> Any:
+    def f(x: vf.Array) -> vf.Array:
+        for _ in range(3):
+            x = jnp.tanh(x * number) + jnp.sin(x)
+        return lax.scan(lambda a, t: (a + t * number, a), x.sum(), x)[1] + jnp.cumsum(x)
+
+    return f
+
+
+def expected(number: float) -> np.ndarray:
+    x = np.asarray(X, np.float64)
+    for _ in range(3):
+        x = np.tanh(x * number) + np.sin(x)
+    return np.concatenate([[0], np.cumsum(x[:-1])]) * number + x.sum() + np.cumsum(x)
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """A timer's signal that raises KeyboardInterrupt, as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    faulthandler.dump_traceback_later(300, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_leaves_nothing_behind(alarm: None) -> None:
+    draw, seen = random.Random(1), Counter[str]()
+    for attempt in range(rounds(16)):
+        number = 1.25 + attempt / 64
+        jitted = vf.jit(model(number)) if attempt % 2 else vf.jit(vf.value_and_grad(lambda x, f=model(number): f(x).sum()))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 10 ** draw.uniform(-4.0, -1.0))
+            jitted(X)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            seen["finished first"] += 1
+        except KeyboardInterrupt:
+            seen["interrupted"] += 1
+        assert current_trace() is EVAL
+        assert gc.isenabled()
+        begun = time.monotonic()
+        result = jitted(X) if attempt % 2 else jitted(X)[0]
+        wanted = expected(number) if attempt % 2 else expected(number).sum()
+        np.testing.assert_allclose(result, wanted, rtol=1e-4)  # in float32, of sums of 64 numbers
+        assert time.monotonic() - begun < 60  # it does not hang
+    assert seen["interrupted"] > rounds(16) / 4
+
+
+def test_traces_that_are_interrupted_are_over(alarm: None) -> None:
+    draw = random.Random(2)
+    square = vf.grad(lambda x: vf.jvp(lambda y: jnp.sum(jnp.sin(y) * y), (x,), (x,))[1])
+    for _ in range(rounds(200)):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, 3e-3))
+            vf.make_jaxpr(square)(X)
+            vf.make_jaxpr(vf.vmap(square))(jnp.ones((2, 3)))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            pass
+        assert current_trace() is EVAL
+
+
+@pytest.mark.parametrize("loop", ["while", "fori", "nested"])
+def test_an_endless_loop_ends(alarm: None, loop: str) -> None:
+    endless = {
+        "while": lambda x: lax.while_loop(lambda s: s[1] > -1, lambda s: (s[0] + 1, s[1]), (x, x.sum())),
+        "fori": lambda x: lax.fori_loop(0, 1 << 50, lambda i, a: a * 0.5 + jnp.sum(a), x),
+        "nested": lambda x: lax.while_loop(
+            lambda s: s.sum() > -1, lambda s: lax.fori_loop(0, 1 << 40, lambda i, a: jnp.sort(a) * 0.5, s), x
+        ),
+    }[loop]
+    jitted = vf.jit(endless)
+    signal.setitimer(signal.ITIMER_REAL, 2.0, 2.0)  # again, for where the first one ends the compilation
+    with pytest.raises(KeyboardInterrupt):
+        jitted(X)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    np.testing.assert_allclose(vf.jit(lambda x: x + 1)(X), np.asarray(X) + 1)

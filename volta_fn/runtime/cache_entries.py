@@ -1,0 +1,136 @@
+"""The files of the cache on disk: sealed, private to the user, and bounded.
+
+An entry is a file named by a hash of its key. It begins with a checksum of its name and contents, so that neither a damaged entry nor one
+under another's name is used. Entries are written under another name and then renamed: readers never see incomplete ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from volta_fn.errors import ArgumentError
+from volta_fn.runtime.cache_dir import fault_of
+
+_MAGIC = b"volta_fn object 4\n"
+_DIGEST = 32
+_START = len(_MAGIC) + _DIGEST
+_TEMPORARY = ".tmp-"
+#: Flags with which files are opened: links are not followed, and pipes not waited for.
+_OWN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+#: Bytes that entries may take together, the fraction that eviction leaves of them, and seconds between looks at how many there are.
+_LIMIT, _LEFT, _BETWEEN_LOOKS = 1 << 30, 0.75, 3600
+#: Seconds after which a temporary file was left by a process that ended, and from one use to the next that is noted.
+_STALE, _NOTED = 3600, 24 * 3600
+
+
+class Entry(NamedTuple):
+    """A file of the cache."""
+
+    path: Path
+    size: int
+    #: When it was last used, to a day, in seconds since 1970.
+    used: float
+
+
+def limit() -> int:
+    """Return the most bytes of entries: VOLTA_CACHE_BYTES, or 1 GiB."""
+    wanted = os.environ.get("VOLTA_CACHE_BYTES")
+    if wanted is None:
+        return _LIMIT
+    if not wanted.isdigit():
+        raise ArgumentError(f"VOLTA_CACHE_BYTES is {wanted!r}; give a number of bytes")
+    return int(wanted)
+
+
+def read(folder: Path, name: str) -> bytes | None:
+    """Return the contents of an entry; None if there is none.
+
+    An entry is deleted that is damaged, or that others could have written.
+    """
+    path = folder / name[:2] / name
+    try:
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | _OWN_FILE)) as file:
+            status = os.fstat(file.fileno())
+            data = file.read() if stat.S_ISREG(status.st_mode) and fault_of(status, path) is None else b""
+    except FileNotFoundError:
+        return None
+    except OSError:  # a link or a folder
+        delete(path)
+        return None
+    if not (data.startswith(_MAGIC) and _digest(name, data[_START:]) == data[len(_MAGIC) : _START]):
+        delete(path)
+        return None
+    if time.time() - status.st_mtime > _NOTED:
+        with contextlib.suppress(OSError):
+            os.utime(path)
+    return data[_START:]
+
+
+def write(folder: Path, name: str, contents: bytes) -> None:
+    """Write an entry, if there are room and permission for it."""
+    target = folder / name[:2]
+    with contextlib.suppress(OSError):
+        target.mkdir(0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + _digest(name, contents) + contents)
+            os.replace(temporary, target / name)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _look(folder)
+
+
+def _digest(name: str, contents: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + contents).digest()
+
+
+def delete(path: Path) -> None:
+    """Delete an entry, if that is permitted."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def entries(folder: Path) -> Iterator[Entry]:
+    """Yield the entries in the folder, those of processes that still write too."""
+    for path in folder.glob("[0-9a-f][0-9a-f]/*"):
+        with contextlib.suppress(OSError):  # another process has deleted it
+            status = path.lstat()
+            yield Entry(path, status.st_size, status.st_mtime)
+
+
+def is_temporary(entry: Entry) -> bool:
+    """Return True for a file that some process writes, or was writing."""
+    return entry.path.name.startswith(_TEMPORARY)
+
+
+def evict(folder: Path, most: int) -> None:
+    """Delete what was not used for longest, if entries take more than `most` bytes."""
+    found = sorted(entries(folder), key=lambda entry: entry.used)
+    total, now = sum(entry.size for entry in found), time.time()
+    goal = _LEFT * most if total > most else most
+    for entry in found:
+        if is_temporary(entry) and now - entry.used > _STALE:
+            delete(entry.path)
+        elif total > goal and not is_temporary(entry):
+            delete(entry.path)
+            total -= entry.size
+
+
+def _look(folder: Path) -> None:
+    """Evict entries, unless a process has done so lately."""
+    mark = folder / "looked"
+    with contextlib.suppress(FileNotFoundError):
+        if time.time() - mark.stat().st_mtime < _BETWEEN_LOOKS:
+            return
+    mark.touch(0o600)
+    evict(folder, limit())
