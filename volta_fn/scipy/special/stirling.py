@@ -1,4 +1,4 @@
-"""Quotients of gamma functions: directly, or their logarithms by Stirling's series.
+"""Quotients of gamma functions, or their logarithms by Stirling's series.
 
 Differences of `lgamma` would cancel: lgamma(x) is (x - 1/2) log x - x + log(2π)/2 plus a small remainder. The formulas below cancel the
 large terms analytically. The exponential of a logarithm of size v has an error of v / 2 ulp, so that quotients of moderate arguments are
@@ -28,7 +28,7 @@ _MOST, _MOST_OF_POWERS = 34.0, 25.0
 
 
 def _are_moderate(*xs: Array, most: float = _MOST) -> Array:
-    """Return where positive numbers are neither large nor so small that their gamma functions are."""
+    """Return where positive numbers and their gamma functions are not large."""
     return functools.reduce(operator.and_, [(x > 1e-30) & (x < most) for x in xs])
 
 
