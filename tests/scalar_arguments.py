@@ -24,6 +24,8 @@ from volta_fn.primitives.array_updates import AtIndex
 SPACES = {
     "numpy": vnp, "numpy.linalg": vnp.linalg, "numpy.fft": vnp.fft, "lax": vf.lax, "scipy.special": vf.scipy.special, "random": vf.random,
     "nn": vf.nn, "nn.initializers": vf.nn.initializers,
+    **{f"scipy.{name}": getattr(vf.scipy, name) for name in ("linalg", "signal", "fft", "stats", "ndimage", "integrate")},
+    "scipy.stats.norm": vf.scipy.stats.norm, "image": vf.image,
 }  # fmt: skip
 
 

@@ -59,7 +59,6 @@ OTHER_ALGORITHMS = {
     "scipy.special.poch": "SciPy's by recurrences",
     "scipy.special.hyp1f1": "a power series, rounded at every term",
     "scipy.special.hyp2f1": "a power series, rounded at every term",
-    "scipy.special.dawsn": "polynomials in 1 / x^2, to 16 ulp",
     "scipy.special.fresnel": "SciPy's is 1/2 where |x| > 36974, though 1 / (pi x) counts",
     "scipy.special.sph_harm_y": "beyond [0, pi], SciPy's has |sin theta|",
 }

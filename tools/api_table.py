@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT))
 import volta_fn as vf  # noqa: E402
 from tests.catalogue.call import Call  # noqa: E402
 from tests.catalogue.calls import CALLS  # noqa: E402
-from tests.catalogue.laws import traced  # noqa: E402
-from tests.catalogue.names import JAX, LEFT_OUT, exists, public_names, resolve  # noqa: E402
+from tests.catalogue.laws import ours, traced  # noqa: E402
+from tests.catalogue.names import LEFT_OUT, NAMESPACES, exists, public_names, resolve  # noqa: E402
 from volta_fn.compiler.pipeline import lower  # noqa: E402
 from volta_fn.compiler.target import TargetCapabilities  # noqa: E402
 from volta_fn.numpy.scalar_types import ScalarType  # noqa: E402
@@ -26,12 +26,14 @@ from volta_fn.targets.wgsl.target import WgslTarget  # noqa: E402
 
 TARGETS = {"CPU": CPU, "GPU": WgslTarget(TargetCapabilities(float16=True, fma=True, subgroups=True))}
 
-_HEAD = """# JAX's names
+_HEAD = """# Names of JAX and Optax
 
-`python tools/api_table.py` writes this page; `tests/catalogue` has a call for each function, whose values are compared with JAX's, traced
-and eager, batched with a loop, and whose derivatives are compared with differences.
+`python tools/api_table.py` writes this page; `tests/catalogue` has a call for each function of arrays, whose values are compared with those
+of NumPy, SciPy, JAX or Optax, traced and eager, batched with a loop, and whose derivatives are compared with differences. Of an optimizer,
+that is the first update, as a function of parameters and gradients.
 
-- *differentiable*: derivatives by its floating-point arguments exist; "–": its results are integers or constant between jumps.
+- *differentiable*: derivatives by its floating-point arguments exist; "–": they do not, or its results are integers or constant between
+  jumps.
 - *jitted*, *batched*: it can be traced; "–": it makes an array from Python numbers, or its result's shape depends on values.
 - *device*: where all of it runs compiled; steps that run in NumPy on the host are named.
 """
@@ -39,7 +41,7 @@ and eager, batched with a loop, and whose derivatives are compared with differen
 
 def device_of(path: str, call: Call) -> str:
     """Return the targets that generate all of a call's code, or what runs on the host."""
-    run, arrays = traced(resolve("volta_fn", path), call)
+    run, arrays = traced(ours(path, call), call)
     program = vf.make_jaxpr(run)(*[vf.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays])
     host = {name: sorted({step.primitive for step in lower(program, target).host_steps()}) for name, target in TARGETS.items()}
     if len({*map(tuple, host.values())}) == 1 and not host["CPU"]:
@@ -49,7 +51,7 @@ def device_of(path: str, call: Call) -> str:
 
 def kind_of(value: Any) -> str:
     """Return what an object without a call is."""
-    if isinstance(value, type):
+    if isinstance(value, type) or get_origin(value) is not None:
         return "type"
     if isinstance(value, ScalarType):
         return "dtype"
@@ -71,10 +73,10 @@ def row_of(path: str) -> tuple[str, ...]:
 
 def sections() -> Iterator[str]:
     """Yield the table of each namespace, preceded by how much of it there is."""
-    for namespace in JAX:
-        rows = {name: row_of(f"{namespace}.{name}") for name in public_names("jax", namespace)}
+    for namespace in NAMESPACES:
+        rows = {name: row_of(f"{namespace.ours}.{name}") for name in public_names(namespace)}
         have = sum(row[0] == "yes" for row in rows.values())
-        yield f"## jax.{namespace}\n\n{have} of {len(rows)} names.\n"
+        yield f"## {namespace.title}\n\n{have} of {len(rows)} names.\n"
         yield "| name | supported | differentiable | batched | jitted | device | notes |\n| --- | --- | --- | --- | --- | --- | --- |"
         yield "\n".join(f"| {name} | {' | '.join(row)} |" for name, row in rows.items()) + "\n"
 

@@ -1,6 +1,7 @@
-"""A plugin of pytest for tools/array_api_tests.py: tests that assign to elements run where assignment is allowed.
+"""A plugin of pytest that lets tests assign to elements.
 
-Arrays are immutable: ``x[i] = v`` raises `ImmutableError`, except in a block of `volta_fn.numpy.allow_assignment`.
+tools/array_api_tests.py loads it. Arrays are immutable: ``x[i] = v`` raises `ImmutableError`, except in a block of
+`volta_fn.numpy.allow_assignment`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls: one way to call each public function, from which its row in docs/api.md follows.
 
 A *call* says with which arguments a function is tried. The arrays among them are what it is traced, batched and differentiated by; all
-else is given to it as it is. The function of the same path in JAX, with the same arguments, is the oracle.
+else is given to it as it is. The function of the same path in NumPy, SciPy or JAX, with the same arguments, is the oracle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Call:
         grad: whether it has derivatives by its floating arrays.
         jit: whether it can be traced, and thus jitted and batched.
         alike: whether the examples of a batch must be alike, as reordered numbers would not be valid.
-        theirs: the oracle, where it is not JAX's function with the same arguments: a function of the arguments, or None: there is none.
+        theirs: the oracle: "library" for the function of the namespace's own library (`laws.oracle`), "jax" for that of JAX, a function of
+            the arguments, or None: another test compares its values.
+        through: makes of the function the one that is called: for classes, and for functions that return functions.
         tolerance: the relative error allowed in float32.
         note: what users should know.
     """
@@ -42,7 +44,8 @@ class Call:
     grad: bool = True
     jit: bool = True
     alike: bool = False
-    theirs: Callable[..., Any] | str | None = "jax"
+    theirs: Callable[..., Any] | str | None = "library"
+    through: Callable[[Any], Callable[..., Any]] = lambda function: function
     tolerance: float = 2e-5
     note: str = ""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.catalogue import lax_calls, nn_calls, numpy_calls, random_calls
+from tests.catalogue import lax_calls, nn_calls, numpy_calls, optim_calls, random_calls, scipy_calls, special_calls, stats_calls
 from tests.catalogue.call import Calls
 
-CALLS: Calls = {**numpy_calls.CALLS, **lax_calls.CALLS, **nn_calls.CALLS, **random_calls.CALLS}
+_MODULES = (numpy_calls, lax_calls, nn_calls, random_calls, special_calls, stats_calls, scipy_calls, optim_calls)
+
+CALLS: Calls = {path: call for module in _MODULES for path, call in module.CALLS.items()}

@@ -28,6 +28,25 @@ def traced(function: Callable[..., Any], call: Call) -> tuple[Callable[..., Any]
     return run, arrays
 
 
+#: Keywords that JAX's functions have, and NumPy's of the same name lack.
+_JAX_ONLY = {"size", "fill_value", "length", "inplace"}
+
+
+def oracle(path: str, call: Call) -> Callable[..., Any] | None:
+    """Return what a call's values are compared with: NumPy's or SciPy's function of the same name, which compile nothing, or JAX's."""
+    if call.theirs is None or callable(call.theirs):
+        return call.theirs
+    library, _, rest = path.partition(".")
+    if call.theirs == "jax" or library not in ("numpy", "scipy") or not _JAX_ONLY.isdisjoint(call.kwargs):
+        return call.through(resolve("jax", path))
+    return call.through(resolve(library, rest))
+
+
+def ours(path: str, call: Call) -> Callable[..., Any]:
+    """Return the function of this package that is called."""
+    return call.through(resolve("volta_fn", path))
+
+
 def results(value: Any) -> list[np.ndarray]:
     """Return a result's arrays."""
     return [np.asarray(leaf) for leaf in tree.leaves(value)]
@@ -35,9 +54,9 @@ def results(value: Any) -> list[np.ndarray]:
 
 def assert_same(found: Any, wanted: Sequence[np.ndarray], tolerance: float) -> None:
     """Compare results, floats relative to the largest of them."""
-    ours = results(found)
-    assert len(ours) == len(wanted)
-    for got, want in zip(ours, wanted, strict=True):
+    arrays = results(found)
+    assert len(arrays) == len(wanted)
+    for got, want in zip(arrays, wanted, strict=True):
         assert got.shape == want.shape
         if want.dtype.kind in "biu":
             np.testing.assert_array_equal(got, want)
@@ -50,12 +69,11 @@ def assert_same(found: Any, wanted: Sequence[np.ndarray], tolerance: float) -> N
 
 def check_values(path: str, call: Call) -> None:
     """Compare an eager and a jitted call with the oracle."""
-    function = resolve("volta_fn", path)
+    function, theirs = ours(path, call), oracle(path, call)
     eager = function(*call.args, **call.kwargs)
-    if call.theirs is not None:
-        theirs = resolve("jax", path) if call.theirs == "jax" else call.theirs
+    if theirs is not None:
         with np.errstate(all="ignore"):
-            assert_same(eager, results(theirs(*call.args, **call.kwargs)), call.tolerance)  # type: ignore[operator]
+            assert_same(eager, results(theirs(*call.args, **call.kwargs)), call.tolerance)
     if call.jit:
         run, arrays = traced(function, call)
         assert_same(vf.jit(run)(*arrays), results(eager), call.tolerance)
@@ -63,7 +81,7 @@ def check_values(path: str, call: Call) -> None:
 
 def check_batch(path: str, call: Call) -> None:
     """Compare a call that is mapped over examples with a loop over them."""
-    run, arrays = traced(resolve("volta_fn", path), call)
+    run, arrays = traced(ours(path, call), call)
     others = [a if call.alike else a.reshape(-1)[::-1].reshape(a.shape) for a in arrays]
     both = [np.stack(pair) for pair in zip(arrays, others, strict=True)]
     one_by_one = [results(run(*example)) for example in (arrays, others)]
@@ -73,6 +91,6 @@ def check_batch(path: str, call: Call) -> None:
 
 def check_derivatives(path: str, call: Call) -> None:
     """Compare derivatives in float64 with differences."""
-    run, arrays = traced(resolve("volta_fn", path), call)
+    run, arrays = traced(ours(path, call), call)
     wide = {"f": np.float64, "c": np.complex128}
     check_grads(run, [a.astype(wide.get(a.dtype.kind, a.dtype)) for a in arrays], 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.special
+import scipy.stats
 
 from tests.catalogue.call import Call, Calls, at, each, numbers
 from tests.catalogue.numpy_calls import COUNTS, INDEX, OTHERS, SPD, SQUARE, B, P, U, W, X, Y, Z
@@ -13,6 +15,18 @@ STACK = numbers((2, 3, 3))
 LOWER = np.tril(SPD)
 IMAGE, KERNEL = numbers((1, 2, 5, 5)), numbers((3, 2, 3, 3))
 WINDOW: dict[str, Any] = {"window_dimensions": (2, 2), "window_strides": (1, 1), "padding": "VALID"}
+
+
+def slope_by_shape(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the derivative of the incomplete gamma function by its parameter, from differences."""
+    a, x, step = a.astype(float), x.astype(float), 1e-5
+    return (scipy.special.gammainc(a + step, x) - scipy.special.gammainc(a - step, x)) / (2 * step)
+
+
+def sample_slope(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the derivative of a gamma number by its parameter: at a constant probability, implicitly."""
+    return -slope_by_shape(a, x) / scipy.stats.gamma.pdf(x, a)
+
 
 ELEMENTWISE: Calls = (
     each(
@@ -34,8 +48,12 @@ ELEMENTWISE: Calls = (
     | each("real imag conj", Z)
     | each("eq ne ge gt le lt nextafter", X, Y, grad=False)
     | each("bitwise_and bitwise_or bitwise_xor shift_left shift_right_arithmetic shift_right_logical mulhi", COUNTS, OTHERS, grad=False)
-    | {"betainc": Call((P, P[::-1], np.abs(U))), "igamma": Call((P, P[::-1])), "igammac": Call((P, P[::-1]))}
-    | {"igamma_grad_a": Call((P, P[::-1]), grad=False), "random_gamma_grad": Call((P, P[::-1]), grad=False)}
+    | {"betainc": Call((P, P[::-1], np.abs(U)), theirs=scipy.special.betainc)}
+    | {"igamma": Call((P, P[::-1]), theirs=scipy.special.gammainc), "igammac": Call((P, P[::-1]), theirs=scipy.special.gammaincc)}
+    | {
+        "igamma_grad_a": Call((P, P[::-1]), grad=False, theirs=slope_by_shape, tolerance=1e-4),
+        "random_gamma_grad": Call((P, P[::-1]), grad=False, theirs=sample_slope, tolerance=1e-4),
+    }
     | {"reduce_precision": Call((X, 8, 3), grad=False), "select": Call((B, X, Y)), "select_n": Call((B, X, Y))}
     | {"convert_element_type": Call((X, "float16"), grad=False), "bitcast_convert_type": Call((X, "int32"), grad=False)}
 )
@@ -111,6 +129,12 @@ CALLS: Calls = at("lax", ELEMENTWISE, MOVEMENT, REDUCTIONS, PRODUCTS, CONTROL) |
         "cholesky": Call((SPD,), alike=True, tolerance=1e-4),
         "triangular_solve": Call((LOWER, SQUARE), {"left_side": True, "lower": True}, alike=True),
     }
+    | each("schur hessenberg qdwh", SPD, alike=True, theirs=None, grad=False)
+    | {"cholesky_update": Call((np.triu(SPD), SPD[0]), alike=True, grad=False, theirs=None)}
+    | {"householder_product": Call((SQUARE, SQUARE[0] / 9), grad=False), "symmetric_product": Call((SQUARE, SPD), alike=True)}
+    | {"tridiagonal_solve": Call((0.1 * SQUARE[0], SPD[0] + 9, 0.1 * SQUARE[1], SQUARE), alike=True)}
+    | {"lu_pivots_to_permutation": Call((np.int32([1, 2, 2]), 3), alike=True, grad=False)}
+    | {"tridiagonal": Call((SPD,), alike=True, grad=False, theirs=None)}
     | each("eigh lu qr svd", SPD, alike=True, theirs=None)
     | each("eig", SPD, alike=True, theirs=None, grad=False),
 )

@@ -1,31 +1,80 @@
-"""Which names of JAX there are, and why some are not here."""
+"""Which names JAX and Optax have, and why some are not here."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import inspect
+import re
 import types
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-#: Namespaces of JAX that are here at the same path.
-JAX = ("numpy", "numpy.linalg", "numpy.fft", "random", "nn", "nn.initializers", "lax", "lax.linalg")
+_DISTRIBUTIONS = """bernoulli beta betabinom binom cauchy chi2 dirichlet expon gamma gennorm geom gumbel_l gumbel_r laplace logistic
+    multinomial multivariate_normal nbinom norm pareto poisson t truncnorm uniform vonmises wrapcauchy"""
+_SCIPY = """special linalg stats signal fft ndimage interpolate optimize integrate cluster.vq sparse.linalg spatial.transform"""
 
-_DTYPES = "no array here has this dtype"
+
+class Namespace(NamedTuple):
+    """A namespace of a library, and where its names are here."""
+
+    library: str
+    path: str
+    ours: str
+
+    @property
+    def title(self) -> str:
+        """Return its name, as programs import it."""
+        return ".".join(filter(None, (self.library, self.path)))
+
+
+#: Namespaces of JAX, which are here at the same path.
+JAX = (
+    *"numpy numpy.linalg numpy.fft random nn nn.initializers lax lax.linalg ops image".split(),
+    *[f"scipy.{name}" for name in _SCIPY.split()],
+    *[f"scipy.stats.{name}" for name in _DISTRIBUTIONS.split()],
+)
+#: Namespaces of Optax. Its `tree_utils` has the functions of `tree`, as ``tree_*``.
+OPTAX = (
+    "assignment",
+    "contrib",
+    "losses",
+    "microbatching",
+    "perturbations",
+    "projections",
+    "schedules",
+    "second_order",
+    "transforms",
+    "tree",
+)
+
+NAMESPACES = (
+    *[Namespace("jax", path, path) for path in JAX],
+    Namespace("optax", "", "optim"),
+    *[Namespace("optax", path, f"optim.{path}") for path in OPTAX],
+)
+
 _OPTIONS = "an option of XLA's products, which are exact to the dtype here"
 _MESHES = "moves values between devices of a mesh, of which there are none yet"
-_SCALED = "products of the 8-bit formats of certain accelerators, which no array here has"
+_ALGORITHMS = "a choice among XLA's algorithms; each target here has one"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def _left_out_of_optax() -> dict[str, str]:
+    """Return the names of docs/left_out.md that are Optax's, by their path here."""
+    rows = re.findall(r"^\| `optax\.([\w.]+)` \| (.+) \|$", (_ROOT / "docs" / "left_out.md").read_text(), re.MULTILINE)
+    return {f"optim.{name}": reason for name, reason in rows}
+
 
 #: Names that are left out, with the reason.
 LEFT_OUT: dict[str, str] = {
-    **{f"numpy.{name}": _DTYPES for name in "int1 int2 int4 uint1 uint2 uint4 float4_e2m1fn float6_e2m3fn float6_e3m2fn".split()},
-    **{f"numpy.float8_{name}": _DTYPES for name in "e3m4 e4m3 e4m3b11fnuz e4m3fn e4m3fnuz e5m2 e5m2fnuz e8m0fnu".split()},
     **{f"lax.{name}": _OPTIONS for name in "AccuracyMode DotAlgorithm DotAlgorithmPreset Tolerance".split()},
     **{f"lax.{name}": _MESHES for name in "pbroadcast precv psend ragged_all_to_all with_sharding_constraint".split()},
-    **{f"nn.{name}": _SCALED for name in "get_scaled_dot_general_config scaled_dot_general scaled_matmul".split()},
-    "lax.scaled_dot": _SCALED,
+    **{f"lax.linalg.{name}": _ALGORITHMS for name in "EigImplementation EighImplementation SvdAlgorithm".split()},
+    "lax.scaled_dot": "`nn.scaled_matmul` and `nn.scaled_dot_general` multiply block-scaled numbers",
     "lax.rng_uniform": "draws from a hidden state; `random.uniform` takes a key",
     "lax.stage": "an internal of JAX's tracing",
+    **_left_out_of_optax(),
 }
 
 
@@ -63,8 +112,13 @@ UNDOCUMENTED = set(
 
 
 @functools.cache
-def public_names(library: str, namespace: str) -> tuple[str, ...]:
-    """Return the public names of a namespace: no modules, and none of the objects that JAX calls primitives."""
-    module = resolve(library, namespace)
+def public_names(namespace: Namespace) -> tuple[str, ...]:
+    """Return the public names of a namespace: no modules, and none of the objects that JAX calls primitives.
+
+    Of Optax itself, those that are in none of its namespaces.
+    """
+    module = resolve(namespace.library, namespace.path)
     names = [name for name in dir(module) if not name.startswith("_") and not name.endswith("_p")]
-    return tuple([n for n in names if not inspect.ismodule(getattr(module, n)) and f"{namespace}.{n}" not in UNDOCUMENTED])
+    names = [n for n in names if not inspect.ismodule(getattr(module, n)) and f"{namespace.path}.{n}" not in UNDOCUMENTED]
+    inner = {name for path in OPTAX for name in dir(resolve("optax", path))} if namespace.title == "optax" else set()
+    return tuple([name for name in names if name not in inner])

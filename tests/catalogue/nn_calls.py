@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from tests.catalogue.call import Call, Calls, at, each, numbers
 from tests.catalogue.numpy_calls import INDEX, P, X
 
@@ -16,4 +20,23 @@ NN: Calls = (
     | {"dot_product_attention": Call((QUERY, QUERY[::-1] + 1, QUERY - 1))}
 )
 
-CALLS: Calls = at("nn", NN)
+KEY = np.array([0, 42], np.uint32)
+
+
+def initialized(*args: Any) -> Call:
+    """Return the call of the function that an initializer's options make.
+
+    `tests/nn/test_initializers.py` compares its numbers with JAX's.
+    """
+    return Call((KEY, (4, 3)), through=lambda make: make(*args), grad=False, theirs=None)
+
+
+INITIALIZERS: Calls = (
+    {name: initialized() for name in "normal uniform truncated_normal orthogonal glorot_normal glorot_uniform he_normal he_uniform".split()}
+    | {name: initialized() for name in "kaiming_normal kaiming_uniform lecun_normal lecun_uniform xavier_normal xavier_uniform".split()}
+    | {"constant": initialized(2.0), "variance_scaling": initialized(1.0, "fan_in", "normal")}
+    | {"delta_orthogonal": Call((KEY, (3, 4, 4)), through=lambda make: make(), grad=False, theirs=None)}
+    | each("ones zeros", KEY, (4, 3), grad=False, theirs=None)
+)
+
+CALLS: Calls = at("nn", NN) | at("nn.initializers", INITIALIZERS)

@@ -115,8 +115,9 @@ SHAPES: Calls = (
 )
 
 CREATION: Calls = (
-    each("zeros_like ones_like empty_like", X, grad=False)
-    | each("zeros ones empty", (2, 3), grad=False, jit=False)
+    each("zeros_like ones_like", X, grad=False)
+    | each("zeros ones", (2, 3), grad=False, jit=False)
+    | {"empty": Call(((2, 3),), grad=False, jit=False, theirs="jax"), "empty_like": Call((X,), grad=False, theirs="jax")}
     | each("eye identity tri bartlett blackman hamming hanning", 4, grad=False, jit=False)
     | {
         "full": Call(((2, 3), 2.0), jit=False),
@@ -151,7 +152,7 @@ PRODUCTS: Calls = (
 POLYNOMIALS: Calls = (
     each("polyadd polysub polymul", V, W)
     | {
-        "polydiv": Call((numbers((5,), 0.5, 2.5), numbers((3,), 0.5, 2.5)), tolerance=2e-4),
+        "polydiv": Call((numbers((5,), 0.5, 2.5), numbers((3,), 0.5, 2.5)), tolerance=2e-4, theirs="jax"),
         "polyder": Call((V,)),
         "polyint": Call((V,)),
         "polyval": Call((V, X)),

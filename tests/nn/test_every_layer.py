@@ -43,6 +43,7 @@ LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "MLP": ((4,), nn.MLP.init(KEY, 4, 3, 5, 2), plain),
     "Bilinear": ((4,), nn.Bilinear.init(KEY, 4, 4, 3), decoded),
     "PReLU": ((4, 3), nn.PReLU.init(4), plain),
+    "RReLU": ((4, 3), nn.RReLU.init(), plain),
     "Flatten": ((2, 3), nn.Flatten(), plain),
     "Dropout": ((4,), nn.Dropout.init(0.5), plain),
     "Dropout2d": ((4, 2, 2), nn.Dropout2d.init(0.5), plain),

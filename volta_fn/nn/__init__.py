@@ -31,6 +31,7 @@ from volta_fn.nn.layers.mlp import *
 from volta_fn.nn.layers.padding import *
 from volta_fn.nn.layers.pooling import *
 from volta_fn.nn.layers.power_pooling import *
+from volta_fn.nn.layers.randomized_relu import *
 from volta_fn.nn.layers.resampling import *
 from volta_fn.nn.layers.weight_norm import *
 from volta_fn.nn.losses.binary import *

@@ -49,7 +49,10 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
 
 
 def _by_schur_forms(a: Array, b: Array, c: Array, tol: float) -> Array:
-    """With the triangular forms R of a and S of b, the equation is R Y + Y S = F, whose columns follow one from another."""
+    """Solve by the triangular Schur forms R of a and S of b.
+
+    They make it R Y + Y S = F, whose columns follow one from another.
+    """
     (r, u), (s, v) = schur(a, "complex"), schur(b, "complex")
     right = adjoint(u) @ c.astype(r.dtype) @ v
     last = right.ndim - 1
@@ -72,6 +75,9 @@ def _by_eigenvectors(a: Array, b: Array, c: Array, tol: float) -> Array:
 
 
 def _where_unique(x: Array, p: Array, q: Array, tol: float, like: Array) -> Array:
-    """Return x, real if `like` is, or NaN where eigenvalues p and q have a sum of almost 0."""
+    """Return x, or NaN where eigenvalues p and q have a sum of almost 0.
+
+    It is real if `like` is.
+    """
     unique = abs(p[..., :, None] + q[..., None, :]).min((-2, -1), keepdims=True) >= tol
     return vnp.where(unique, x if like.dtype.kind == "c" else x.real, vnp.nan)

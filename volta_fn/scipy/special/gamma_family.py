@@ -14,7 +14,7 @@ from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.stirling import log_beta, log_rise
+from volta_fn.scipy.special.stirling import beta_size, combinations, log_beta, rise
 
 gammaln = promoted(lax.lgamma, "gammaln", "Return log |gamma(x)|; infinite at 0, -1, -2, ….")
 gamma = promoted(lax.gamma_function, "gamma", "Return the gamma function, which is n! at n + 1.")
@@ -76,7 +76,7 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
     possible = (k <= N) & (N >= 0) & (k >= 0)
     n, chosen = vnp.where(possible, N, 0.0), vnp.where(possible, k, 0.0)
     fewer = vnp.minimum(chosen, n - chosen)
-    ways = vnp.exp(log_rise(n - fewer + 1.0, fewer) - lax.lgamma(fewer + 1.0))
+    ways = combinations(n, fewer)
     return vnp.where(possible, ways, 0.0)
 
 
@@ -87,7 +87,7 @@ def poch(z: Any, m: Any) -> Array:
     >>> vf.scipy.special.poch(3.0, 2.0).round(3)
     Array(12., dtype=float32)
     """
-    ratio = gammasgn(z + m) * gammasgn(z) * vnp.exp(log_rise(z, m))
+    ratio = gammasgn(z + m) * gammasgn(z) * rise(z, m)
     return vnp.where(m == 0, 1.0, ratio)
 
 
@@ -108,7 +108,7 @@ def beta(a: Any, b: Any) -> Array:
     >>> vf.scipy.special.beta(2.0, 3.0).round(4)
     Array(0.0833, dtype=float32)
     """
-    return gammasgn(a) * gammasgn(b) * gammasgn(a + b) * vnp.exp(betaln(a, b))
+    return gammasgn(a) * gammasgn(b) * gammasgn(a + b) * beta_size(a, b)
 
 
 def multigammaln(a: Any, d: int) -> Array:

@@ -15,7 +15,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.stirling import log_beta_weight
+from volta_fn.scipy.special.stirling import beta_weight
 from volta_fn.transforms.custom_jvp import custom_jvp
 from volta_fn.transforms.grad import jvp
 
@@ -57,7 +57,7 @@ def _regularised(a: Array, b: Array, x: Array) -> Array:
     """Return the function inside the quadrant of a, b > 0, for x between 0 and 1."""
     beyond = x > (a + 1.0) / (a + b + 2.0)
     p, q, y = vnp.where(beyond, b, a), vnp.where(beyond, a, b), vnp.where(beyond, 1.0 - x, x)
-    small = vnp.exp(log_beta_weight(p, q, y)) * _fraction(p, q, y) / p
+    small = beta_weight(p, q, y) * _fraction(p, q, y) / p
     return vnp.where(beyond, 1.0 - small, small)
 
 
@@ -85,7 +85,7 @@ def _betainc_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
         if type(tangent) is Zero:
             continue
         direction = tuple([vnp.full_like(v, i == argument) for i, v in enumerate(at)])
-        slope = vnp.exp(log_beta_weight(*at)) / (at[2] * (1.0 - at[2])) if argument == 2 else jvp(_regularised, at, direction)[1]
+        slope = beta_weight(*at) / (at[2] * (1.0 - at[2])) if argument == 2 else jvp(_regularised, at, direction)[1]
         out_tangent = out_tangent + vnp.where(inside, slope, 0.0) * tangent
     return _betainc(*primals), out_tangent
 

@@ -16,7 +16,7 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.stirling import excess, log_gamma_weight, rising
+from volta_fn.scipy.special.stirling import excess, gamma_weight, rising
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 #: From here on Temme's expansion is used; below, series and fraction need some hundred terms at most.
@@ -46,7 +46,7 @@ def _series(a: Array, x: Array) -> _Values:
 
     one, zero = vnp.ones_like(x), vnp.zeros_like(x)
     _, _, _, total, change = lax.while_loop(go_on, step, (vnp.ones((), x.dtype), one, zero, one, zero))
-    lower = vnp.exp(log_gamma_weight(a, x)) / a * total
+    lower = gamma_weight(a, x) / a * total
     return _Values(lower, 1.0 - lower, -(x / a) * (total * (vnp.log(x) - lax.digamma(a + 1.0)) + change))
 
 
@@ -78,7 +78,7 @@ def _fraction(a: Array, x: Array) -> _Values:
     first = 1.0 / (x + 1.0 - a)
     state = (vnp.ones((), x.dtype), huge, zero, first, first * first, first, first * first, zero, zero)
     value, slope = lax.while_loop(go_on, step, state)[5:7]
-    upper = vnp.exp(log_gamma_weight(a, x)) * value
+    upper = gamma_weight(a, x) * value
     return _Values(1.0 - upper, upper, x * (value * (vnp.log(x) - lax.digamma(a)) + slope))
 
 
@@ -148,7 +148,7 @@ def _declare(which: int, sign: float) -> Any:
     def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
         (a, x), (a_tangent, x_tangent) = primals, tangents
         values = _values(a, x)
-        return values[which], sign * vnp.exp(log_gamma_weight(a, x)) / x * (x_tangent - values.slope * a_tangent)
+        return values[which], sign * gamma_weight(a, x) / x * (x_tangent - values.slope * a_tangent)
 
     return function
 
@@ -200,4 +200,4 @@ def igamma_grad_a(a: Any, x: Any) -> Array:
     Array([-0.276, -0.294], dtype=float32)
     """
     a, x = vnp.broadcast_arrays(a, x)
-    return -vnp.exp(log_gamma_weight(a, x)) / x * _values(a, x).slope
+    return -gamma_weight(a, x) / x * _values(a, x).slope
