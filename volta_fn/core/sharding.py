@@ -10,7 +10,8 @@ import enum
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -311,7 +312,8 @@ class NamedSharding(Sharding):
         return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r})"
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """A slice of an array: its device, its indices, its number, its elements."""
 
     device: Device

@@ -1,8 +1,8 @@
 """`jet`: Taylor-mode differentiation, derivatives of high order in one pass.
 
 A value is a list of Taylor coefficients of a curve x(t). Operations that are linear act on each of them, bilinear ones multiply power
-series, and any other operation y = f(x) follows from its derivative: that of y(t) is f'(x(t)) x'(t), a program of which one coefficient less
-is needed. So every operation with a forward derivative has a rule (Griewank and Walther, Evaluating Derivatives, 2008, chapter 13).
+series, and any other operation y = f(x) follows from its derivative: that of y(t) is f'(x(t)) x'(t), a program of which one coefficient
+less is needed. So every operation with a forward derivative has a rule (Griewank and Walther, Evaluating Derivatives, 2008, chapter 13).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -98,9 +98,13 @@ def _run(program: ClosedJaxpr, args: Sequence[Series], order: int) -> list[Serie
     env: dict[Var, Series] = {v: [c] for v, c in zip(jaxpr.constvars, program.consts, strict=True)}
     env.update(zip(jaxpr.invars, args, strict=True))
     for eqn in jaxpr.eqns:
-        ins = [[v.val] if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        ins = [_read(env, v) for v in eqn.invars]
         env.update(zip(eqn.outvars, _step(eqn, ins, order), strict=True))
-    return [[v.val] if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+    return [_read(env, v) for v in jaxpr.outvars]
+
+
+def _read(env: dict[Var, Series], atom: Atom) -> Series:
+    return [atom.val] if isinstance(atom, Literal) else env[atom]
 
 
 def _step(eqn: Equation, ins: Sequence[Series], order: int) -> Sequence[Series]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.device import Device
@@ -199,7 +201,9 @@ def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, given: i
     """Raise `DeviceError` if the mapped axis is longer than there are devices."""
     leaves = tree.leaves((tuple(args), kwargs))
     dims = tree.broadcast_prefix((axes, dict.fromkeys(kwargs, 0)), (tuple(args), kwargs), is_leaf=lambda x: x is None)
-    sizes = [leaf.shape[d] for leaf, d in zip(leaves, dims, strict=True) if d is not None and getattr(leaf, "shape", ())]
+    sizes = [
+        leaf.shape[d] for leaf, d in zip(leaves, dims, strict=True) if d is not None and isinstance(leaf, (Array, np.ndarray)) and leaf.ndim
+    ]
     size = max(sizes, default=given or 0)
     if size > there:
         raise DeviceError(

@@ -60,8 +60,8 @@ def vmap(
         given = tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
         if mapped_refs := [i for i in positions_of_refs(leaves) if given[i] is not None]:
             arguments = RefArguments(leaves, mapped_refs, "vmap")
-            targets = out_axes, [given[i] for i in mapped_refs]
-            return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(given),), targets, axis_name, axis_size))
+            out_targets = out_axes, [given[i] for i in mapped_refs]
+            return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(given),), out_targets, axis_name, axis_size))
         values = [_operand(x, d) for x, d in zip(leaves, given, strict=True)]
         dims = [_dimension(d, v) for d, v in zip(given, values, strict=True)]
         size = _axis_size(values, dims, axis_size, name)

@@ -48,7 +48,7 @@ class Error:
 
 
 tree.register_pytree_node(
-    Error, lambda error: ((error.code, error.values), error.messages), lambda messages, children: Error(*children, messages)
+    Error, lambda error: ((error.code, error.values), error.messages), lambda messages, children: Error(children[0], children[1], messages)
 )
 
 

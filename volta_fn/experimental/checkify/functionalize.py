@@ -90,7 +90,7 @@ class _Sites:
 
     def start(self) -> _State:
         """Return the state without an error."""
-        zeros = [[from_host(np.zeros(a.shape, a.dtype)) for a in c.avals] for c in self.checks]
+        zeros: list[list[Array]] = [[from_host(np.zeros(a.shape, a.dtype)) for a in c.avals] for c in self.checks]
         return _State(from_host(np.zeros((), np.int32)), zeros)
 
     def flat(self, state: _State) -> list[Array]:

@@ -56,7 +56,7 @@ class _Matrix(JAXSparse):
 
     def transpose(self, axes: Sequence[int] | None = None) -> Any:
         """Exchange rows and columns."""
-        return self.from_bcoo(self.to_bcoo().T.sort_indices())  # type: ignore[attr-defined]  # attached by operations
+        return self.from_bcoo(self.to_bcoo().T.sort_indices())
 
     def __matmul__(self, other: Any) -> Any:
         return self.to_bcoo() @ other  # type: ignore[operator]  # attached by operations
