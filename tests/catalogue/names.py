@@ -13,7 +13,7 @@ JAX = ("numpy", "numpy.linalg", "numpy.fft", "random", "nn", "nn.initializers", 
 
 _DTYPES = "no array here has this dtype"
 _OPTIONS = "an option of XLA's products, which are exact to the dtype here"
-_MESHES = "moves values between devices of a mesh, of which there are none yet"
+_MESHES = "moves values between devices, while an array here lies on one"
 _SCALED = "products of the 8-bit formats of certain accelerators, which no array here has"
 
 #: Names that are left out, with the reason.
@@ -21,7 +21,7 @@ LEFT_OUT: dict[str, str] = {
     **{f"numpy.{name}": _DTYPES for name in "int1 int2 int4 uint1 uint2 uint4 float4_e2m1fn float6_e2m3fn float6_e3m2fn".split()},
     **{f"numpy.float8_{name}": _DTYPES for name in "e3m4 e4m3 e4m3b11fnuz e4m3fn e4m3fnuz e5m2 e5m2fnuz e8m0fnu".split()},
     **{f"lax.{name}": _OPTIONS for name in "AccuracyMode DotAlgorithm DotAlgorithmPreset Tolerance".split()},
-    **{f"lax.{name}": _MESHES for name in "pbroadcast precv psend ragged_all_to_all with_sharding_constraint".split()},
+    **{f"lax.{name}": _MESHES for name in "pbroadcast precv psend ragged_all_to_all".split()},
     **{f"nn.{name}": _SCALED for name in "get_scaled_dot_general_config scaled_dot_general scaled_matmul".split()},
     "lax.scaled_dot": _SCALED,
     "lax.rng_uniform": "draws from a hidden state; `random.uniform` takes a key",

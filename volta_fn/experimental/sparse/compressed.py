@@ -56,10 +56,10 @@ class _Matrix(JAXSparse):
 
     def transpose(self, axes: Sequence[int] | None = None) -> Any:
         """Exchange rows and columns."""
-        return self.from_bcoo(self.to_bcoo().T.sort_indices())
+        return self.from_bcoo(self.to_bcoo().T.sort_indices())  # type: ignore[attr-defined]  # attached by operations
 
     def __matmul__(self, other: Any) -> Any:
-        return self.to_bcoo() @ other  # type: ignore[operator]  # attached by operations
+        return self.to_bcoo() @ other
 
     def __rmatmul__(self, other: Any) -> Any:
         return other @ self.to_bcoo()
