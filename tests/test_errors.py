@@ -33,6 +33,8 @@ CAUGHT_AS = {
     "DonatedBufferError": RuntimeError,
     "JaxprError": ValueError,
     "CallbackError": RuntimeError,
+    "CheckError": RuntimeError,
+    "RefError": ValueError,
     "UnhashableStaticError": (TypeError, ValueError),
     "SerializationError": OSError,
     "CorruptFileError": (errors.SerializationError, OSError, ValueError),

@@ -42,6 +42,7 @@ LAYERS = [
         "custom_batching",
         "custom_derivatives",
         "ad_checkpoint",
+        "ffi",
     },
     {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries"},
 ]

@@ -55,7 +55,7 @@ NAMESPACES = (
 )
 
 _OPTIONS = "an option of XLA's products, which are exact to the dtype here"
-_MESHES = "moves values between devices of a mesh, of which there are none yet"
+_MESHES = "moves values between devices, while an array here lies on one"
 _ALGORITHMS = "a choice among XLA's algorithms; each target here has one"
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,7 +69,7 @@ def _left_out_of_optax() -> dict[str, str]:
 #: Names that are left out, with the reason.
 LEFT_OUT: dict[str, str] = {
     **{f"lax.{name}": _OPTIONS for name in "AccuracyMode DotAlgorithm DotAlgorithmPreset Tolerance".split()},
-    **{f"lax.{name}": _MESHES for name in "pbroadcast precv psend ragged_all_to_all with_sharding_constraint".split()},
+    **{f"lax.{name}": _MESHES for name in "pbroadcast precv psend ragged_all_to_all".split()},
     **{f"lax.linalg.{name}": _ALGORITHMS for name in "EigImplementation EighImplementation SvdAlgorithm".split()},
     "lax.scaled_dot": "`nn.scaled_matmul` and `nn.scaled_dot_general` multiply block-scaled numbers",
     "lax.rng_uniform": "draws from a hidden state; `random.uniform` takes a key",
