@@ -83,7 +83,8 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
         du: the upper diagonals (*batch, n), ``du[i] = T[i, i + 1]``; the last element is not read.
         b: right-hand sides (*batch, n, k).
 
-    A singular matrix gives NaN or, with `perturb_singular`, the solution for main diagonals larger by rounding errors. Raises `ShapeError` or `DTypeError` where the operands do not fit together.
+    A singular matrix gives NaN or, with `perturb_singular`, the solution for main diagonals larger by rounding errors. Raises `ShapeError`
+    or `DTypeError` where the operands do not fit together.
 
     >>> import volta_fn as vf
     >>> ones = vf.numpy.ones(3)
