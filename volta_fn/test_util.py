@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import as_value
-from volta_fn.dtypes import COMPLEX, INEXACT, as_dtype
+from volta_fn.dtypes import COMPLEX, INEXACT
 from volta_fn.errors import ArgumentError, DerivativeError, GradientError
 from volta_fn.transforms.grad import jvp, vjp
 
@@ -98,7 +98,7 @@ def _of_dtype(tolerance: Tolerance, name: str) -> float | None:
     """Return the tolerance of the dtype of that name, None if there is none."""
     if not isinstance(tolerance, Mapping):
         return tolerance
-    return {as_dtype(dtype).name: value for dtype, value in tolerance.items()}.get(name)
+    return {np.dtype(dtype).name: value for dtype, value in tolerance.items()}.get(name)
 
 
 def _differentiable(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Function, Arrays]:

@@ -249,3 +249,9 @@ def test_copies_outlive_the_donated_original():
 def test_a_traced_diagonal():
     for k in (-9, -1, 0, 2, 9):
         assert np.array_equal(vf.jit(lambda k: vnp.eye(3, 4, k))(k), np.eye(3, 4, k))
+
+
+def test_zeros_that_are_tangents_of_integers():
+    zeros = vnp.zeros((2, 1), vf.dtypes.float0)
+    assert (zeros.shape, zeros.dtype) == ((2, 1), vf.dtypes.float0)
+    assert vf.jvp(lambda n: 2 * n, (np.array([[1], [2]]),), (zeros,))[1].dtype == vf.dtypes.float0

@@ -182,3 +182,15 @@ def test_pad_forms():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("at", [-9, -3, 0, 1, 3, 9])
+def test_insert_at_a_traced_position(at):
+    x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    position = int(np.clip(at, -3, 3))
+    for values in (7.0, np.float32([[1, 2], [3, 4]])):
+        found = vf.jit(lambda x, i, v: vnp.insert(x, i, v, axis=1))(x, at, values)
+        assert np.array_equal(
+            found, np.insert(x, position, np.transpose(values), axis=1) if np.ndim(values) else np.insert(x, position, values, axis=1)
+        )
+    assert np.array_equal(vf.jit(lambda x, i: vnp.insert(x, i, 7))(x[0], at), np.insert(x[0], position, 7))

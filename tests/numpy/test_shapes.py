@@ -147,3 +147,10 @@ def test_gradients_flow_through_movement():
     np.testing.assert_allclose(np.asarray(vf.grad(loss)(x)), wanted.reshape(2, 3))
     repeated = vf.grad(lambda v: vnp.sum(vnp.repeat(v, np.array([1, 2, 0]), axis=1) ** 2))(x)
     np.testing.assert_allclose(np.asarray(repeated), 2 * x * [1, 2, 0])
+
+
+@pytest.mark.parametrize("axes", [[0, 2, 1], [-1, 0, 1]])
+def test_axes_in_arrays(axes):
+    x = np.zeros((2, 3, 4), np.float32)
+    assert vnp.transpose(x, np.array(axes)).shape == np.transpose(x, np.array(axes)).shape
+    assert vnp.transpose(vnp.zeros(()), np.array([], np.int32)).shape == ()

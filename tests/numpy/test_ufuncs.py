@@ -123,3 +123,8 @@ def test_bad_calls():
         vnp.frompyfunc(3, 1, 1)
     with pytest.raises(ArgumentTypeError, match="takes 1 arrays"):
         vnp.frompyfunc(lambda x: x, 1, 1)(x, x)
+
+
+def test_the_type_is_no_instance_of_itself():
+    assert isinstance(vnp.add, vnp.ufunc)
+    assert not isinstance(vnp.ufunc, vnp.ufunc)

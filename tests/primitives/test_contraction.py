@@ -58,7 +58,10 @@ class TestErrors:
             lax.batch_matmul(ones(2, 3, 4), ones(4, 3))
 
 
-@pytest.mark.parametrize("precision", ["highest", "default", lax.Precision.HIGH, (lax.Precision.HIGHEST, None)])
+@pytest.mark.parametrize(
+    "precision",
+    ["highest", "default", lax.Precision.HIGH, (lax.Precision.HIGHEST, None), lax.DotAlgorithmPreset.BF16_BF16_F32_X3, "F32_F32_F32"],
+)
 def test_every_precision_of_jax_is_accepted(precision: Any) -> None:
     np.testing.assert_array_equal(lax.dot(ones(2, 3), ones(3), precision=precision), [3, 3])
 

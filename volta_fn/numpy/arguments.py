@@ -99,7 +99,7 @@ def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """Return the dimensions that `axis` names, counted from the front; None names all."""
     try:
-        return canonical_axes(axis, ndim, "axis")
+        return canonical_axes(axis.tolist() if isinstance(axis, np.ndarray) else axis, ndim, "axis")
     except ShapeError as error:
         raise type(error)(f"{function}: {error.message}") from None
     except (AttributeError, TypeError):

@@ -168,7 +168,11 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
     >>> jnp.zeros(3)
     Array([0., 0., 0.], dtype=float32)
+
+    Of dtype `float0`, that of tangents of integers, they are a NumPy array.
     """
+    if dtype is not None and dtype == dtypes.float0:
+        return np.zeros(canonical_shape(shape), dtypes.float0)  # type: ignore[return-value]
     return full(shape, 0, dtype_or(dtype, np.dtype(np.float32)), device=device)
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
+from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, no_out, operand, promote
+from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
 
@@ -252,6 +253,8 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     value = operand("insert", "arr", arr)
     value, dim = flat_or_axis("insert", value, axis)
     new = lax.convert_element_type(operand("insert", "values", values), value.dtype)
+    if isinstance(obj, Tracer) and obj.dtype in dtypes.INTEGERS and not obj.shape:
+        return _insert_block(value, new if new.ndim == value.ndim else _as_block(new, value, dim), obj, dim)
     length = value.shape[dim]
     at = _positions("insert", obj, length, end=1)
     scalar = np.ndim(obj) == 0 and not isinstance(obj, slice)
@@ -270,6 +273,17 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     source[mask] = np.arange(length)
     source[targets] = length + order
     return lax.concatenate([value, new], dim)[(slice(None),) * dim + (source,)]
+
+
+def _insert_block(value: Array, new: Array, at: Array, dim: int) -> Array:
+    """Insert a block before a traced position."""
+    length, count = value.shape[dim], new.shape[dim]
+    shape = tuple([count if i == dim else n for i, n in enumerate(value.shape)])
+    position = lax.convert_element_type(at, INDEX)
+    start = lax.clamp(np.int32(0), lax.select(position < 0, position + length, position), np.int32(length))
+    result = lax.iota(np.int32, length + count)
+    source = lax.select(result < start, result, lax.select(result < start + count, result - start + length, result - count))
+    return lax.concatenate([value, broadcast_to(new, shape)], dim)[(slice(None),) * dim + (source,)]
 
 
 def _as_block(new: Array, value: Array, dim: int) -> Array:

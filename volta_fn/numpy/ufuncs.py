@@ -30,7 +30,9 @@ class _Universal(type):
     """The type of `ufunc`: plain functions with the methods are instances, too."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return type.__instancecheck__(cls, instance) or all(hasattr(instance, method) for method in METHODS)
+        return type.__instancecheck__(cls, instance) or (
+            not isinstance(instance, type) and all(hasattr(instance, method) for method in METHODS)
+        )
 
 
 class ufunc(metaclass=_Universal):  # NumPy's name

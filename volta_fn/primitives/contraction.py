@@ -40,17 +40,31 @@ class Precision(enum.Enum):
     HIGHEST = 2
 
 
-#: What functions take as `precision`: the name of one, or a pair of them, for either operand.
-PrecisionLike = str | Precision | tuple[str, str] | tuple[Precision, Precision] | None
+#: JAX's names of algorithms: the dtypes that operands are rounded to, and that of the sums. No target here rounds below the dtypes of
+#: the operands and of the result, so that products are at least as precise as each promises.
+DotAlgorithmPreset = enum.Enum(
+    "DotAlgorithmPreset",
+    "DEFAULT ANY_F8_ANY_F8_F32 ANY_F8_ANY_F8_F32_FAST_ACCUM ANY_F8_ANY_F8_ANY ANY_F8_ANY_F8_ANY_FAST_ACCUM F16_F16_F16 F16_F16_F32 "
+    "BF16_BF16_BF16 BF16_BF16_F32 BF16_BF16_F32_X3 BF16_BF16_F32_X6 BF16_BF16_F32_X9 TF32_TF32_F32 TF32_TF32_F32_X3 F32_F32_F32 "
+    "F64_F64_F64",
+    module=__name__,
+)
 
-_PRECISIONS = (None, *Precision, *(p.name.lower() for p in Precision), "float32", "fastest", "bfloat16", "tensorfloat32")
+#: What functions take as `precision`: the name of one, or a pair of them, for either operand.
+PrecisionLike = str | Precision | DotAlgorithmPreset | tuple[str, str] | tuple[Precision, Precision] | None
+
+_PRECISIONS = (
+    *(None, "float32", "fastest", "bfloat16", "tensorfloat32"),
+    *(*Precision, *(p.name.lower() for p in Precision)),
+    *(*DotAlgorithmPreset, *DotAlgorithmPreset.__members__),
+)
 
 
 def check_precision(name: str, precision: Any) -> None:
     """Raise `ArgumentError` unless given a `Precision`, its name, or a pair of them."""
     for item in precision if isinstance(precision, (tuple, list)) else (precision,):
         if item not in _PRECISIONS:
-            names = ", ".join(repr(p) for p in _PRECISIONS)
+            names = ", ".join(repr(p) for p in _PRECISIONS if not isinstance(p, DotAlgorithmPreset))
             raise ArgumentError(f"{name}: precision={precision!r} is none of {names}; leave it out, products are exact to the dtype")
 
 

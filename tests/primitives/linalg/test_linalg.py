@@ -1,5 +1,7 @@
 """Linear algebra beyond the registry's sweep: degenerate and failing matrices, triangles read, solves, and what is refused."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -120,3 +122,14 @@ def test_every_factorisation_maps_over_any_axis(name):
 def test_mistakes_raise(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_singular_tridiagonal_systems_can_be_perturbed():
+    solve = functools.partial(lax.linalg.tridiagonal_solve, perturb_singular=True)
+    lower, main, upper = np.float32([[0, 1], [0, 0], [0, 1]]), np.float32([[1, 3], [0, 0], [4, 5]]), np.float32([[3, 0], [0, 0], [1, 0]])
+    b = np.float32([[[1], [4]], [[1], [1]], [[5], [6]]])
+    x = np.array(solve(lower, main, upper, b))
+    assert np.isnan(lax.linalg.tridiagonal_solve(lower, main, upper, b)[:2]).all()
+    assert (np.abs(x[:2]) > 1e5).all()
+    assert np.isfinite(x).all()
+    assert np.allclose(x[2], np.linalg.solve(np.float32([[4, 1], [1, 5]]), b[2]))

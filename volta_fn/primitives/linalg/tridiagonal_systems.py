@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
-from volta_fn.primitives.declare import weakly_promoted
+from volta_fn.primitives.comparison import is_finite
+from volta_fn.primitives.declare import to_dtype, weakly_promoted
 from volta_fn.primitives.joining import pad
 from volta_fn.primitives.linalg.matrices import check_matrix
-from volta_fn.primitives.movement import broadcast, expand_dims, moveaxis
+from volta_fn.primitives.movement import broadcast, broadcast_in_dim, expand_dims, moveaxis
+from volta_fn.primitives.reduction import reduce_and, reduce_max
+from volta_fn.primitives.selection import select
 
 
 def _abstract(lower: ShapedArray, diagonal: ShapedArray, upper: ShapedArray, b: ShapedArray) -> ShapedArray:
@@ -70,7 +74,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) ->
 tridiagonal_solve_p = Primitive("tridiagonal_solve", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch)
 
 
-def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Array:
+def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Array:
     """Solve T X = B for tridiagonal matrices T, by elimination with pivoting.
 
     Args:
@@ -79,11 +83,27 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Array:
         du: the upper diagonals (*batch, n), ``du[i] = T[i, i + 1]``; the last element is not read.
         b: right-hand sides (*batch, n, k).
 
-    A singular matrix gives NaN. Raises `ShapeError` or `DTypeError` where the operands do not fit together.
+    A singular matrix gives NaN or, with `perturb_singular`, the solution for main diagonals larger by rounding errors. Raises `ShapeError`
+    or `DTypeError` where the operands do not fit together.
 
     >>> import volta_fn as vf
     >>> ones = vf.numpy.ones(3)
     >>> vf.lax.linalg.tridiagonal_solve(ones, 2 * ones, ones, vf.numpy.array([[3.0], [4.0], [3.0]])).round(3)[:, 0]
     Array([1., 1., 1.], dtype=float32)
     """
-    return bind(tridiagonal_solve_p, *weakly_promoted("tridiagonal_solve", (dl, d, du, b)))
+    lower, diagonal, upper, right = weakly_promoted("tridiagonal_solve", (dl, d, du, b))
+    x = bind(tridiagonal_solve_p, lower, diagonal, upper, right)
+    if not perturb_singular:
+        return x
+    moved = bind(tridiagonal_solve_p, lower, _perturbed(lower, diagonal, upper), upper, right)
+    solved = reduce_and(is_finite(abs(x)), (x.ndim - 2, x.ndim - 1))
+    return select(broadcast_in_dim(solved, x.shape, range(solved.ndim)), x, moved)
+
+
+def _perturbed(lower: Array, diagonal: Array, upper: Array) -> Array:
+    """Return main diagonals larger by a rounding error of the largest element."""
+    dtype = abs(diagonal).dtype
+    epsilon = dtypes.finfo(dtype).eps
+    sizes = [reduce_max(abs(v), (v.ndim - 1,)) for v in (lower, diagonal, upper)]
+    step = (sizes[0] + sizes[1] + sizes[2] + dtype.type(epsilon)) * dtype.type(epsilon)
+    return diagonal + to_dtype(expand_dims(step, (step.ndim,)), diagonal.dtype)

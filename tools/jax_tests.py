@@ -1,0 +1,154 @@
+"""Run JAX's own tests on volta_fn.
+
+    python tools/jax_tests.py CHECKOUT [NAME ...] [--seconds N] [--save FILE] [--show]
+
+CHECKOUT is a clone of https://github.com/jax-ml/jax; each NAME is one of its tests, such as lax_numpy_test (without any: those of
+docs/jax_tests.md). Of parametrised tests a sample of JAX_NUM_GENERATED_CASES cases runs, each within 10 seconds and each file within N.
+A line per file says how many tests there were of each outcome: `pass`; `wording`, the error that JAX raises with another message;
+`internal`, a test of JAX's private modules; `fail`, everything else. With --show the failures follow, the most frequent causes first; with
+--save all outcomes go to a file as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib.util
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import unittest
+import warnings
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+OUTCOMES = ("pass", "wording", "internal", "fail")
+NAMES = """
+lax_numpy_test lax_numpy_indexing_test lax_numpy_einsum_test lax_numpy_operators_test lax_numpy_reducers_test lax_numpy_ufuncs_test
+lax_numpy_vectorize_test lax_numpy_setops_test polynomial_test lax_test lax_autodiff_test lax_control_flow_test lax_vmap_test batching_test
+api_test custom_api_test custom_root_test custom_linear_solve_test linalg_test lax_scipy_test lax_scipy_sparse_test
+lax_scipy_special_functions_test scipy_fft_test scipy_interpolate_test scipy_ndimage_test scipy_optimize_test scipy_signal_test
+scipy_spatial_test scipy_stats_test random_lax_test random_test tree_util_test nn_test dtypes_test fft_test image_test ode_test
+""".split()
+#: What assertions say when the error was right and its message another one.
+_WORDING = re.compile(r"(\" does not match [\"'])|(message does not match)|(Regex didn't match)")
+#: The names of JAX's primitives, which tests compare programs with.
+_PRIMITIVE = re.compile(r"has no attribute '\w+_p'")
+
+
+class TooLong(BaseException):
+    """A test took longer than its limit."""
+
+
+class Outcome(unittest.TestResult):
+    """The outcome of one test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row: dict[str, Any] = {"outcome": "pass"}
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # unittest's name
+        self.row = {"outcome": "skip"}
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+        self.row = outcome_of(*err)
+
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:
+        if err is not None:
+            self.row = outcome_of(*err)
+
+    addError = addFailure
+
+
+def outcome_of(kind: Any, error: BaseException, trace: Any) -> dict[str, Any]:
+    """Classify an exception."""
+    message = str(error)
+    if kind.__name__ == "AbsentInternal" or _PRIMITIVE.search(message):
+        outcome = "internal"
+    elif kind is AssertionError and _WORDING.search(message):
+        outcome = "wording"
+    else:
+        outcome = "fail"
+    frames = [f for f in traceback.extract_tb(trace) if "/volta_fn/" in f.filename]
+    where = f"{frames[-1].filename.split('/volta_fn/')[-1]}:{frames[-1].lineno}" if frames else ""
+    return {"outcome": outcome, "error": kind.__name__, "message": message[:500], "where": where}
+
+
+def run_file(checkout: Path, name: str, seconds: float) -> list[dict[str, Any]]:
+    """Run the tests of one file in this process."""
+    for library in "stats special linalg signal optimize ndimage fft interpolate".split():
+        importlib.import_module(f"scipy.{library}")  # before sys.modules has a jax that they look for
+    import jax_internals  # noqa: PLC0415  # of this folder
+
+    jax_internals.install(checkout)
+    path = checkout / "tests" / f"{name}.py"
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.argv = [str(path)]
+    spec.loader.exec_module(module)
+    jax_internals.running = True
+    warnings.simplefilter("ignore")
+    end = time.monotonic() + seconds
+    tests = [test for suite in unittest.TestLoader().loadTestsFromModule(module) for test in suite]
+    return [{"test": test.id(), **run(test)} if time.monotonic() < end else {"test": test.id(), "outcome": "skip"} for test in tests]
+
+
+def run(test: Any, limit: float = 10.0) -> dict[str, Any]:
+    """Run one test within a limit of time."""
+
+    def stop(*_: Any) -> None:
+        raise TooLong
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    result = Outcome()
+    try:
+        test.run(result)
+    except TooLong:
+        return {"outcome": "fail", "error": "TooLong", "message": "", "where": ""}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return result.row
+
+
+def report(name: str, rows: list[dict[str, Any]], show: bool) -> None:
+    """Print a line of counts and, if asked for, the failures by their cause."""
+    counts = collections.Counter(row["outcome"] for row in rows)
+    public = counts["pass"] + counts["wording"] + counts["fail"]
+    rate = 100 * (counts["pass"] + counts["wording"]) / max(public, 1)
+    print(f"{name:34}" + "".join(f"{o} {counts[o]:5}  " for o in OUTCOMES) + f"{rate:5.1f} % of the public ones", flush=True)
+    if show:
+        causes = collections.Counter(f"{r['error']} [{r['where']}] {r['message'][:160]!r}" for r in rows if r["outcome"] == "fail")
+        for cause, count in causes.most_common():
+            print(f"  {count:4} {cause}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--show", action="store_true")
+    given = parser.parse_args()
+    if len(given.names) == 1:
+        sys.path[:0] = [str(HERE.parent), str(given.checkout / "tests")]
+        rows = run_file(given.checkout, given.names[0], given.seconds)
+        report(given.names[0], rows, given.show)
+        if given.save:
+            given.save.write_text(json.dumps(rows))
+        return
+    for name in given.names:
+        options = ["--seconds", str(given.seconds), *(["--show"] if given.show else [])]
+        options += ["--save", str(given.save.with_suffix(f".{name}.json"))] if given.save else []
+        subprocess.run([sys.executable, __file__, str(given.checkout), name, *options], check=False, stderr=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()
