@@ -9,6 +9,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects
 from volta_fn.core.primitive import Primitive
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 #: Elements from which on a program takes less time than NumPy.
 _FAST_SIZE = 512
 
-#: Primitives that NumPy computes faster: its sorts are vectorised.
-_FASTER_IN_NUMPY = frozenset({"sort"})
+#: The ufuncs of primitives that NumPy computes faster, if it does so in vectors.
+_VECTORISED = {"acosh": np.arccosh, "asinh": np.arcsinh, "atanh": np.arctanh, "cbrt": np.cbrt, "pow": np.power}
 
 
 class CpuBackend(NumpyBackend):
@@ -46,7 +49,7 @@ class CpuBackend(NumpyBackend):
         If it may pay, it becomes a program when it has been called twice.
         """
         first = super().kernel(primitive, avals, params, pipeline)
-        if not self.native or primitive.name in _FASTER_IN_NUMPY:
+        if not self.native or is_faster_in_numpy(primitive, avals):
             return first
         eqn = _equation(primitive, avals, params)
         if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
@@ -73,7 +76,8 @@ class CpuBackend(NumpyBackend):
                 return run(False, *buffers)[0]
             return in_order(*buffers)
 
-        one.of_arrays = getattr(run, "of_arrays", None)  # type: ignore[attr-defined]  # functions carry attributes
+        # Functions carry attributes.
+        one.of_arrays, one.of_strided = getattr(run, "of_arrays", None), in_order or one  # type: ignore[attr-defined]
         return one
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
@@ -85,6 +89,21 @@ class CpuBackend(NumpyBackend):
         return (
             _native_program().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
         )
+
+
+def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
+    """Return True for sorts, and for functions that NumPy has vector instructions for."""
+    if primitive.name not in _VECTORISED:
+        return primitive.name == "sort"
+    return _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
+
+
+@functools.cache
+def _is_vectorised(ufunc: np.ufunc, dtype: np.dtype) -> bool:
+    """Return True if NumPy's loop of a ufunc is for more than the least of processors."""
+    loops = np.lib.introspect.opt_func_info(func_name=f"^{ufunc.__name__}$").get(ufunc.__name__, {})
+    loop = loops.get(dtype.char * ufunc.nargs, {"current": "baseline"})
+    return dtype in (np.float32, np.float64) and not loop["current"].startswith("baseline")
 
 
 def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Equation:
