@@ -165,7 +165,7 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
 
 
 def _in_numpy(traced: Traced) -> Callable[..., Any] | None:
-    """Return a program of one primitive, which NumPy computes faster, as it is eagerly."""
+    """Return a program of one primitive as its eager kernel, if that is faster."""
     program = traced.jaxpr.jaxpr
     if len(program.eqns) != 1 or program.constvars or traced.out_tree != tree.structure(0):
         return None
