@@ -92,9 +92,9 @@ class CpuBackend(NumpyBackend):
 
 
 def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
-    """Return True for sorts, and for functions that NumPy has vector instructions for."""
+    """Return True for what programs leave to NumPy, or what it has vectors for."""
     if primitive.name not in _VECTORISED:
-        return primitive.name == "sort"
+        return primitive.name in ("sort", "fft")
     return _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
 
 

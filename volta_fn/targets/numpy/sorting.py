@@ -92,7 +92,8 @@ def _sort_values(x: np.ndarray, axis: int, is_stable: bool) -> np.ndarray:
 
 
 def _has_negative_zero(x: np.ndarray) -> bool:
-    return bool(((x == 0) & np.signbit(x)).any())
+    zeros = x == 0
+    return bool(zeros.any()) and bool(np.signbit(x[zeros]).any())
 
 
 def _real_keys(key: np.ndarray) -> list[np.ndarray]:
