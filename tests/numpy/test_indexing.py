@@ -201,3 +201,27 @@ def test_take_along_axis_beyond_the_ends():
     assert np.array_equal(take(index, mode="clip", wrap_negative_indices=False), [10, 10, 20, 30])
     assert np.array_equal(take(index, mode="fill", fill_value=-9, wrap_negative_indices=False), [-9, -9, 20, -9])
     assert np.array_equal(take(index, mode="one_hot"), [30, 20, 20, 0])
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("indices", [[0, 2, -1], [[1, 0], [2, -3]], [], 1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_few_known_indices_are_read_as_in_a_program(axis: int | None, indices: list, dtype: str) -> None:
+    x, index = vnp.arange(12).reshape(3, 4).astype(dtype), np.asarray(indices, np.int32)
+    expected = np.take(np.asarray(x), index, axis)
+    for found in (vnp.take(x, vnp.asarray(index), axis), vnp.take(x, index, axis), vf.jit(lambda x, i: vnp.take(x, i, axis))(x, index)):
+        assert found.dtype == x.dtype and not found.weak_type
+        np.testing.assert_array_equal(np.asarray(found), expected)
+    if axis == 0:
+        np.testing.assert_array_equal(np.asarray(x[vnp.asarray(index)]), expected)
+
+
+def test_known_indices_outside_raise_as_ever() -> None:
+    x = vnp.arange(5.0)
+    for index in ([5], [-6]):
+        with pytest.raises(OutOfBoundsError):
+            vnp.take(x, vnp.array(index))
+        with pytest.raises(OutOfBoundsError):
+            x[vnp.array(index)]
+        with pytest.raises(OutOfBoundsError):
+            vnp.take_along_axis(x, vnp.array(index), axis=0)

@@ -67,14 +67,14 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
             cache, key = programs[0].eager_kernels, (primitive, *key)
     run = cache.get(key)
     if run is None:
-        run = _eager_kernel(primitive, args, params, cache)
+        run = eager_kernel(primitive, args, params, cache)
         if len(cache) >= _CACHE_LIMIT:
             cache.clear()
         cache[key] = run
     return run(*args)
 
 
-def _eager_kernel(
+def eager_kernel(
     primitive: Primitive, args: Sequence[Any], params: dict[str, Any], cache: dict[Any, Any] | None = None
 ) -> Callable[..., Any]:
     """Make a function that runs a primitive on arrays of the types of `args`.
@@ -86,7 +86,7 @@ def _eager_kernel(
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)
     if any(a.device is not device for a in args):
-        run = _eager_kernel(primitive, on_device(args, device), params)
+        run = eager_kernel(primitive, on_device(args, device), params)
         return lambda *args: run(*on_device(args, device))
     compute = _compute(primitive, avals, params, device)
     if primitive.multiple_results:
@@ -94,7 +94,7 @@ def _eager_kernel(
     spec = array_spec(out_avals, device)
     run = _one_result(compute, spec, len(args))
     if isinstance(compute, Repeated) and cache is not None:
-        compute.then = lambda compiled: _replace(cache, run, of_arrays(compiled, spec, run))
+        compute.then = lambda compiled: _replace(cache, run, _of_arrays(compiled, spec, len(args)))
     return _numbered(run, primitive, args, params) if _has_number(primitive, args, out_avals) else run
 
 
@@ -163,6 +163,10 @@ def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) ->
 def _replace(kernels: dict[Any, Any], run: Callable[..., Any], faster: Callable[..., Any]) -> None:
     for key in [key for key, kernel in list(kernels.items()) if kernel is run]:
         kernels[key] = faster
+
+
+def _of_arrays(compiled: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
+    return of_arrays(compiled, spec, _one_result(getattr(compiled, "of_strided", compiled), spec, arity))
 
 
 def of_arrays(compiled: Callable[..., Any], spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,13 +20,17 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.dispatch import Finder, MakeFinder, when_available
 from volta_fn.core.flatten import function_name
+from volta_fn.core.jaxpr import Var
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.jit.compile import compiled, trace_function
-from volta_fn.jit.eager import common_device
+from volta_fn.jit.compile import Traced, compiled, trace_function
+from volta_fn.jit.eager import common_device, eager_kernel
 from volta_fn.jit.views import repeat_view
+from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.repeated import Repeated, shares_memory
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_CPU = deferred("volta_fn.targets.cpu_device")
 
 #: Signatures kept per function before all are dropped.
 _CACHE_LIMIT = 1024
@@ -153,9 +157,33 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
     leaves = [0] * len(avals)
     with default_device(device):
         traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
+    if not traced.captured and not traced.in_full and (single := _in_numpy(traced)) is not None:
+        return single
     traced.donated = (False,) * len(avals)
     run = compiled(traced, device)
     return getattr(run, "of_arrays", None) or (lambda *arrays: run(arrays))
+
+
+def _in_numpy(traced: Traced) -> Callable[..., Any] | None:
+    """Return a program of one primitive as its eager kernel, if that is faster."""
+    program = traced.jaxpr.jaxpr
+    if len(program.eqns) != 1 or program.constvars or traced.out_tree != tree.structure(0):
+        return None
+    (eqn,) = program.eqns
+    if program.outvars != eqn.outvars or not _CPU.is_faster_in_numpy(eqn.primitive, [v.aval for v in eqn.invars]):
+        return None
+    numbers = [program.invars.index(v) if isinstance(v, Var) else v.val for v in eqn.invars]
+    run: Callable[..., Any] | None = None
+
+    def apply(*arrays: Any) -> Any:
+        nonlocal run
+        operands = [arrays[n] if type(n) is int else n for n in numbers]
+        if run is None:
+            run = eager_kernel(eqn.primitive, operands, eqn.params)
+        result = run(*operands)
+        return result[0] if eqn.primitive.multiple_results else result
+
+    return apply
 
 
 def _with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:

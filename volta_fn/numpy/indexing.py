@@ -20,6 +20,7 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, broadcast_together, concrete, flat_or_axis, full_like_scalar, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
+from volta_fn.primitives.array_indexing import read_by_numpy
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.dynamic_slicing import normalised
 from volta_fn.primitives.index_checks import checks_indices
@@ -131,6 +132,8 @@ def take(
     Array([30, 10], dtype=int32)
     """
     no_out("take", out)
+    if mode is fill_value is None and (found := read_by_numpy(np.ndarray.take, a, indices, axis)) is not None:
+        return found
     value = operand("take", "a", a)
     value, dim = flat_or_axis("take", value, axis)
     index = _index_array("take", narrow(indices))
@@ -186,6 +189,8 @@ def take_along_axis(
     Array([[2],
            [3]], dtype=int32)
     """
+    if mode is fill_value is None and (found := read_by_numpy(np.take_along_axis, arr, indices, axis)) is not None:
+        return found
     value = operand("take_along_axis", "arr", arr)
     index = _index_array("take_along_axis", narrow(indices))
     value, dim = flat_or_axis("take_along_axis", value, axis)

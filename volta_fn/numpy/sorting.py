@@ -16,6 +16,7 @@ from volta_fn.numpy.creation import array
 from volta_fn.primitives.movement import broadcast_to
 
 
+@fused
 def sort(a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True, descending: bool = False) -> Array:
     """Sort along `axis` (None: flattened), NaN last; `descending` reverses the order.
 
@@ -80,6 +81,7 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
     return lax.sort(operands, dimension=dim, num_keys=len(values))[-1]
 
 
+@fused
 def partition(a: Any, kth: int, axis: int = -1) -> Array:
     """Sort along `axis`, which puts the kth smallest element in its sorted position.
 

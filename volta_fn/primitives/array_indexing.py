@@ -10,14 +10,15 @@ a gather or a scatter, for both.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.array import Array, as_value, attach
+from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_value, attach, wrap
 from volta_fn.core.aval import Shape
-from volta_fn.core.trace import bind
+from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import BroadcastError, OutOfBoundsError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.declare import broadcast_shapes
@@ -28,6 +29,9 @@ from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMo
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import broadcast, broadcast_to, reshape, rev
 from volta_fn.primitives.slicing import slice as slice_
+
+#: Up to so many indices NumPy reads elements faster than a program that first finds out whether they are all inside.
+_FEW = 1 << 14
 
 CLIP, FILL, PROMISE = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS
 
@@ -50,8 +54,32 @@ def get_item(array: Any, index: Any) -> Array:
     (Array([[2, 1, 0],
            [5, 4, 3]], dtype=int32), Array([3, 5], dtype=int32))
     """
+    if type(index) is ConcreteArray and (found := read_by_numpy(np.ndarray.take, array, index, 0)) is not None:
+        return found
     value = as_value(array)
     return read(value, parse_index(index, value.shape), None)
+
+
+def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, axis: int | None) -> Array | None:
+    """Return what a function of NumPy reads at a few known indices along an axis.
+
+    None while tracing, where arrays are not NumPy's, and if an index is outside.
+    """
+    if type(array) is not ConcreteArray or current_trace() is not EVAL:
+        return None
+    buffer, at = array._buffer, index._buffer if type(index) is ConcreteArray else index
+    if type(buffer) is not np.ndarray or type(at) is not np.ndarray or at.dtype.kind != "i" or at.size > _FEW:
+        return None
+    try:
+        found = np.asarray(function(buffer, at, axis))
+    except (IndexError, ValueError):
+        return None
+    return wrap(found, _spec_with_shape(array._spec, found.shape))
+
+
+@lru_cache(maxsize=1024)
+def _spec_with_shape(spec: ArraySpec, shape: Shape) -> ArraySpec:
+    return array_spec(spec.aval.update(shape=shape), spec.device)
 
 
 def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None, fill_value: Any = None) -> Array:

@@ -10,6 +10,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects
 from volta_fn.core.primitive import Primitive
@@ -26,8 +29,8 @@ _log = logging.getLogger("volta_fn")
 #: Elements from which on a program takes less time than NumPy.
 _FAST_SIZE = 512
 
-#: Primitives that NumPy computes faster: its sorts are vectorised.
-_FASTER_IN_NUMPY = frozenset({"sort"})
+#: The ufuncs of primitives that NumPy computes faster, if it does so in vectors.
+_VECTORISED = {"acosh": np.arccosh, "asinh": np.arcsinh, "atanh": np.arctanh, "cbrt": np.cbrt, "pow": np.power}
 
 
 class CpuBackend(NumpyBackend):
@@ -48,7 +51,7 @@ class CpuBackend(NumpyBackend):
         If it may pay, it becomes a program when it has been called twice.
         """
         first = super().kernel(primitive, avals, params, pipeline)
-        if not self.native or primitive.name in _FASTER_IN_NUMPY:
+        if not self.native or is_faster_in_numpy(primitive, avals):
             return first
         eqn = _equation(primitive, avals, params)
         if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
@@ -75,7 +78,8 @@ class CpuBackend(NumpyBackend):
                 return run(False, *buffers)[0]
             return in_order(*buffers)
 
-        one.of_arrays = getattr(run, "of_arrays", None)  # type: ignore[attr-defined]  # functions carry attributes
+        # Functions carry attributes.
+        one.of_arrays, one.of_strided = getattr(run, "of_arrays", None), in_order or one  # type: ignore[attr-defined]
         return one
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
@@ -92,6 +96,21 @@ class CpuBackend(NumpyBackend):
         return (
             _native_program().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
         )
+
+
+def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
+    """Return True for what programs leave to NumPy, or what it has vectors for."""
+    if primitive.name not in _VECTORISED:
+        return primitive.name in ("sort", "fft")
+    return _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
+
+
+@functools.cache
+def _is_vectorised(ufunc: np.ufunc, dtype: np.dtype) -> bool:
+    """Return True if NumPy's loop of a ufunc is for more than the least of processors."""
+    loops = np.lib.introspect.opt_func_info(func_name=f"^{ufunc.__name__}$").get(ufunc.__name__, {})
+    loop = loops.get(dtype.char * ufunc.nargs, {"current": "baseline"})
+    return dtype in (np.float32, np.float64) and not loop["current"].startswith("baseline")
 
 
 def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Equation:

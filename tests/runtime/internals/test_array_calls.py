@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from typing import Any
@@ -43,6 +44,8 @@ def test_a_program_makes_an_array_that_owns_what_it_has() -> None:
     found = run(X, X)
     references = sys.getrefcount(found._buffer)
     assert references == 2  # the array's, and the argument
+    gc.collect()
+    np.testing.assert_array_equal(run(X, X), found)  # the built-in alone keeps the program
     assert type(found) is ConcreteArray
     assert found.aval == X.aval
     np.testing.assert_array_equal(found, np.arange(1000, dtype=np.float32) ** 2 + 1)
@@ -148,11 +151,11 @@ def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     assert array_calls.find_layout() is None
     monkeypatch.setattr(fastcall, "provide", lambda make: pytest.fail("there is none"))
     entry = FastcallEntry(0, 0, 0)
-    assert entry.of_arrays(np.zeros(10, np.int64), None, X._spec, print) is print  # type: ignore[arg-type]  # it needs none
+    assert entry.of_arrays(None, np.zeros(10, np.int64), None, X._spec, print) is print  # type: ignore[arg-type]  # it needs none
 
 
 def test_without_built_ins_python_does_the_same() -> None:
-    assert CtypesEntry.of_arrays(None, None, None, X._spec, print) is print  # type: ignore[arg-type]  # it needs none
+    assert CtypesEntry.of_arrays(None, None, None, None, X._spec, print) is print  # type: ignore[arg-type]  # it needs none
 
 
 def test_who_asks_before_there_is_machine_code_gets_it_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import volta_fn.numpy as jnp
 from volta_fn import dtypes, lax, nn, tree
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.runtime.repeated import Repeated
+from volta_fn.targets import cpu_device
 
 RNG = np.random.default_rng(0)
 X, Y = (jnp.asarray(RNG.normal(size=6000).astype(np.float32)) for _ in range(2))
@@ -110,3 +111,38 @@ def test_bad_arguments_raise_in_every_call() -> None:
     for _ in range(4):
         with pytest.raises(vf.errors.VoltaError, match="hypot"):
             jnp.hypot(X.astype("complex64"), Y)
+
+
+#: Functions that NumPy computes faster, at least on some processors.
+IN_NUMPY: dict[str, Callable[[Any], Any]] = {
+    "sort": jnp.sort,
+    "partition": lambda x: jnp.partition(x, 10),
+    "cbrt": jnp.cbrt,
+    "arcsinh": jnp.arcsinh,
+    "power": lambda x: jnp.power(x, x),
+    "power with a constant": lambda x: jnp.power(x, 0.3),
+    "sort of rows": lambda x: jnp.sort(x.reshape(60, 100), axis=0),
+}
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("name", IN_NUMPY)
+def test_what_numpy_computes_faster_has_the_same_values(name: str, vectors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_device, "_is_vectorised", lambda ufunc, dtype: vectors)
+    x = abs(X)[: 5900 + vectors] if "rows" not in name else abs(X)
+    first, *results = [np.asarray(IN_NUMPY[name](x)) for _ in range(5)]
+    for found in results:
+        np.testing.assert_allclose(found, first, rtol=1e-6)
+
+
+def test_vector_instructions_are_known_by_loops() -> None:
+    assert not cpu_device._is_vectorised(np.cbrt, np.dtype(np.float16))
+    loops = np.lib.introspect.opt_func_info(func_name="^cbrt$")["cbrt"]
+    assert cpu_device._is_vectorised(np.cbrt, np.dtype(np.float32)) == (not loops["ff"]["current"].startswith("baseline"))
+
+
+def test_sorts_of_zeros_of_both_signs_stay_stable() -> None:
+    for zeros in ([0.0, -0.0, 0.0, -0.0], [-0.0, 0.0], [-0.0], [0.0, 0.0]):
+        x = jnp.asarray(np.concatenate([[3.0, -1.0], zeros, np.linspace(-2, 2, 600), [np.nan]]).astype(np.float32))
+        found = np.asarray(jnp.sort(x))
+        assert np.signbit(found[found == 0]).tolist() == [bool(np.signbit(z)) for z in zeros]

@@ -235,11 +235,11 @@ class Entry(Protocol):
         """Return the function that calls a program, whose record must live as long."""
 
     def of_arrays(
-        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self, program: Any, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return the function of arrays that calls a program with one result.
 
-        `array_calls` explains the arguments. The function keeps them, and what `otherwise` refers to.
+        `array_calls` explains the arguments. The function keeps them, and so the program, whose memory its record refers to.
         """
 
 
@@ -266,13 +266,13 @@ class FastcallEntry:
         return self._new(ctypes.addressof(self._enter), record.ctypes.data, None)
 
     def of_arrays(
-        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self, program: Any, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
         """See `Entry`."""
         if self._layout is None:
             return otherwise
         words, sizes = call_record(record, self._layout, make, spec, otherwise)
-        kept = (words.ctypes.data, words, sizes, record, make, spec, otherwise)
+        kept = (words.ctypes.data, words, sizes, program, record, make, spec, otherwise)
         return self._new(ctypes.addressof(self._apply), kept, None)
 
     def finder(self, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> Finder:
@@ -309,7 +309,7 @@ class CtypesEntry:
         return call
 
     def of_arrays(
-        self, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self, program: Any, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return `otherwise`: ctypes takes longer than Python's frames."""
         return otherwise

@@ -80,8 +80,20 @@ def stable_order(keys: np.ndarray) -> np.ndarray:
 
 def _sort_values(x: np.ndarray, axis: int, is_stable: bool) -> np.ndarray:
     """Sort one operand: among its equals only zeros of either sign differ."""
-    mixed = is_stable and x.dtype.kind == "f" and bool(((x == 0) & np.signbit(x)).any())
-    return np.sort(x, axis=axis, kind="stable" if mixed else None)
+    if not is_stable or x.dtype.kind != "f":
+        return np.sort(x, axis=axis)
+    if x.ndim == 1:
+        found = x.copy()
+        found.sort()
+        second = int(found.searchsorted(x.dtype.type(0))) + 1
+        several = second < found.size and found[second] == 0
+        return np.sort(x, kind="stable") if several and _has_negative_zero(x) else found
+    return np.sort(x, axis=axis, kind="stable" if _has_negative_zero(x) else None)
+
+
+def _has_negative_zero(x: np.ndarray) -> bool:
+    zeros = x == 0
+    return bool(zeros.any()) and bool(np.signbit(x[zeros]).any())
 
 
 def _real_keys(key: np.ndarray) -> list[np.ndarray]:

@@ -118,10 +118,11 @@ class Program:
     def _of_arrays(self, spec: ArraySpec, otherwise: Callable[..., ConcreteArray]) -> Callable[..., ConcreteArray]:
         """Return the program as a function of arrays that returns one of that spec.
 
-        It calls `otherwise`, which refers to the program, with arrays whose elements do not lie one after another.
+        It calls `otherwise` with arrays whose elements do not lie one after another.
         """
         ((empty, shape, dtype),) = self.specs
-        return support_code_of_process().entry.of_arrays(self.record, functools.partial(empty, shape, dtype), spec, otherwise)
+        entry = support_code_of_process().entry
+        return entry.of_arrays(self, self.record, functools.partial(empty, shape, dtype), spec, otherwise)
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """Return the results; donated arguments may be overwritten if `donate` says so."""
