@@ -393,7 +393,7 @@ def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None
 
 def _native(values: np.ndarray) -> np.ndarray:
     """Return `values` in native byte order; raise `DTypeError` for unknown dtypes."""
-    native = values.dtype.newbyteorder("=") if values.dtype.kind in "iufc" else values.dtype
+    native = dtypes.canonical(values.dtype.newbyteorder("=") if values.dtype.kind in "iufc" else values.dtype)
     if native not in dtypes.STORED and native != dtypes.float0:
         raise DTypeError(
             f"arrays of dtype {values.dtype} are not supported; convert to one of bool, int8…uint64, float16…complex128, bfloat16"
@@ -436,7 +436,7 @@ def aval_of(x: Any) -> ShapedArray:
         return x.aval
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is not None and dtype is not None:
-        return ShapedArray(tuple(shape), np.dtype(dtype), bool(getattr(x, "weak_type", False)))
+        return ShapedArray(tuple(shape), dtypes.canonical(np.dtype(dtype)), bool(getattr(x, "weak_type", False)))
     return as_value(x).aval
 
 

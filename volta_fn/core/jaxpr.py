@@ -53,6 +53,8 @@ class Equation:
     """``outvars = primitive[params](invars)``, and the user's line that made it."""
 
     __slots__ = ("invars", "outvars", "params", "position", "primitive")
+    #: As in JAX: equations here have no effects but those of their primitives.
+    effects: frozenset[Any] = frozenset()
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Jaxpr:
     """An open program: constants and inputs, equations, outputs."""
 
     __slots__ = ("__weakref__", "constvars", "eqns", "invars", "outvars")
+    effects: frozenset[Any] = frozenset()
 
     def __init__(self, constvars: list[Var], invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> None:
         self.constvars = constvars
@@ -141,6 +144,16 @@ class ClosedJaxpr:
         """The equations, in order."""
         return self.jaxpr.eqns
 
+    @property
+    def literals(self) -> list[Array]:
+        """The values of the constants, by JAX's older name."""
+        return self.consts
+
+    @property
+    def effects(self) -> frozenset[Any]:
+        """The effects of the program, by JAX's name: none are told here."""
+        return self.jaxpr.effects
+
     def __repr__(self) -> str:
         return format_jaxpr(self.jaxpr)
 
@@ -179,6 +192,15 @@ def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callabl
         return result
 
     return fixed
+
+
+def called_program(eqn: Equation) -> ClosedJaxpr | None:
+    """Return the program that a call runs, or a user's primitive stands for; else None."""
+    primitive = eqn.primitive
+    if primitive.expand is not None:
+        made: ClosedJaxpr = primitive.expand([v.aval for v in eqn.invars], eqn.params)
+        return made
+    return None if primitive.call_param is None else eqn.params[primitive.call_param]
 
 
 def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:

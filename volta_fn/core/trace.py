@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import (
     ConcretizationError,
     LeakedTracerError,
+    TracerArrayError,
     TracerBoolError,
     TracerIndexError,
 )
@@ -83,6 +84,14 @@ def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
     return _current.get().process(primitive, args, params)
 
 
+def _bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
+    """Apply the primitive to values, which are converted to arrays."""
+    return _current.get().process(primitive, [as_value(arg) for arg in args], params)
+
+
+Primitive.bind = _bind
+
+
 def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call `function(*args, **kwargs)` with `trace` as the current one."""
     token = _current.set(trace)
@@ -147,6 +156,7 @@ class Tracer(Array):
         self._concrete(
             "conversion to a NumPy array",
             "Use the function of the same name in volta_fn.numpy, or pure_callback to call NumPy code from a traced function.",
+            TracerArrayError,
         )
 
     def item(self, *index: int) -> Any:
@@ -196,8 +206,8 @@ def is_concrete(value: Any) -> bool:
     return type(value) is ConcreteArray or not isinstance(value, Tracer)
 
 
-def concrete_or_raise(value: Any, wanted: str, remedy: str = "") -> Any:
-    """Return `value` if it is concrete, else raise `ConcretizationError`."""
+def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[ConcretizationError] = ConcretizationError) -> Any:
+    """Return `value` if it is concrete, else raise a `ConcretizationError`."""
     if isinstance(value, Tracer):
-        value._concrete(wanted, remedy)
+        value._concrete(wanted, remedy, error)
     return value

@@ -13,6 +13,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
@@ -20,6 +21,7 @@ from volta_fn.jit.compile import Traced, compiled_for, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
@@ -121,7 +123,7 @@ class _Function:
 
     def traced_call(self, args: tuple[Any, ...]) -> Any:
         """Call it in a function that is being traced; a known call becomes one equation."""
-        if current_trace() is EVAL:
+        if current_trace() is EVAL or settings.disable_jit:
             return self.slow_call(args, {})
         try:
             found = self.cache.staged.get(self._staged_key(args))
@@ -135,6 +137,8 @@ class _Function:
 
     def slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
+        if settings.disable_jit:
+            return self.fun(*args, **kwargs)
         request = Request(self.fun, self.statics, args, kwargs)
         values = [as_value(x) for x in request.leaves]
         traced = self.cache.program(request, values)
@@ -150,6 +154,8 @@ class _Function:
     def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
         check_usable(values)
         device = common_device(values)
+        if settings.debug_nans or settings.debug_infs:
+            return tree.unflatten(traced.out_tree, eval_jaxpr(traced.jaxpr, *with_full(values, traced)))
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))

@@ -23,6 +23,7 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import compiled, trace_function
 from volta_fn.jit.eager import common_device
 from volta_fn.runtime.repeated import Repeated, shares_memory
+from volta_fn.settings import current as settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,7 +44,7 @@ def fused(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if current_trace() is not EVAL or not _is_large(args):
+        if current_trace() is not EVAL or not _is_large(args) or settings.debug_nans or settings.debug_infs:
             return function(*args, **kwargs)
         arrays: list[ConcreteArray] = []
         try:

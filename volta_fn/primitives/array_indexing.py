@@ -28,6 +28,7 @@ from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMo
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import broadcast, broadcast_to, reshape, rev
 from volta_fn.primitives.slicing import slice as slice_
+from volta_fn.settings import current as settings
 
 CLIP, FILL, PROMISE = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS
 
@@ -76,7 +77,7 @@ def _gathered(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | 
         raise OutOfBoundsError(
             f"an array of shape {value.shape} has no elements, so an index along its dimensions of size 0 has no meaning"
         )
-    how = mode or (PROMISE if windows.known else CLIP)
+    how = mode or (PROMISE if windows.known and not settings.permissive else CLIP)
     out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=how, fill_value=fill_value)
     return reshape(out, windows.shape)
 

@@ -306,7 +306,7 @@ def _typed(value: Any) -> tuple[np.dtype, bool]:
         aval = value.aval
         return aval.dtype, aval.weak_type
     if isinstance(value, (np.ndarray, np.generic)):
-        return value.dtype, False
+        return dtypes.canonical(value.dtype), False
     if isinstance(value, (bool, int, float, complex)):
         return dtypes.scalar_dtype(value)
     array = as_value(value)
