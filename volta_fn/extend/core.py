@@ -96,7 +96,7 @@ TraceTag = type("TraceTag", (), {"__doc__": "Distinguishes traces of one kind; t
 Token = type("Token", (), {"__doc__": "Orders effects; programs here run in order."})
 AbstractToken = type("AbstractToken", (), {"__doc__": "The type of a token."})
 #: Types by which libraries register arrays of their own with JAX; none are asked here.
-pytype_aval_mappings: dict[type, Callable[..., Any]] = {}
+pytype_aval_mappings: dict[type, Callable[..., Any]] = {np.ndarray: get_aval}
 array_types: set[type] = {np.ndarray, np.generic}
 
 

@@ -25,6 +25,18 @@ class prng_key(extended):
     """The kind of the dtypes of random keys."""
 
 
+class ExtendedDType:
+    """The base of dtypes that libraries define; arrays cannot have them here."""
+
+
+DType = np.dtype | ExtendedDType
+
+
+def supports_inf(dtype: Any) -> bool:
+    """Return True if a floating dtype has infinities."""
+    return bool(np.isinf(np.asarray(np.inf, dtypes.as_dtype(dtype)).astype(np.float32)))
+
+
 def issubdtype(a: Any, b: Any) -> bool:
     """Return True if dtype `a` is, or is of the kind, `b`.
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from volta_fn.core.array import Array
+import numpy as np
+
+from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.primitive import Primitive as CorePrimitive
 from volta_fn.core.trace import bind
@@ -20,9 +22,9 @@ from volta_fn.primitives.callbacks import pure_callback
 
 LoweringRuleContext = LoweringContext
 LoweringRule = Callable[..., Any]
-#: Handlers by which JAX's libraries let other types pass as arrays; none are asked here.
-canonicalize_dtype_handlers: dict[type, Callable[..., Any]] = {}
-pytype_aval_mappings: dict[type, Callable[..., Any]] = {}
+#: Handlers by which JAX's libraries let other types pass as arrays; none are asked here: `__jax_array__` makes an object pass.
+canonicalize_dtype_handlers: dict[type, Callable[..., Any]] = {np.ndarray: as_value}
+pytype_aval_mappings: dict[type, Callable[..., Any]] = {np.ndarray: aval_of}
 ir_type_handlers: dict[type, Callable[..., Any]] = {}
 global_result_handlers: dict[type, Callable[..., Any]] = {}
 
