@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, contextmanager
 from typing import Any
 
-from volta_fn.core.trace import EVAL, pop_trace, push_trace
+from volta_fn.core.array import Array
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.trace import EVAL, Trace, current_trace, is_concrete, pop_trace, push_trace, run_under
 
 
 class named_scope(ContextDecorator):  # JAX's name
@@ -42,11 +44,23 @@ def ensure_compile_time_eval() -> Iterator[None]:
     >>> int(f(2))
     12
     """
-    token = push_trace(EVAL)
+    token = push_trace(_KnownAtOnce(current_trace()))
     try:
         yield
     finally:
         pop_trace(token)
+
+
+class _KnownAtOnce(Trace):
+    """Evaluates what depends on known values alone; the rest is traced as before."""
+
+    __slots__ = ()
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Evaluate a primitive, or hand it to the trace outside."""
+        outside = EVAL if all(map(is_concrete, args)) else self.parent
+        assert outside is not None, "it was made with one"
+        return run_under(outside, outside.process, primitive, args, params)
 
 
 def register_exclusion(path: str) -> None:

@@ -32,6 +32,11 @@ class Trace:
         #: The traced function's name, for messages.
         self.name = name
 
+    @property
+    def main(self) -> Trace:
+        """The trace itself, by JAX's older name for what identifies it."""
+        return self
+
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Apply a primitive: its result, or a tuple of results if it has several."""
         raise ConcretizationError(f"{type(self).__name__} cannot process {primitive}")

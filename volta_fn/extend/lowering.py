@@ -7,7 +7,7 @@ that call `emit_python_callback` run, too; those that build operations of a dial
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -47,10 +47,11 @@ def register_lowering(prim: CorePrimitive, rule: Rule | None = None, platform: s
     """
     if rule is None:
         return lambda rule: register_lowering(prim, rule, platform)
-    if not isinstance(prim, Primitive):
+    if not issubclass(type(prim), Primitive):
         raise LoweringError(f"register_lowering: {prim} is a primitive of volta_fn, for which its targets have code; define a new one")
-    if platform is None or prim.lowering is None:
-        prim.lowering = rule
+    primitive = cast(Primitive, prim)
+    if platform is None or primitive.lowering is None:
+        primitive.lowering = rule
     return rule
 
 

@@ -19,7 +19,14 @@ from volta_fn.errors import GradientError
 Rule = Callable[..., Any]
 
 
-class Primitive(core.Primitive):
+class _OfAnyKind(type):
+    """Lets the primitives of this package pass as instances."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, core.Primitive)
+
+
+class Primitive(core.Primitive, metaclass=_OfAnyKind):
     """A primitive of a user, whose rules are given after it is made.
 
     >>> import volta_fn as vf

@@ -21,7 +21,7 @@ from volta_fn.tree.registry import REGISTERED as REGISTERED
 _is_key: Callable[[Any], bool] = PRNGKeyArray.__instancecheck__
 
 
-class AnyArray(ABC):
+class AnyArray(ABC):  # noqa: B024  # it has no methods of its own
     """The class of arrays and of arrays of random keys, for `isinstance` and annotations.
 
     >>> import volta_fn as vf

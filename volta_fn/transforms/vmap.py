@@ -15,7 +15,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
-from volta_fn.errors import ArgumentError, GradientError, ShapeError, VoltaError
+from volta_fn.errors import ArgumentError, GradientError, ShapeError
 from volta_fn.primitives.movement import broadcast, moveaxis
 
 
@@ -70,13 +70,8 @@ def vmap(
 
 
 def _operand(value: Any, dim: Any) -> Any:
-    """Convert an argument's leaf to an array; an unmapped one may be anything."""
-    try:
-        return as_value(value)
-    except VoltaError:
-        if dim is None:
-            return value
-        raise
+    """Convert an argument's leaf to an array; an unmapped one stays what it is."""
+    return value if dim is None else as_value(value)
 
 
 def _dimension(dim: Any, value: Array) -> int | None:
