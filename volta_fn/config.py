@@ -32,6 +32,8 @@ def _one_of(name: str, *choices: str) -> Callable[[Any], None]:
             raise ArgumentError(f"jax_numpy_{name} must be one of {', '.join(choices)}, got {value!r}")
         setattr(current, name, value)
         dtypes.promote.cache_clear()
+        forget_kernels()
+        clear_caches()
 
     return set_to
 

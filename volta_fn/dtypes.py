@@ -410,7 +410,7 @@ def to_inexact(dtype: np.dtype) -> np.dtype:
         return dtype
     if dtype in STORAGE:
         raise DTypeError(f"{dtype.name} only stores numbers; convert with x.astype before computing")
-    return _FLOAT64 if dtype in (_INT64, _UINT64) else default(_FLOAT)
+    return _FLOAT64 if dtype in (_INT64, _UINT64) else _FLOAT
 
 
 def real_dtype(dtype: np.dtype) -> np.dtype:

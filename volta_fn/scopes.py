@@ -61,12 +61,3 @@ class _KnownAtOnce(Trace):
         outside = EVAL if all(map(is_concrete, args)) else self.parent
         assert outside is not None, "it was made with one"
         return run_under(outside, outside.process, primitive, args, params)
-
-
-def register_exclusion(path: str) -> None:
-    """Accept a file whose frames JAX leaves out of tracebacks; here all are shown."""
-
-
-def api_boundary(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Mark a function as one of a library's interface; it is returned as it is."""
-    return fun

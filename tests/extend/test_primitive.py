@@ -32,7 +32,10 @@ def multiply_add(name: str) -> Primitive:
 
     ad.primitive_jvps[p] = jvp
     ad.primitive_transposes[p] = transpose
-    batching.primitive_batchers[p] = lambda args, dims: (p.bind(*[batching.bdim_at_front(a, d, 3) for a, d in zip(args, dims, strict=True)]), 0)
+    batching.primitive_batchers[p] = lambda args, dims: (
+        p.bind(*[batching.bdim_at_front(a, d, 3) for a, d in zip(args, dims, strict=True)]),
+        0,
+    )
     lowering.register_lowering(p, lowering.lower_fun(lambda x, y, z: x * y + z, multiple_results=False))
     return p
 
@@ -79,7 +82,10 @@ def test_several_results_callbacks_and_missing_rules() -> None:
     p.multiple_results = True
     p.def_abstract_eval(lambda x: [x, x])
     lowering.register_lowering(
-        p, lambda ctx, x: lowering.emit_python_callback(ctx, lambda v: (np.floor(v), v - np.floor(v)), None, [x], ctx.avals_in, ctx.avals_out)[0]
+        p,
+        lambda ctx, x: lowering.emit_python_callback(ctx, lambda v: (np.floor(v), v - np.floor(v)), None, [x], ctx.avals_in, ctx.avals_out)[
+            0
+        ],
     )
     assert [float(v) for v in vf.jit(p.bind)(2.5)] == [2.0, 0.5]
     with pytest.raises(NotImplementedError, match="split has no such rule"):

@@ -39,3 +39,11 @@ def test_one_level() -> None:
     with pytest.raises(errors.TreeError, match="is a leaf"):
         trees.flatten_one_level(KEYED["a"])
     assert trees.is_tree_node(list) and not trees.is_tree_node(int)
+
+
+def test_paths_may_decide_what_a_leaf_is() -> None:
+    deep = lambda path, node: len(path) == 1
+    pairs, structure = trees.flatten_with_path({"a": [1, 2], "k": KEYED}, deep, is_leaf_takes_path=True)
+    assert [leaf for _, leaf in pairs] == [[1, 2], KEYED] and structure.num_leaves == 2
+    mapped = trees.map_with_path(lambda path, x: str(path[0]), {"a": [1, 2], "b": 3}, is_leaf=deep, is_leaf_takes_path=True)
+    assert mapped == {"a": "['a']", "b": "['b']"}

@@ -50,7 +50,7 @@ def issubdtype(a: Any, b: Any) -> bool:
         return b in (extended, prng_key, np.generic) or a == b
     if isinstance(b, KeyType) or (isinstance(b, type) and issubclass(b, extended)):
         return False
-    if (isinstance(a, type) and issubclass(a, np.generic) and np.dtype(a).kind in "OSUMmV") or (isinstance(a, type) and a in _KINDS):
+    if isinstance(a, type) and a in _KINDS:
         return isinstance(b, type) and issubclass(a, b)
     return dtypes.issubdtype(a, b)
 

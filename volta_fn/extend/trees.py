@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from volta_fn import tree
@@ -55,12 +55,52 @@ map = tree_map = _with_keys(tree.map, -1)
 reduce = tree_reduce = _with_keys(tree.reduce, 3)
 reduce_associative = tree_reduce_associative = _with_keys(tree.reduce_associative, -1)
 all = tree_all = _with_keys(tree.all, -1)
-flatten_with_path = tree_flatten_with_path = _with_keys(tree.flatten_with_path, 1)
-leaves_with_path = tree_leaves_with_path = _with_keys(tree.leaves_with_path, 1)
-map_with_path = tree_map_with_path = _with_keys(tree.map_with_path, -1)
 all_leaves = _with_keys(tree.all_leaves, 1)
 unflatten = tree_unflatten = tree.unflatten
 transpose = tree_transpose = tree.transpose
+
+
+def flatten_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> tuple[list[Any], Any]:
+    """Return the leaves of a tree with their paths, and its structure.
+
+    With `is_leaf_takes_path` it is `is_leaf(path, node)`.
+
+    >>> deep = lambda path, node: len(path) == 1
+    >>> flatten_with_path({"a": [1, 2]}, deep, is_leaf_takes_path=True)[0]
+    [((DictKey(key='a'),), [1, 2])]
+    """
+    if is_leaf is None or not is_leaf_takes_path:
+        return _with_keys(tree.flatten_with_path, 1)(tree_, is_leaf)
+    found = set[int]()
+    pairs = list(_walk((), tree_, is_leaf, found))
+    return pairs, structure(tree_, is_leaf=lambda node: id(node) in found)
+
+
+def _walk(path: tuple[Any, ...], node: Any, is_leaf: Callable[..., bool], found: set[int]) -> Iterator[tuple[Any, Any]]:
+    """Yield the paths and leaves below a node, and add the ids of nodes that are leaves."""
+    if is_leaf(path, node) or structure(node) == _LEAF:
+        found.add(id(node))
+        yield path, node
+        return
+    for (key, *_), child in leaves_with_path(node, is_leaf=lambda inner: inner is not node):
+        yield from _walk((*path, key), child, is_leaf, found)
+
+
+def leaves_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> list[tuple[Any, Any]]:
+    """Return the leaves of a tree with their paths, as `flatten_with_path` does."""
+    return flatten_with_path(tree_, is_leaf, is_leaf_takes_path)[0]
+
+
+def map_with_path(
+    f: Callable[..., Any], tree_: Any, *rest: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
+) -> Any:
+    """Map like `map`, with the path as `f`'s first argument."""
+    pairs, treedef = flatten_with_path(tree_, is_leaf, is_leaf_takes_path)
+    columns = [tree.flatten_up_to(treedef, other, "tree.map_with_path: a tree") for other in rest]
+    return treedef.unflatten([f(path, leaf, *row) for (path, leaf), *row in zip(pairs, *columns, strict=True)])
+
+
+tree_flatten_with_path, tree_leaves_with_path, tree_map_with_path = flatten_with_path, leaves_with_path, map_with_path
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:

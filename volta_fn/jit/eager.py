@@ -111,9 +111,10 @@ def _checked(compute: Callable[..., Any], primitive: Primitive) -> Callable[...,
 
 
 def forget_kernels() -> None:
-    """Drop the kernels of all primitives, which depend on the settings."""
+    """Drop what is kept of all primitives: kernels and types, which settings change."""
     for primitive in PRIMITIVES.values():
         primitive.eager.clear()
+        primitive._results.clear()
 
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from volta_fn.primitives import movement, reduction
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.formulas.numpy_values import evaluated
 from volta_fn.primitives.formulas.values import Values
+from volta_fn.settings import current as settings
 
 Derivative = Callable[..., Any] | None
 
@@ -59,6 +61,19 @@ class Elementwise(Protocol):
 
     def __call__(self, *args: Any, **params: Any) -> Array:
         """Apply the operation to `args`."""
+
+
+def _check_ranks(name: str, shapes: Sequence[Shape]) -> None:
+    """Warn or raise, as the settings say, if operands that are no scalars differ in rank."""
+    if len({len(shape) for shape in shapes if shape}) < 2:
+        return
+    message = (
+        f"{name} of operands of different ranks, with shapes {', '.join(map(str, shapes))}, where jax_numpy_rank_promotion is "
+        f"{settings.rank_promotion!r}; reshape them to one rank"
+    )
+    if settings.rank_promotion == "raise":
+        raise BroadcastError(message)
+    warnings.warn(message, UserWarning, stacklevel=2)
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -155,7 +170,10 @@ def elementwise(
 
 def _broadcast_avals(name: str, avals: Sequence[ShapedArray]) -> Shape:
     try:
-        return broadcast_shapes(*[a.shape for a in avals])
+        shapes = [a.shape for a in avals]
+        if settings.rank_promotion != "allow":
+            _check_ranks(name, shapes)
+        return broadcast_shapes(*shapes)
     except BroadcastError as error:
         raise BroadcastError(f"{name}: {error.args[0]}") from None
 

@@ -25,6 +25,7 @@ def vmap(
     out_axes: Any = 0,
     axis_name: Any = None,
     axis_size: int | None = None,
+    spmd_axis_name: Any = None,
 ) -> Callable[..., Any]:
     """Make a function that maps `fun` over an axis of its arguments.
 
@@ -36,6 +37,7 @@ def vmap(
         out_axes: where the mapped axis goes in the results, likewise.
         axis_name: a name by which collectives (`lax.psum`, …) in `fun` refer to the axis.
         axis_size: the number of examples, needed only if nothing is mapped.
+        spmd_axis_name: accepted for compatibility; a program runs on one device.
 
     Raises:
         ShapeError: the mapped axes differ in size, or an argument lacks the axis.
