@@ -39,7 +39,8 @@ def test_unknown_settings_are_refused_and_others_kept() -> None:
 
 CALLS = """
     np.ones(2); np.arange(3); np.arange(3.0); np.array([1, 2.0]); np.asarray(1j); np.asarray(host.ones(2)); np.asarray(host.arange(2))
-    np.sin(1); np.ones(2, "float64"); np.ones(2, "int32") / 3; np.sum(np.ones(3, bool)); np.ones(2, "float32") * 2.5; np.eye(2); np.full(2, 1)
+    np.sin(1); np.ones(2, "float64"); np.ones(2, "int32") / 3; np.sum(np.ones(3, bool)); np.ones(2, "float32") * 2.5; np.eye(2)
+    np.full(2, 1)
     np.mean(np.ones(2, "int32")); np.ones(2, "int32") * host.float64(2); np.where(True, 1, 2.5); np.linspace(0, 1, 3); np.zeros(1, complex)
     np.prod(np.ones(2, "int8"))
 """

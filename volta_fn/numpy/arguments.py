@@ -91,7 +91,7 @@ def no_out(function: str, out: None) -> None:
 
 def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
     """Return the requested dtype, or the default."""
-    return dtypes.default(default) if dtype is None else dtypes.as_dtype(dtype)
+    return default if dtype is None else dtypes.as_dtype(dtype)
 
 
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
