@@ -1,4 +1,4 @@
-"""Settings by JAX's names: those that act, those that are accepted, and their context managers."""
+"""Settings by JAX's names: those that act, those accepted, context managers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CALLS = """
 
 
 def dtypes_of_calls(numpy: object) -> list[np.dtype]:
-    return [eval(call, {"np": numpy, "host": np}).dtype for line in CALLS.strip().splitlines() for call in line.strip().split("; ")]
+    return [eval(call, {"np": numpy, "host": np}).dtype for row in CALLS.strip().splitlines() for call in row.strip().split("; ")]
 
 
 @pytest.mark.parametrize("width", [32, 64])

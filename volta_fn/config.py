@@ -1,4 +1,4 @@
-"""Settings by JAX's names: `config.update("jax_enable_x64", True)`, `enable_x64`, `disable_jit`, ….
+"""Settings by JAX's names: `config.update`, `enable_x64`, `disable_jit`, ….
 
 Those in `ACTING` change what the package does. The others, of compilers and hardware that are not here, are accepted and kept, so that
 programs run. All belong to the process; a context manager sets one while its block runs.
@@ -147,7 +147,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class Config:
-    """The settings: `config.update(name, value)`, `config.jax_enable_x64`, `config.read`.
+    """The settings: `config.update(name, value)`, `config.read(name)`, attributes.
 
     >>> from volta_fn.config import config
     >>> config.update("jax_numpy_rank_promotion", "raise")

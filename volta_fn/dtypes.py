@@ -84,7 +84,7 @@ def set_width(bits: Literal[32, 64] | None) -> None:
     """Choose JAX's default dtypes, of 32 or 64 bits; None: those of this package.
 
     With 32 every dtype of 64 bits means that of 32. With 64, Python's numbers and the defaults of functions have 64 bits. Without a
-    width, defaults have 32 bits and a dtype of 64 is kept where one is asked for. The choice holds for the whole process.
+    width, defaults have 32 bits and a dtype of 64 is kept where one is asked for. All threads share the choice.
     """
     global STORED
     for table, chosen in ((_CANONICAL, bits == 32), (_WIDENED, bits == 64)):

@@ -172,11 +172,11 @@ class LoweringError(VoltaError, NotImplementedError):
 
 
 class UnsupportedError(VoltaError, NotImplementedError):
-    """A function of another library that has no meaning here; the message says what to use."""
+    """A function of JAX without a meaning here; the message says what to use instead."""
 
 
 class KeyReuseError(VoltaError, RuntimeError):
-    """A random key was used twice; raised by no function here, as keys are plain values."""
+    """A random key was used twice; no function here raises it."""
 
 
 class NonFiniteError(VoltaError, FloatingPointError):

@@ -1,4 +1,4 @@
-"""Foreign functions of XLA, which do not exist here: each name raises `UnsupportedError`."""
+"""Foreign functions of XLA: each name raises `UnsupportedError`."""
 
 from __future__ import annotations
 

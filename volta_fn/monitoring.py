@@ -10,9 +10,9 @@ Listener = Callable[..., None]
 _LISTENERS: dict[str, list[Listener]] = {"event": [], "duration": [], "scalar": [], "time_span": []}
 
 
-def _tell(kind: str, /, *what: Any, **metadata: Any) -> None:
+def _tell(kind: str, /, *event: Any, **metadata: Any) -> None:
     for listener in _LISTENERS[kind]:
-        listener(*what, **metadata)
+        listener(*event, **metadata)
 
 
 def _unregister(kind: str, callback: Listener) -> None:

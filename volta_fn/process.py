@@ -51,15 +51,15 @@ def effects_barrier() -> None:
 
 def print_environment_info(return_string: bool = False) -> str | None:
     """Print the versions and devices that a report of a fault needs, or return them."""
-    lines = [
+    facts = [
         f"python: {sys.version.splitlines()[0]}",
         f"numpy:  {np.__version__}",
         f"platform: {platform.platform()}",
         f"devices: {', '.join(map(str, devices()))}",
     ]
     if return_string:
-        return "\n".join(lines)
-    print("\n".join(lines))
+        return "\n".join(facts)
+    print("\n".join(facts))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Blocks and functions with names, and blocks that compute while a program is traced."""
+"""Blocks and functions with names, and blocks that compute while tracing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volta_fn.core.trace import EVAL, Trace, current_trace, is_concrete, pop_tra
 
 
 class named_scope(ContextDecorator):  # JAX's name
-    """Give a block a name (a context manager or decorator); programs here keep lines instead.
+    """Give a block a name (a context manager, a decorator); programs keep lines instead.
 
     >>> with named_scope("layer"):
     ...     y = 1 + 1
@@ -27,20 +27,20 @@ class named_scope(ContextDecorator):  # JAX's name
 
 
 def named_call(fun: Callable[..., Any] | None = None, *, name: str | None = None) -> Callable[..., Any]:
-    """Give a function a name; programs here keep lines instead, so it is returned as it is."""
+    """Return a function that is given a name as it is: programs keep lines instead."""
     return fun if fun is not None else lambda function: function
 
 
 @contextmanager
 def ensure_compile_time_eval() -> Iterator[None]:
-    """Compute known values at once while a block runs, in a function that is being traced.
+    """Compute known values at once in a block of a function that is being traced.
 
     >>> import volta_fn as vf
     >>> @vf.jit
     ... def f(x):
     ...     with ensure_compile_time_eval():
-    ...         table = vf.numpy.arange(3) + 1  # an array, which Python may look at
-    ...     return x * int(table.sum())
+    ...         total = int((vf.numpy.arange(3) + 1).sum())  # of an array, which Python may look at
+    ...     return x * total
     >>> int(f(2))
     12
     """

@@ -14,7 +14,8 @@ class SupportsDType(Protocol):
     """An object with a dtype."""
 
     @property
-    def dtype(self) -> np.dtype: ...
+    def dtype(self) -> np.dtype:
+        """The dtype."""
 
 
 #: What functions accept as an array: arrays, NumPy's arrays and scalars, Python's numbers.

@@ -14,7 +14,7 @@ jnp = vf.numpy
 
 
 def test_an_interpreter_written_for_jax_runs() -> None:
-    """The interpreter of JAX's tutorial, which inverts a function."""
+    """Run the interpreter of JAX's tutorial, which inverts a function."""
     inverse = {"exp": jnp.log, "tanh": jnp.arctanh, "log": jnp.exp, "neg": lambda x: -x}
     closed = vf.make_jaxpr(lambda x: jnp.exp(-jnp.log(x)))(2.0)
     env = dict(zip(closed.jaxpr.outvars, [jnp.float32(0.25)], strict=True))
@@ -41,7 +41,7 @@ def test_avals() -> None:
     assert core.get_aval(1.5).weak_type and core.valid_jaxtype(1.0) and not core.valid_jaxtype("a")
 
 
-def test_the_current_trace_is_told_apart() -> None:
+def test_the_current_trace_is_recognised() -> None:
     outside = core.get_opaque_trace_state()
     seen = []
 

@@ -41,7 +41,7 @@ def test_one_level() -> None:
     assert trees.is_tree_node(list) and not trees.is_tree_node(int)
 
 
-def test_paths_may_decide_what_a_leaf_is() -> None:
+def test_paths_may_decide_which_nodes_are_leaves() -> None:
     deep = lambda path, node: len(path) == 1
     pairs, structure = trees.flatten_with_path({"a": [1, 2], "k": KEYED}, deep, is_leaf_takes_path=True)
     assert [leaf for _, leaf in pairs] == [[1, 2], KEYED] and structure.num_leaves == 2

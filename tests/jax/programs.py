@@ -1,4 +1,4 @@
-"""Programs in processes of their own, as `install` changes the whole process."""
+"""Programs in processes of their own, as `install` changes its process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
 
 
 def output_of(program: str) -> str:
-    """Return what a program prints after `volta_fn.jax.install()`, without the line's end."""
+    """Return what a program prints after `volta_fn.jax.install()`."""
     found = run("-W", "error", "-c", f"import volta_fn.jax\nvolta_fn.jax.install()\n{program}")
     assert found.returncode == 0, found.stderr
     return found.stdout.strip()

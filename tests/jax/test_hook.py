@@ -58,8 +58,8 @@ print(jnp.asarray(np.ones(2)).dtype, jnp.ones(2, "float64").dtype, jnp.float64(1
 try: jnp.asarray(2**40)
 except OverflowError: print("overflow")
 """
-    lines = output_of(IMPORTS + checks).splitlines()
-    assert lines == ["4 [4 0] [0 1 2 3 4] [1 1 2 3 4] 4", "float32 float32 float32 float32", "overflow"]
+    printed = output_of(IMPORTS + checks).splitlines()
+    assert printed == ["4 [4 0] [0 1 2 3 4] [1 1 2 3 4] 4", "float32 float32 float32 float32", "overflow"]
 
 
 def test_installing_twice_is_installing_once_and_a_real_jax_is_refused() -> None:

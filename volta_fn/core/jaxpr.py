@@ -195,7 +195,7 @@ def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callabl
 
 
 def called_program(eqn: Equation) -> ClosedJaxpr | None:
-    """Return the program that a call runs, or a user's primitive stands for; else None."""
+    """Return the program that a call or a user's primitive stands for; else None."""
     primitive = eqn.primitive
     if primitive.expand is not None:
         made: ClosedJaxpr = primitive.expand([v.aval for v in eqn.invars], eqn.params)

@@ -84,7 +84,7 @@ add_jaxvals_p = PRIMITIVES["add"]
 
 
 def deflinear(primitive: Primitive, transpose_rule: Callable[..., Any]) -> None:
-    """Define a primitive as linear, by the rule from the cotangent to those of operands."""
+    """Define a primitive as linear, by a rule from the cotangent to the operands'."""
     deflinear2(primitive, lambda cotangent, *_, **params: transpose_rule(cotangent, **params))
 
 
@@ -104,7 +104,7 @@ def _linear_jvp(primitive: Primitive, primals: Sequence[Any], tangents: Sequence
 
 
 def defjvp(primitive: Primitive, *rules: Callable[..., Any] | None) -> None:
-    """Define the derivative as a sum of `rule(tangent, *primals, **params)` by operands."""
+    """Define the derivative as a sum of `rule(tangent, *primals, **params)`."""
     defjvp2(primitive, *[rule and _without_out(rule) for rule in rules])
 
 

@@ -35,14 +35,14 @@ def debug_info(traced_for: str, fun: Callable[..., Any], args: Any = (), kwargs:
 
 @transformation_with_aux2
 def flatten_fun(f: Callable[..., Any], store: Store, in_tree: Any, *leaves: Any) -> list[Any]:
-    """Make a function of `(args, kwargs)` one of leaves; the store gets the result's tree."""
+    """Make a function of `(args, kwargs)` one of leaves; store the result's tree."""
     args, kwargs = tree.unflatten(in_tree, leaves)
     return _flattened(f(*args, **kwargs), store)
 
 
 @transformation_with_aux2
 def flatten_fun_nokwargs(f: Callable[..., Any], store: Store, in_tree: Any, *leaves: Any) -> list[Any]:
-    """Make a function of `args` one of leaves; the store gets the result's tree."""
+    """Make a function of `args` one of leaves; store the result's tree."""
     return _flattened(f(*tree.unflatten(in_tree, leaves)), store)
 
 

@@ -88,8 +88,8 @@ CallPrimitive = Primitive
 OutputType = type[Tracer]
 ParamDict = dict[str, Any]
 Value = Any
-#: What a program has besides results. Equations here say themselves whether they must run, so programs tell none.
-Effect = type("Effect", (), {"__doc__": "An action of a program besides its results."})
+#: What a program does in addition to computing results. Primitives say themselves whether they must run, so programs tell none.
+Effect = type("Effect", (), {"__doc__": "An action of a program in addition to its results."})
 Effects = frozenset[Any]
 no_effects: frozenset[Any] = frozenset()
 TraceTag = type("TraceTag", (), {"__doc__": "Distinguishes traces of one kind; those here are distinguished by identity."})

@@ -63,7 +63,7 @@ _KINDS = (
 
 
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
-    """Return the dtype that arrays have for a requested one: of 32 bits unless x64 is on."""
+    """Return the dtype that arrays have where this one is asked for."""
     return dtype if isinstance(dtype, KeyType) else dtypes.as_dtype(dtype)
 
 

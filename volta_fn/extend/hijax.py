@@ -1,4 +1,4 @@
-"""Types and primitives of high-level programs, by the names of `jax.experimental.hijax`.
+"""Types and primitives by the names of `jax.experimental.hijax`.
 
 Libraries may define some; to use them raises `UnsupportedError`, as programs hold arrays alone.
 """

@@ -1,4 +1,4 @@
-"""Memory layouts of arrays, by the names of `jax.experimental.layout`: described, and chosen by targets alone."""
+"""Memory layouts, as in `jax.experimental.layout`, which targets alone choose."""
 
 from __future__ import annotations
 

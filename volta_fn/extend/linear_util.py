@@ -1,4 +1,4 @@
-"""Functions with transformations applied to them, by the names of `jax.extend.linear_util`.
+"""Functions with transformations applied to them: `jax.extend.linear_util`.
 
 `wrap_init(f)` wraps a function, transformations wrap it further, and `call_wrapped` calls it.
 """
@@ -89,13 +89,13 @@ def _run(gen: Callable[..., Any], f: Callable[..., Any], static: Any, args: Any,
 
 @_curried
 def transformation(gen: Callable[..., Any], fun: WrappedFun, *static: Any) -> WrappedFun:
-    """Transform by a generator, which yields arguments, is sent results, yields its own."""
+    """Transform by a generator: it yields arguments, is sent results, yields its own."""
     return WrappedFun(lambda *args, **kwargs: _run(gen, fun.call_wrapped, static, args, kwargs), debug_info=fun.debug_info)
 
 
 @_curried
 def transformation_with_aux(gen: Callable[..., Any], fun: WrappedFun, *static: Any, **options: Any) -> tuple[WrappedFun, Store]:
-    """Transform by a generator that yields a pair last, of its result and what to store."""
+    """Transform by a generator that yields its result and what to store last."""
     store = Store()
 
     def call(*args: Any, **kwargs: Any) -> Any:

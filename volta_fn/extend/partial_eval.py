@@ -78,7 +78,7 @@ def trace_to_jaxpr_nounits(fun: WrappedFun, pvals: Sequence[PartialVal], instant
 def trace_to_jaxpr_dynamic(
     fun: WrappedFun, in_avals: Sequence[ShapedArray], **options: Any
 ) -> tuple[Jaxpr, list[ShapedArray], list[Array]]:
-    """Trace a flat function to a jaxpr, with the types of its results and its constants."""
+    """Trace a flat function to a jaxpr; also return its results' types and constants."""
     closed = trace_to_jaxpr(lambda *xs: [as_value(x) for x in fun.call_wrapped(*xs)], in_avals, fun.__name__)
     return closed.jaxpr, closed.out_avals, closed.consts
 

@@ -1,4 +1,4 @@
-"""Which frames a traceback shows, by the names of `jax._src.traceback_util`: all, so that these accept and change nothing."""
+"""Which frames tracebacks show: all, so that these functions change nothing."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _is_key: Callable[[Any], bool] = PRNGKeyArray.__instancecheck__
 
 
 class AnyArray(ABC):  # noqa: B024  # it has no methods of its own
-    """The class of arrays and of arrays of random keys, for `isinstance` and annotations.
+    """The class of arrays and arrays of keys, for `isinstance` and annotations.
 
     >>> import volta_fn as vf
     >>> isinstance(vf.random.key(0), AnyArray), isinstance(vf.numpy.ones(2), AnyArray)
@@ -77,7 +77,7 @@ def flatten_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is
 
 
 def _walk(path: tuple[Any, ...], node: Any, is_leaf: Callable[..., bool], found: set[int]) -> Iterator[tuple[Any, Any]]:
-    """Yield the paths and leaves below a node, and add the ids of nodes that are leaves."""
+    """Yield the paths and leaves below a node; add the ids of the leaves."""
     if is_leaf(path, node) or structure(node) == _LEAF:
         found.add(id(node))
         yield path, node
@@ -104,7 +104,7 @@ tree_flatten_with_path, tree_leaves_with_path, tree_map_with_path = flatten_with
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Return a tree like `full_tree`, with each leaf of a prefix for all leaves below it.
+    """Return a tree like `full_tree`, with a prefix's leaf for each leaf below it.
 
     >>> broadcast((0, 1), ({"a": 5}, [7, 8]))
     ({'a': 0}, [1, 1])
@@ -112,7 +112,7 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] |
     items, treedef = flatten(prefix_tree, is_leaf=is_leaf)
     below = tree.flatten_up_to(treedef, full_tree, "tree.broadcast: the tree")
     return treedef.unflatten(
-        [structure(part).unflatten([item] * structure(part).num_leaves) for item, part in zip(items, below, strict=True)]
+        [structure(subtree).unflatten([item] * structure(subtree).num_leaves) for item, subtree in zip(items, below, strict=True)]
     )
 
 

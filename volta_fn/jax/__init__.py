@@ -1,4 +1,4 @@
-"""JAX's name space: programs and libraries written for JAX run on volta_fn unchanged.
+"""JAX's name space: what is written for JAX runs on volta_fn unchanged.
 
 `python -m volta_fn.jax train.py` (or `-m module`) runs a program, and `install` does the same inside of one: after it `import jax`,
 `jax.numpy`, `jax.scipy`, … are volta_fn. Without it, `volta_fn.jax` has all of these names, too:

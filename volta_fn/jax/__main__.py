@@ -1,4 +1,4 @@
-"""Run a program written for JAX: `python -m volta_fn.jax program.py …` or `-m module …`."""
+"""Run a program written for JAX: `python -m volta_fn.jax program.py …`."""
 
 from __future__ import annotations
 

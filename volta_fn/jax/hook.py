@@ -1,4 +1,4 @@
-"""`import jax` answered by volta_fn: a finder and a loader of modules, and of the metadata of packages."""
+"""`import jax` answered by volta_fn: a finder and a loader of its modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules under JAX's paths: where each name comes from stands in `volta_fn.jax.table`.
+"""Modules under JAX's paths, whose names stand in a table (`volta_fn.jax.table`).
 
 A name is looked up when it is first used, and kept. So nothing is loaded that a program does not use.
 """

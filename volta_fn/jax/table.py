@@ -30,12 +30,12 @@ def read_table() -> dict[str, Entry]:
     text = Path(__file__).with_name("names.txt").read_text()
     table: dict[str, Entry] = {}
     entry = Entry()
-    for line in text.splitlines():
-        line = line.partition("#")[0].rstrip()
-        if line and not line[0].isspace():
-            entry = table[line] = Entry()
-        elif line:
-            _add(entry, *line.split(":"))
+    for row in text.splitlines():
+        row = row.partition("#")[0].rstrip()
+        if row and not row[0].isspace():
+            entry = table[row] = Entry()
+        elif row:
+            _add(entry, *row.split(":"))
     return table
 
 

@@ -64,7 +64,7 @@ class Elementwise(Protocol):
 
 
 def _check_ranks(name: str, shapes: Sequence[Shape]) -> None:
-    """Warn or raise, as the settings say, if operands that are no scalars differ in rank."""
+    """Warn or raise, as settings say, if operands that are no scalars differ in rank."""
     if len({len(shape) for shape in shapes if shape}) < 2:
         return
     message = (
