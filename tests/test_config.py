@@ -137,3 +137,12 @@ def test_clear_caches_forgets_programs() -> None:
     assert f.cache_info().programs == 1
     vf.clear_caches()
     assert f.cache_info().programs == 0 and f(1.0) == 2
+
+
+def test_rank_promotion_concerns_the_users_own_operands() -> None:
+    x = jnp.ones((2, 3))
+    with settings.numpy_rank_promotion("raise"):
+        assert jnp.var(x, 0).shape == (3,)
+        assert vf.vmap(lambda row, scale: row * scale)(x, jnp.ones(2)).shape == (2, 3)
+        with pytest.raises(ValueError, match="rank"):
+            vf.jit(lambda row: x + row)(jnp.ones(3))

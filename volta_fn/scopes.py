@@ -12,7 +12,7 @@ from volta_fn.core.trace import EVAL, Trace, current_trace, is_concrete, pop_tra
 
 
 class named_scope(ContextDecorator):  # JAX's name
-    """Give a block a name (a context manager, a decorator); programs keep lines instead.
+    """Give a block a name (context manager or decorator); programs keep lines instead.
 
     >>> with named_scope("layer"):
     ...     y = 1 + 1

@@ -90,11 +90,12 @@ def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
 
 
 def _bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
-    """Apply the primitive to values, which are converted to arrays."""
-    return _current.get().process(primitive, [as_value(arg) for arg in args], params)
+    """Apply the primitive to values, which are converted to arrays; several results are a list."""
+    result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
+    return list(result) if primitive.multiple_results else result
 
 
-Primitive.bind = _bind
+Primitive.bind = _bind  # type: ignore[method-assign,assignment]  # so that programs' interpreters can apply primitives
 
 
 def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -50,8 +50,8 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
         self.lowering = None
         self.impl, self.expand = self._no_rule, self._expanded
 
-    def __reduce__(self) -> str:
-        return self.name
+    def __reduce__(self) -> Any:
+        return self.name  # the variable that holds it
 
     def _no_rule(self, *args: Any, **params: Any) -> Any:
         raise NotImplementedError(f"the primitive {self.name} has no such rule: give one by def_impl or def_abstract_eval")

@@ -31,6 +31,7 @@ from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.formulas.numpy_values import evaluated
 from volta_fn.primitives.formulas.values import Values
 from volta_fn.settings import current as settings
+from volta_fn.source import is_called_by_user
 
 Derivative = Callable[..., Any] | None
 
@@ -63,9 +64,13 @@ class Elementwise(Protocol):
         """Apply the operation to `args`."""
 
 
+#: The packages between an operator and the types of its result.
+_BELOW_OPERATORS = frozenset({"core", "primitives", "jit"})
+
+
 def _check_ranks(name: str, shapes: Sequence[Shape]) -> None:
     """Warn or raise, as settings say, if operands that are no scalars differ in rank."""
-    if len({len(shape) for shape in shapes if shape}) < 2:
+    if len({len(shape) for shape in shapes if shape}) < 2 or not is_called_by_user(_BELOW_OPERATORS):
         return
     message = (
         f"{name} of operands of different ranks, with shapes {', '.join(map(str, shapes))}, where jax_numpy_rank_promotion is "
