@@ -72,7 +72,7 @@ _SPECS: dict[Any, np.dtype] = {
 FULL = {_FLOAT: _FLOAT64, _COMPLEX: np.dtype(complex128)}
 
 #: From dtypes of 64 bits to those of 32, and back.
-_NARROW = {_INT64: _INT, _UINT64: np.dtype(uint32), **{wide: narrow for narrow, wide in FULL.items()}}
+_NARROW: dict[np.dtype, np.dtype] = {_INT64: _INT, _UINT64: np.dtype(uint32), **{FULL[narrow]: narrow for narrow in FULL}}
 _WIDE = {narrow: wide for wide, narrow in _NARROW.items()}
 #: What stands for a dtype, where `set_width` says so.
 _CANONICAL: dict[np.dtype, np.dtype] = {}
@@ -87,9 +87,10 @@ def set_width(bits: Literal[32, 64] | None) -> None:
     width, defaults have 32 bits and a dtype of 64 is kept where one is asked for. All threads share the choice.
     """
     global STORED
-    for table, chosen in ((_CANONICAL, bits == 32), (_WIDENED, bits == 64)):
-        table.clear()
-        table.update((_NARROW if table is _CANONICAL else _WIDE) if chosen else {})
+    _CANONICAL.clear()
+    _WIDENED.clear()
+    if bits is not None:
+        (_CANONICAL if bits == 32 else _WIDENED).update(_NARROW if bits == 32 else _WIDE)
     for wide, narrow in _NARROW.items():
         meant = narrow if bits == 32 else wide
         _SPECS.update({wide: meant, wide.type: meant, wide.name: meant})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.array import Array, as_value
-from volta_fn.core.array import aval_of as get_aval
+from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.check import check_jaxpr
@@ -23,6 +23,7 @@ from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, is_concrete,
 from volta_fn.errors import VoltaError
 from volta_fn.extend.api_util import DebugInfo
 from volta_fn.extend.primitive import Primitive
+from volta_fn.random.keys import KeyType, PRNGKeyArray
 from volta_fn.transforms.vmap import BatchTrace
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "InconclusiveDimensionOperation",
     "Jaxpr",
     "JaxprEqn",
+    "KeyAval",
     "Literal",
     "OutputType",
     "ParamDict",
@@ -82,6 +84,36 @@ __all__ = [
     "unsafe_get_axis_names_DO_NOT_USE",
     "valid_jaxtype",
 ]  # fmt: skip
+
+
+class KeyAval(NamedTuple):
+    """The type of an array of random keys."""
+
+    shape: tuple[int, ...]
+    dtype: KeyType
+    weak_type: bool = False
+    sharding: None = None
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of keys."""
+        return math.prod(self.shape)
+
+
+def get_aval(x: Any) -> Any:
+    """Return the type of an array, a number, or an array of random keys.
+
+    >>> import volta_fn as vf
+    >>> get_aval(1.5), get_aval(vf.random.key(0)).dtype
+    (f32[], key<fry>)
+    """
+    return KeyAval(x.shape, x.dtype) if isinstance(x, PRNGKeyArray) else aval_of(x)
+
 
 AbstractValue = ShapedArray
 CallPrimitive = Primitive

@@ -42,6 +42,8 @@ def jit(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     inline: bool = False,
+    device: Any = None,
+    backend: Any = None,
 ) -> Any:
     """Compile `fun` to one program per structure, shapes and dtypes of its arguments.
 
@@ -50,6 +52,7 @@ def jit(
         static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its own program.
         donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
+        device, backend: accepted for compatibility; a program runs where its arguments are.
 
     Returns:
         a function like `fun`, with `lower(*args)` to inspect the program, `cache_info()` and `clear_cache()`.
