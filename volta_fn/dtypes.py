@@ -13,7 +13,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerOverflowError
 
 bool_ = np.bool_
 int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
@@ -70,6 +70,50 @@ _SPECS: dict[Any, np.dtype] = {
 #: The default dtypes of Python's float and complex, and those that hold these numbers in full.
 FULL = {_FLOAT: _FLOAT64, _COMPLEX: np.dtype(complex128)}
 
+#: From dtypes of 64 bits to those of 32, and back.
+_NARROW: dict[np.dtype, np.dtype] = {_INT64: _INT, _UINT64: np.dtype(uint32), **{FULL[narrow]: narrow for narrow in FULL}}
+_WIDE = {narrow: wide for wide, narrow in _NARROW.items()}
+#: What stands for a dtype, where `set_width` says so.
+_CANONICAL: dict[np.dtype, np.dtype] = {}
+#: The default dtypes that `set_width` has widened.
+_WIDENED: dict[np.dtype, np.dtype] = {}
+
+
+def set_width(bits: Literal[32, 64] | None) -> None:
+    """Choose JAX's default dtypes, of 32 or 64 bits; None: those of this package.
+
+    With 32 every dtype of 64 bits means that of 32. With 64, Python's numbers and the defaults of functions have 64 bits. Without a
+    width, defaults have 32 bits and a dtype of 64 is kept where one is asked for. All threads share the choice.
+    """
+    global STORED
+    _CANONICAL.clear()
+    _WIDENED.clear()
+    if bits is not None:
+        (_CANONICAL if bits == 32 else _WIDENED).update(_NARROW if bits == 32 else _WIDE)
+    for wide, narrow in _NARROW.items():
+        meant = narrow if bits == 32 else wide
+        _SPECS.update({wide: meant, wide.type: meant, wide.name: meant})
+    for kind, dtype in ((int, _INT), (float, _FLOAT), (complex, _COMPLEX)):
+        _PYTHON_TYPES[kind] = _SPECS[kind] = _SPECS[kind.__name__] = default(dtype)
+    _WEAK_DEFAULTS.update({"i*": default(_INT), "f*": default(_FLOAT), "c*": default(_COMPLEX)})
+    STORED = (ALL | STORAGE) - _CANONICAL.keys()
+    promote.cache_clear()
+
+
+def canonical(dtype: np.dtype) -> np.dtype:
+    """Return the dtype that stands for `dtype`: itself, unless `set_width` says other."""
+    return _CANONICAL.get(dtype, dtype)
+
+
+def default(dtype: np.dtype) -> np.dtype:
+    """Return a default dtype of 32 bits, or that of 64 where `set_width` says so.
+
+    >>> default(np.dtype("float32"))
+    dtype('float32')
+    """
+    return _WIDENED.get(dtype, dtype)
+
+
 _SHORT_KINDS = {"i": "i", "u": "u", "f": "f", "c": "c"}
 _SHORT_NAMES = {d: f"{_SHORT_KINDS[d.kind]}{d.itemsize * 8}" for d in NUMBERS - {_BF16}} | {
     _BOOL: "bool",
@@ -104,6 +148,8 @@ def _as_uncommon_dtype(spec: Any) -> np.dtype:
         raise DTypeError(f"dtype: {spec!r} does not name a dtype; give one such as 'float32', numpy.int64 or float") from None
     if dtype in _SPECS:
         return _SPECS[dtype]
+    if dtype == float0:
+        return float0
     if dtype.newbyteorder("=") in _SPECS:
         raise DTypeError(f"dtype: {dtype!r} has foreign byte order; convert the data with x.astype(x.dtype.newbyteorder('='))")
     raise DTypeError(f"dtype: {dtype!r} is not supported; the supported ones are {', '.join(sorted(d.name for d in ALL))}")
@@ -135,15 +181,17 @@ def scalar_dtype(value: Any) -> tuple[np.dtype, bool]:
     if isinstance(value, int):
         return _int_dtype(value), True
     if isinstance(value, float):
-        return _FLOAT, True
+        return _PYTHON_TYPES[float], True
     if isinstance(value, complex):
-        return _COMPLEX, True
+        return _PYTHON_TYPES[complex], True
     raise ArgumentTypeError(f"expected a number, got {value!r} of type {type(value).__name__}")
 
 
 def _int_dtype(value: int) -> np.dtype:
     if -(2**31) <= value < 2**31:
-        return _INT
+        return _PYTHON_TYPES[int]
+    if _CANONICAL:
+        raise IntegerOverflowError(f"the integer {value} does not fit int32; set jax_enable_x64 for integers of 64 bits")
     if -(2**63) <= value < 2**63:
         return _INT64
     if 0 <= value < 2**64:

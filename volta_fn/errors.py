@@ -54,8 +54,16 @@ class DTypeError(VoltaError, TypeError):
     """A dtype is unknown, unsupported here, or does not match the others."""
 
 
+class TypePromotionError(DTypeError):
+    """Dtypes do not combine: they have no common one, or promotion is strict."""
+
+
 class ArgumentError(VoltaError, ValueError):
     """An argument has the right type but a value outside what the function accepts."""
+
+
+class IntegerOverflowError(ArgumentError, OverflowError):
+    """A Python integer does not fit the integers of the default width."""
 
 
 class ArgumentTypeError(VoltaError, TypeError):
@@ -74,7 +82,11 @@ class ExportError(VoltaError, BufferError):
     """An array's memory cannot be shared in the way that another library asks for."""
 
 
-class DeviceError(VoltaError, RuntimeError):
+class ExecutionError(VoltaError, RuntimeError):
+    """A program could not be run to its end."""
+
+
+class DeviceError(ExecutionError):
     """A device does not exist, was lost, or arguments live on different devices."""
 
 
@@ -106,6 +118,14 @@ class TracerBoolError(ConcretizationError):
     """A traced array decided a Python `if`, `while`, `and`, `or` or `not`."""
 
 
+class TracerArrayError(ConcretizationError):
+    """A traced array was given to NumPy, which needs its numbers."""
+
+
+class TracerMaskError(ConcretizationError, IndexError):
+    """A traced boolean array served as an index, so that a shape depends on it."""
+
+
 class TracerIndexError(ConcretizationError, IndexError):
     """A traced array served as a Python index, a `range` argument or a dimension."""
 
@@ -130,7 +150,7 @@ class JaxprError(VoltaError, ValueError):
     """A jaxpr is malformed: an unbound variable, or types that do not agree."""
 
 
-class CallbackError(VoltaError, RuntimeError):
+class CallbackError(ExecutionError):
     """A Python callback raised, or returned something other than what it had promised."""
 
 
@@ -156,6 +176,30 @@ class CheckpointError(SerializationError):
 
 class StateDictError(VoltaError, ValueError):
     """A state dict does not fit the tree, or mapping rules do not fit the names."""
+
+
+class LoweringError(VoltaError, NotImplementedError):
+    """A lowering rule asks for what compilers here do not have, such as MLIR."""
+
+
+class UnsupportedError(VoltaError, NotImplementedError):
+    """A function of JAX without a meaning here; the message says what to use instead."""
+
+
+class KeyReuseError(VoltaError, RuntimeError):
+    """A random key was used twice; no function here raises it."""
+
+
+class NonFiniteError(VoltaError, FloatingPointError):
+    """A result is NaN or infinite, and `jax_debug_nans` or `jax_debug_infs` is set."""
+
+
+class UnknownSettingError(VoltaError, AttributeError):
+    """There is no setting of that name."""
+
+
+class AlreadyImportedError(VoltaError, ImportError):
+    """The real JAX is loaded, so that `import jax` cannot mean this package."""
 
 
 class DataError(VoltaError, ValueError):

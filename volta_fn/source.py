@@ -9,6 +9,7 @@ for.
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
@@ -59,6 +60,19 @@ def user_code_position() -> tuple[CodeType, int] | None:
             return frame.f_code, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+def is_called_by_user(through: Container[str]) -> bool:
+    """Return True if user code calls, directly or through these packages of volta_fn."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        package, _, rest = str(frame.f_globals.get("__name__", "")).partition(".")
+        if package != "volta_fn":
+            return True
+        if rest.partition(".")[0] not in through:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def user_location() -> SourceLocation | None:

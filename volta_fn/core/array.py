@@ -383,7 +383,7 @@ def from_host(values: np.ndarray, weak_type: bool = False, device: Device | None
 
 def _native(values: np.ndarray) -> np.ndarray:
     """Return `values` in native byte order; raise `DTypeError` for unknown dtypes."""
-    native = values.dtype.newbyteorder("=") if values.dtype.kind in "iufc" else values.dtype
+    native = dtypes.canonical(values.dtype.newbyteorder("=") if values.dtype.kind in "iufc" else values.dtype)
     if native not in dtypes.STORED and native != dtypes.float0:
         raise DTypeError(
             f"arrays of dtype {values.dtype} are not supported; convert to one of bool, int8…uint64, float16…complex128, bfloat16"
@@ -444,7 +444,7 @@ def aval_of(x: Any) -> ShapedArray:
 def _described(dtype: Any) -> Any:
     """Return a dtype of NumPy; an extended one, that of random keys, as it is."""
     try:
-        return np.dtype(dtype)
+        return dtypes.canonical(np.dtype(dtype))
     except TypeError:
         return dtype
 

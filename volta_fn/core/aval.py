@@ -23,6 +23,10 @@ _interned: WeakValueDictionary[tuple[Shape, np.dtype, bool], ShapedArray] = Weak
 _lock = threading.Lock()
 
 
+def _as_np_dtype(dtype: Any) -> np.dtype:
+    return dtype if isinstance(dtype, np.dtype) else dtypes.as_dtype(dtype)
+
+
 class ShapedArray:
     """The shape, dtype and weak type of an array, without its values.
 
@@ -41,11 +45,16 @@ class ShapedArray:
     #: Whether the dtype is a real floating one.
     is_float: bool
 
-    def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False) -> ShapedArray:
-        key = (shape, dtype, weak_type)
-        found = _interned.get(key)
+    def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: None = None) -> ShapedArray:
+        try:
+            key = (shape, dtype, weak_type)
+            found = _interned.get(key)
+        except TypeError:  # a list for a shape
+            found = None
         if found is not None:
             return found
+        shape, dtype = tuple(shape), _as_np_dtype(dtype)
+        key = (shape, dtype, weak_type)
         with _lock:
             found = _interned.get(key)
             if found is None:
@@ -69,6 +78,10 @@ class ShapedArray:
             self.dtype if dtype is None else dtype,
             self.weak_type if weak_type is None else weak_type,
         )
+
+    def to_tangent_aval(self) -> ShapedArray:
+        """Return the aval of tangents, by JAX's name for `at_least_vspace`."""
+        return self.at_least_vspace()
 
     def strip_weak_type(self) -> ShapedArray:
         """Return the same aval with a strong dtype."""

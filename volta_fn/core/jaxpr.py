@@ -53,6 +53,8 @@ class Equation:
     """``outvars = primitive[params](invars)``, and the user's line that made it."""
 
     __slots__ = ("invars", "outvars", "params", "position", "primitive")
+    #: As in JAX: equations here have no effects but those of their primitives.
+    effects: frozenset[Any] = frozenset()
 
     def __init__(
         self,
@@ -215,6 +217,15 @@ def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callabl
         return result
 
     return fixed
+
+
+def called_program(eqn: Equation) -> ClosedJaxpr | None:
+    """Return the program that a call or a user's primitive stands for; else None."""
+    primitive = eqn.primitive
+    if primitive.expand is not None:
+        made: ClosedJaxpr = primitive.expand([v.aval for v in eqn.invars], eqn.params)
+        return made
+    return None if primitive.call_param is None else eqn.params[primitive.call_param]
 
 
 def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:

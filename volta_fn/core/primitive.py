@@ -15,13 +15,14 @@ A rule is a plain function. Arrays are positional, parameters are keywords (and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.dtypes import INEXACT, accumulator
 from volta_fn.errors import GradientError, VoltaError
+from volta_fn.settings import current as settings
 
 Rule = Callable[..., Any]
 
@@ -69,8 +70,8 @@ class Primitive:
 
     __slots__ = (
         "_results", "abstract", "arity", "batch", "bilinear", "call_param", "combines", "derivatives", "domain", "dtypes", "eager",
-        "effectful", "evaluate", "formula", "holds_programs", "inplace", "jvp", "linear", "maps_tangent", "multiple_results", "name",
-        "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
+        "effectful", "evaluate", "expand", "formula", "holds_programs", "impl", "inplace", "jvp", "linear", "maps_tangent",
+        "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
     # Given when it is declared.
@@ -96,6 +97,10 @@ class Primitive:
     partial_eval: Rule | None
     #: For calls of a sub-program: the parameter that holds it. The compiler inlines it.
     call_param: str | None
+    #: Of one that users define (`extend.Primitive`): the function of arrays that it is, eagerly, and the program that compilers inline,
+    #: from the operands' types and the parameters.
+    impl: Rule | None
+    expand: Rule | None
     #: Position of the operand whose memory `evaluate` may reuse for the result if it is dead; it is passed as ``out=`` then.
     overwrites: int | None
     #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
@@ -149,6 +154,7 @@ class Primitive:
         self.multiple_results, self.holds_programs = multiple_results, holds_programs
         self.effectful, self.inplace, self.views = effectful, inplace, views
         self.partial_eval = self.call_param = self.overwrites = self.dtypes = self.domain = None
+        self.impl = self.expand = None
         self.reduction = self.combines = self.formula = None
         self.ufunc_for = lambda dtype: evaluate
         self.arity, self.derivatives, self.linear = 0, (), ()
@@ -156,6 +162,15 @@ class Primitive:
         self.eager, self._results = {}, {}
         if listed:
             PRIMITIVES[name] = self
+
+    if TYPE_CHECKING:
+
+        def bind(self, *args: Any, **params: Any) -> Any:
+            """Apply the primitive to values, under the current trace (`core/trace.py`)."""
+
+    def get_bind_params(self, params: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return functions and parameters for `bind`, as interpreters of jaxprs ask."""
+        return [], params
 
     def result_avals(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
         """Return what `abstract` does, cached: tracing repeats the same questions."""
@@ -165,6 +180,8 @@ class Primitive:
         found = self._results.get(key)
         if found is None:
             found = self.abstract(*avals, **params)
+            if settings.rank_promotion != "allow":  # who asks decides
+                return found
             if len(self._results) >= _CACHE_LIMIT:
                 self._results.clear()
             self._results[key] = found
@@ -226,6 +243,11 @@ class Zero:
     def dtype(self) -> Any:
         """The dtype of the zeros."""
         return self.aval.dtype
+
+    @classmethod
+    def from_primal_value(cls, value: Any) -> Zero:
+        """Return the zero tangent of a value."""
+        return cls(value.aval.at_least_vspace())
 
     def __repr__(self) -> str:
         return f"Zero({self.aval!r})"

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.errors import ArgumentError, DTypeError, PromotionWarning
+from volta_fn.errors import ArgumentError, PromotionWarning, TypePromotionError
 from volta_fn.source import user_location
 
 Mode = Literal["standard", "strict"]
@@ -34,8 +34,8 @@ _warned = False
 def numpy_dtype_promotion(new_val: Mode) -> contextlib.AbstractContextManager[None]:
     """Choose in a ``with`` block how arrays of different dtypes combine.
 
-    "standard" promotes as JAX does, without a warning; "strict" raises `DTypeError` where arrays (not Python's numbers) would change
-    their dtype. Without a choice, the first promotion of a float32 array by float64 data gives a `PromotionWarning` with the line.
+    "standard" promotes as JAX does, without a warning; "strict" raises `TypePromotionError` where arrays (not Python's numbers) would
+    change their dtype. Without a choice, the first promotion of a float32 array by float64 data gives a `PromotionWarning` with the line.
     Programs that were traced before keep the mode of their tracing.
 
     Raises `ArgumentError` for another mode.
@@ -45,7 +45,7 @@ def numpy_dtype_promotion(new_val: Mode) -> contextlib.AbstractContextManager[No
     >>> with vf.numpy_dtype_promotion("strict"):
     ...     w * 2.0, w * data
     Traceback (most recent call last):
-    volta_fn.errors.DTypeError: mul: float32[2] and float64[2] would combine to float64...
+    volta_fn.errors.TypePromotionError: mul: float32[2] and float64[2] would combine to float64...
     """
     return _scope(_checked(new_val))
 
@@ -88,7 +88,7 @@ def _mode() -> Mode | None:
 def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None:
     """Warn or raise where operands combine to a dtype that is not that of all arrays.
 
-    Operands are arrays of any kind, or Python's numbers. Raises `DTypeError` in the mode "strict".
+    Operands are arrays of any kind, or Python's numbers. Raises `TypePromotionError` in the mode "strict".
     """
     for operand in operands:
         found = getattr(operand, "dtype", None)
@@ -102,7 +102,7 @@ def _tell(name: str, arrays: Sequence[Any], dtype: np.dtype) -> None:
     mode = _mode()
     listed = " and ".join(f"{x.dtype.name}[{','.join(map(str, x.shape))}]" for x in arrays)
     if mode == "strict":
-        raise DTypeError(
+        raise TypePromotionError(
             f"{name}: {listed} would combine to {dtype.name}, which numpy_dtype_promotion('strict') forbids. "
             "Convert one of them with x.astype(...)."
         )

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import (
     ConcretizationError,
     LeakedTracerError,
+    TracerArrayError,
     TracerBoolError,
     TracerIndexError,
 )
@@ -30,6 +31,11 @@ class Trace:
         self.alive = True
         #: The traced function's name, for messages.
         self.name = name
+
+    @property
+    def main(self) -> Trace:
+        """The trace itself, by JAX's older name for what identifies it."""
+        return self
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Apply a primitive: its result, or a tuple of results if it has several."""
@@ -82,6 +88,15 @@ set_trace = _current.set
 def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
     """Apply a primitive to arrays and tracers under the current trace."""
     return _current.get().process(primitive, args, params)
+
+
+def _bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
+    """Apply the primitive to values, which are converted to arrays; several results are a list."""
+    result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
+    return list(result) if primitive.multiple_results else result
+
+
+Primitive.bind = _bind  # type: ignore[method-assign,assignment]  # so that programs' interpreters can apply primitives
 
 
 def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -149,6 +164,7 @@ class Tracer(Array):
         self._concrete(
             "conversion to a NumPy array",
             "Use the function of the same name in volta_fn.numpy, or pure_callback to call NumPy code from a traced function.",
+            TracerArrayError,
         )
 
     def item(self, *index: int) -> Any:
@@ -198,8 +214,8 @@ def is_concrete(value: Any) -> bool:
     return type(value) is ConcreteArray or not isinstance(value, Tracer)
 
 
-def concrete_or_raise(value: Any, wanted: str, remedy: str = "") -> Any:
-    """Return `value` if it is concrete, else raise `ConcretizationError`."""
+def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[ConcretizationError] = ConcretizationError) -> Any:
+    """Return `value` if it is concrete, else raise a `ConcretizationError`."""
     if isinstance(value, Tracer):
-        value._concrete(wanted, remedy)
+        value._concrete(wanted, remedy, error)
     return value

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray
@@ -57,6 +58,7 @@ class Cache:
         self.lock = threading.Lock()
         self.traces = 0
         self.warned = False
+        _CACHES.add(self)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
         """Return the program and the leaves of a call without statics, or None."""
@@ -129,6 +131,24 @@ class Cache:
     def _drop(self) -> None:
         for programs in (self.traced, self.compiled, self.matchers, self.staged):
             programs.clear()
+
+
+#: The caches of all jitted functions.
+_CACHES: WeakSet[Cache] = WeakSet()
+
+
+def clear_caches() -> None:
+    """Forget the programs of all jitted functions; their next calls trace again.
+
+    >>> import volta_fn as vf
+    >>> square = vf.jit(lambda x: x * x)
+    >>> y = square(2.0)
+    >>> vf.clear_caches()
+    >>> square.cache_info().programs
+    0
+    """
+    for cache in list(_CACHES):
+        cache.clear()
 
 
 def matched(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:

@@ -13,13 +13,14 @@ from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, num
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.jaxpr import sub_jaxprs
-from volta_fn.core.primitive import Primitive, parameter_key
+from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
-from volta_fn.errors import DeviceError
+from volta_fn.errors import DeviceError, NonFiniteError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.full_width import keeps_number
 from volta_fn.runtime.repeated import Repeated
+from volta_fn.settings import current as settings
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
@@ -58,6 +59,8 @@ def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
 
 
 def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    if primitive.impl is not None:
+        return primitive.impl(*args, **params)
     key: tuple[Any, ...] = tuple([a._spec for a in args])
     cache = primitive.eager
     if params or not args:
@@ -68,6 +71,8 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     run = cache.get(key)
     if run is None:
         run = eager_kernel(primitive, args, params, cache)
+        if settings.rank_promotion != "allow":  # who calls decides whether it may run
+            return run(*args)
         if len(cache) >= _CACHE_LIMIT:
             cache.clear()
         cache[key] = run
@@ -89,6 +94,8 @@ def eager_kernel(
         run = eager_kernel(primitive, on_device(args, device), params)
         return lambda *args: run(*on_device(args, device))
     compute = _compute(primitive, avals, params, device)
+    if settings.debug_nans or settings.debug_infs:
+        compute = _checked(compute, primitive)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
     spec = array_spec(out_avals, device)
@@ -104,6 +111,30 @@ def _compute(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[
         compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
         return compute
     return partial(device.backend.compile(params["jaxpr"], (False,) * len(avals), PIPELINE), False)
+
+
+def _checked(compute: Callable[..., Any], primitive: Primitive) -> Callable[..., Any]:
+    """Let a kernel raise `NonFiniteError` for results that the settings refuse."""
+    kinds = [(settings.debug_nans, np.isnan, "nan"), (settings.debug_infs, np.isinf, "inf")]
+    refused = [(is_found, name) for is_on, is_found, name in kinds if is_on]
+
+    def checked(*buffers: Any) -> Any:
+        results = compute(*buffers)
+        for result in results if primitive.multiple_results else [results]:
+            values = np.asarray(result)
+            for is_found, name in refused if values.dtype in dtypes.INEXACT else ():
+                if is_found(values).any():
+                    raise NonFiniteError(f"invalid value ({name}) encountered in {primitive}")
+        return results
+
+    return checked
+
+
+def forget_kernels() -> None:
+    """Drop what is kept of all primitives: kernels and types, which settings change."""
+    for primitive in PRIMITIVES.values():
+        primitive.eager.clear()
+        primitive._results.clear()
 
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:

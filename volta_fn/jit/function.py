@@ -16,7 +16,7 @@ from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jitted import JittedFunction
 from volta_fn.core.refs import positions_of_refs
-from volta_fn.core.staging import UsedRefsError
+from volta_fn.core.staging import UsedRefsError, eval_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
@@ -25,6 +25,7 @@ from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.compiling import included
+from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
@@ -79,6 +80,8 @@ def jit(
     out_shardings: Any = None,
     keep_unused: bool = False,
     compiler_options: Any = None,
+    device: Any = None,
+    backend: Any = None,
 ) -> Any:
     """Compile `fun` to one program per structure, shapes and dtypes of its arguments.
 
@@ -87,7 +90,8 @@ def jit(
         static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its own program.
         donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
-        in_shardings, out_shardings, keep_unused, compiler_options: accepted for compatibility; a program runs on one device.
+        in_shardings, out_shardings, keep_unused, compiler_options, device, backend: accepted for compatibility; a program runs where its
+            arguments are.
 
     Returns:
         a function like `fun`, with `trace(*args)` and `lower(*args)` to inspect the program (`volta_fn.stages`), `eval_shape(*args)`,
@@ -215,7 +219,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _traced_call(self, args: tuple[Any, ...]) -> Any:
         """Call it in a function that is being traced; a known call becomes one equation."""
-        if current_trace() is EVAL:
+        if current_trace() is EVAL or settings.disable_jit:
             return self._slow_call(args, {})
         try:
             found = self._cache.staged.get(self._staged_key(args))
@@ -232,6 +236,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return included(self._new_call, args, kwargs)
 
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if settings.disable_jit:
+            return self._fun(*args, **kwargs)
         if self._impure is not None:
             return self._impure(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
@@ -260,6 +266,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
         check_usable(values)
         device = common_device(values)
+        if settings.debug_nans or settings.debug_infs:
+            return tree.unflatten(traced.out_tree, eval_jaxpr(traced.jaxpr, *with_full(values, traced)))
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))

@@ -27,6 +27,7 @@ from volta_fn.jit.eager import common_device, eager_kernel
 from volta_fn.jit.views import repeat_view
 from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.repeated import Repeated, shares_memory
+from volta_fn.settings import current as settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,7 +56,7 @@ def fused(function: F) -> F:
         return find(*args) if find is not None and not kwargs else unknown(*args, **kwargs)
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
-        if current_trace() is not EVAL or not _is_large(args):
+        if current_trace() is not EVAL or not _is_large(args) or settings.debug_nans or settings.debug_infs:
             return function(*args, **kwargs)
         arrays: list[ConcreteArray] = []
         try:

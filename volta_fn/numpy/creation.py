@@ -97,7 +97,7 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
     if values.dtype.kind in "OUSMm":
         raise _not_numbers(leaves)
     if not leaves:
-        return from_host(values.astype(dtype_or(dtype, np.dtype(np.float32))))
+        return from_host(values.astype(dtype_or(dtype, dtypes.default(np.dtype(np.float32)))))
     pairs = [dtypes.dtype_and_weak_type(leaf) for leaf in _distinct_types(leaves)]
     found, _ = dtypes.promote(*pairs)
     return from_host(_exactly(value, dtype_or(dtype, found)))
@@ -137,7 +137,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     >>> jnp.astype(jnp.array([0.0, 1.7]), bool)
     Array([False,  True], dtype=bool)
     """
-    result = lax.convert_element_type(operand("astype", "x", x), dtype_or(dtype, np.dtype(np.float32)))
+    result = lax.convert_element_type(operand("astype", "x", x), dtype_or(dtype, dtypes.default(np.dtype(np.float32))))
     return result if device is None else device_put(result, device)
 
 
@@ -173,7 +173,7 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """
     if dtype is not None and dtype == dtypes.float0:
         return np.zeros(canonical_shape(shape), dtypes.float0)  # type: ignore[return-value]
-    return full(shape, 0, dtype_or(dtype, np.dtype(np.float32)), device=device)
+    return full(shape, 0, dtype_or(dtype, dtypes.default(np.dtype(np.float32))), device=device)
 
 
 def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
@@ -182,7 +182,7 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     >>> jnp.ones((1, 2), int)
     Array([[1, 1]], dtype=int32)
     """
-    return full(shape, 1, dtype_or(dtype, np.dtype(np.float32)), device=device)
+    return full(shape, 1, dtype_or(dtype, dtypes.default(np.dtype(np.float32))), device=device)
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
@@ -358,7 +358,9 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
     """
     rows, columns = canonical_shape((N, N if M is None else M), "eye: the size")
     i, j = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
-    result = lax.convert_element_type(lax.eq(lax.add(i, diagonal_offset(k, rows, columns)), j), dtype_or(dtype, np.dtype(np.float32)))
+    result = lax.convert_element_type(
+        lax.eq(lax.add(i, diagonal_offset(k, rows, columns)), j), dtype_or(dtype, dtypes.default(np.dtype(np.float32)))
+    )
     return result if device is None else device_put(result, device)
 
 

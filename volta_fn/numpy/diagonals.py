@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ShapeError
@@ -25,7 +25,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
            [1., 1., 0.]], dtype=float32)
     """
     rows, columns = canonical_shape((N, N if M is None else M), "tri: the size")
-    return lax.convert_element_type(_on_or_below(rows, columns, k), dtype_or(dtype, np.dtype(np.float32)))
+    return lax.convert_element_type(_on_or_below(rows, columns, k), dtype_or(dtype, dtypes.default(np.dtype(np.float32))))
 
 
 def _on_or_below(rows: int, columns: int, k: int) -> Array:

@@ -29,6 +29,7 @@ from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMo
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import broadcast, broadcast_to, reshape, rev
 from volta_fn.primitives.slicing import slice as slice_
+from volta_fn.settings import current as settings
 
 #: Up to so many indices NumPy reads elements faster than a program that first finds out whether they are all inside.
 _FEW = 1 << 14
@@ -104,7 +105,7 @@ def _gathered(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | 
         raise OutOfBoundsError(
             f"an array of shape {value.shape} has no elements, so an index along its dimensions of size 0 has no meaning"
         )
-    how = mode or (PROMISE if windows.known else CLIP)
+    how = mode or (PROMISE if windows.known and not settings.permissive else CLIP)
     out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=how, fill_value=fill_value)
     return reshape(out, windows.shape)
 

@@ -27,6 +27,7 @@ from volta_fn.primitives.movement import broadcast, broadcast_to, reshape, rev
 from volta_fn.primitives.operators import power, true_divide
 from volta_fn.primitives.scatter import scatter, scatter_add, scatter_max, scatter_min, scatter_mul
 from volta_fn.primitives.selection import select
+from volta_fn.settings import current as settings
 
 _KINDS = (dtypes.BOOL, dtypes.INTEGERS | dtypes.STORAGE_INTEGERS, dtypes.FLOATS | dtypes.STORAGE_FLOATS, dtypes.COMPLEX)
 _MASKED: dict[Any, Callable[[Array, Array], Array]] = {
@@ -177,7 +178,7 @@ class AtIndex:
             return _replace_block(array, entries, new)
         numbers = ScatterDimensionNumbers(*windows.numbers)
         unique = unique_indices or (combine is scatter_mul and how is not GatherScatterMode.CLIP and _are_unique(windows))
-        how = how or (GatherScatterMode.PROMISE_IN_BOUNDS if windows.known else GatherScatterMode.FILL_OR_DROP)
+        how = how or (GatherScatterMode.PROMISE_IN_BOUNDS if windows.known and not settings.permissive else GatherScatterMode.FILL_OR_DROP)
         return combine(array, windows.indices, new, numbers, unique_indices=unique, mode=how)
 
 
@@ -207,7 +208,7 @@ def _cast_like(array: Array, values: Any) -> Array:
     if new.dtype == array.dtype:
         return new
     kind, wanted = (next(i for i, kind in enumerate(_KINDS) if v.dtype in kind) for v in (new, array))
-    if kind > wanted:
+    if kind > wanted and not settings.permissive:
         raise DTypeError(
             f"x.at[…]: an array of dtype {array.dtype.name} cannot hold values of dtype {new.dtype.name}; "
             f"convert the array first (x.astype({new.dtype.name!r})) or the values (v.astype({array.dtype.name!r}))"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -31,6 +32,8 @@ from volta_fn.primitives import movement, reduction
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.formulas.numpy_values import evaluated
 from volta_fn.primitives.formulas.values import Values
+from volta_fn.settings import current as settings
+from volta_fn.source import is_called_by_user
 
 Derivative = Callable[..., Any] | None
 
@@ -61,6 +64,23 @@ class Elementwise(Protocol):
 
     def __call__(self, *args: Any, **params: Any) -> Array:
         """Apply the operation to `args`."""
+
+
+#: The packages between an operator and the types of its result.
+_BELOW_OPERATORS = frozenset({"core", "primitives", "jit"})
+
+
+def _check_ranks(name: str, shapes: Sequence[Shape]) -> None:
+    """Warn or raise, as settings say, if operands that are no scalars differ in rank."""
+    if len({len(shape) for shape in shapes if shape}) < 2 or not is_called_by_user(_BELOW_OPERATORS):
+        return
+    message = (
+        f"{name} of operands of different ranks, with shapes {', '.join(map(str, shapes))}, where jax_numpy_rank_promotion is "
+        f"{settings.rank_promotion!r}; reshape them to one rank"
+    )
+    if settings.rank_promotion == "raise":
+        raise BroadcastError(message)
+    warnings.warn(message, UserWarning, stacklevel=2)
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -157,7 +177,10 @@ def elementwise(
 
 def _broadcast_avals(name: str, avals: Sequence[ShapedArray]) -> Shape:
     try:
-        return broadcast_shapes(*[a.shape for a in avals])
+        shapes = [a.shape for a in avals]
+        if settings.rank_promotion != "allow":
+            _check_ranks(name, shapes)
+        return broadcast_shapes(*shapes)
     except BroadcastError as error:
         raise BroadcastError(f"{name}: {error.args[0]}") from None
 
@@ -308,7 +331,7 @@ def _typed(value: Any) -> tuple[np.dtype, bool]:
         aval = value.aval
         return aval.dtype, aval.weak_type
     if isinstance(value, (np.ndarray, np.generic)):
-        return value.dtype, False
+        return dtypes.canonical(value.dtype), False
     if isinstance(value, (bool, int, float, complex)):
         return dtypes.scalar_dtype(value)
     array = as_value(value)

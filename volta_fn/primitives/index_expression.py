@@ -24,9 +24,10 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape
 from volta_fn.core.trace import concrete_or_raise, is_concrete
-from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, TracerError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
 from volta_fn.primitives.dynamic_slicing import normalised
 from volta_fn.primitives.index_checks import check_indices
+from volta_fn.settings import current as settings
 
 
 class Span(NamedTuple):
@@ -83,13 +84,14 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
 
     Exactly one entry consumes each dimension.
 
-    `strict` makes known indices outside the array raise; `wrap` lets negative ones count from the end.
+    `strict` makes known indices outside the array raise, unless the settings permit them; `wrap` lets negative ones count from the end.
 
     Raises:
         OutOfBoundsError: too many indices, a mask of another shape, or a known index outside.
         ArgumentTypeError, DTypeError: something that is not an index.
         ConcretizationError: a traced mask, whose number of elements cannot be known, or a slice with traced bounds.
     """
+    strict = strict and not settings.permissive
     items = list(index) if isinstance(index, tuple) else [index]
     items = [_canonical(item) for item in items]
     consumed = sum(map(_consumes, items))
@@ -188,6 +190,7 @@ def _masked(mask: Any, dim: int, shape: Shape) -> Iterator[Entry]:
         mask,
         "indexing by a boolean mask, whose number of True elements is a shape,",
         "Use volta_fn.numpy.where(mask, x, other), a reduction's where= argument, or x.at[mask].set(scalar), whose shapes are known.",
+        TracerMaskError,
     )
     covered = shape[dim : dim + mask.ndim]
     if mask.ndim != len(covered) or any(size not in (0, full) for size, full in zip(mask.shape, covered, strict=True)):

@@ -19,7 +19,7 @@ INT = np.dtype(np.int32)
 
 def dtype_in(function: str, dtype: Any, default: np.dtype, allowed: frozenset[np.dtype], kind: str) -> np.dtype:
     """Return the requested dtype or the default; raise `DTypeError` for other kinds."""
-    wanted = default if dtype is None else dtypes.as_dtype(dtype)
+    wanted = dtypes.default(default) if dtype is None else dtypes.as_dtype(dtype)
     if wanted not in allowed:
         raise DTypeError(f"{function}: dtype must be {kind}, got {wanted.name}")
     return wanted

@@ -17,7 +17,7 @@ from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
-from volta_fn.errors import ArgumentError, GradientError, ShapeError, VoltaError
+from volta_fn.errors import ArgumentError, GradientError, ShapeError
 from volta_fn.primitives.movement import broadcast, moveaxis
 
 P = ParamSpec("P")
@@ -30,6 +30,7 @@ def vmap(
     out_axes: Any = 0,
     axis_name: Any = None,
     axis_size: int | None = None,
+    spmd_axis_name: Any = None,
 ) -> Callable[P, R]:
     """Make a function that maps `fun` over an axis of its arguments.
 
@@ -41,6 +42,7 @@ def vmap(
         out_axes: where the mapped axis goes in the results, likewise.
         axis_name: a name by which collectives (`lax.psum`, …) in `fun` refer to the axis.
         axis_size: the number of examples, needed only if nothing is mapped.
+        spmd_axis_name: accepted for compatibility; a program runs on one device.
 
     Raises:
         ShapeError: the mapped axes differ in size, or an argument lacks the axis.
@@ -96,13 +98,8 @@ def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) 
 
 
 def _operand(value: Any, dim: Any) -> Any:
-    """Convert an argument's leaf to an array; an unmapped one may be anything."""
-    try:
-        return as_value(value)
-    except VoltaError:
-        if dim is None:
-            return value
-        raise
+    """Convert an argument's leaf to an array; an unmapped one stays what it is."""
+    return value if dim is None else as_value(value)
 
 
 def _dimension(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value: Array) -> int | None:

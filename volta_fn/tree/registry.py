@@ -6,6 +6,7 @@ and comparable: it belongs to the tree's structure), and *unflatten* makes an in
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -23,6 +24,9 @@ C = TypeVar("C", bound=type)
 #: The attributes of registered dataclasses that are children, and those that are static.
 FIELDS: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
+
+#: The classes of containers, those of Python first; namedtuples are found by what they are.
+REGISTERED: set[type] = {tuple, list, dict, type(None), collections.OrderedDict, collections.defaultdict, collections.deque}
 
 #: From a node to children and auxiliary data; to pairs of a key and a child, and auxiliary data; from these to a node.
 Flatten = Callable[[Any], tuple[Iterable[Any], Hashable]]
@@ -187,6 +191,7 @@ def _register(cls: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any
         raise TreeError(f"only a class can be registered as a pytree node, got {cls!r}")
     try:
         optree.register_pytree_node(cls, flatten, unflatten, namespace=NAMESPACE)
+        REGISTERED.add(cls)
     except ValueError as error:
         raise TreeError(f"{cls.__name__} cannot be registered as a pytree node: it is one already") from error
 

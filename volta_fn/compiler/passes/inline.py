@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from volta_fn.core.array import Array
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, called_program
 from volta_fn.core.primitive import Primitive
 
 
@@ -16,7 +16,9 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Contain
     """
 
     def is_inlined(eqn: Equation) -> bool:
-        return eqn.primitive.call_param is not None and of in (None, eqn.primitive) and eqn.primitive not in kept
+        primitive = eqn.primitive
+        is_call = primitive.call_param is not None or primitive.expand is not None
+        return is_call and of in (None, primitive) and primitive not in kept
 
     if not any(map(is_inlined, closed.eqns)):
         return closed
@@ -48,7 +50,7 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Contain
             outvars = eqn.outvars if len(stack) == 1 else [fresh(v) for v in eqn.outvars]
             eqns.append(eqn.replace(invars=invars, outvars=outvars))
             continue
-        inner: ClosedJaxpr = eqn.params[eqn.primitive.call_param]  # type: ignore[index]  # it is_inlined, so it has one
+        inner: ClosedJaxpr = called_program(eqn)  # type: ignore[assignment]  # it is_inlined, so it has one
         rename.update(zip(inner.jaxpr.invars, invars, strict=True))
         for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
             consts[fresh(var)] = value

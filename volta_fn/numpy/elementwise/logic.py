@@ -135,7 +135,7 @@ def isrealobj(x: Any) -> bool:
 
 def iscomplexobj(x: Any) -> bool:
     """Return True if the dtype is complex."""
-    return x is not None and asarray(x).dtype in dtypes.COMPLEX
+    return x is not None and (x if hasattr(x, "dtype") else asarray(x)).dtype in dtypes.COMPLEX
 
 
 def isscalar(element: Any) -> bool:

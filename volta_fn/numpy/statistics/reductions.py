@@ -26,11 +26,10 @@ from volta_fn.primitives.reduction import highest, lowest
 
 def summed_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype of sums and products of a dtype."""
-    if dtype in dtypes.UNSIGNED:
-        return dtype if dtype.itemsize >= 4 else np.dtype(np.uint32)
-    if dtype in dtypes.SIGNED or dtype in dtypes.BOOL:
-        return dtype if dtype.itemsize >= 4 else INDEX
-    return dtype
+    if dtype not in dtypes.INTEGERS | dtypes.BOOL:
+        return dtype
+    least = dtypes.default(np.dtype(np.uint32) if dtype in dtypes.UNSIGNED else INDEX)
+    return dtype if dtype.itemsize >= least.itemsize else least
 
 
 def masked(value: Array, where: Any, fill: Any) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 
 from volta_fn.core.array import ConcreteArray, host_buffer
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import short_name
 
@@ -93,8 +93,9 @@ class _Serializer:
 
     def params(self, eqn: Equation) -> str:
         """Write an equation's parameters."""
-        if eqn.primitive.call_param is not None:
-            return self.value(eqn.params[eqn.primitive.call_param])
+        called = called_program(eqn)
+        if called is not None:
+            return self.value(called)
         return f"[{','.join([f'{name}={self.value(v)}' for name, v in sorted(eqn.params.items())])}]"
 
     def aval(self, aval: ShapedArray) -> str:

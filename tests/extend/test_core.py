@@ -1,0 +1,113 @@
+"""Programs, traces and wrapped functions by JAX's names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import monitoring, scopes
+from volta_fn.extend import api_util, core, dtypes, linear_util
+from volta_fn.extend import partial_eval as pe
+
+jnp = vf.numpy
+
+
+def test_an_interpreter_written_for_jax_runs() -> None:
+    """Run the interpreter of JAX's tutorial, which inverts a function."""
+    inverse = {"exp": jnp.log, "tanh": jnp.arctanh, "log": jnp.exp, "neg": lambda x: -x}
+    closed = vf.make_jaxpr(lambda x: jnp.exp(-jnp.log(x)))(2.0)
+    env = dict(zip(closed.jaxpr.outvars, [jnp.float32(0.25)], strict=True))
+    for eqn in closed.jaxpr.eqns[::-1]:
+        (value,) = [env[v] for v in eqn.outvars]
+        env[eqn.invars[0]] = inverse[eqn.primitive.name](value)
+    assert float(env[closed.jaxpr.invars[0]]) == pytest.approx(4.0, rel=1e-6)
+
+
+def test_evaluation_and_rebuilding_of_programs() -> None:
+    closed = vf.make_jaxpr(lambda x, y: (x * y, x + jnp.arange(3.0)))(1.0, 2.0)
+    first, second = core.eval_jaxpr(closed.jaxpr, closed.literals, 3.0, 4.0)
+    assert float(first) == 12 and second.tolist() == core.jaxpr_as_fun(closed)(3.0, 4.0)[1].tolist() == [3, 4, 5]
+    outs = [eqn.primitive.bind(*eqn.primitive.get_bind_params(eqn.params)[0], 2.0, 5.0, **eqn.params) for eqn in closed.eqns[:1]]
+    assert float(outs[0]) == 10
+    pruned, used = pe.dce_jaxpr(closed.jaxpr, [False, True])
+    assert used == [True, False] and len(pruned.eqns) < len(closed.eqns)
+
+
+def test_avals() -> None:
+    aval = core.ShapedArray([2, 3], jnp.float32)
+    assert aval is core.ShapedArray((2, 3), np.dtype("float32")) and aval.to_tangent_aval() is aval
+    assert core.mapped_aval(2, 0, aval).shape == (3,) and core.unmapped_aval(4, 1, aval).shape == (2, 4, 3)
+    assert core.get_aval(1.5).weak_type and core.valid_jaxtype(1.0) and not core.valid_jaxtype("a")
+
+
+def test_the_current_trace_is_recognised() -> None:
+    outside = core.get_opaque_trace_state()
+    seen = []
+
+    def f(x):
+        seen.append((core.get_opaque_trace_state(), core.trace_state_clean(), core.unsafe_am_i_under_a_jit_DO_NOT_USE()))
+        with core.eval_context():
+            seen.append(jnp.arange(2) + 1)
+        return x
+
+    vf.jit(f)(1.0)
+    assert seen[0][0] != outside == core.get_opaque_trace_state() and seen[0][1:] == (False, True)
+    assert core.trace_state_clean() and seen[1].tolist() == [1, 2]
+
+
+def test_known_values_are_computed_at_once_and_tracers_traced() -> None:
+    @vf.jit
+    def f(x):
+        with scopes.ensure_compile_time_eval():
+            count, doubled = int(jnp.arange(3).sum()), 2 * x
+        return doubled + count
+
+    assert float(f(2.0)) == 7.0
+
+
+def test_wrapped_functions_and_partial_evaluation() -> None:
+    def fun(tree, y):
+        return {"known": tree["a"] * 2, "unknown": tree["a"] + y}
+
+    args = ({"a": jnp.float32(3)}, jnp.float32(4))
+    leaves, structure = vf.tree.flatten(args)
+    flat, out_tree = api_util.flatten_fun_nokwargs(linear_util.wrap_init(fun), structure)
+    pvals = [pe.PartialVal.known(leaves[0]), pe.PartialVal.unknown(core.get_aval(leaves[1]))]
+    jaxpr, found, consts = pe.trace_to_jaxpr_nounits(flat, pvals)
+    result = vf.tree.unflatten(out_tree(), found)
+    assert float(result["known"].get_known()) == 6 and not result["unknown"].is_known()
+    assert float(core.eval_jaxpr(jaxpr, consts, 4.0)[0]) == 7
+
+
+def test_transformations_of_wrapped_functions() -> None:
+    @linear_util.transformation
+    def doubled(*args):
+        yield (yield [2 * a for a in args], {}) + 1
+
+    @linear_util.transformation_with_aux2
+    def counted(f, store, label, *args):
+        store.store((label, len(args)))
+        return f(*args)
+
+    function, aux = counted(doubled(linear_util.wrap_init(lambda x, y: x * y)), "args")
+    with pytest.raises(linear_util.StoreException):
+        aux()
+    assert function.call_wrapped(3, 4) == 49 and aux() == ("args", 2)
+
+
+def test_dtypes() -> None:
+    key = vf.random.key(0)
+    assert dtypes.issubdtype(key.dtype, dtypes.prng_key) and not dtypes.issubdtype(np.float32, dtypes.prng_key)
+    assert dtypes.issubdtype(np.floating, np.inexact) and dtypes.issubdtype("bfloat16", np.floating)
+    assert dtypes.scalar_type_of(np.uint8(1)) is int and dtypes.itemsize_bits("int4") == 4
+
+
+def test_listeners_hear_events() -> None:
+    heard: list[tuple] = []
+    listener = lambda event, seconds, **metadata: heard.append((event, seconds, metadata))
+    monitoring.register_event_duration_secs_listener(listener)
+    monitoring.record_event_duration_secs("/compile", 0.5, kind="a")
+    monitoring.unregister_event_duration_listener(listener)
+    monitoring.record_event_duration_secs("/compile", 1.0)
+    assert heard == [("/compile", 0.5, {"kind": "a"})]

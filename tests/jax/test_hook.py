@@ -1,0 +1,95 @@
+"""`import jax` answered by volta_fn, in processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jax.programs import output_of, run
+
+IMPORTS = """
+import importlib, importlib.metadata, importlib.util, pickle, sys, typing
+import jax, jaxlib, jax.numpy as jnp, jax.scipy.stats.norm as norm
+from jax import Array, lax, random
+from jax.experimental import enable_x64
+from jax.scipy.special import logsumexp
+import volta_fn as vf
+"""
+
+
+def test_every_form_of_import_gives_volta_fn() -> None:
+    checks = """
+assert jax.grad is vf.grad and lax.add is vf.lax.add and jnp.sin is vf.numpy.sin and logsumexp is vf.scipy.special.logsumexp
+assert sys.modules["jax.numpy"] is jnp and jax.numpy is jnp and norm.logpdf is vf.scipy.stats.norm.logpdf
+assert importlib.import_module("jax.scipy.linalg").cholesky is vf.scipy.linalg.cholesky
+assert importlib.util.find_spec("jax.nonsense") is None and jnp.__spec__.name == jnp.__name__ == "jax.numpy"
+assert pickle.loads(pickle.dumps(jnp.sin)) is jnp.sin and jnp.__all__ and "sin" in dir(jnp)
+"""
+    assert output_of(IMPORTS + checks) == ""
+
+
+def test_versions_and_annotations() -> None:
+    checks = """
+assert importlib.metadata.version("jax") == importlib.metadata.version("jaxlib") == jax.__version__ == jaxlib.__version__
+assert jax.__version_info__ == tuple(map(int, jax.__version__.split(".")))
+def f(x: "jax.Array", y: Array | None = None) -> jnp.ndarray: ...
+assert typing.get_type_hints(f)["x"] is jax.Array and isinstance(jnp.ones(2), jax.Array) and isinstance(random.key(0), Array)
+assert not isinstance(2.0, Array)
+"""
+    assert output_of(IMPORTS + checks) == ""
+
+
+def test_unknown_names_raise_the_usual_errors() -> None:
+    checks = """
+for statement in ("jax.nonsense", "jnp.nonsense", "from jax import nonsense", "import jax.nonsense", "from jax.numpy import nonsense"):
+    try: exec(statement)
+    except (AttributeError, ImportError) as error: print(type(error).__name__)
+"""
+    assert output_of(IMPORTS + checks).split() == ["AttributeError", "AttributeError", "ImportError", "ModuleNotFoundError", "ImportError"]
+
+
+def test_indices_and_dtypes_are_those_of_jax() -> None:
+    checks = """
+import numpy as np
+x = jnp.arange(5)
+print(x[10], x[jnp.array([10, -7])], x.at[7].set(1), x.at[jnp.array([10, 0])].add(1), jnp.take(x, 9, mode="clip"))
+print(jnp.asarray(np.ones(2)).dtype, jnp.ones(2, "float64").dtype, jnp.float64(1).dtype, (np.float64(2) * jnp.ones(1)).dtype)
+try: jnp.asarray(2**40)
+except OverflowError: print("overflow")
+"""
+    printed = output_of(IMPORTS + checks).splitlines()
+    assert printed == ["4 [4 0] [0 1 2 3 4] [1 1 2 3 4] 4", "float32 float32 float32 float32", "overflow"]
+
+
+def test_installing_twice_is_installing_once_and_a_real_jax_is_refused() -> None:
+    assert output_of("volta_fn.jax.install()\nimport sys\nprint(sum(type(f).__name__ == 'Finder' for f in sys.meta_path))") == "2"
+    found = run("-c", "import sys, types\nsys.modules['jax'] = types.ModuleType('jax')\nimport volta_fn.jax\nvolta_fn.jax.install()")
+    assert "AlreadyImportedError" in found.stderr and "before the first import of jax" in found.stderr
+
+
+def test_without_install_nothing_changes() -> None:
+    program = "import volta_fn.jax.numpy as jnp, numpy, sys; print('jax' in sys.modules, jnp.asarray(numpy.ones(1)).dtype)"
+    assert run("-W", "error", "-c", program).stdout.strip() == "False float64"
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+def test_programs_are_run_as_main_with_their_arguments(as_module: bool, tmp_path: Path) -> None:
+    path = tmp_path / "program_of_jax.py"
+    path.write_text("import sys, jax\nprint(__name__, sys.argv[1:], jax.jit(lambda x: x + 1)(1))\n")
+    (tmp_path / "jax_helper.py").write_text("")
+    how = ["-m", "program_of_jax"] if as_module else [str(path)]
+    found = run("-m", "volta_fn.jax", *how, "--flag", "3", env={"PYTHONPATH": str(tmp_path)})
+    assert found.stdout.strip() == "__main__ ['--flag', '3'] 2", found.stderr
+
+
+def test_usage() -> None:
+    assert run("-m", "volta_fn.jax", "--help").stdout.startswith("usage: python -m volta_fn.jax program.py")
+    assert run("-m", "volta_fn.jax").returncode == 2
+
+
+def test_environment_variables_of_jax_set_its_settings() -> None:
+    found = run(
+        "-c", "import volta_fn.jax as v; v.install(); import jax.numpy as jnp; print(jnp.ones(1).dtype)", env={"JAX_ENABLE_X64": "1"}
+    )
+    assert found.stdout.strip() == "float64", found.stderr

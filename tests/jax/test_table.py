@@ -1,0 +1,80 @@
+"""Each name of the table exists, and JAX's public names are there."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from types import ModuleType
+
+import pytest
+
+import volta_fn.jax as ours
+from volta_fn.jax.table import Entry, read_table
+from volta_fn.lazy_imports import load
+
+TABLE = read_table()
+#: Modules of volta_fn that the table names, and that are not there yet.
+PLANNED = {
+    "volta_fn.custom_batching", "volta_fn.custom_derivatives", "volta_fn.example_libraries.optimizers", "volta_fn.example_libraries.stax",
+    "volta_fn.experimental.checkify", "volta_fn.experimental.jet", "volta_fn.experimental.loops", "volta_fn.experimental.mesh_utils",
+    "volta_fn.experimental.multihost_utils", "volta_fn.experimental.sparse", "volta_fn.export", "volta_fn.extend.random", "volta_fn.ref",
+    "volta_fn.sharding", "volta_fn.stages",
+}  # fmt: skip
+#: JAX's modules whose names programs use most, and the names that volta_fn leaves out.
+MODULES = {
+    "jax.errors": set(),
+    "jax.dtypes": set(),
+    "jax.extend.core": {"primitives"},
+    "jax.extend.linear_util": set(),
+    "jax.api_util": set(),
+    "jax.interpreters.ad": {"jvp", "linearize"},
+    "jax.interpreters.batching": {"annotations", "register_vmappable", "unregister_vmappable"},
+    "jax.interpreters.partial_eval": {"Val", "dce_jaxpr_call_rule", "dce_jaxpr_closed_call_rule", "dce_jaxpr_consts"},
+    "jax.tree_util": set(),
+    "jax.typing": set(),
+    "jax.monitoring": set(),
+    "jax.ffi": set(),
+    "jax.dlpack": set(),
+    "jax.scipy.special": set(),
+    "jax.flatten_util": set(),
+}
+
+
+def homes(entry: Entry) -> set[str]:
+    return {*entry.homes, *[home for home, _ in entry.names.values()]}
+
+
+@pytest.mark.parametrize("path", TABLE)
+def test_the_names_of_an_entry_exist(path: str) -> None:
+    entry = TABLE[path]
+    for home in homes(entry) - PLANNED:
+        load(home)
+    missing = [
+        name for name, (home, original) in entry.names.items() if home not in PLANNED and original and not hasattr(load(home), original)
+    ]
+    assert not missing
+    assert path.partition(".")[0] in ("jax", "jaxlib") and (path.count(".") == 0 or path.rpartition(".")[0] in TABLE)
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_the_public_names_of_jax_are_there(path: str) -> None:
+    real = importlib.import_module(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        public = {n for n in dir(real) if not n.startswith("_") and not isinstance(getattr(real, n), ModuleType)}
+    module = importlib.import_module(f"volta_fn.jax{path.removeprefix('jax')}")
+    found = {name for name in public if hasattr(module, name)}
+    assert public - found == {name for name in MODULES[path] if name in public}
+
+
+def test_names_come_from_the_first_home_that_has_them() -> None:
+    assert ours.numpy.int_ is ours.numpy.int64
+    assert ours.tree.map is not load("volta_fn.tree").map  # in which keys are nodes
+    assert ours.Array is ours.numpy.ndarray
+
+
+def test_comments_renames_and_stars_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    (tmp_path / "names.txt").write_text("# a comment\na.b  # more\n    m.n: x, y=z *\n    m.o:\n")
+    monkeypatch.setattr("volta_fn.jax.table.__file__", str(tmp_path / "table.py"))
+    table = read_table.__wrapped__()
+    assert table == {"a.b": Entry({"x": ("m.n", "x"), "y": ("m.n", "z"), "o": ("m.o", "")}, ["m.n"])}

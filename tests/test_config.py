@@ -1,0 +1,148 @@
+"""Settings by JAX's names: those that act, those accepted, context managers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import config as settings
+from volta_fn import dtypes, errors
+from volta_fn.config import config
+from volta_fn.settings import current
+
+jnp = vf.numpy
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Leave the process's settings as they are."""
+    before = dict(config.values)
+    yield
+    for name, value in before.items():
+        if config.values[name] != value:
+            config.update(name, value)
+    dtypes.set_width(None)
+    current.permissive = False
+
+
+def test_unknown_settings_are_refused_and_others_kept() -> None:
+    with pytest.raises(errors.UnknownSettingError, match="jax_nonsense"):
+        config.update("jax_nonsense", 1)
+    with pytest.raises(AttributeError):
+        _ = config.jax_nonsense
+    config.update("jax_log_compiles", True)
+    assert config.jax_log_compiles is config.read("jax_log_compiles") is True
+
+
+CALLS = """
+    np.ones(2); np.arange(3); np.arange(3.0); np.array([1, 2.0]); np.asarray(1j); np.asarray(host.ones(2)); np.asarray(host.arange(2))
+    np.sin(1); np.ones(2, "float64"); np.ones(2, "int32") / 3; np.sum(np.ones(3, bool)); np.ones(2, "float32") * 2.5; np.eye(2)
+    np.full(2, 1)
+    np.mean(np.ones(2, "int32")); np.ones(2, "int32") * host.float64(2); np.where(True, 1, 2.5); np.linspace(0, 1, 3); np.zeros(1, complex)
+    np.prod(np.ones(2, "int8"))
+"""
+
+
+def dtypes_of_calls(numpy: object) -> list[np.dtype]:
+    return [eval(call, {"np": numpy, "host": np}).dtype for row in CALLS.strip().splitlines() for call in row.strip().split("; ")]
+
+
+@pytest.mark.parametrize("width", [32, 64])
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_widths_are_jaxs_default_dtypes(width: int) -> None:
+    jax = pytest.importorskip("jax")
+    dtypes.set_width(width)
+    with jax.enable_x64(width == 64):
+        wanted = dtypes_of_calls(jax.numpy)
+    assert dtypes_of_calls(jnp) == wanted
+
+
+def test_x64_reaches_traced_functions_random_numbers_and_derivatives() -> None:
+    f = vf.jit(lambda x: jnp.zeros(2) + x)
+    assert f(1).dtype == np.float32
+    with settings.enable_x64():
+        assert f(1).dtype == vf.random.normal(vf.random.key(0)).dtype == vf.grad(lambda x: x**2)(3.0).dtype == np.float64
+        assert dtypes.as_dtype(int) == np.int64
+    assert config.jax_enable_x64 is False and f(1).dtype == np.float32
+
+
+def test_without_a_width_64_bits_stay_where_they_are_asked_for() -> None:
+    dtypes.set_width(64)
+    dtypes.set_width(None)
+    assert jnp.asarray(np.ones(1)).dtype == np.float64 and jnp.ones(1).dtype == np.float32 and jnp.asarray(2**40).dtype == np.int64
+
+
+def test_integers_beyond_the_width_overflow() -> None:
+    dtypes.set_width(32)
+    with pytest.raises(OverflowError, match="int32"):
+        jnp.asarray(2**40)
+
+
+def test_disable_jit_runs_python() -> None:
+    f = vf.jit(lambda x: 3 if x > 1 else 4)
+    with settings.disable_jit():
+        assert f(2.0) == 3
+    with pytest.raises(errors.TracerBoolError):
+        f(2.0)
+
+
+def test_debug_nans_finds_the_primitive_also_in_jitted_functions() -> None:
+    log = vf.jit(lambda x: jnp.log(x) * 2)
+    assert np.isnan(log(-1.0))
+    with settings.debug_nans(), pytest.raises(FloatingPointError, match=r"nan.*log"):
+        log(-1.0)
+    with settings.debug_nans(), pytest.raises(FloatingPointError, match=r"nan.*sqrt"):
+        jnp.sqrt(jnp.asarray(-1.0))
+    with settings.debug_infs(), pytest.raises(FloatingPointError, match=r"inf.*div"):
+        jnp.ones(1) / 0
+    assert np.isnan(log(-1.0)) and np.isnan(jnp.sqrt(jnp.asarray(-1.0)))
+
+
+def test_rank_promotion_warns_or_raises() -> None:
+    a, b = jnp.ones((2, 3)), jnp.ones(3)
+    with settings.numpy_rank_promotion("raise"), pytest.raises(ValueError, match="rank"):
+        a + b
+    with settings.numpy_rank_promotion("raise"):
+        assert (a + 1.0).shape == (a + a).shape == (2, 3)
+    with settings.numpy_rank_promotion("warn"), pytest.warns(UserWarning, match="rank"):
+        a * b
+    assert (a + b).shape == (2, 3)
+    with pytest.raises(errors.ArgumentError, match="allow, warn, raise"):
+        config.update("jax_numpy_rank_promotion", "refuse")
+
+
+def test_strict_dtype_promotion() -> None:
+    a, b = jnp.ones(2, "float32"), jnp.ones(2, "int32")
+    with settings.numpy_dtype_promotion("strict"):
+        assert (a * 2).dtype == np.float32
+        with pytest.raises(errors.TypePromotionError, match="strict"):
+            a + b
+    assert (a + b).dtype == np.float32
+
+
+def test_permissive_casts_to_the_arrays_dtype() -> None:
+    x = jnp.arange(3)
+    with pytest.raises(errors.DTypeError):
+        x.at[0].set(2.5)
+    current.permissive = True
+    assert x.at[0].set(2.5).tolist() == [2, 1, 2] and int(x[7]) == 2 and x.at[7].set(5).tolist() == [0, 1, 2]
+
+
+def test_clear_caches_forgets_programs() -> None:
+    f = vf.jit(lambda x: x + 1)
+    f(1.0)
+    assert f.cache_info().programs == 1
+    vf.clear_caches()
+    assert f.cache_info().programs == 0 and f(1.0) == 2
+
+
+def test_rank_promotion_concerns_the_users_own_operands() -> None:
+    x = jnp.ones((2, 3))
+    with settings.numpy_rank_promotion("raise"):
+        assert jnp.var(x, 0).shape == (3,)
+        assert vf.vmap(lambda row, scale: row * scale)(x, jnp.ones(2)).shape == (2, 3)
+        with pytest.raises(ValueError, match="rank"):
+            vf.jit(lambda row: x + row)(jnp.ones(3))

@@ -1,0 +1,271 @@
+"""Settings by JAX's names: `config.update`, `enable_x64`, `disable_jit`, ….
+
+Those in `ACTING` change what the package does. The others, of compilers and hardware that are not here, are accepted and kept, so that
+programs run. All belong to the process; a context manager sets one while its block runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from typing import Any
+
+from volta_fn import dtypes
+from volta_fn.core.device import set_default_device
+from volta_fn.core.promotion import set_numpy_dtype_promotion
+from volta_fn.errors import ArgumentError, UnknownSettingError
+from volta_fn.jit.cache import clear_caches
+from volta_fn.jit.eager import forget_kernels
+from volta_fn.settings import current
+
+
+def _flag(name: str) -> Callable[[Any], None]:
+    """Return the function that sets a switch to a truth value."""
+    return lambda value: setattr(current, name, bool(value))
+
+
+def _one_of(name: str, *choices: str) -> Callable[[Any], None]:
+    """Return the function that sets a switch to one of its values."""
+
+    def set_to(value: Any) -> None:
+        if value not in choices:
+            raise ArgumentError(f"jax_numpy_{name} must be one of {', '.join(choices)}, got {value!r}")
+        setattr(current, name, value)
+        dtypes.promote.cache_clear()
+        forget_kernels()
+        clear_caches()
+
+    return set_to
+
+
+def _dtype_promotion(value: Any) -> None:
+    set_numpy_dtype_promotion(value)
+    forget_kernels()
+    clear_caches()
+
+
+def _disable_jit(value: Any) -> None:
+    current.disable_jit = bool(value)
+    clear_caches()  # so that calls find out
+
+
+def _debug(name: str) -> Callable[[Any], None]:
+    def set_to(value: Any) -> None:
+        setattr(current, name, bool(value))
+        forget_kernels()
+        clear_caches()
+
+    return set_to
+
+
+def _enable_x64(value: Any) -> None:
+    dtypes.set_width(64 if value else 32)
+    clear_caches()
+
+
+def _platforms(value: Any) -> None:
+    names = {"cuda": "gpu", "rocm": "gpu", "metal": "gpu", "vulkan": "gpu"}
+    if value:
+        first = value.split(",")[0]
+        set_default_device(names.get(first, first))
+
+
+def _default_device(value: Any) -> None:
+    set_default_device("cpu" if value is None else value)
+
+
+#: The settings that act, and what sets them.
+ACTING: dict[str, Callable[[Any], None]] = {
+    "jax_enable_x64": _enable_x64,
+    "jax_disable_jit": _disable_jit,
+    "jax_debug_nans": _debug("debug_nans"),
+    "jax_debug_infs": _debug("debug_infs"),
+    "jax_numpy_rank_promotion": _one_of("rank_promotion", "allow", "warn", "raise"),
+    "jax_numpy_dtype_promotion": _dtype_promotion,
+    "jax_platforms": _platforms,
+    "jax_platform_name": _platforms,
+    "jax_default_device": _default_device,
+}
+
+#: The settings that are kept and do nothing, and their defaults.
+ACCEPTED: dict[str, Any] = {
+    **dict.fromkeys(
+        """jax2tf_associative_scan_reductions jax_allow_f16_reductions jax_check_static_indices jax_check_tracer_leaks
+        jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug jax_enable_checks
+        jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_explain_cache_misses jax_hlo_source_file_canonicalization_regex
+        jax_log_compiles jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
+        jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_bwd_checks jax_disable_vmap_shmap_error
+        jax_high_dynamic_range_gumbel jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma""".split(),
+        False,
+    ),
+    **dict.fromkeys(
+        """jax_cpu_enable_async_dispatch jax_enable_compilation_cache jax_auto_pcast jax_include_full_tracebacks_in_locations
+        jax_mutable_array_checks jax_pprint_use_color jax_threefry_partitionable jax_use_direct_linearize jax_use_shardy_partitioner
+        jax_compiler_enable_remat_pass""".split(),
+        True,
+    ),
+    **dict.fromkeys(
+        """jax_array_garbage_collection_guard jax_compilation_cache_dir jax_default_matmul_precision jax_transfer_guard
+        jax_transfer_guard_device_to_device jax_transfer_guard_device_to_host jax_transfer_guard_host_to_device
+        jax_cross_host_transfer_socket_address jax_pjrt_client_create_options""".split(),
+        None,
+    ),
+    "jax_backend_target": "",
+    "jax_captured_constants_report_frames": 0,
+    "jax_captured_constants_warn_bytes": 2_000_000_000,
+    "jax_compilation_cache_max_size": -1,
+    "jax_cpu_collectives_implementation": "gloo",
+    "jax_debug_log_modules": "",
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_dump_ir_to": "",
+    "jax_error_checking_behavior_divide": "ignore",
+    "jax_error_checking_behavior_nan": "ignore",
+    "jax_error_checking_behavior_oob": "ignore",
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_explicit_x64_dtypes": "warn",
+    "jax_legacy_prng_key": "allow",
+    "jax_logging_level": "NOTSET",
+    "jax_memory_fitting_effort": 0.0,
+    "jax_memory_fitting_level": "O2",
+    "jax_num_cpu_devices": -1,
+    "jax_optimization_level": "UNKNOWN",
+    "jax_persistent_cache_enable_xla_caches": "",
+    "jax_persistent_cache_min_compile_time_secs": 1.0,
+    "jax_persistent_cache_min_entry_size_bytes": 0,
+    "jax_pgle_aggregation_percentile": 90,
+    "jax_pgle_profiling_runs": 3,
+    "jax_random_seed_offset": 0,
+    "jax_serialization_version": 0,
+    "jax_traceback_filtering": "auto",
+    "jax_traceback_in_locations_limit": 100,
+    "jax_tracer_error_num_traceback_frames": 5,
+    "jax_xla_backend": "",
+}
+
+_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(ACTING, False),
+    "jax_numpy_rank_promotion": "allow",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_platforms": None,
+    "jax_platform_name": "",
+    "jax_default_device": None,
+}
+
+
+class Config:
+    """The settings: `config.update(name, value)`, `config.read(name)`, attributes.
+
+    >>> from volta_fn.config import config
+    >>> config.update("jax_numpy_rank_promotion", "raise")
+    >>> config.jax_numpy_rank_promotion
+    'raise'
+    >>> config.update("jax_numpy_rank_promotion", "allow")
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {**ACCEPTED, **_DEFAULTS}
+
+    def update(self, name: str, value: Any) -> None:
+        """Set a setting; raise `UnknownSettingError` if there is none of that name."""
+        self._known(name)
+        if name in ACTING:
+            ACTING[name](value)
+        self.values[name] = value
+
+    def read(self, name: str) -> Any:
+        """Return a setting; raise `UnknownSettingError` if there is none of that name."""
+        return self.values[self._known(name)]
+
+    def _known(self, name: str) -> str:
+        if name not in self.values:
+            raise UnknownSettingError(f"config: there is no setting {name!r}; volta_fn.config lists those that act and those accepted")
+        return name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "values":
+            raise AttributeError(name)
+        return self.read(name)
+
+    @property
+    def x64_enabled(self) -> bool:
+        """Whether dtypes of 64 bits are the default."""
+        return bool(self.values["jax_enable_x64"])
+
+    def parse_flags_with_absl(self) -> None:
+        """Accept flags of the command line; there are none, as settings have variables."""
+
+    def config_with_absl(self) -> None:
+        """Accept flags of the command line; there are none, as settings have variables."""
+
+    def follow_jax(self) -> None:
+        """Take JAX's semantics: 32-bit dtypes, indices moved inside, its variables."""
+        current.permissive = True
+        self.update("jax_enable_x64", False)
+        for name in self.values:
+            text = os.environ.get(name.upper())
+            if text is not None:
+                self.update(name, _parsed(text, self.values[name]))
+
+
+def _parsed(text: str, default: Any) -> Any:
+    """Return an environment variable as a value of the type that its setting has."""
+    if isinstance(default, bool):
+        return text.lower() in ("1", "true", "t", "yes", "y", "on")
+    return type(default)(text) if isinstance(default, (int, float)) else text
+
+
+config = Config()
+
+
+class _Setting(ContextDecorator):
+    """One use of a setting's context manager."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+        self.outer: list[Any] = []
+
+    def __enter__(self) -> None:
+        self.outer.append(config.read(self.name))
+        config.update(self.name, self.value)
+
+    def __exit__(self, *exception: object) -> None:
+        config.update(self.name, self.outer.pop())
+
+
+def _context(name: str, default: Any = None) -> Callable[..., _Setting]:
+    """Return the context manager that sets a setting while its block runs."""
+
+    def manager(new_val: Any = default) -> _Setting:
+        return _Setting(name, new_val)
+
+    manager.__name__ = manager.__qualname__ = name.removeprefix("jax_")
+    manager.__doc__ = f"Set `{name}` while a block runs."
+    return manager
+
+
+enable_x64 = _context("jax_enable_x64", True)
+disable_jit = _context("jax_disable_jit", True)
+debug_nans = _context("jax_debug_nans", True)
+debug_infs = _context("jax_debug_infs", True)
+numpy_rank_promotion = _context("jax_numpy_rank_promotion")
+numpy_dtype_promotion = _context("jax_numpy_dtype_promotion")
+default_matmul_precision = _context("jax_default_matmul_precision")
+default_prng_impl = _context("jax_default_prng_impl")
+check_tracer_leaks = checking_leaks = _context("jax_check_tracer_leaks", True)
+debug_key_reuse = _context("jax_debug_key_reuse", True)
+enable_checks = _context("jax_enable_checks", True)
+enable_custom_prng = _context("jax_enable_custom_prng", True)
+explain_cache_misses = _context("jax_explain_cache_misses", True)
+legacy_prng_key = _context("jax_legacy_prng_key")
+log_compiles = _context("jax_log_compiles", True)
+softmax_custom_jvp = _context("jax_softmax_custom_jvp", True)
+threefry_partitionable = _context("jax_threefry_partitionable", True)
+transfer_guard = _context("jax_transfer_guard")
+transfer_guard_device_to_device = _context("jax_transfer_guard_device_to_device")
+transfer_guard_device_to_host = _context("jax_transfer_guard_device_to_host")
+transfer_guard_host_to_device = _context("jax_transfer_guard_host_to_device")
+array_garbage_collection_guard = _context("jax_array_garbage_collection_guard")
+thread_guard = _context("jax_thread_guard", True)
+no_tracing = _context("jax_no_tracing", True)
+no_execution = _context("jax_no_execution", True)

@@ -1,0 +1,27 @@
+"""Sharing arrays' memory with other libraries, by the names of `jax.dlpack`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array
+from volta_fn.errors import DTypeError
+from volta_fn.numpy import from_dlpack as from_dlpack
+
+
+def to_dlpack(x: Array, **options: Any) -> Any:
+    """Return a DLPack capsule of an array's memory."""
+    return x.__dlpack__(**options)
+
+
+def is_supported_dtype(dtype: Any) -> bool:
+    """Return True if arrays of a dtype can be shared.
+
+    >>> is_supported_dtype("float32"), is_supported_dtype("int4")
+    (True, False)
+    """
+    try:
+        return dtypes.as_dtype(dtype) in dtypes.ALL
+    except DTypeError:
+        return False

@@ -1,0 +1,310 @@
+"""Programs, traces and types, by the names of `jax.core` and `jax.extend.core`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.axes import axis_environment
+from volta_fn.core.check import check_jaxpr
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, sub_jaxprs
+from volta_fn.core.jaxpr import Equation as JaxprEqn
+from volta_fn.core.primitive import Primitive as _AnyPrimitive
+from volta_fn.core.staging import JaxprTrace
+from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
+from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, is_concrete, set_trace
+from volta_fn.errors import VoltaError
+from volta_fn.extend.api_util import DebugInfo
+from volta_fn.extend.primitive import Primitive
+from volta_fn.random.keys import KeyType, PRNGKeyArray
+from volta_fn.transforms.vmap import BatchTrace
+
+__all__ = [
+    "AbstractToken",
+    "AbstractValue",
+    "Atom",
+    "CallPrimitive",
+    "ClosedJaxpr",
+    "DebugInfo",
+    "DropVar",
+    "Effect",
+    "Effects",
+    "InconclusiveDimensionOperation",
+    "Jaxpr",
+    "JaxprEqn",
+    "KeyAval",
+    "Literal",
+    "OutputType",
+    "ParamDict",
+    "Primitive",
+    "ShapedArray",
+    "Token",
+    "Trace",
+    "TraceTag",
+    "Tracer",
+    "Value",
+    "Var",
+    "array_types",
+    "call_impl",
+    "check_jaxpr",
+    "concrete_or_error",
+    "eval_context",
+    "eval_jaxpr",
+    "find_top_trace",
+    "gensym",
+    "get_aval",
+    "get_opaque_trace_state",
+    "is_concrete",
+    "is_constant_dim",
+    "jaxpr_as_fun",
+    "jaxprs_in_params",
+    "mapped_aval",
+    "max_dim",
+    "min_dim",
+    "new_jaxpr_eqn",
+    "no_effects",
+    "nonempty_axis_env_DO_NOT_USE",
+    "primal_dtype_to_tangent_dtype",
+    "pytype_aval_mappings",
+    "raise_to_shaped",
+    "set_current_trace",
+    "subjaxprs",
+    "take_current_trace",
+    "trace_state_clean",
+    "unmapped_aval",
+    "unsafe_am_i_under_a_jit_DO_NOT_USE",
+    "unsafe_am_i_under_a_vmap_DO_NOT_USE",
+    "unsafe_get_axis_names_DO_NOT_USE",
+    "valid_jaxtype",
+]  # fmt: skip
+
+
+class KeyAval(NamedTuple):
+    """The type of an array of random keys."""
+
+    shape: tuple[int, ...]
+    dtype: KeyType
+    weak_type: bool = False
+    sharding: None = None
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of keys."""
+        return math.prod(self.shape)
+
+
+def get_aval(x: Any) -> Any:
+    """Return the type of an array, a number, or an array of random keys.
+
+    >>> import volta_fn as vf
+    >>> get_aval(1.5), get_aval(vf.random.key(0)).dtype
+    (f32[], key<fry>)
+    """
+    return KeyAval(x.shape, x.dtype) if isinstance(x, PRNGKeyArray) else aval_of(x)
+
+
+AbstractValue = ShapedArray
+CallPrimitive = Primitive
+OutputType = type[Tracer]
+ParamDict = dict[str, Any]
+Value = Any
+#: What a program does in addition to computing results. Primitives say themselves whether they must run, so programs tell none.
+Effect = type("Effect", (), {"__doc__": "An action of a program in addition to its results."})
+Effects = frozenset[Any]
+no_effects: frozenset[Any] = frozenset()
+TraceTag = type("TraceTag", (), {"__doc__": "Distinguishes traces of one kind; those here are distinguished by identity."})
+Token = type("Token", (), {"__doc__": "Orders effects; programs here run in order."})
+AbstractToken = type("AbstractToken", (), {"__doc__": "The type of a token."})
+#: Types by which libraries register arrays of their own with JAX; none are asked here.
+pytype_aval_mappings: dict[type, Callable[..., Any]] = {np.ndarray: get_aval}
+array_types: set[type] = {np.ndarray, np.generic}
+
+
+class DropVar(Var):
+    """A result that nothing uses; programs here have variables for these, too."""
+
+    __slots__ = ()
+
+
+class InconclusiveDimensionOperation(VoltaError):
+    """A comparison of symbolic dimensions, which do not exist here."""
+
+
+def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source_info: bool = True) -> list[Array]:
+    """Run a program, given the values of its constants and inputs.
+
+    >>> import volta_fn as vf
+    >>> closed = vf.make_jaxpr(lambda x: x * x + 1)(2.0)
+    >>> eval_jaxpr(closed.jaxpr, closed.consts, 3.0)
+    [Array(10., dtype=float32, weak_type=True)]
+    """
+    return _eval_jaxpr(ClosedJaxpr(jaxpr, list(map(as_value, consts))), *map(as_value, args))
+
+
+def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list[Array]]:
+    """Return the function from inputs to a list of outputs that a program computes."""
+    return lambda *args: eval_jaxpr(closed_jaxpr.jaxpr, closed_jaxpr.consts, *args)
+
+
+def jaxprs_in_params(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    """Yield the programs in an equation's parameters, without their constants."""
+    return (closed.jaxpr for closed in sub_jaxprs(params))
+
+
+def subjaxprs(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
+    """Yield the programs in the equations of a program."""
+    return itertools.chain.from_iterable(jaxprs_in_params(eqn.params) for eqn in jaxpr.eqns)
+
+
+def new_jaxpr_eqn(
+    invars: Sequence[Atom], outvars: Sequence[Var], primitive: _AnyPrimitive, params: dict[str, Any], *rest: Any, **options: Any
+) -> JaxprEqn:
+    """Return an equation; effects and the line of source are not kept."""
+    return JaxprEqn(primitive, list(invars), list(outvars), params)
+
+
+def gensym(suffix: str = "") -> Callable[[ShapedArray], Var]:
+    """Return the function that makes a new variable of a type."""
+    return Var
+
+
+def mapped_aval(size: int, axis: int | None, aval: ShapedArray, *unused: Any) -> ShapedArray:
+    """Return the type of one example of a stacked array."""
+    return aval if axis is None else aval.update(shape=aval.shape[:axis] + aval.shape[axis + 1 :])
+
+
+def unmapped_aval(size: int, axis: int | None, aval: ShapedArray, *unused: Any) -> ShapedArray:
+    """Return the type of `size` examples stacked along an axis."""
+    return aval if axis is None else aval.update(shape=(*aval.shape[:axis], size, *aval.shape[axis:]))
+
+
+def raise_to_shaped(aval: ShapedArray, weak_type: bool | None = None) -> ShapedArray:
+    """Return the type of an array: all types here are of this kind."""
+    return aval if weak_type is None else aval.update(weak_type=weak_type)
+
+
+def primal_dtype_to_tangent_dtype(primal_dtype: Any) -> Any:
+    """Return the dtype of tangents of values of a dtype."""
+    return ShapedArray((), primal_dtype).at_least_vspace().dtype
+
+
+def valid_jaxtype(x: Any) -> bool:
+    """Return True if a value is an array, or a number that becomes one."""
+    try:
+        as_value(x)
+    except (VoltaError, OverflowError):
+        return False
+    return True
+
+
+def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str = "") -> Any:
+    """Return `force(val)` if the value is known, else raise a `ConcretizationError`."""
+    if isinstance(val, Tracer):
+        val._concrete(context or "this argument", "Make the argument static with jit(..., static_argnums=...).")
+    return val if force is None else force(val)
+
+
+def is_constant_dim(size: Any) -> bool:
+    """Return True: all dimensions are integers."""
+    return True
+
+
+def max_dim(first: int, second: int) -> int:
+    """Return the larger of two dimensions."""
+    return max(first, second)
+
+
+def min_dim(first: int, second: int) -> int:
+    """Return the smaller of two dimensions."""
+    return min(first, second)
+
+
+def call_impl(function: Any, *args: Any, **params: Any) -> Any:
+    """Call a wrapped function."""
+    return function.call_wrapped(*args, **params)
+
+
+# The current trace.
+
+
+def get_opaque_trace_state(convention: str = "") -> Any:
+    """Return what is equal in two calls if and only if they are in the same trace."""
+    return current_trace()
+
+
+def find_top_trace(args: Sequence[Any] = ()) -> Trace:
+    """Return the current trace."""
+    return current_trace()
+
+
+def trace_state_clean() -> bool:
+    """Return True outside of all transforms."""
+    return current_trace() is EVAL
+
+
+@contextmanager
+def take_current_trace() -> Iterator[Trace]:
+    """Give the current trace to a block, which runs without any."""
+    trace = current_trace()
+    try:
+        set_trace(EVAL)
+        yield trace
+    finally:
+        set_trace(trace)
+
+
+@contextmanager
+def set_current_trace(trace: Trace | None, check_leaks: bool = False) -> Iterator[None]:
+    """Make a trace the current one while a block runs."""
+    before = current_trace()
+    try:
+        set_trace(EVAL if trace is None else trace)
+        yield
+    finally:
+        set_trace(before)
+
+
+@contextmanager
+def eval_context() -> Iterator[None]:
+    """Compute with known values while a block runs, whatever is being traced."""
+    with set_current_trace(EVAL):
+        yield
+
+
+def _traces() -> Iterator[Trace]:
+    trace: Trace | None = current_trace()
+    while trace is not None:
+        yield trace
+        trace = trace.parent
+
+
+def unsafe_am_i_under_a_jit_DO_NOT_USE() -> bool:  # JAX's name
+    """Return True while a program is traced."""
+    return any(isinstance(trace, JaxprTrace) for trace in _traces())
+
+
+def unsafe_am_i_under_a_vmap_DO_NOT_USE() -> bool:
+    """Return True while a function is mapped."""
+    return any(isinstance(trace, BatchTrace) for trace in _traces())
+
+
+def unsafe_get_axis_names_DO_NOT_USE() -> list[Any]:
+    """Return the names of the axes that are mapped."""
+    return [entry[0] for entry in axis_environment()]
+
+
+def nonempty_axis_env_DO_NOT_USE() -> bool:
+    """Return True if an axis with a name is mapped."""
+    return bool(axis_environment())

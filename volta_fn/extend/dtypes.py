@@ -1,0 +1,90 @@
+"""Dtypes by the names of `jax.dtypes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.dtypes import bfloat16 as bfloat16
+from volta_fn.dtypes import finfo as finfo
+from volta_fn.dtypes import float0 as float0
+from volta_fn.dtypes import iinfo as iinfo
+from volta_fn.dtypes import promote_types as promote_types
+from volta_fn.dtypes import result_type as result_type
+from volta_fn.errors import TypePromotionError as TypePromotionError
+from volta_fn.random.keys import KeyType
+
+
+class extended(np.generic):  # JAX's name
+    """The kind of dtypes whose elements are no numbers, such as keys."""
+
+
+class prng_key(extended):
+    """The kind of the dtypes of random keys."""
+
+
+class ExtendedDType:
+    """The base of dtypes that libraries define; arrays cannot have them here."""
+
+
+DType = np.dtype | ExtendedDType
+
+
+def supports_inf(dtype: Any) -> bool:
+    """Return True if a floating dtype has infinities."""
+    return bool(np.isinf(np.asarray(np.inf, dtypes.as_dtype(dtype)).astype(np.float32)))
+
+
+def issubdtype(a: Any, b: Any) -> bool:
+    """Return True if dtype `a` is, or is of the kind, `b`.
+
+    >>> import jax.numpy as jnp, volta_fn as vf
+    >>> issubdtype(vf.random.key(0).dtype, prng_key), issubdtype("float32", np.floating)
+    (True, True)
+    """
+    if isinstance(a, type) and issubclass(a, extended):
+        return isinstance(b, type) and issubclass(a, b)
+    if isinstance(a, KeyType):
+        return b in (extended, prng_key, np.generic) or a == b
+    if isinstance(b, KeyType) or (isinstance(b, type) and issubclass(b, extended)):
+        return False
+    if isinstance(a, type) and a in _KINDS:
+        return isinstance(b, type) and issubclass(a, b)
+    return dtypes.issubdtype(a, b)
+
+
+#: NumPy's kinds, which are no dtypes.
+_KINDS = (
+    np.generic, np.number, np.inexact, np.integer, np.signedinteger, np.unsignedinteger, np.floating, np.complexfloating, np.character,
+    np.flexible,
+)  # fmt: skip
+
+
+def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
+    """Return the dtype that arrays have where this one is asked for."""
+    return dtype if isinstance(dtype, KeyType) else dtypes.as_dtype(dtype)
+
+
+def scalar_type_of(x: Any) -> type:
+    """Return the type of Python's numbers that a value is like.
+
+    >>> scalar_type_of(np.float32(1))
+    <class 'float'>
+    """
+    dtype, _ = dtypes.dtype_and_weak_type(x)
+    kinds = ((dtypes.BOOL, bool), (dtypes.INTEGERS | dtypes.STORAGE_INTEGERS, int), (dtypes.COMPLEX, complex))
+    return next((kind for members, kind in kinds if dtype in members), float)
+
+
+def itemsize_bits(dtype: Any) -> int:
+    """Return the number of bits of an element.
+
+    >>> itemsize_bits("int4"), itemsize_bits("float32")
+    (4, 32)
+    """
+    found = dtypes.as_dtype(dtype)
+    if found in dtypes.STORAGE_INTEGERS:
+        return int(dtypes.iinfo(found).bits)
+    return int(dtypes.finfo(found).bits) if found in dtypes.STORAGE_FLOATS else found.itemsize * 8

@@ -1,0 +1,92 @@
+"""`import jax` answered by volta_fn: a finder and a loader of its modules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from volta_fn.config import config
+from volta_fn.errors import AlreadyImportedError
+from volta_fn.jax.namespace import Namespace
+from volta_fn.jax.table import VERSION, read_table
+
+#: The packages that are answered, by what they stand for in the table.
+PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
+
+
+class _Loader(Loader):
+    """Loads the module at a path of the table."""
+
+    def __init__(self, root: str, path: str) -> None:
+        self.root, self.path = root, path
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Namespace(spec.name, self.root, self.path, read_table()[self.path])
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: names are looked up when they are used."""
+
+
+class _Metadata(Distribution):
+    """What `importlib.metadata` says of a package that is answered."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def read_text(self, filename: str) -> str | None:
+        return f"Metadata-Version: 2.1\nName: {self._name}\nVersion: {VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        return Path(__file__).parent / path
+
+
+class Finder(DistributionFinder):
+    """Finds the modules of `packages`, names of packages by what they stand for."""
+
+    def __init__(self, packages: dict[str, str]) -> None:
+        self.packages = packages
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the spec of a module of JAX's."""
+        for root, stands_for in self.packages.items():
+            if fullname == root or fullname.startswith(f"{root}."):
+                found = stands_for + fullname[len(root) :]
+                if found not in read_table():
+                    return None
+                return ModuleSpec(fullname, _Loader(root, found), is_package=True)
+        return None
+
+    def find_distributions(self, context: DistributionFinder.Context = DistributionFinder.Context()) -> Iterator[Distribution]:  # noqa: B008  # as in the base
+        """Return the metadata of the packages asked for."""
+        return iter([_Metadata(name) for name in self.packages if context.name in (None, name)])
+
+
+#: Finds JAX's modules below `volta_fn.jax`, and those of `jax` itself once installed.
+OWN = Finder({"volta_fn.jax": "jax"})
+_FINDER = Finder(PACKAGES)
+
+
+def install() -> None:
+    """Let `import jax` mean volta_fn in this process, with JAX's semantics.
+
+    Indices out of range are moved inside or dropped, and dtypes are of 32 bits unless `jax_enable_x64` is set; docs/jax_differences.md
+    has a table. Calling it again does nothing.
+
+    Raises `AlreadyImportedError` if the real JAX is loaded: install before anything imports it.
+    """
+    if _FINDER in sys.meta_path:
+        return
+    for name in PACKAGES:
+        if name in sys.modules:
+            raise AlreadyImportedError(
+                f"{name} is already imported, from {getattr(sys.modules[name], '__file__', 'an unknown place')}: "
+                "call volta_fn.jax.install() before the first import of jax, or run `python -m volta_fn.jax program.py`"
+            )
+    sys.meta_path.insert(0, _FINDER)
+    config.follow_jax()

@@ -1,0 +1,75 @@
+"""Modules under JAX's paths, whose names stand in a table (`volta_fn.jax.table`).
+
+A name is looked up when it is first used, and kept. So nothing is loaded that a program does not use.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from volta_fn.jax.table import Entry, read_table
+from volta_fn.lazy_imports import load
+
+
+class Namespace(ModuleType):
+    """A module whose names are those of a table's entry.
+
+    `root` is the name of the package that stands for `jax` (or `jaxlib`); `path` is the module's path below it.
+    """
+
+    def __init__(self, name: str, root: str, path: str, entry: Entry) -> None:
+        super().__init__(name, f"`{path}` of JAX; its names are volta_fn's.")
+        self.__dict__.update(_root=root, _path=path, _entry=entry, __path__=[])
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return [n for n in dir(self) if not n.startswith("_")]
+        value = self._look_up(name)
+        setattr(self, name, value)
+        return value
+
+    def _look_up(self, name: str) -> Any:
+        entry: Entry = self._entry
+        path = f"{self._path}.{name}"
+        if name in entry.names:
+            home, original = entry.names[name]
+            if (found := _loaded(home)) is not None and (not original or hasattr(found, original)):
+                return getattr(found, original) if original else found
+        if path in read_table():
+            return load(f"{self._root}{path[len(path.partition('.')[0]) :]}")
+        for home in entry.homes:
+            if (value := _public(home, name, self)) is not self:
+                return value
+        raise AttributeError(
+            f"module {self._path!r} has no attribute {name!r} in volta_fn (docs/jax_differences.md lists what is left out)"
+        )
+
+    def __dir__(self) -> list[str]:
+        entry: Entry = self._entry
+        below = [path.removeprefix(f"{self._path}.") for path in read_table() if path.startswith(f"{self._path}.")]
+        found = {*vars(self), *entry.names, *[n for n in below if "." not in n]}
+        found.update(n for home in entry.homes for n in dir(_loaded(home)) if not n.startswith("_") and _public(home, n, self) is not self)
+        return sorted(found - {"_root", "_path", "_entry"})
+
+
+def _loaded(home: str) -> Any:
+    """Return a module of volta_fn, or None if there is none of that name."""
+    try:
+        return load(home)
+    except ModuleNotFoundError as error:
+        if error.name != home and not home.startswith(f"{error.name}."):
+            raise
+        return None
+
+
+def _public(home: str, name: str, missing: Any) -> Any:
+    """Return a public name of a module, or `missing`.
+
+    Modules that a module has imported are not its names, unless they belong to it.
+    """
+    value = getattr(_loaded(home), name, missing)
+    if isinstance(value, ModuleType) and value is not missing and value.__name__ not in (f"{home}.{name}", f"volta_fn.{name}"):
+        return sys.modules.get(f"{home}.{name}", missing)
+    return value

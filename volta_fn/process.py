@@ -1,0 +1,110 @@
+"""The process, which is the only one, its platforms and devices: by JAX's names."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.device import Device, available_devices, default_backend, device_count, devices, synchronize
+from volta_fn.errors import ArgumentError
+
+
+def process_index(backend: str | None = None) -> int:
+    """Return the number of this process: 0, as there is one."""
+    return 0
+
+
+def process_count(backend: str | None = None) -> int:
+    """Return the number of processes: 1."""
+    return 1
+
+
+def process_indices(backend: str | None = None) -> list[int]:
+    """Return the numbers of all processes."""
+    return [0]
+
+
+host_id, host_count, host_ids = process_index, process_count, process_indices
+
+
+def local_devices(process_index: int | None = None, backend: str | None = None, host_id: int | None = None) -> list[Device]:
+    """Return the devices of this process; raise `ArgumentError` for another process."""
+    if process_index or host_id:
+        raise ArgumentError(f"local_devices: there is one process, of index 0, got {process_index or host_id}")
+    return devices(backend)
+
+
+def local_device_count(backend: str | None = None) -> int:
+    """Return the number of devices of this process."""
+    return device_count(backend)
+
+
+def effects_barrier() -> None:
+    """Wait until all devices have done what they were given."""
+    for device in available_devices():
+        synchronize(device)
+
+
+def print_environment_info(return_string: bool = False) -> str | None:
+    """Print the versions and devices that a report of a fault needs, or return them."""
+    facts = [
+        f"python: {sys.version.splitlines()[0]}",
+        f"numpy:  {np.__version__}",
+        f"platform: {platform.platform()}",
+        f"devices: {', '.join(map(str, devices()))}",
+    ]
+    if return_string:
+        return "\n".join(facts)
+    print("\n".join(facts))
+    return None
+
+
+def get_backend(platform: str | None = None) -> Backend:
+    """Return the backend of a platform, by default that of the default device."""
+    return Backend(platform or default_backend())
+
+
+class Backend:
+    """A platform, as `jax.extend.backend` describes it."""
+
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
+        self.platform_version = "volta_fn"
+
+    def devices(self) -> Sequence[Device]:
+        """Return the platform's devices."""
+        return devices(self.platform)
+
+    local_devices = devices
+
+    def device_count(self) -> int:
+        """Return the number of the platform's devices."""
+        return len(self.devices())
+
+    local_device_count = device_count
+
+    def process_index(self) -> int:
+        """Return the number of this process."""
+        return 0
+
+
+def backends() -> dict[str, Backend]:
+    """Return the backends by platform."""
+    return {d.platform: Backend(d.platform) for d in available_devices()}
+
+
+def get_default_device() -> Device:
+    """Return the device that new arrays are made on."""
+    return devices(default_backend())[0]
+
+
+def set_cache_dir(path: Any) -> None:
+    """Accept a folder for compiled programs; `VOLTA_CACHE_DIR` names the one used."""
+
+
+def reset_cache() -> None:
+    """Do nothing: compiled programs on disk are found by what they are."""

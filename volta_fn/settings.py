@@ -1,0 +1,30 @@
+"""The switches that change what the package does; `volta_fn.config` sets them.
+
+They belong to the process, not to a thread. Modules read them where they matter: `settings.current.rank_promotion`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Settings:
+    """The switches.
+
+    Attributes:
+        permissive: whether, as in JAX, known indices out of range are moved inside or dropped, and values that an array is to hold are
+            cast to its dtype, where else an error says so.
+        debug_nans, debug_infs: whether every result is checked for NaN, or infinities.
+        disable_jit: whether jitted functions and loops run in Python.
+        rank_promotion: "allow", "warn" or "raise": what happens when operands have different ranks.
+    """
+
+    permissive: bool = False
+    debug_nans: bool = False
+    debug_infs: bool = False
+    disable_jit: bool = False
+    rank_promotion: str = "allow"
+
+
+current = Settings()
