@@ -91,7 +91,7 @@ def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
 
 
 def _bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
-    """Apply the primitive to values, which are converted to arrays; several results are a list."""
+    """Apply the primitive to values; several results are a list."""
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result
 
