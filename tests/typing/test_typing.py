@@ -80,7 +80,6 @@ def test_pyright_sees_mistakes(tmp_path: Path) -> None:
     """So that silence means something: unknown methods, wrong arguments of jitted functions, and wrong types are found."""
     program = """
 import volta_fn as vf
-from volta_fn import advice
 x = vf.numpy.ones(2)
 x.backward()
 def f(x: vf.Array, n: int) -> vf.Array:
