@@ -24,8 +24,8 @@ from volta_fn import data, io, lax, nn, optim, random  # noqa: E402
 TARGET = ROOT / "docs" / "mistakes.md"
 HEAD = """# Mistakes, and what is said to them
 
-What this package, JAX and PyTorch answer to {count} typical mistakes of newcomers; `python tools/mistakes.py` makes this table. Messages
-are cut at 400 characters, and lines that name files left out. *Nothing* means that no error was raised, — that the mistake has no counterpart.
+What this package, JAX and PyTorch answer to {count} typical mistakes of newcomers (a table made by `python tools/mistakes.py`). Messages
+are cut at 400 characters, and lines that name files left out. *Nothing* means that no error was raised, — that there is no counterpart.
 Versions: {versions}.
 """
 

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from volta_fn import advice, dtypes
-from volta_fn.core import dlpack
+from volta_fn.core import dlpack, html
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.gone import GONE
@@ -289,6 +289,9 @@ class ConcreteArray(Array):
             body = f"[], shape={self.shape}"
         weak = ", weak_type=True" if self.weak_type else ""
         return f"Array({body}, dtype={self.dtype.name}{weak})"
+
+    def _repr_html_(self) -> str:
+        return html.folded(repr(self), "") if self.is_deleted() else html.array_html(f"Array {self.aval}", self.host(), repr(self))
 
     def __str__(self) -> str:
         return repr(self) if self.is_deleted() else str(self.host())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from volta_fn.core import html
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
@@ -142,6 +143,9 @@ class ClosedJaxpr:
         old = self.jaxpr
         invars, outvars = (old.invars if invars is None else [*invars]), (old.outvars if outvars is None else [*outvars])
         return ClosedJaxpr(Jaxpr(old.constvars, invars, outvars, old.eqns if eqns is None else eqns), self.consts)
+
+    def _repr_html_(self) -> str:
+        return html.folded(f"jaxpr of {len(self.jaxpr.eqns):,} equations", html.preformatted(repr(self)), opened=True)
 
     @property
     def in_avals(self) -> list[ShapedArray]:

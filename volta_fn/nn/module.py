@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transf
 import numpy as np
 
 from volta_fn import advice, tree
+from volta_fn.core import html
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ImmutableError
@@ -176,6 +177,9 @@ class Module:
     def __repr__(self) -> str:
         return describe(self)
 
+    def _repr_html_(self) -> str:
+        return _unfolding(self, type(self).__name__)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get(_OPEN) is None:
             raise ImmutableError(f"{type(self).__name__} is immutable: module.replace({name}=...) makes a changed copy")
@@ -311,6 +315,26 @@ def _named_in_call(cls: type) -> frozenset[str]:
     if "__call__" not in vars(cls) and not any("__call__" in vars(base) for base in cls.__mro__):
         return frozenset()
     return frozenset(EXTRAS).intersection(inspect.signature(cls.__call__).parameters)
+
+
+def _unfolding(value: Any, title: str) -> str:
+    """Return HTML of a tree of modules, whose children unfold."""
+    if isinstance(value, Module):
+        options = [html.escaped(f"{name} = {_name(option)}") for name, option in value.hyper_parameters().items()]
+        children, label = value.children(), f"{title}  # {parameter_count(value):,} parameters"
+    elif isinstance(value, (list, tuple, Mapping)):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        options, children, label = [], {str(name): child for name, child in items}, title
+    else:
+        return value._repr_html_() if hasattr(value, "_repr_html_") else html.escaped(repr(value))
+    rows = [_child_row(name, child) for name, child in children.items() if child is not None]
+    return html.folded(label, html.listed([*rows, *options]))
+
+
+def _child_row(name: str, child: Any) -> str:
+    if isinstance(child, (Module, list, tuple, Mapping)):
+        return _unfolding(child, f"{name}: {type(child).__name__}")
+    return f"<code>{html.escaped(name)}</code> {_unfolding(child, name)}"
 
 
 def _completed(initialise: Callable[..., None]) -> Callable[..., None]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volta_fn import tree
+from volta_fn.core import html
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.nn.layers.containers import Lambda
@@ -45,9 +46,15 @@ class Summary:
     parameter_bytes: int
     state_bytes: int
 
+    def _cells(self) -> list[tuple[str, ...]]:
+        rows = [(row.path, row.layer, _text(row.output), f"{row.parameters:,}") for row in self.rows]
+        return [("path", "layer", "output", "parameters"), *rows]
+
+    def _repr_html_(self) -> str:
+        return html.folded(str(self).splitlines()[-1], html.table(self._cells()), opened=True)
+
     def __str__(self) -> str:
-        table = [("path", "layer", "output", "parameters")]
-        table += [(row.path, row.layer, _text(row.output), f"{row.parameters:,}") for row in self.rows]
+        table = self._cells()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         rows = ["  ".join([*[cell.ljust(n) for cell, n in zip(row[:3], widths, strict=False)], row[3].rjust(widths[3])]) for row in table]
         rule = "-" * len(rows[0])

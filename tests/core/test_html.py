@@ -1,0 +1,81 @@
+"""What notebooks show of arrays, models, programs and summaries."""
+
+from __future__ import annotations
+
+import html.parser
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import nn
+from volta_fn.core.html import sparkline, statistics
+
+
+class Balance(html.parser.HTMLParser):
+    """Counts tags that are open, and keeps the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def shown(value: object) -> str:
+    """Return the text of an object's HTML, whose tags match."""
+    parser = Balance()
+    parser.feed(value._repr_html_())
+    assert not parser.open
+    return parser.text
+
+
+def test_arrays_show_range_nan_count_and_sparkline() -> None:
+    text = shown(jnp.array([0.0, np.nan, 1.0, np.inf, 1.0]))
+    assert text.startswith("Array f32[5]  0 … 1, mean 0.6667, 1 NaN, 1 infinite ▅▁▁▁▁▁▁▁▁▁▁▁▁▁▁█")
+    assert "nan" in text
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "float16", "bfloat16", "complex64", "float32"])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_every_dtype_and_shape_is_shown(dtype: str, shape: tuple[int, ...]) -> None:
+    array = jnp.ones(shape, dtype)
+    assert repr(array) in shown(array)
+
+
+def test_statistics_of_nothing_finite() -> None:
+    assert statistics(np.array([np.nan])) == "1 NaN"
+    assert statistics(np.zeros(0)) == sparkline(np.zeros(0)) == ""
+
+
+def test_models_unfold() -> None:
+    first, second = vf.random.split(vf.random.key(0))
+    model = nn.Sequential(a=nn.Linear.init(first, 2, 3), act=nn.Lambda(lambda x: x), b=nn.MLP.init(second, 3, 1, 4, 1))
+    text = shown(model)
+    assert text.startswith("Sequential  # 30 parameters")
+    assert "a: Linear  # 9 parameters" in text
+    assert "layers: tuple" in text
+    assert "<lambda>" in text
+    assert model._repr_html_().count("<details>") > 8
+
+
+def test_programs_and_summaries_are_shown() -> None:
+    program = vf.make_jaxpr(lambda x: jnp.sin(x) < 1)(1.0)
+    assert shown(program) == f"jaxpr of {len(program.jaxpr.eqns)} equations{program!r}"
+    table = nn.summary(nn.Sequential(nn.Linear.init(vf.random.key(0), 2, 3)), jnp.ones((4, 2)))
+    assert "Linear" in shown(table) and "f32[4,3]" in shown(table)
+
+
+def test_deleted_arrays_say_so() -> None:
+    array = jnp.ones(2) + 1
+    array.delete()
+    assert "deleted" in shown(array)

@@ -1,0 +1,71 @@
+"""HTML for notebooks: arrays with statistics; trees and programs that fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.lazy_imports import deferred
+
+_BARS = "▁▂▃▄▅▆▇█"
+_BINS = 16
+
+
+def escaped(text: Any) -> str:
+    """Return text with the characters that have a meaning in HTML replaced."""
+    result: str = deferred("html").escape(str(text))
+    return result
+
+
+def folded(title: str, body: str, opened: bool = False) -> str:
+    """Return a line that unfolds to `body`, which is HTML."""
+    return f"<details{' open' if opened else ''}><summary><code>{escaped(title)}</code></summary>{body}</details>"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return a list of items that are HTML."""
+    return "<ul style='list-style:none;margin:0'>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
+
+
+def preformatted(text: str) -> str:
+    """Return text with its lines and spaces."""
+    return f"<pre>{escaped(text)}</pre>"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; the first row is its head."""
+    head, *body = [
+        "".join(f"<{tag}>{escaped(cell)}</{tag}>" for cell in row) for row, tag in zip(rows, ["th"] + ["td"] * len(rows), strict=False)
+    ]
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody></table>"
+
+
+def sparkline(values: np.ndarray) -> str:
+    """Return the histogram of finite numbers in sixteen bars.
+
+    >>> sparkline(np.array([0.0, 1.0, 1.0]))
+    '▅▁▁▁▁▁▁▁▁▁▁▁▁▁▁█'
+    """
+    if not values.size:
+        return ""
+    counts, _ = np.histogram(values, _BINS)
+    return "".join(_BARS[int(np.ceil(count / counts.max() * (len(_BARS) - 1)))] for count in counts)
+
+
+def statistics(values: np.ndarray) -> str:
+    """Return range, mean, the number of NaN and infinite elements, and a sparkline."""
+    if values.dtype.kind == "c" or not values.size:
+        return ""
+    wide = values.astype(np.float64).ravel()
+    finite = wide[np.isfinite(wide)]
+    found = [f"{finite.min():.4g} … {finite.max():.4g}, mean {finite.mean():.4g}"] if finite.size else []
+    counts = (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum()))
+    found += [f"{count:,} {name}" for name, count in counts if count]
+    return f"{', '.join(found)} {sparkline(finite)}".rstrip()
+
+
+def array_html(title: str, values: np.ndarray, text: str) -> str:
+    """Return an array's type and statistics, which unfold to its elements."""
+    return folded(f"{title}  {statistics(values)}".rstrip(), preformatted(text))
