@@ -132,7 +132,7 @@ class CallbackError(VoltaError, RuntimeError):
 
 
 class CheckError(VoltaError, RuntimeError):
-    """A check of `experimental.checkify` failed."""
+    """A check failed: of `experimental.checkify`, or an error of it that was thrown."""
 
 
 class UnhashableStaticError(VoltaError, TypeError):
