@@ -155,7 +155,7 @@ class CallbackError(ExecutionError):
 
 
 class CheckError(VoltaError, RuntimeError):
-    """A check of `experimental.checkify` failed."""
+    """A check failed: of `experimental.checkify`, or an error of it that was thrown."""
 
 
 class UnhashableStaticError(VoltaError, TypeError, ValueError):
