@@ -218,3 +218,5 @@ def test_derived_dtypes():
 def test_no_dtype_is_an_object(dtype):
     assert not dtypes.issubdtype(dtype, object)
     assert not dtypes.issubdtype(dtype, np.object_)
+    assert not dtypes.issubdtype(np.generic, dtype)
+    assert dtypes.issubdtype(np.floating, np.inexact)
