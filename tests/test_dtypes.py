@@ -212,3 +212,11 @@ def test_derived_dtypes():
     assert dtypes.complex_dtype(BF16) == np.complex64
     assert dtypes.accumulator(BF16) == dtypes.accumulator(np.dtype("float16")) == np.float32
     assert dtypes.accumulator(np.dtype("int8")) == np.int8
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float8_e5m2", "complex64"])
+def test_no_dtype_is_an_object(dtype):
+    assert not dtypes.issubdtype(dtype, object)
+    assert not dtypes.issubdtype(dtype, np.object_)
+    assert not dtypes.issubdtype(np.generic, dtype)
+    assert dtypes.issubdtype(np.floating, np.inexact)

@@ -313,6 +313,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     """
     if arg2 is object or arg2 is np.object_:
         return False
+    if isinstance(arg1, type) and issubclass(arg1, np.generic) and arg1 not in _SPECS:
+        return isinstance(arg2, type) and issubclass(arg1, arg2)
     stand_in = _stand_in(as_dtype(arg1))
     if stand_in is not None and isinstance(arg2, type) and arg2.__module__ == "numpy":
         return issubclass(stand_in, arg2)
