@@ -70,7 +70,6 @@ def test_an_error_of_an_early_call_is_the_callers() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")  # by JAX, if another test has loaded it
 def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
     go = threading.Event()
     function = Repeated(plain, lambda: go.wait(60) and compiled)
