@@ -73,9 +73,9 @@ from volta_fn.transforms.closures import closure_convert as closure_convert
 from volta_fn.transforms.closures import custom_gradient as custom_gradient
 from volta_fn.transforms.custom_jvp import custom_jvp as custom_jvp
 from volta_fn.transforms.custom_vjp import custom_vjp as custom_vjp
+from volta_fn.transforms.forward import jvp as jvp
+from volta_fn.transforms.forward import linearize as linearize
 from volta_fn.transforms.grad import grad as grad
-from volta_fn.transforms.grad import jvp as jvp
-from volta_fn.transforms.grad import linearize as linearize
 from volta_fn.transforms.grad import value_and_grad as value_and_grad
 from volta_fn.transforms.grad import vjp as vjp
 from volta_fn.transforms.jacobian import hessian as hessian

@@ -8,7 +8,8 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.flatten_util import ravel_pytree
-from volta_fn.transforms.grad import grad, jvp
+from volta_fn.transforms.forward import jvp
+from volta_fn.transforms.grad import grad
 from volta_fn.transforms.vmap import vmap
 
 __all__ = ["fisher_diag", "hessian_diag", "hvp"]

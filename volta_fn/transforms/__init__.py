@@ -3,6 +3,7 @@
 Importing this package registers the rules of calls and control flow, so every transform imports it first. Read in this order:
 
 - forward mode (`jvp`), `linearize` and `transpose`, which together make reverse mode (`grad`, `gradient_refs`, `jacobian`);
+  `forward` has the public functions of forward mode;
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs;
 - the rules of sub-programs: `call_rules`, `attention_rules`, `cond_rules`, `scan_rules`, `while_rules`, with `subprograms` and `marks`;

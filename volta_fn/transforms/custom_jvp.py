@@ -19,7 +19,7 @@ from volta_fn.transforms.custom_call import (
     check_captured,
     checked_outputs,
 )
-from volta_fn.transforms.grad import public_tangent
+from volta_fn.transforms.forward import public_tangent
 from volta_fn.transforms.marks import is_linear, is_nonzero, marked, split_tangents, with_zeros
 from volta_fn.transforms.transpose import backward_pass
 from volta_fn.transforms.vmap import vmap_stacked

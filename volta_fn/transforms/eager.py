@@ -49,10 +49,9 @@ from volta_fn.transforms.transpose import pull_back
 
 _PIPELINE = deferred("volta_fn.compiler.pipeline")
 
-#: A recording of this many operations is flushed step by step: compiling it would take longer than many calls.
-_LONGEST = 1000
-#: So is a flush of fewer than this: its steps take less time than a call of a program and of its derivative.
-_SHORTEST = 4
+#: A recording of more operations is flushed step by step: compiling it would take longer than many calls. So is a flush of fewer than the
+#: second number: its steps take less time than a call of a program and of its derivative.
+_LONGEST, _SHORTEST = 1000, 4
 #: The trie is dropped when it would have more nodes than this; a compiled program counts as `_PROGRAM_SIZE` of them.
 _TRIE_SIZE = 20_000
 _PROGRAM_SIZE = 40
@@ -487,10 +486,10 @@ def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
 
 def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequence[Any]]:
     """Return a program as a function; compiled at once if the user jitted some of it."""
-    backend = trace.device.backend
-    if any(primitive is jit_p for primitive, _, _ in trace.steps):
-        return partial(backend.compile(program, (False,) * len(program.in_avals), _PIPELINE), False)
-    return backend.kernel(jit_p, tuple(program.in_avals), call_params(program, trace.name), _PIPELINE)
+    backend, avals = trace.device.backend, tuple(program.in_avals)
+    if all(primitive is not jit_p for primitive, _, _ in trace.steps):
+        return backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
+    return partial(backend.compile(program, (False,) * len(avals), _PIPELINE), False)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:

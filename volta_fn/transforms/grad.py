@@ -16,7 +16,6 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.jitted import JittedFunction, jitted_like
 from volta_fn.core.primitive import Zero
 from volta_fn.core.refs import RefArguments, positions_of_refs, read_all, with_refs_at
-from volta_fn.core.staging import eval_jaxpr
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
 from volta_fn.primitives.cast import convert_element_type
@@ -24,8 +23,7 @@ from volta_fn.primitives.control_flow.carry import structural_difference
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.gradient_refs import RefSlots, apply_with_refs
-from volta_fn.transforms.jvp import jvp_flat
-from volta_fn.transforms.marks import marked, with_zeros
+from volta_fn.transforms.marks import marked
 from volta_fn.transforms.transpose import pull_back
 
 P = ParamSpec("P")
@@ -39,7 +37,7 @@ def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
     return np.zeros(shape, dtypes.float0)
 
 
-class _FlatFunction:
+class AuxFunction:
     """A function of pytrees as one of flat arrays; it returns aux after the outputs."""
 
     def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
@@ -88,14 +86,14 @@ class _Signature(NamedTuple):
     depends: tuple[bool, ...]
 
 
-class _Linearized:
+class Linearized:
     """A function at a point: its outputs, and the linear program of its derivative."""
 
     __slots__ = ("aux", "outs", "program", "signature")
 
     def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> None:
         values = [as_value(x) for x in leaves]
-        run = _FlatFunction(function, in_tree, has_aux, transform)
+        run = AuxFunction(function, in_tree, has_aux, transform)
         in_avals = tuple([v.aval for v in values])
         nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
         outs, self.program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
@@ -161,7 +159,7 @@ def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
     signature = vjp_fun._signature
     leaves, structure = tree.flatten(cotangent)
     if structure != signature.out_tree:
-        raise _mismatch("the cotangent has the structure of the function's result", signature.out_tree, structure)
+        raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
     cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
     return _with_float0(
         pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
@@ -182,7 +180,7 @@ tree.register_pytree_node(
 )
 
 
-def _mismatch(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
+def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
     path, wanted, found = structural_difference(expected, got)
     return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {wanted}, got {found}")
 
@@ -229,7 +227,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         if found := positions_of_refs(leaves):
             slots = RefSlots(in_tree, tuple(found))
             return RefArguments(leaves, found, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
-        linearized = _Linearized(fun, leaves, in_tree, has_aux, "vjp")
+        linearized = Linearized(fun, leaves, in_tree, has_aux, "vjp")
         jitted = fun if isinstance(fun, JittedFunction) else None
         return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
 
@@ -249,7 +247,7 @@ def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has
         result = fun(*args)
         return ((result[0], read_all(own)), result[1]) if has_aux else (result, read_all(own))
 
-    linearized = _Linearized(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
+    linearized = Linearized(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
     (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
     return (value, *rest), last
 
@@ -314,7 +312,7 @@ def value_and_grad(
         _check_inputs(leaves, chosen, name, holomorphic, allow_int)
         values = [as_value(x) for x in leaves]
         nonzero = [v.dtype in dtypes.INEXACT for v in values]
-        run = _FlatFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
+        run = AuxFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
         outs, found = gradient_flat(run, values, nonzero, name, lambda outs: _check_output(outs, run.flat.out_tree, name, holomorphic))
         (value,), aux = run.split(outs)
         gradient = _with_float0(found, nonzero, [v.aval for v in values], in_tree)
@@ -436,101 +434,3 @@ def grad(
         return (grads, value[1]) if has_aux else grads
 
     return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
-
-
-@overload
-def jvp(fun: Callable[..., R], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[False] = False) -> tuple[R, R]: ...
-@overload
-def jvp(fun: Callable[..., tuple[R, Aux]], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[True]) -> tuple[R, R, Aux]: ...
-@overload
-def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool) -> Any: ...
-def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
-    """Return ``fun(*primals)`` and its derivative along `tangents`.
-
-    Returns ``(value, tangent)``, or ``(value, tangent, aux)`` with `has_aux`. Raises `TreeError`, `ShapeError` or `DTypeError` if a
-    tangent does not fit its primal.
-
-    >>> import volta_fn as vf
-    >>> vf.jvp(lambda x: x * x, (3.0,), (1.0,))
-    (Array(9., dtype=float32, weak_type=True), Array(6., dtype=float32, weak_type=True))
-    """
-    check_callable(fun, "jvp")
-
-    def with_tangents(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-        leaves, in_tree = tree.flatten((primals, {}))
-        directions, tangent_tree = tree.flatten((tangents, {}))
-        if in_tree != tangent_tree:
-            raise _mismatch("jvp: tangents have the structure of the primals", tree.structure(primals), tree.structure(tangents))
-        values = [as_value(x) for x in leaves]
-        given = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
-        run = _FlatFunction(fun, in_tree, has_aux, "jvp")
-        outs, out_tangents = jvp_flat(run, values, given, function_name(fun))
-        results, aux = run.split(outs)
-        found = [instantiate(t) for t in out_tangents[: len(results)] if t.aval.dtype != dtypes.float0]
-        return tree.unflatten(run.flat.out_tree, results), found, aux
-
-    arguments = tuple(primals), tuple(tangents)
-    # Empty tangents are arrays of NumPy, which no program takes or returns.
-    if not any(getattr(t, "dtype", None) == dtypes.float0 for t in tree.leaves(arguments[1])):
-        with_tangents = jitted_like(fun, with_tangents, "jvp", has_aux, same_arguments=False)
-    value, found, aux = with_tangents(*arguments)
-    rest = iter(found)
-    tangent = tree.map(lambda v: next(rest) if v.dtype in dtypes.INEXACT else float0_zeros(v.shape), value)
-    return (value, tangent, aux) if has_aux else (value, tangent)
-
-
-def public_tangent(tangent: Any) -> Any:
-    """Return a tangent as an array, with zeros for a `Zero` (float0 for integers)."""
-    if type(tangent) is Zero and tangent.aval.dtype == dtypes.float0:
-        return float0_zeros(tangent.aval.shape)
-    return instantiate(tangent)
-
-
-def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
-    expected = aval.at_least_vspace()
-    if expected.dtype == dtypes.float0:
-        if getattr(tangent, "dtype", None) != dtypes.float0:
-            raise DTypeError(
-                f"the tangent of an array of dtype {aval.dtype.name} has dtype float0 (numpy.zeros(shape, volta_fn.dtypes.float0)), "
-                f"got {tangent!r:.60}"
-            )
-        return Zero(expected)
-    value = as_value(tangent)
-    if value.shape != aval.shape:
-        raise ShapeError(f"a tangent has shape {value.shape}, but its primal has shape {aval.shape}")
-    if value.dtype != aval.dtype:
-        if not value.weak_type and not aval.weak_type:
-            raise DTypeError(f"a tangent has dtype {value.dtype.name}, but its primal has dtype {aval.dtype.name}")
-        value = convert_element_type(value, aval.dtype)
-    return value
-
-
-@overload
-def linearize(fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False) -> tuple[R, Callable[..., R]]: ...
-@overload
-def linearize(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal[True]) -> tuple[R, Callable[..., R], Aux]: ...
-def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """Return ``fun(*primals)`` and the linear function that approximates `fun` there.
-
-    It costs one evaluation of `fun`; a call of the linear function costs the derivative's own work only.
-
-    >>> import volta_fn as vf
-    >>> y, push = vf.linearize(lambda x: x ** 3, 2.0)
-    >>> push(1.0)
-    Array(12., dtype=float32, weak_type=True)
-    """
-    check_callable(fun, "linearize")
-    linearized = _Linearized(fun, *tree.flatten((primals, {})), has_aux, "linearize")
-    signature, program = linearized.signature, linearized.program
-
-    def push_forward(*tangents: Any) -> Any:
-        """Return the directional derivative along `tangents`."""
-        leaves, structure = tree.flatten((tangents, {}))
-        if structure != signature.in_tree:
-            raise _mismatch("the linearized function takes tangents of the structure of (args, kwargs)", signature.in_tree, structure)
-        checked = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
-        found = eval_jaxpr(program, *marked(checked, signature.nonzero))
-        results = with_zeros(found, signature.depends, signature.out_avals)
-        return tree.unflatten(signature.out_tree, map(public_tangent, results))
-
-    return linearized.result(push_forward, has_aux)

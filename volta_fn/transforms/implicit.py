@@ -25,7 +25,7 @@ from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.closures import closure_convert
 from volta_fn.transforms.custom_jvp import custom_jvp
-from volta_fn.transforms.grad import jvp, linearize
+from volta_fn.transforms.forward import jvp, linearize
 from volta_fn.transforms.jacobian import linear_transpose
 from volta_fn.transforms.jvp import jvp_jaxpr
 from volta_fn.transforms.marks import is_linear, is_nonzero, marked, split_tangents

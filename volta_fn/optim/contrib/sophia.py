@@ -29,7 +29,8 @@ from volta_fn.optim.tree_rules import branch, count_zero, map_leaves, map_with_s
 from volta_fn.optim.tree_utils.arrays import tree_random_like, tree_size
 from volta_fn.optim.tree_utils.math import tree_sum
 from volta_fn.optim.wrappers.chain import chain
-from volta_fn.transforms.grad import grad, jvp
+from volta_fn.transforms.forward import jvp
+from volta_fn.transforms.grad import grad
 
 __all__ = ["HutchinsonState", "SophiaState", "hutchinson_estimator_diag_hessian", "scale_by_sophia", "sophia"]
 

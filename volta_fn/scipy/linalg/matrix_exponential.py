@@ -16,7 +16,7 @@ from volta_fn.numpy.linalg.operands import identity_like, matrices
 from volta_fn.numpy.linalg.solving import solve
 from volta_fn.numpy.products import matmul
 from volta_fn.scipy.linalg.factorizations import solve_triangular
-from volta_fn.transforms.grad import jvp
+from volta_fn.transforms.forward import jvp
 
 #: By float size: the coefficients of Padé's approximation, and the largest norm for which it is exact to the last bit.
 _PADE = {

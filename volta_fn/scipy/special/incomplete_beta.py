@@ -17,7 +17,7 @@ from volta_fn.core.primitive import Zero
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.stirling import beta_weight
 from volta_fn.transforms.custom_jvp import custom_jvp
-from volta_fn.transforms.grad import jvp
+from volta_fn.transforms.forward import jvp
 
 
 def _fraction(a: Array, b: Array, x: Array) -> Array:
