@@ -14,12 +14,7 @@ from volta_fn.lazy_imports import load
 
 TABLE = read_table()
 #: Modules of volta_fn that the table names, and that are not there yet.
-PLANNED = {
-    "volta_fn.custom_batching", "volta_fn.custom_derivatives", "volta_fn.example_libraries.optimizers", "volta_fn.example_libraries.stax",
-    "volta_fn.experimental.checkify", "volta_fn.experimental.jet", "volta_fn.experimental.loops", "volta_fn.experimental.mesh_utils",
-    "volta_fn.experimental.multihost_utils", "volta_fn.experimental.sparse", "volta_fn.export", "volta_fn.extend.random", "volta_fn.ref",
-    "volta_fn.sharding", "volta_fn.stages",
-}  # fmt: skip
+PLANNED = {"volta_fn.experimental.loops", "volta_fn.export", "volta_fn.extend.random"}
 #: JAX's modules whose names programs use most, and the names that volta_fn leaves out.
 MODULES = {
     "jax.errors": set(),
