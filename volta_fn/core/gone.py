@@ -21,10 +21,17 @@ def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
+#: What debuggers and documentation tools ask any object for.
+_OF_ANY_OBJECT = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__"})
+
+
 class _Gone(np.ndarray):
     """Elements that nothing may read."""
 
-    __getattribute__ = __array_ufunc__ = __array_function__ = _refuse
+    __array_ufunc__ = __array_function__ = _refuse
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name) if name in _OF_ANY_OBJECT else _refuse()
 
 
 #: The buffer of all arrays that were donated or deleted.
