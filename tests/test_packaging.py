@@ -49,7 +49,9 @@ def environment(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
 def test_the_wheel_has_the_package_and_its_data(archives: tuple[Path, Path]) -> None:
     names = set(zipfile.ZipFile(archives[0]).namelist())
     sources = {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "volta_fn").rglob("*") if path.suffix in (".py", ".pyi", ".json", ".typed")
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "volta_fn").rglob("*")
+        if path.suffix in (".py", ".pyi", ".json", ".txt", ".typed")
     }
     assert {name for name in names if name.startswith("volta_fn/")} == sources | {"volta_fn/py.typed"}
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"volta_fn"}

@@ -98,7 +98,7 @@ NAMES: dict[str, dict[str, str]] = {
         "tensor": "vf.numpy.array", "Tensor": "vf.Array", "no_grad": "nothing of the kind: only vf.grad differentiates",
         "manual_seed": "vf.random.key(seed), passed to whatever draws", "cuda": "vf.devices('gpu')", "save": "vf.io.save_safetensors",
         "load": "vf.io.load_safetensors", "array": "vf.numpy.array", "zeros": "vf.numpy.zeros", "ones": "vf.numpy.ones",
-        "compile": "vf.jit", "pmap": "vf.vmap",
+        "compile": "vf.jit",
     },
     "volta_fn.numpy": {
         "tensor": "numpy.array", "cat": "numpy.concatenate", "random": "vf.random, whose functions take a key",

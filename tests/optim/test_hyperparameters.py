@@ -18,7 +18,7 @@ MAKERS = {
     f"{module.__name__}.{name}": function
     for module in (optim, contrib)
     for name, function in vars(module).items()
-    if inspect.isfunction(function) and "learning_rate" in inspect.signature(function).parameters
+    if inspect.isfunction(function) and next(iter(inspect.signature(function).parameters), "") == "learning_rate"
 }
 
 

@@ -84,8 +84,4 @@ from volta_fn.optim.wrappers.multi_steps import *
 _hyperparameters.check_all(globals())
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
-for _name, _function in list(globals().items()):
-    if getattr(_function, "__module__", "").startswith("volta_fn.optim.optimizers.") and not isinstance(_function, type):
-        globals()[_name] = _advice.explained(_function)
-
 __getattr__ = _advice.guard(__name__)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.advice import explained
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 
@@ -35,6 +36,8 @@ def check_all(namespace: dict[str, Any]) -> None:
 
 @functools.cache
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    called = explained(function)
+
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
         positional, by_name = _numeric(function)
@@ -42,7 +45,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
             _check(function.__name__, parameter, value)
         for name, value in kwargs.items():
             _check(function.__name__, by_name.get(name), value)
-        return function(*args, **kwargs)
+        return called(*args, **kwargs)
 
     return make
 
