@@ -79,7 +79,7 @@ def test_the_source_archive_has_no_part_of_the_tests(archives: tuple[Path, Path]
 
 def test_the_installed_package_runs_its_examples(environment: Path, tmp_path: Path) -> None:
     program = "import doctest, volta_fn as vf; print(vf.__file__); print(doctest.testmod(vf).attempted, doctest.testmod(vf).failed)"
-    run = subprocess.run([str(environment), "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    run = subprocess.run([str(environment), "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     file, counts = run.stdout.split("\n")[:2]
     assert Path(file).is_relative_to(environment.parent.parent)
     assert counts == "3 0"
