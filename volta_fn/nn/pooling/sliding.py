@@ -143,7 +143,8 @@ class _MaxPool(_Pool):
         """Return the maxima, of shape (N, C, *spatial), or a pair if `return_indices`.
 
         The pair ends with the first maxima's positions, of the same shape, counted row by row through the spatial axes.
-        Gradients go there, too. Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError` for complex numbers.
+        Gradients go there, too. Raises `ShapeError` for other axes than the layer's or windows larger than the input,
+        `DTypeError` for complex numbers.
         """
         name = type(self).__name__
         value = batched_input(name, x, (self._rank,))
