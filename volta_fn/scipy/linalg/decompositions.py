@@ -56,11 +56,11 @@ def qr(
     order = _pivots(lax.stop_gradient(matrix)) if pivoting else None
     if order is not None:
         matrix = vnp.take_along_axis(matrix, order[..., None, :], axis=-1)
-    factors = (_whole_r(matrix),) if mode == "r" else lax.linalg.qr(matrix, full_matrices=mode == "full")
+    factors = (_padded_r(matrix),) if mode == "r" else lax.linalg.qr(matrix, full_matrices=mode == "full")
     return factors if order is None else (*factors, order)
 
 
-def _whole_r(a: Array) -> Array:
+def _padded_r(a: Array) -> Array:
     """Return R (*batch, M, N), with rows of zeros below the triangle of tall matrices."""
     m, n = a.shape[-2:]
     return vnp.pad(qr_without_q(a), [*[(0, 0)] * (a.ndim - 2), (0, max(0, m - n)), (0, 0)])

@@ -107,7 +107,7 @@ for (var i = local; i < {wide * n}u; i += STEP) {{
 
 
 def _product(x: str, factors: str, q: str, m: int, n: int, wide: int, k: int) -> str:
-    """Return statements that make `q` of the identity by reflections, the last one first."""
+    """Return statements that reflect the identity to make `q`, the last one first."""
     return f"""
 let first = group * {m * wide}u;
 for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[first + i] = {_IDENTITY.format(wide)}; }}
