@@ -36,7 +36,7 @@ def qr(x: np.ndarray, *, full_matrices: bool, compute_q: bool) -> Result:
     Without `compute_q` it is the tuple of R alone, as it is without `full_matrices`.
     """
     if not compute_q:
-        return (np.linalg.qr(x, mode="r"),)
+        return (np.asarray(np.linalg.qr(x, mode="r")),)
     q, r = np.linalg.qr(x, mode="complete" if full_matrices else "reduced")
     return q, r
 
