@@ -118,7 +118,7 @@ def _matrices(floats: Callable[..., np.ndarray], least: int) -> Iterator[Case]:
         name = f"{count} of {size}×{size}"
         yield Case(f"cholesky {name}", "cholesky", (positive,), {}, lambda t, x: t.linalg.cholesky(x[0]))
         yield Case(f"lu {name}", "lu", (a,), {}, lambda t, x: t.linalg.lu_factor(x[0]))
-        yield Case(f"qr {name}", "qr", (a,), {"full_matrices": False}, lambda t, x: t.linalg.qr(x[0]))
+        yield Case(f"qr {name}", "qr", (a,), {"full_matrices": False, "compute_q": True}, lambda t, x: t.linalg.qr(x[0]))
         symmetric = {"lower": True, "sort_eigenvalues": True}
         yield Case(f"eigh {name}", "eigh", (positive,), symmetric, lambda t, x: t.linalg.eigh(x[0]))
         both = {"full_matrices": False, "compute_uv": True}

@@ -37,6 +37,13 @@ def decoded(layer: Any, x: Any) -> Any:
     return layer(x, x)
 
 
+def unpooled(layer: Any, x: Any) -> Any:
+    """Pool and unpool, since a layer by itself needs positions."""
+    pool = getattr(nn, type(layer).__name__.replace("Unpool", "Pool"))
+    return layer(*pool.init(layer.kernel_size, return_indices=True)(x), x.shape)
+
+
+SAMPLES = np.array([0.1, 0.7, 0.4], np.float32)
 #: (the shape of an example, a layer, how it is called)
 LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "Linear": ((4,), nn.Linear.init(KEY, 4, 3), plain),
@@ -67,6 +74,13 @@ LAYERS: dict[str, tuple[tuple[int, ...], Any, Callable[..., Any]]] = {
     "Upsample": ((2, 4, 4), nn.Upsample.init(scale_factor=2, mode="bilinear"), plain),
     "GlobalAvgPool": ((2, 4, 4), nn.GlobalAvgPool(), plain),
     "GlobalMaxPool": ((2, 4, 4), nn.GlobalMaxPool(), plain),
+    "FractionalMaxPool2d": ((2, 6, 5), nn.FractionalMaxPool2d.init(2, 3), lambda layer, x: layer(x, random_samples=SAMPLES[:2])),
+    "FractionalMaxPool3d": ((2, 6, 5, 4), nn.FractionalMaxPool3d.init(2, 2), lambda layer, x: layer(x, random_samples=SAMPLES)),
+    "AdaptiveLogSoftmaxWithLoss": (
+        (4,),
+        nn.AdaptiveLogSoftmaxWithLoss.init(KEY, 4, 7, (2, 4), 2.0),
+        lambda layer, x: layer.log_prob(x),
+    ),
     "WeightNorm": ((4,), nn.WeightNorm.init(nn.Linear.init(KEY, 4, 3)), plain),
     "SpectralNorm": ((4,), *stateful(nn.SpectralNorm.init(KEY, nn.Linear.init(KEY, 4, 3)))),
 }
@@ -74,6 +88,7 @@ for rank, sizes in enumerate([(6,), (6, 5), (6, 5, 4)], 1):
     for pool in ("AvgPool", "MaxPool"):
         LAYERS[f"{pool}{rank}d"] = ((2, *sizes), getattr(nn, f"{pool}{rank}d").init(2), plain)
         LAYERS[f"Adaptive{pool}{rank}d"] = ((2, *sizes), getattr(nn, f"Adaptive{pool}{rank}d").init(2), plain)
+    LAYERS[f"MaxUnpool{rank}d"] = ((2, *sizes), getattr(nn, f"MaxUnpool{rank}d").init(2), unpooled)
     for pad in ("Circular", "Constant", "Reflection", "Replication", "Zero"):
         LAYERS[f"{pad}Pad{rank}d"] = ((2, *sizes), getattr(nn, f"{pad}Pad{rank}d").init(2), plain)
     LAYERS[f"LPPool{rank}d"] = ((2, *sizes), getattr(nn, f"LPPool{rank}d").init(2, 2), plain)

@@ -13,6 +13,7 @@ import numpy as np
 from tests.samples.sample import Arg, Sample, positive_definite, uniform, well_conditioned
 from volta_fn import lax
 from volta_fn.dtypes import complex_dtype, real_dtype
+from volta_fn.primitives.linalg.factorization import qr_without_q
 from volta_fn.primitives.linalg.matrices import adjoint, diagonal, matmul, tril
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -54,6 +55,12 @@ def _factors(*shape: int) -> Sample:
         lambda x: tuple(np.linalg.qr(x, "complete" if full else "reduced")),
         dtypes=DTYPES if len(shape) == 3 else ("float64", "complex128"), label="x".join(map(str, shape)),
     )  # fmt: skip
+
+
+def _upper_factor(*shape: int) -> Sample:
+    """Return R alone."""
+    arg = Arg(shape, well_conditioned())
+    return Sample("qr", qr_without_q, (arg,), lambda x: np.linalg.qr(x, "r"), dtypes=("float64", "complex128"), label=f"R of {shape}")
 
 
 def _svd_invariants(x):
@@ -160,6 +167,8 @@ SAMPLES = [
     _factors(2, 3, 3),
     _factors(4, 2),
     _factors(2, 4),
+    _upper_factor(2, 4, 3),
+    _upper_factor(2, 4),
     Sample(
         "eigh", _eigh_invariants, (Arg((2, 3, 3), positive_definite()),), _eigh_reference,
         dtypes=DTYPES, result_dtype=lambda dtype: (real_dtype(dtype), dtype),

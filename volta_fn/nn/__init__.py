@@ -1,8 +1,8 @@
 """Neural networks: layers as immutable pytrees, and the functions of `jax.nn`.
 
-`module` defines what a layer is. `layers`, `recurrent` and `transformer` hold the layers, `activations`, `attention`, `functional`
-and `scaled_products` functions of arrays, `initializers` initial weights. `losses` and `metrics` compare predictions with targets;
-`summary` tabulates a model.
+`module` defines what a layer is. `layers`, `pooling`, `recurrent` and `transformer` hold the layers, `activations`, `attention`,
+`functional` and `scaled_products` functions of arrays, `initializers` initial weights. `losses` and `metrics` compare predictions with
+targets; `summary` tabulates a model.
 
 Each module's ``__all__`` is public, under ``volta_fn.nn``. Examples use ``import volta_fn as vf`` and ``from volta_fn import nn``.
 """
@@ -16,7 +16,7 @@ from volta_fn.nn.activations import *
 from volta_fn.nn.attention import *
 from volta_fn.nn.filtering import *
 from volta_fn.nn.functional import *
-from volta_fn.nn.layers.adaptive_pooling import *
+from volta_fn.nn.layers.adaptive_softmax import *
 from volta_fn.nn.layers.batch_norm import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *
@@ -29,8 +29,6 @@ from volta_fn.nn.layers.linear import *
 from volta_fn.nn.layers.local_response_norm import *
 from volta_fn.nn.layers.mlp import *
 from volta_fn.nn.layers.padding import *
-from volta_fn.nn.layers.pooling import *
-from volta_fn.nn.layers.power_pooling import *
 from volta_fn.nn.layers.randomized_relu import *
 from volta_fn.nn.layers.resampling import *
 from volta_fn.nn.layers.weight_norm import *
@@ -42,6 +40,11 @@ from volta_fn.nn.losses.margin import *
 from volta_fn.nn.losses.regression import *
 from volta_fn.nn.losses.similarity import *
 from volta_fn.nn.module import *
+from volta_fn.nn.pooling.adaptive import *
+from volta_fn.nn.pooling.fractional import *
+from volta_fn.nn.pooling.power import *
+from volta_fn.nn.pooling.sliding import *
+from volta_fn.nn.pooling.unpooling import *
 from volta_fn.nn.recurrent.cells import *
 from volta_fn.nn.recurrent.layers import *
 from volta_fn.nn.sampling import *

@@ -90,8 +90,8 @@ FRESNEL_FAR = ([0.4996817612052057, 0.499996848666686], [0.5000049991932007, 0.5
 
 #: Sums and continued fractions of some ten rounded terms: float32 roundings.
 ROUNDINGS = {"betainc": 6.0, "expn": 6.0, "gammaincc": 6.0}
-if vf.default_backend() == "gpu":  # gamma functions and powers are computed in float32, by exponentials of logarithms of up to 80
-    ROUNDINGS |= {"beta": 32.0, "betainc": 48.0, "comb": 64.0, "gammainc": 32.0, "gammaincc": 48.0, "poch": 32.0}
+if vf.default_backend() == "gpu":  # gamma functions are computed in float32, and compilers may simplify the error of a rounded sum
+    ROUNDINGS |= {"beta": 16.0, "betainc": 16.0, "gammainc": 6.0, "poch": 16.0}
 
 #: Functions of other arguments than elementwise ones, with a test of their own.
 OTHERS = set("bernoulli bessel_jn fresnel log_softmax logsumexp lpmn lpmn_values multigammaln sici softmax sph_harm_y wofz".split())

@@ -11,9 +11,9 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.layers.adaptive_pooling import pool_means
 from volta_fn.nn.layers.common import batched_input, check_dtype, is_integer
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.pooling.adaptive import pool_means
 from volta_fn.nn.sampling import cubic_weights
 
 __all__ = ["Upsample", "interpolate"]

@@ -10,6 +10,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.numpy.linalg.operands import matrices
 from volta_fn.numpy.shapes import matrix_transpose
 from volta_fn.primitives.complex_components import conj
+from volta_fn.primitives.linalg.factorization import qr_without_q
 
 
 class EigResult(NamedTuple):
@@ -66,8 +67,8 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     """
     if mode not in ("reduced", "complete", "r"):
         raise ArgumentError(f"qr: mode must be 'reduced', 'complete' or 'r', got {mode!r}")
-    q, r = lax.linalg.qr(matrices("qr", "a", a), full_matrices=mode == "complete")
-    return r if mode == "r" else QRResult(q, r)
+    matrix = matrices("qr", "a", a)
+    return qr_without_q(matrix) if mode == "r" else QRResult(*lax.linalg.qr(matrix, full_matrices=mode == "complete"))
 
 
 def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:

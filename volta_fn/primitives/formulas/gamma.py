@@ -98,23 +98,35 @@ def _lgamma_positive(x: Values) -> Values:
     One logarithm serves all ranges: of x, or between 1 and 8 of the factors by which it is above [1, 2].
     """
     near, is_small = x.below(FAR), x.below(1.0)
-    product = x.like(1.0)
-    for k in range(1, int(FAR) - 1):
-        product = product * (x - float(k)).floored(1.0)
-    logarithm = log((near & ~is_small).select(product, x))
+    logarithm = log((near & ~is_small).select(_factors_above_two(x), x))
     return near.choose(_lgamma_near, _lgamma_far, x, logarithm)
 
 
+def _factors_above_two(x: Values) -> Values:
+    """Return gamma(x) / gamma(t) for x >= 1 and t = x - n in [1, 2], n an integer."""
+    product = x.like(1.0)
+    for k in range(1, int(FAR) - 1):
+        product = product * (x - float(k)).floored(1.0)
+    return product
+
+
 def _lgamma_near(x: Values, logarithm: Values) -> Values:
-    is_small = x.below(1.0)
-    t = is_small.select(x, _unit_base(x) - 1.0)
-    unit = t * (t - 1.0) * t.mad(2.0, -1.0).polynomial(LGAMMA)
-    return unit + is_small.select(-logarithm, logarithm)
+    return _lgamma_unit(x) + x.below(1.0).select(-logarithm, logarithm)
+
+
+def _lgamma_unit(x: Values) -> Values:
+    """Return lgamma of the number in [1, 2] that differs from x by an integer."""
+    t = x.below(1.0).select(x, _unit_base(x) - 1.0)
+    return t * (t - 1.0) * t.mad(2.0, -1.0).polynomial(LGAMMA)
 
 
 def _lgamma_far(x: Values, logarithm: Values) -> Values:
+    return (x - 0.5) * (logarithm - 1.0) + HALF_LOG_TWO_PI_LESS_HALF + _stirling(x)
+
+
+def _stirling(x: Values) -> Values:
     inverse = 1.0 / x
-    return (x - 0.5) * (logarithm - 1.0) + HALF_LOG_TWO_PI_LESS_HALF + inverse * (inverse * inverse).polynomial(STIRLING)
+    return inverse * (inverse * inverse).polynomial(STIRLING)
 
 
 @in_float64
@@ -171,10 +183,36 @@ _TINY = 2.0**-56
 
 @in_float64
 def gamma(x: Values) -> Values:
-    """Return the gamma function; NaN at the negative integers and at -infinity."""
+    """Return the gamma function; NaN at the negative integers and at -infinity.
+
+    The exponential of a logarithm of size v has an error of v / 2 ulp, which float64 can spare and float32 cannot.
+    """
     pole = x.below(0.0) & x.floor().equals(x)
-    size = x.abs().below(_TINY).select(1.0 / x, gamma_sign(x) * exp(lgamma(x)))
-    return pole.select(math.nan, size)
+    value = _by_logarithm(x) if x.bits == 64 else x.above(0.0).choose(_gamma_positive, _by_logarithm, x)
+    return pole.select(math.nan, x.abs().below(_TINY).select(1.0 / x, value))
+
+
+def _by_logarithm(x: Values) -> Values:
+    return gamma_sign(x) * exp(lgamma(x))
+
+
+def _gamma_positive(x: Values) -> Values:
+    """Return gamma of positive float32; above 40 as at 40, where it is infinite."""
+    return x.below(FAR).choose(_gamma_near, _gamma_far, x.capped(40.0))
+
+
+def _gamma_near(x: Values) -> Values:
+    unit = exp(_lgamma_unit(x))
+    return x.below(1.0).select(unit / x, unit * _factors_above_two(x))
+
+
+def _gamma_far(x: Values) -> Values:
+    """Return sqrt(2 pi) x^(x - 1/2) e^-x times Stirling's series.
+
+    The power may overflow, but not its root.
+    """
+    root = x.called("pow", pow, (x - 0.5) * 0.5)
+    return root * exp(-x) * (exp(_stirling(x)) * math.sqrt(2.0 * math.pi)) * root
 
 
 def gamma_sign(x: Values) -> Values:

@@ -14,6 +14,7 @@ from volta_fn.numpy.linalg.operands import matrices, squared
 from volta_fn.numpy.products import matmul
 from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.linalg.factorization import qr_without_q
 from volta_fn.primitives.linalg.matrices import adjoint, safe_inverse
 from volta_fn.scipy.linalg.factorizations import cho_factor
 
@@ -55,9 +56,14 @@ def qr(
     order = _pivots(lax.stop_gradient(matrix)) if pivoting else None
     if order is not None:
         matrix = vnp.take_along_axis(matrix, order[..., None, :], axis=-1)
-    q, r = lax.linalg.qr(matrix, full_matrices=mode != "economic")
-    factors = (r,) if mode == "r" else (q, r)
+    factors = (_padded_r(matrix),) if mode == "r" else lax.linalg.qr(matrix, full_matrices=mode == "full")
     return factors if order is None else (*factors, order)
+
+
+def _padded_r(a: Array) -> Array:
+    """Return R (*batch, M, N), with rows of zeros below the triangle of tall matrices."""
+    m, n = a.shape[-2:]
+    return vnp.pad(qr_without_q(a), [*[(0, 0)] * (a.ndim - 2), (0, max(0, m - n)), (0, 0)])
 
 
 def _pivots(a: Array) -> Array:

@@ -30,8 +30,13 @@ def cholesky(x: np.ndarray) -> np.ndarray:
     return np.tril(factor)
 
 
-def qr(x: np.ndarray, *, full_matrices: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return Q with orthonormal columns and upper triangular R with Q R = x."""
+def qr(x: np.ndarray, *, full_matrices: bool, compute_q: bool) -> Result:
+    """Return Q with orthonormal columns and upper triangular R with Q R = x.
+
+    Without `compute_q` it is the tuple of R alone, as it is without `full_matrices`.
+    """
+    if not compute_q:
+        return (np.asarray(np.linalg.qr(x, mode="r")),)
     q, r = np.linalg.qr(x, mode="complete" if full_matrices else "reduced")
     return q, r
 

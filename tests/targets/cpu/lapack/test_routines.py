@@ -75,9 +75,12 @@ def test_lu(shape, dtype):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_qr(shape, dtype, full):
     x = make(shape, dtype)
-    q, r = run("qr", x, full_matrices=full)
+    q, r = run("qr", x, full_matrices=full, compute_q=True)
     close(q @ r, x)
     is_unitary(q)
+    if not full:
+        (alone,) = run("qr", x, full_matrices=False, compute_q=False)
+        np.testing.assert_array_equal(alone, r)
     np.testing.assert_array_equal(r, np.triu(r))
 
 
@@ -190,7 +193,7 @@ def test_what_is_not_finite_spoils_its_own_matrix_alone(dtype, wrong):
             np.testing.assert_array_equal(np.isnan(result).reshape(3, -1).all(1), [False, True, False], err_msg=name)
     for name, params in {
         "lu": {},
-        "qr": {"full_matrices": False},
+        "qr": {"full_matrices": False, "compute_q": True},
         "cholesky": {},
         "hessenberg": {},
         "tridiagonal": {"lower": True},

@@ -49,7 +49,7 @@ def test_windows_of_very_many_elements(reduced: Callable[..., Any]) -> None:
 FACTORISATIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "cholesky": ({}, (0,)),
     "lu": ({}, (0, 1, 2)),
-    "qr": ({"full_matrices": True}, (0, 1)),
+    "qr": ({"full_matrices": True, "compute_q": True}, (0, 1)),
     "eigh": ({"lower": True, "sort_eigenvalues": True}, (1,)),
     "svd": ({"full_matrices": True, "compute_uv": True}, (0,)),
 }

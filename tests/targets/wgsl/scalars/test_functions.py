@@ -179,6 +179,14 @@ def test_functions_that_are_sums():
             np.testing.assert_allclose(actual, expected, rtol=4 * error, atol=1e-37, err_msg=f"{op} {dtype}")
 
 
+def test_gamma():
+    """To 4 ulp for positive float32; an exponential of its logarithm would have 30 at 34."""
+    x = np.concatenate([np.linspace(0.01, 35.0, 20001), 10.0 ** np.arange(-37.0, 1), [36, 40, 1e30, np.inf, np.nan, 0.0, -0.0]])
+    ((_, actual),) = results(["gamma"], x.astype(np.float32))
+    expected = scipy.special.gamma(x.astype(np.float32).astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(actual, expected, rtol=4 * np.finfo(np.float32).eps)
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_narrow_floats(name):
     """All of them: the function of float32, rounded."""

@@ -15,36 +15,34 @@ from volta_fn.targets.wgsl.routine import Routine
 
 def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine of the primitive."""
-    (a,) = avals
+    (a,), compute_q = avals, params["compute_q"]
     m, n = a.shape[-2:]
     k = min(m, n)
     batch, wide = math.prod(a.shape[:-2]), m if params["full_matrices"] else k
     count = iteration_budget.of_qr(m, n, wide)
     if not is_field(a.dtype, device, count) or max(m, n) > LARGEST:
         return None
-    if not batch * m:
+    if not batch * m or not (k or compute_q):
         return Routine(())
     shader = field_shader(device, a.dtype, invocations(max(m, n)))
-    q = shader.buffer(1, a.dtype, written=True).name
+    q = shader.buffer(1, a.dtype, written=True).name if compute_q else ""
     if not k:
         written(shader, f"for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[group * {m * wide}u + i] = {_IDENTITY.format(wide)}; }}")
         return Routine((shader.dispatch(batch, iteration_budget.work(batch, count)),))
-    source, r = shader.buffer(0, a.dtype).name, shader.buffer(2, a.dtype, written=True).name
-    x, factors = (shader.buffer(number, a.dtype, written=True).name for number in (3, 4))
-    columns = _load(source, x, q, m, n, wide) + _factor(x, factors, m, n, k)
-    written(shader, columns + _upper(x, r, n, wide) + _product(x, factors, q, m, n, wide, k))
+    source = shader.buffer(0, a.dtype).name
+    r, x, factors = (shader.buffer(number + compute_q, a.dtype, written=True).name for number in (1, 2, 3))
+    columns = _load(source, x, m, n) + _factor(x, factors, m, n, k) + _upper(x, r, n, wide)
+    written(shader, columns + _product(x, factors, q, m, n, wide, k) if compute_q else columns)
     itemsize = a.dtype.itemsize
     return Routine((shader.dispatch(batch, iteration_budget.work(batch, count)),), (batch * m * n * itemsize, batch * k * itemsize))
 
 
-def _load(source: str, x: str, q: str, m: int, n: int, wide: int) -> str:
-    """Return statements that load the matrix as `x`, and `q` as the identity."""
+def _load(source: str, x: str, m: int, n: int) -> str:
+    """Return statements that load the matrix as `x`."""
     return f"""
 let base = group * {m * n}u;
-let first = group * {m * wide}u;
 let taus = group * {min(m, n)}u;
 for (var i = local; i < {m * n}u; i += STEP) {{ {x}[base + i] = {source}[base + i]; }}
-for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[first + i] = {_IDENTITY.format(wide)}; }}
 sync();"""
 
 
@@ -109,8 +107,11 @@ for (var i = local; i < {wide * n}u; i += STEP) {{
 
 
 def _product(x: str, factors: str, q: str, m: int, n: int, wide: int, k: int) -> str:
-    """Return statements that apply the reflections to `q`, the last one first."""
+    """Return statements that reflect the identity to make `q`, the last one first."""
     return f"""
+let first = group * {m * wide}u;
+for (var i = local; i < {m * wide}u; i += STEP) {{ {q}[first + i] = {_IDENTITY.format(wide)}; }}
+sync();
 for (var step = 0u; step < {k}u; step++) {{
   let j = {k - 1}u - step;
   let tau = {factors}[taus + j];

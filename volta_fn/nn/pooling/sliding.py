@@ -13,6 +13,7 @@ from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.layers.common import batched_input, canonical_pads, check_dtype, per_axis
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.pooling.positions import positions_of_maxima
 from volta_fn.primitives.geometry import Ints, Padding, dilated, padtype_to_pads
 from volta_fn.primitives.reduction import lowest
 
@@ -45,6 +46,17 @@ class _Windows(NamedTuple):
         if with_padding:
             return np.minimum(last, self.size + self.high) - first
         return np.minimum(last, self.size) - np.maximum(first, 0)
+
+    def taps(self, dilation: int) -> np.ndarray:
+        """Return the positions of each window's elements, of shape (number, taps).
+
+        A tap in the padding repeats the window's first inside. Raises `ShapeError` if there is none.
+        """
+        taps = np.arange(self.number)[:, None] * self.stride - self.low + np.arange(0, self.reach, dilation)
+        inside = (taps >= 0) & (taps < self.size)
+        if not inside.any(1).all():
+            raise ShapeError(f"return_indices: a window with dilation {dilation} has no element of an axis of {self.size}; pad less")
+        return np.where(inside, taps, np.take_along_axis(taps, np.argmax(inside, 1)[:, None], 1))
 
 
 class _Pool(Module):
@@ -94,6 +106,7 @@ class _Pool(Module):
 
 class _MaxPool(_Pool):
     dilation: Ints = static(default=1)
+    return_indices: bool = static(default=False)
 
     def __post_init__(self) -> None:
         self.__dict__["dilation"] = per_axis(type(self).__name__, "dilation", self.dilation, self._rank)
@@ -107,6 +120,7 @@ class _MaxPool(_Pool):
         stride: int | tuple[int, ...] | None = None,
         padding: int | str | tuple[Any, ...] = 0,
         dilation: int | tuple[int, ...] = 1,
+        return_indices: bool = False,
         ceil_mode: bool = False,
     ) -> Self:
         """Create the layer.
@@ -117,23 +131,29 @@ class _MaxPool(_Pool):
             padding: on both sides of each axis, at most half a window, as a number, a number per axis or a (low, high) pair per axis;
                 "valid" is no padding, "same" makes the output's sizes ceil(size / stride). It is never a window's maximum.
             dilation: from one element of a window to the next.
+            return_indices: whether to return the pair of the maxima and their positions, as `MaxUnpool2d` and the like need them.
             ceil_mode: whether a last window that begins inside the input may extend beyond its end.
 
         Raises `ArgumentError` for other arguments.
         """
-        geometry: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+        geometry: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "return_indices": return_indices}
         return cls(kernel_size, ceil_mode=ceil_mode, **geometry)  # type: ignore[arg-type]  # made a tuple there
 
-    def __call__(self, x: Any) -> Array:
-        """Return the maxima, of shape (N, C, *spatial).
+    def __call__(self, x: Any) -> Any:
+        """Return the maxima, of shape (N, C, *spatial), or a pair if `return_indices`.
 
-        Gradients go to a window's first maximum. Raises `ShapeError` for other axes than the layer's or windows larger than the input,
+        The pair ends with the first maxima's positions, of the same shape, counted row by row through the spatial axes.
+        Gradients go there, too. Raises `ShapeError` for other axes than the layer's or windows larger than the input,
         `DTypeError` for complex numbers.
         """
         name = type(self).__name__
         value = batched_input(name, x, (self._rank,))
         check_dtype(name, value, dtypes.REALS | dtypes.BOOL)
-        return self._reduce(value, self._windows(value.shape[2:]), lowest(value.dtype), lax.max, self.dilation)
+        windows = self._windows(value.shape[2:])
+        maxima = self._reduce(value, windows, lowest(value.dtype), lax.max, self.dilation)
+        if not self.return_indices:
+            return maxima
+        return maxima, positions_of_maxima(value, [window.taps(step) for window, step in zip(windows, self.dilation, strict=True)])
 
     def _reach(self) -> Ints:
         return tuple(map(dilated, self.kernel_size, self.dilation))

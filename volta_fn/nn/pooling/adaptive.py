@@ -19,6 +19,7 @@ from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.layers.common import batched_input, check_dtype, is_integer
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.pooling.positions import positions_of_maxima
 
 __all__ = ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d"]
 __all__ += ["AdaptiveMaxPool3d", "GlobalAvgPool", "GlobalMaxPool"]
@@ -64,11 +65,19 @@ def _pool_axis(x: Array, axis: int, size: int, reduction: _Reduction) -> Array:
     length = x.shape[axis]
     if length % size == 0:
         return reduction.function(x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :]), axis + 1, None)
+    taps, inside = _taps(length, size)
+    return reduction.function(vnp.take(x, taps, axis), axis + 1, inside.reshape(*inside.shape, *[1] * (x.ndim - axis - 1)))
+
+
+def _taps(length: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of each window's elements, and which are inside.
+
+    Both have shape (size, taps); a tap past the window's end repeats its last element.
+    """
     first = np.arange(size) * length // size
     last = -(-(np.arange(size) + 1) * length // size)
-    indices = first[:, None] + np.arange(np.max(last - first))
-    inside = (indices < last[:, None]).reshape(*indices.shape, *[1] * (x.ndim - axis - 1))
-    return reduction.function(vnp.take(x, np.minimum(indices, last[:, None] - 1), axis), axis + 1, inside)
+    taps = first[:, None] + np.arange(np.max(last - first))
+    return np.minimum(taps, last[:, None] - 1), taps < last[:, None]
 
 
 def pool_means(x: Array, axis: int, size: int) -> Array:
@@ -108,6 +117,33 @@ class _AdaptivePool(Module):
         for axis, size in reversed(list(enumerate(self.output_size, 2))):
             wide = wide if size is None else _pool_axis(wide, axis, size, self._reduction)
         return wide.astype(value.dtype)
+
+
+class _AdaptiveMaxPool(_AdaptivePool):
+    return_indices: bool = static(default=False)
+
+    _reduction = _MAX
+
+    @classmethod
+    def init(cls, output_size: int | tuple[int | None, ...] | None, return_indices: bool = False) -> Self:
+        """Create the layer with that output size per axis, or of all; None is the input's.
+
+        With `return_indices` it returns the pair of the maxima and their positions.
+        """
+        return cls(output_size, return_indices)  # type: ignore[arg-type]  # made a tuple there
+
+    def __call__(self, x: Any) -> Any:
+        """Return the maxima, of shape (N, C, *output_size), or a pair if `return_indices`.
+
+        The pair ends with the first maxima's positions, of the same shape, counted row by row through the spatial axes.
+        Raises `ShapeError` for a wrong number of axes, or empty ones.
+        """
+        maxima = super().__call__(x)
+        if not self.return_indices:
+            return maxima
+        value = as_value(x)
+        sizes = zip(value.shape[2:], self.output_size, strict=True)
+        return maxima, positions_of_maxima(value, [_taps(length, length if size is None else size)[0] for length, size in sizes])
 
 
 class _GlobalPool(Module):
@@ -182,7 +218,7 @@ class AdaptiveAvgPool3d(_AdaptivePool):
     _reduction = _MEAN
 
 
-class AdaptiveMaxPool1d(_AdaptivePool):
+class AdaptiveMaxPool1d(_AdaptiveMaxPool):
     """The maxima of a given number of windows of (N, C, L).
 
     >>> vf.nn.AdaptiveMaxPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
@@ -190,18 +226,15 @@ class AdaptiveMaxPool1d(_AdaptivePool):
     """
 
     _rank = 1
-    _reduction = _MAX
 
 
-class AdaptiveMaxPool2d(_AdaptivePool):
+class AdaptiveMaxPool2d(_AdaptiveMaxPool):
     """The maxima of a given number of windows of (N, C, H, W)."""
 
     _rank = 2
-    _reduction = _MAX
 
 
-class AdaptiveMaxPool3d(_AdaptivePool):
+class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """The maxima of a given number of windows of (N, C, D, H, W)."""
 
     _rank = 3
-    _reduction = _MAX

@@ -9,8 +9,8 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.activations import relu
-from volta_fn.nn.layers.pooling import AvgPool1d, AvgPool2d, AvgPool3d
 from volta_fn.nn.module import Module, static
+from volta_fn.nn.pooling.sliding import AvgPool1d, AvgPool2d, AvgPool3d
 
 __all__ = ["LPPool1d", "LPPool2d", "LPPool3d"]
 
