@@ -1,4 +1,4 @@
-"""The memory that is told before a program runs has what LAPACK and Fourier transforms need."""
+"""The memory that is told before a program runs has that of library routines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POOL = 16 << 20
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="only Linux tells the peak between two moments")
 @pytest.mark.parametrize(("name", "native"), [("fft", "1"), ("fft", "0"), ("cholesky", "0"), ("qr", "0")])
-def test_what_is_told_is_what_is_taken(name, native):
+def test_programs_take_the_memory_that_was_told(name, native):
     environment = {**os.environ, "VOLTA_NATIVE": native}
     done = subprocess.run([sys.executable, "-c", _PROGRAM, name], env=environment, capture_output=True, text=True, check=True)
     told, taken = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""The memory that NumPy's and SciPy's own routines take beside operands and results."""
+"""The memory that routines of NumPy and SciPy need for themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def workspace(eqn: Equation) -> int:
 
 
 def _fft(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
-    """Count pocketfft's factors and buffer, and the spectrum, which is copied."""
+    """Count the factors and the buffer of pocketfft, and a copied spectrum."""
     length = rest = params["length"]
     for prime in _SMALL_PRIMES:
         while rest and rest % prime == 0:
@@ -49,7 +49,7 @@ def _eigh(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], param
 
 
 def _svd(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
-    """Count copies of a matrix and its factors, and four squares, which gesdd asks for."""
+    """Count copies of a matrix and its factors, and four squares for gesdd."""
     (x,) = operands
     squares = 4 * min(x.shape[-2:]) ** 2 * x.dtype.itemsize if params["compute_uv"] else 0
     return _matrix(x) + sum(map(_matrix, results[1:])) + squares
