@@ -164,3 +164,25 @@ def test_index_and_shards_must_agree(folder):
     (folder / INDEX).write_text(json.dumps({"weight_map": shard_of}))
     with pytest.raises(CorruptFileError, match=r"\['layer.0.weight'\].*does not know"):
         io.load_safetensors(folder)
+
+
+def test_more_shards_than_a_process_may_open(folder):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 3, limits[1]))
+    try:
+        with pytest.raises(SerializationError, match=r"cannot be opened: Too many open files; .*\(ulimit -n\), or save with a larger max_"):
+            io.open_safetensors(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert_loaded(folder)
+
+
+def test_names_longer_than_a_file_system_allows(folder):
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"] = dict.fromkeys(index["weight_map"], "x" * 300)
+    (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(SerializationError, match="File name too long"):
+        io.open_safetensors(folder)

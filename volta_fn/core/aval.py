@@ -7,6 +7,7 @@ identity, at the speed of a pointer. *Weak* avals belong to Python scalars, whos
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.errors import ArgumentTypeError, ConcretizationError, ShapeError
+from volta_fn.errors import ArgumentTypeError, ConcretizationError, OutOfMemoryError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -25,6 +26,19 @@ _lock = threading.Lock()
 
 def _as_np_dtype(dtype: Any) -> np.dtype:
     return dtype if isinstance(dtype, np.dtype) else dtypes.as_dtype(dtype)
+
+
+#: The most dimensions of NumPy's arrays, and the most bytes, which it counts in signed words, without dimensions of 0.
+_MOST_AXES = 64
+_MOST_BYTES = sys.maxsize
+
+
+def _check_possible(shape: Shape, dtype: np.dtype) -> None:
+    """Raise an error for an array that cannot exist, however large the memory."""
+    if len(shape) > _MOST_AXES:
+        raise ShapeError(f"an array has at most {_MOST_AXES} axes, but this would have {len(shape)}; merge some by reshape")
+    if math.prod([d or 1 for d in shape]) * dtype.itemsize > _MOST_BYTES:
+        raise OutOfMemoryError(f"an array of shape {shape} and dtype {dtype} would have more than {_MOST_BYTES} bytes; compute it in parts")
 
 
 class ShapedArray:
@@ -55,6 +69,7 @@ class ShapedArray:
             return found
         shape, dtype = tuple(shape), _as_np_dtype(dtype)
         key = (shape, dtype, weak_type)
+        _check_possible(shape, dtype)
         with _lock:
             found = _interned.get(key)
             if found is None:

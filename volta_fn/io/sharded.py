@@ -5,6 +5,7 @@ The *shards*, `model-00001-of-00003.safetensors` and so on, have an *index*, `mo
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ class ShardedSafetensors(Mapping[str, Any]):
         """Open an index and its shards.
 
         Raises `CorruptFileError` if one is invalid, or the index names a shard in another folder,
-        and `SerializationError` if one is missing.
+        and `SerializationError` if one cannot be opened: it is missing, or there are more than a process may have open.
         """
         self._path = Path(index)
         self._shard_of, self._metadata = _read_index(self._path)
@@ -82,7 +83,18 @@ def _open_shard(index: Path, shard: str) -> SafetensorsFile:
     try:
         return SafetensorsFile(index.with_name(shard))
     except FileNotFoundError:
-        raise SerializationError(f"{index}: its shard {shard!r} is not there") from None
+        raise SerializationError(f"{index}: its shard {shard!r:.80} is not there") from None
+    except OSError as error:
+        if isinstance(error, SerializationError):
+            raise
+        raise SerializationError(f"{index}: its shard {shard!r:.80} cannot be opened: {error.strerror}{_advice(error)}") from error
+
+
+def _advice(error: OSError) -> str:
+    """Return what to do where a process has too many files open."""
+    if error.errno != errno.EMFILE:
+        return ""
+    return "; every shard stays open, so raise the limit (ulimit -n), or save with a larger max_shard_size"
 
 
 def find_checkpoint(path: Path) -> Path:

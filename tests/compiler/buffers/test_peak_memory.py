@@ -14,7 +14,7 @@ SIZE = 16 * 16 * 4
 
 
 def temporaries(program: ClosedJaxpr) -> int:
-    return most_temporaries(pipeline.plan(program), pipeline.plan)
+    return most_temporaries(pipeline.plan(program), pipeline.plan, lambda eqn: 0)
 
 
 def test_a_chain_is_computed_where_its_result_is() -> None:

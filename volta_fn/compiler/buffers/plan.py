@@ -216,10 +216,10 @@ def bytes_of(aval: ShapedArray) -> int:
     return aval.size * aval.dtype.itemsize
 
 
-def most_temporaries(plan: Plan, make: Planner) -> int:
+def most_temporaries(plan: Plan, make: Planner, workspace: Callable[[Equation], int]) -> int:
     """Return the most bytes of values between arguments and results at a time.
 
-    `make` plans the programs in steps.
+    `make` plans the programs in steps; `workspace` says how many bytes an equation's kernel needs for itself.
     """
     changes = [0] * (len(plan.steps) + 1)
     for life in plan.loose:
@@ -228,6 +228,6 @@ def most_temporaries(plan: Plan, make: Planner) -> int:
     now = most = 0
     for change, step in zip(changes, plan.steps, strict=False):
         now += change
-        inside = [most_temporaries(make(p), make) + sum(map(bytes_of, p.out_avals)) for p in sub_jaxprs(step.eqn.params)]
-        most = max(most, now + max(inside, default=0))
+        inside = [most_temporaries(make(p), make, workspace) + sum(map(bytes_of, p.out_avals)) for p in sub_jaxprs(step.eqn.params)]
+        most = max(most, now + max(inside, default=workspace(step.eqn)))
     return plan.block + most

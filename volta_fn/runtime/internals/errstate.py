@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.runtime.out_of_memory import out_of_memory
+
 
 class _Quiet(NamedTuple):
     """A context in which warnings are off, and NumPy's variable with its value there."""
@@ -45,7 +47,10 @@ _QUIET = _find_quiet_state()
 
 
 def silenced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with floating-point warnings off while it runs."""
+    """Return `function` with floating-point warnings off while it runs.
+
+    NumPy's MemoryError becomes an `OutOfMemoryError`.
+    """
     if _QUIET is None:
         return _with_errstate(function)
     enter, leave, value = _QUIET.variable.set, _QUIET.variable.reset, _QUIET.value
@@ -54,6 +59,8 @@ def silenced(function: Callable[..., Any]) -> Callable[..., Any]:
         token = enter(value)
         try:
             return function(*args)
+        except MemoryError as error:
+            raise out_of_memory(error) from None
         finally:
             leave(token)
 
@@ -64,7 +71,10 @@ def _with_errstate(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any) -> Any:
         with np.errstate(all="ignore"):
-            return function(*args)
+            try:
+                return function(*args)
+            except MemoryError as error:
+                raise out_of_memory(error) from None
 
     return call
 
@@ -74,29 +84,37 @@ def silenced_in_context(function: Callable[..., Any], arity: int) -> Callable[..
 
     The function must not read context variables. One thread at a time can be in a context. If another one is, `run` raises RuntimeError at
     once, and a copy of the context serves. A function that raises RuntimeError by itself is called once more, which does no harm: it has no
-    effects but its result.
+    effects but its result. NumPy's MemoryError becomes an `OutOfMemoryError`.
     """
     if _QUIET is None:
         return _with_errstate(function)
     run, copy = _QUIET.context.run, _QUIET.context.copy
 
+    def again(error: Exception, *args: Any) -> Any:
+        if isinstance(error, MemoryError):
+            raise out_of_memory(error) from None
+        try:
+            return copy().run(function, *args)
+        except MemoryError as lack:
+            raise out_of_memory(lack) from None
+
     def unary(x: Any) -> Any:
         try:
             return run(function, x)
-        except RuntimeError:
-            return copy().run(function, x)
+        except (RuntimeError, MemoryError) as error:
+            return again(error, x)
 
     def binary(x: Any, y: Any) -> Any:
         try:
             return run(function, x, y)
-        except RuntimeError:
-            return copy().run(function, x, y)
+        except (RuntimeError, MemoryError) as error:
+            return again(error, x, y)
 
     def nary(*args: Any) -> Any:
         try:
             return run(function, *args)
-        except RuntimeError:
-            return copy().run(function, *args)
+        except (RuntimeError, MemoryError) as error:
+            return again(error, *args)
 
     forms: dict[int, Callable[..., Any]] = {
         1: unary,

@@ -23,6 +23,7 @@ import numpy as np
 from numpy._core import multiarray  # which has NumPy's table of C functions
 
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.runtime.out_of_memory import out_of_memory
 
 #: Results of at least this many bytes use the allocator: from this size on the C library, too, may ask the kernel for each block.
 LARGE = 1 << 17
@@ -299,7 +300,7 @@ Empty = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 def make_empty(addresses: list[int]) -> Empty:
     """Return `numpy.empty` with the allocator whose `FUNCTIONS` are at `addresses`.
 
-    Where NumPy has no such hook, return `numpy.empty` itself.
+    Where NumPy has no such hook, use its own allocator. NumPy's MemoryError becomes an `OutOfMemoryError`.
     """
     try:
         empty = _with_handler(addresses)
@@ -307,7 +308,14 @@ def make_empty(addresses: list[int]) -> Empty:
             return empty
     except (AttributeError, LookupError, TypeError, ValueError):
         pass
-    return np.empty
+    return _numpy_empty
+
+
+def _numpy_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError as error:
+        raise out_of_memory(error) from None
 
 
 def _with_handler(addresses: list[int]) -> Empty:
@@ -323,6 +331,8 @@ def _with_handler(addresses: list[int]) -> Empty:
         token = enter(capsule)
         try:
             return np.empty(shape, dtype)
+        except MemoryError as error:
+            raise out_of_memory(error) from None
         finally:
             leave(token)
 

@@ -23,6 +23,7 @@ from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.runtime.internals.errstate import silenced, silenced_in_context
 from volta_fn.targets.numpy import blocks
 from volta_fn.targets.numpy.program import PlannedProgram
+from volta_fn.targets.numpy.workspace import workspace
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
@@ -142,9 +143,9 @@ class NumpyBackend:
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of a program's values other than arguments and results.
 
-        NumPy's functions may need some of their own.
+        What LAPACK and Fourier transforms need for themselves counts.
         """
-        return most_temporaries(pipeline.plan(closed, donated, written), lambda inner: pipeline.plan(inner, (), written))
+        return most_temporaries(pipeline.plan(closed, donated, written), lambda inner: pipeline.plan(inner, (), written), workspace)
 
     def hardware(self) -> Hardware:
         """Describe a processor."""

@@ -138,21 +138,25 @@ def _tile(work: ComputeType, m: int, n: int) -> tuple[int, int]:
     def cycles(shape: tuple[int, int]) -> float:
         wide, rows = shape
         total = 0.0
-        for across in _chunks(vectors, wide):
-            for down in _chunks(max(m, 1), rows, even=True):
-                total += max(4.0, down * across / 2, (down + across) / 2) + 0.1 * across
+        for across, columns in _chunks(vectors, wide):
+            for down, times in _chunks(max(m, 1), rows, even=True):
+                total += columns * times * (max(4.0, down * across / 2, (down + across) / 2) + 0.1 * across)
         return total
 
     wide, rows = min(tile_shapes().items(), key=cycles)
     return rows, min(wide, vectors)
 
 
-def _chunks(total: int, size: int, *, even: bool = False) -> list[int]:
-    """Cut a total into chunks of at most `size`, all but equal if they are `even`."""
+def _chunks(total: int, size: int, *, even: bool = False) -> list[tuple[int, int]]:
+    """Cut a total into chunks of at most `size`, all but equal if they are `even`.
+
+    Return the sizes of the chunks, each with the number of chunks of that size.
+    """
     count = -(-total // size)
     if even:
-        return [total // count + (i < total % count) for i in range(count)]
-    return [size] * (count - 1) + [total - (count - 1) * size]
+        larger = total % count
+        return [(total // count + 1, larger), (total // count, count - larger)]
+    return [(size, count - 1), (total - (count - 1) * size, 1)]
 
 
 def _depth(k: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.core.jaxpr import Equation
 from volta_fn.runtime.internals.errstate import silenced
 from volta_fn.targets.numpy.backend import make_kernel, written
+from volta_fn.targets.numpy.workspace import workspace
 
 #: The status of a host function that raised an exception.
 FAILED = 1
@@ -56,12 +57,15 @@ class HostCall:
         *,
         copies: bool = False,
         into: bool = False,
+        workspace: int = 0,
     ) -> None:
         self.compute = silenced(compute)
         #: Whether the function may keep its operands, whose memory is the program's.
         self.copies = copies
         #: Whether it writes its one result into an array that it is given first; else it returns a sequence of new ones.
         self.into = into
+        #: The bytes that it needs for itself.
+        self.workspace = workspace
         self.operands = operands
         self.results = results
         self.function = _FUNCTION(self._run)
@@ -92,10 +96,10 @@ def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slo
     sources = [(slot, a.shape, a.dtype) for slot, a in zip(operands, avals, strict=True)]
     targets = [(slot, v.aval.shape, v.aval.dtype) for slot, v in zip(results, eqn.outvars, strict=True)]
     if not eqn.primitive.multiple_results and written(eqn):
-        return HostCall(lambda out, *arrays: compute(*arrays, out=out), sources, targets, into=True)
+        return HostCall(lambda out, *arrays: compute(*arrays, out=out), sources, targets, into=True, workspace=workspace(eqn))
     several = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
     copies = eqn.primitive.effectful or eqn.primitive.name == "pure_callback"  # the user's function
-    return HostCall(several, sources, targets, copies=copies)
+    return HostCall(several, sources, targets, copies=copies, workspace=workspace(eqn))
 
 
 def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:

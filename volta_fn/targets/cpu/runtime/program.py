@@ -83,8 +83,8 @@ class Program:
         self.record = np.array([words[name] for name in Record], np.int64)
         weakref.finalize(self, release, self.record, libc_free)
         self.enter = support_code_of_process().entry.function(self.record)
-        #: Bytes of the arena.
-        self.temporaries = layout.arena
+        #: Bytes of the arena, and of what one function of NumPy needs for itself.
+        self.temporaries = layout.arena + max([host.workspace for host in hosts], default=0)
 
     def function(self) -> Callable[..., Sequence[np.ndarray]]:
         """Return the program as a plain function; the common case skips output remapping.
