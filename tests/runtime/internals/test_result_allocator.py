@@ -163,7 +163,7 @@ def test_threads(empty: Allocator) -> None:
 def test_a_numpy_without_the_hook_gives_its_own_memory(change: tuple[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_allocator, *change)
     monkeypatch.setattr(result_allocator.multiarray, "get_handler_name", lambda array: "volta_fn")
-    assert make_empty([0, 0, 0, 0] if change[0] == "_KNOWN_MAJOR" else Allocator().addresses) is np.empty
+    assert make_empty([0, 0, 0, 0] if change[0] == "_KNOWN_MAJOR" else Allocator().addresses) is result_allocator._numpy_empty
 
 
 def test_results_of_programs() -> None:
