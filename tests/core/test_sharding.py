@@ -38,6 +38,25 @@ def test_one_device_is_described_as_by_jax() -> None:
     assert facts(vf) == facts(jax)
 
 
+def abstract_facts(ja: Any) -> list[Any]:
+    """Return what a namespace like jax tells of a mesh without devices."""
+    mesh = ja.sharding.AbstractMesh((2, 4), ("data", "model"))
+    sharding = ja.NamedSharding(mesh, ja.P("model"))
+    return [
+        dict(mesh.shape), mesh.axis_names, mesh.size, mesh.empty, len(mesh.axis_types), mesh == ja.sharding.AbstractMesh((2, 4), ("a", "b")),
+        mesh == ja.make_mesh((1,), ("data",)), mesh.abstract_mesh == mesh, hash(mesh) == hash(mesh.abstract_mesh),
+        sharding.shard_shape((8, 2)), ja.sharding.get_abstract_mesh().empty,
+    ]  # fmt: skip
+
+
+def test_a_mesh_may_have_no_devices() -> None:
+    assert abstract_facts(vf) == abstract_facts(jax)
+    with pytest.raises(ArgumentError, match="has no devices"):
+        _ = vf.sharding.AbstractMesh((2,), "data").devices
+    with vf.make_mesh((1,), ("data",)) as mesh:
+        assert vf.sharding.get_abstract_mesh() == mesh.abstract_mesh == vf.sharding.AbstractMesh((1,), "data")
+
+
 def test_sharding_of_arrays() -> None:
     x = vf.device_put(np.ones(3), vf.sharding.SingleDeviceSharding("cpu"))
     assert x.sharding == vf.sharding.SingleDeviceSharding(CPU)
