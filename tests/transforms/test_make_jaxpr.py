@@ -80,3 +80,10 @@ def test_mistakes_are_explained() -> None:
         vf.eval_shape(1)
     with pytest.raises(TracerBoolError, match="argument params.*'w'"):
         vf.make_jaxpr(lambda params: 1.0 if params["w"] else 2.0)({"w": 1.0})
+
+
+def test_a_program_has_the_variables_of_its_jaxpr() -> None:
+    closed = vf.make_jaxpr(lambda x: x * jnp.arange(3.0))(1.0)
+    assert (closed.constvars, closed.invars, closed.outvars) == (closed.jaxpr.constvars, closed.jaxpr.invars, closed.jaxpr.outvars)
+    assert len(closed.invars) == len(closed.outvars) == 1
+    assert closed.jaxpr.pretty_print() == closed.pretty_print() == str(closed)

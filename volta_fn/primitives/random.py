@@ -206,4 +206,4 @@ def rng_bit_generator(
     following = add(low, np.uint32(1))
     carry = convert_element_type(eq(following, np.uint32(0)), _UINT32)
     next_key = concatenate([expand_dims(word, (0,)) for word in (first, second, following, add(high, carry))], 0)
-    return constrained(next_key, random_bits(one_time, shape, wanted.itemsize * 8), out_sharding)
+    return next_key, constrained(random_bits(one_time, shape, wanted.itemsize * 8), out_sharding)

@@ -122,18 +122,18 @@ class PRNGKeyArray(_Base):
 
     ravel = flatten  # type: ignore[assignment]
 
-    def squeeze(self, axis: int | Sequence[int] | None = None) -> PRNGKeyArray:  # type: ignore[override]
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> PRNGKeyArray:
         """Drop dimensions of size 1: all of them, or those given."""
         given = [i for i, n in enumerate(self.shape) if n == 1] if axis is None else [axis] if isinstance(axis, int) else axis
         return PRNGKeyArray(lax.squeeze(self._data, [i % self.ndim for i in given]), self._impl)
 
-    def transpose(self, *axes: Any) -> PRNGKeyArray:  # type: ignore[override]
+    def transpose(self, *axes: Any) -> PRNGKeyArray:
         """Permute the dimensions, by default in reverse."""
         order = (axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes) or range(self.ndim)[::-1]
         return PRNGKeyArray(lax.transpose(self._data, [*[i % self.ndim for i in order], self.ndim]), self._impl)
 
     @property
-    def T(self) -> PRNGKeyArray:  # type: ignore[override]
+    def T(self) -> PRNGKeyArray:
         """The keys with the dimensions in reverse."""
         return self.transpose()
 
