@@ -172,8 +172,8 @@ class Lowered(_Stage):
         """Return the program as text.
 
         Args:
-            dialect: "jaxpr", or None, is the program in JAX's notation, with a comment for each host step; "kernels" the loops that it is fused
-                into; "llvm" and "wgsl" the code of these for the CPU and for GPUs, of whatever kind the default device is.
+            dialect: "jaxpr", or None, is the program in JAX's notation, with a comment for each host step; "kernels" the loops that it is
+                fused into; "llvm" and "wgsl" the code of these for the CPU and for GPUs, of whatever kind the default device is.
             debug_info: whether each equation of the jaxpr has the user's line after it.
 
         Raises `ArgumentError` for another dialect.
