@@ -220,7 +220,7 @@ def available_devices() -> tuple[Device, ...]:
 
 
 def found_devices() -> tuple[Device, ...]:
-    """Return the devices of the platforms that were looked for until now: others had nothing to do."""
+    """Return the devices that were looked for until now; others had nothing to do."""
     with _lock:
         return tuple([device for found in _found.values() for device in found])
 

@@ -60,9 +60,9 @@ def _put(leaf: Any, target: Device | None) -> Array:
 
 
 def constrained(x: T, sharding: Any) -> T:
-    """Return a function's result, after the check of its `out_sharding` if that is given.
+    """Return a result, after a check of `out_sharding` if that is given.
 
-    That is a sharding or a `PartitionSpec` of the current mesh; see `lax.with_sharding_constraint`.
+    It is a sharding or a `PartitionSpec` of the current mesh; see `lax.with_sharding_constraint`.
     """
     if sharding is None:
         return x

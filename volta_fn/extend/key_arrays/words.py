@@ -13,7 +13,7 @@ from volta_fn.transforms.vmap import vmap
 
 
 def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function that moves elements of arrays move those of arrays of keys as well.
+    """Let a function that moves elements of arrays move keys as well.
 
     >>> import volta_fn as vf
     >>> of_keys(vf.numpy.stack)([vf.random.key(0), vf.random.key(1)]).shape
