@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.device import Device, available_devices, default_backend, device_count, devices, synchronize
+from volta_fn.core.device import Device, available_devices, default_backend, device_count, devices, found_devices, synchronize
 from volta_fn.errors import ArgumentError
 
 
@@ -45,7 +45,7 @@ def local_device_count(backend: str | None = None) -> int:
 
 def effects_barrier() -> None:
     """Wait until all devices have done what they were given."""
-    for device in available_devices():
+    for device in found_devices():
         synchronize(device)
 
 

@@ -1,3 +1,4 @@
+from volta_fn.core.refs import AbstractRef as AbstractRef
 from volta_fn.core.refs import Ref as Ref
 from volta_fn.core.refs import addupdate as addupdate
 from volta_fn.core.refs import freeze as freeze

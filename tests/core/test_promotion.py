@@ -14,7 +14,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn import lax
+from volta_fn import config, lax
 from volta_fn.errors import ArgumentError, DTypeError, PromotionWarning
 
 
@@ -148,3 +148,17 @@ def test_a_training_step_is_strict() -> None:
     with vf.numpy_dtype_promotion("strict"):
         *_, loss = step(model, optimizer.init(model))
     assert (loss.dtype, bool(jnp.isfinite(loss))) == (np.float32, True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: vf.scipy.signal.stft(x, nperseg=8)[2],
+        lambda x: vf.scipy.signal.welch(x, nperseg=8)[1],
+        lambda x: vf.scipy.signal.csd(x, x, nperseg=8)[1],
+        lambda x: vf.experimental.ode.odeint(lambda y, t: -y, x[:2], x),
+    ],
+)
+def test_the_package_s_own_functions_are_strict(call: Callable[[Any], Any]) -> None:
+    with config.numpy_dtype_promotion("strict"), config.numpy_rank_promotion("raise"):
+        assert np.isfinite(call(jnp.arange(32, dtype="float32") / 32)).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -13,6 +14,14 @@ from volta_fn import P
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
 CPU = vf.devices("cpu")[0]
+
+
+def parameters(function: Any) -> set[str]:
+    """Return the names of a function's parameters."""
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a class of NumPy
+        return set()
 
 
 def facts(ja: Any) -> list[Any]:
@@ -38,6 +47,26 @@ def test_one_device_is_described_as_by_jax() -> None:
     assert facts(vf) == facts(jax)
 
 
+def abstract_facts(ja: Any) -> list[Any]:
+    """Return what a namespace like jax tells of a mesh without devices."""
+    mesh = ja.sharding.AbstractMesh((2, 4), ("data", "model"))
+    sharding = ja.NamedSharding(mesh, ja.P("model"))
+    return [
+        dict(mesh.shape), mesh.axis_names, mesh.size, mesh.empty, len(mesh.axis_types),
+        mesh == ja.sharding.AbstractMesh((2, 4), ("a", "b")), mesh == ja.make_mesh((1,), ("data",)),
+        mesh.abstract_mesh == mesh, hash(mesh) == hash(mesh.abstract_mesh),
+        sharding.shard_shape((8, 2)), ja.sharding.get_abstract_mesh().empty,
+    ]  # fmt: skip
+
+
+def test_a_mesh_may_have_no_devices() -> None:
+    assert abstract_facts(vf) == abstract_facts(jax)
+    with pytest.raises(ArgumentError, match="has no devices"):
+        _ = vf.sharding.AbstractMesh((2,), "data").devices
+    with vf.make_mesh((1,), ("data",)) as mesh:
+        assert vf.sharding.get_abstract_mesh() == mesh.abstract_mesh == vf.sharding.AbstractMesh((1,), "data")
+
+
 def test_sharding_of_arrays() -> None:
     x = vf.device_put(np.ones(3), vf.sharding.SingleDeviceSharding("cpu"))
     assert x.sharding == vf.sharding.SingleDeviceSharding(CPU)
@@ -45,6 +74,48 @@ def test_sharding_of_arrays() -> None:
     made = vf.make_array_from_callback((2, 3), x.sharding, lambda index: np.arange(6.0, dtype="float32").reshape(2, 3)[index])
     assert made.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert vf.make_array_from_single_device_arrays((2, 3), x.sharding, [made]).tolist() == made.tolist()
+
+
+#: The functions of JAX that say how their results are split.
+SHARDED = [
+    (module, name)
+    for module in ("lax", "numpy", "random")
+    for name in dir(getattr(jax, module))
+    if not name.startswith("_") and callable(f := getattr(getattr(jax, module), name)) and {"out_sharding", "sharding"} & parameters(f)
+]
+
+
+def test_every_function_with_a_sharding_in_jax_has_one() -> None:
+    assert len(SHARDED) > 50
+    missing = [
+        f"{module}.{name}"
+        for module, name in SHARDED
+        if not {"out_sharding", "sharding"} & parameters(getattr(getattr(vf, module), name, None) or SHARDED.append)
+    ]
+    assert missing == ["lax.reduce_sum"]  # all reductions have one signature
+
+
+def test_shardings_of_results_are_checked() -> None:
+    x = vf.numpy.arange(12.0).reshape(4, 3)
+    mesh = vf.sharding.Mesh(np.full(2, CPU), "data")
+    split = vf.NamedSharding(mesh, P("data"))
+    calls: list[Any] = [
+        lambda s: vf.lax.dot_general(x, x, (((1,), (1,)), ((), ())), out_sharding=s),
+        lambda s: vf.numpy.einsum("ij,kj->ik", x, x, out_sharding=s),
+        lambda s: vf.jit(lambda v: vf.numpy.matmul(v, v.T, out_sharding=s))(x),
+        lambda s: vf.random.normal(vf.random.key(0), (4, 3), out_sharding=s),
+        lambda s: vf.numpy.zeros((4, 3), out_sharding=s),
+        lambda s: vf.lax.full((4,), 1.0, sharding=s),
+        lambda s: vf.nn.initializers.he_normal()(vf.random.key(0), (4, 3), out_sharding=s),
+    ]
+    for call in calls:
+        np.testing.assert_array_equal(call(split), call(None))
+        with mesh:
+            np.testing.assert_array_equal(call(P("data")), call(None))
+        with pytest.raises(ArgumentError, match="'model'"):
+            call(P("model"))
+    with pytest.raises(ShapeError, match="does not divide"):
+        vf.numpy.reshape(x, (3, 4), out_sharding=split)
 
 
 def test_constraints_are_checked() -> None:

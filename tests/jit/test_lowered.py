@@ -97,3 +97,8 @@ def test_every_primitive_that_jax_names_likewise_is_found() -> None:
     found = {n for n in theirs if hasattr(vf.lax, n)}
     assert len(found) >= 110
     assert {"add_p", "mul_p", "dot_general_p", "scan_p", "while_p", "cond_p", "convert_element_type_p", "gather_p"} <= found
+
+
+def test_the_default_dialect_may_be_named_none() -> None:
+    lowered = vf.jit(lambda x: x * 2.0).lower(1.0)
+    assert lowered.as_text(dialect=None) == lowered.as_text() == lowered.as_text("jaxpr")

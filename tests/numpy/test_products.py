@@ -125,3 +125,19 @@ def test_gradients():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes"), [("bij,bjk->bki", ((2, 3, 4), (2, 4, 5))), ("i,j->ji", ((2,), (3,))), ("ij->j", ((2, 3),))]
+)
+def test_einsum_multiplies_by_the_function_given(subscripts, shapes):
+    calls = []
+
+    def multiply(*args, **kwargs):
+        calls.append(args[2])
+        return vf.lax.dot_general(*args, **kwargs)
+
+    values = [sample(shape, np.float32, seed) for seed, shape in enumerate(shapes)]
+    got = vnp.einsum(subscripts, *values, _dot_general=multiply)
+    np.testing.assert_allclose(got, np.einsum(subscripts, *values), rtol=1e-5, atol=1e-6)
+    assert len(calls) == len(shapes) - 1

@@ -275,3 +275,21 @@ def test_cotangents_of_another_precision_are_rounded() -> None:
         gradient = vf.grad(lambda x: f(x).sum())(x)
         assert gradient.dtype == x.dtype
         assert np.array_equal(gradient, np.full(2, 1 / 3).astype(x.dtype))
+
+
+def test_numbers_among_the_residuals_stay_numbers() -> None:
+    seen: list[Any] = []
+
+    @vf.custom_vjp
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    def backward(residuals: Any, g: Any) -> Any:
+        seen.append(residuals)
+        return (g * residuals["scale"],)
+
+    double.defvjp(lambda x: (2 * x, {"scale": 2.0, "perturbed": True, "count": 3}), backward)
+    for function in (vf.grad(double), vf.jit(vf.grad(double)), vf.grad(vf.jit(double)), vf.grad(lambda x: vf.vmap(double)(x[None])[0])):
+        assert function(1.0) == 2.0
+    assert seen == [{"scale": 2.0, "perturbed": True, "count": 3}] * 4
+    assert all(type(r["perturbed"]) is bool and type(r["count"]) is int for r in seen)

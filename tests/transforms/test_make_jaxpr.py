@@ -51,6 +51,12 @@ def test_static_arguments_keywords_and_shapes() -> None:
     assert str(vf.make_jaxpr(lambda n, x: x * n, static_argnums=(-2,))(2, X)) == str(vf.make_jaxpr(lambda x: x * 2)(X))
 
 
+def test_results_may_be_descriptions() -> None:
+    inner = lambda x: (X, {"x": x, "nested": vf.eval_shape(lambda: X)})
+    assert vf.eval_shape(inner, 1) == (X, {"x": vf.ShapeDtypeStruct((), "int32", weak_type=True), "nested": X})
+    assert vf.eval_shape(lambda: X) == X
+
+
 def test_nothing_is_computed() -> None:
     huge = vf.ShapeDtypeStruct((10**6, 10**6), "float64")
     assert vf.eval_shape(lambda x: (x @ x).sum(0), huge).shape == (10**6,)
@@ -74,3 +80,10 @@ def test_mistakes_are_explained() -> None:
         vf.eval_shape(1)
     with pytest.raises(TracerBoolError, match="argument params.*'w'"):
         vf.make_jaxpr(lambda params: 1.0 if params["w"] else 2.0)({"w": 1.0})
+
+
+def test_a_program_has_the_variables_of_its_jaxpr() -> None:
+    closed = vf.make_jaxpr(lambda x: x * jnp.arange(3.0))(1.0)
+    assert (closed.constvars, closed.invars, closed.outvars) == (closed.jaxpr.constvars, closed.jaxpr.invars, closed.jaxpr.outvars)
+    assert len(closed.invars) == len(closed.outvars) == 1
+    assert closed.jaxpr.pretty_print() == closed.pretty_print() == str(closed)

@@ -58,6 +58,8 @@ class ShapedArray:
     size: int
     #: Whether the dtype is a real floating one.
     is_float: bool
+    #: How arrays of the type are split between devices: not at all.
+    sharding: ClassVar[None] = None
 
     def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: None = None) -> ShapedArray:
         try:

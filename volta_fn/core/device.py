@@ -219,6 +219,12 @@ def available_devices() -> tuple[Device, ...]:
     return tuple(found)
 
 
+def found_devices() -> tuple[Device, ...]:
+    """Return the devices that were looked for until now; others had nothing to do."""
+    with _lock:
+        return tuple([device for found in _found.values() for device in found])
+
+
 def device_count(backend: str | None = None) -> int:
     """Return the number of devices of a platform (default: the default device's).
 

@@ -116,6 +116,10 @@ class Jaxpr:
         """The primitives that must run even if their results are unused."""
         return frozenset([str(e.primitive) for e in self.eqns if has_effects(e)])
 
+    def pretty_print(self, *, source_info: bool = False) -> str:
+        """Return the program as text, with the user's line of each equation if asked for."""
+        return format_jaxpr(self, sources=source_info)
+
     def __repr__(self) -> str:
         return format_jaxpr(self)
 
@@ -172,6 +176,21 @@ class ClosedJaxpr:
         """The equations, in order."""
         return self.jaxpr.eqns
 
+    @property
+    def constvars(self) -> list[Var]:
+        """The variables of the constants."""
+        return self.jaxpr.constvars
+
+    @property
+    def invars(self) -> list[Var]:
+        """The variables of the inputs."""
+        return self.jaxpr.invars
+
+    @property
+    def outvars(self) -> list[Atom]:
+        """The outputs."""
+        return self.jaxpr.outvars
+
     def pretty_print(self, *, source_info: bool = False) -> str:
         """Return the program as text, with the user's line of each equation if asked for.
 
@@ -181,7 +200,7 @@ class ClosedJaxpr:
             b:f32[] = mul a 2.0:f32[]  # ...
           in (b,) }
         """
-        return format_jaxpr(self.jaxpr, sources=source_info)
+        return self.jaxpr.pretty_print(source_info=source_info)
 
     def __repr__(self) -> str:
         return format_jaxpr(self.jaxpr)

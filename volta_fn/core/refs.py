@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
@@ -21,6 +21,27 @@ from volta_fn.dtypes import promote
 from volta_fn.errors import DTypeError, RefError
 
 T = TypeVar("T")
+
+
+class AbstractRef(NamedTuple):
+    """The type of a reference, as `jax.typeof` tells it: that of its array."""
+
+    inner_aval: ShapedArray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.inner_aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self.inner_aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the array."""
+        return self.inner_aval.ndim
 
 
 class Ref:

@@ -78,7 +78,66 @@ def _canonical(entry: Any) -> Any:
     return None if not entry else entry[0] if len(entry) == 1 else tuple(entry)
 
 
-class Mesh:
+class _Axes:
+    """Named axes with sizes: what meshes with and without devices share."""
+
+    def __init__(self, sizes: Sequence[int], axis_names: Any, axis_types: Any) -> None:
+        #: The sizes of the axes.
+        self.axis_sizes = tuple(sizes)
+        self.axis_names: tuple[Any, ...] = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        if len(self.axis_sizes) != len(self.axis_names) or len({*self.axis_names}) < len(self.axis_names):
+            raise ArgumentError(f"a mesh needs a name of its own for each axis, got the shape {self.axis_sizes} and {self.axis_names}")
+        types = axis_types if isinstance(axis_types, (tuple, list)) else (axis_types or AxisType.Auto,) * len(self.axis_sizes)
+        self.axis_types: tuple[Any, ...] = tuple(types)
+
+    @property
+    def shape(self) -> dict[Any, int]:
+        """The size of each axis by its name."""
+        return dict(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of positions."""
+        return math.prod(self.axis_sizes)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no axes."""
+        return not self.axis_names
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name!r}: {size}' for name, size in self.shape.items())})"
+
+
+class AbstractMesh(_Axes):
+    """Named axes without devices.
+
+    >>> import volta_fn as vf
+    >>> vf.sharding.AbstractMesh((2, 4), ("data", "model"))
+    AbstractMesh('data': 2, 'model': 4)
+    """
+
+    def __init__(self, axis_sizes: Sequence[int], axis_names: Any, axis_types: Any = None) -> None:
+        super().__init__(axis_sizes, axis_names, axis_types)
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """The mesh itself."""
+        return self
+
+    @property
+    def devices(self) -> Any:
+        """None: raises `ArgumentError`."""
+        raise ArgumentError(f"{self} has no devices; a Mesh has")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AbstractMesh) and (other.axis_sizes, other.axis_names) == (self.axis_sizes, self.axis_names)
+
+    def __hash__(self) -> int:
+        return hash((self.axis_sizes, self.axis_names))
+
+
+class Mesh(_Axes):
     """An array of devices with named axes; in a ``with``, like `set_mesh`.
 
     Args:
@@ -94,33 +153,12 @@ class Mesh:
 
     def __init__(self, devices: Any, axis_names: Any, axis_types: Any = None) -> None:
         self.devices = np.asarray(devices, dtype=object)
-        self.axis_names: tuple[Any, ...] = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-        if self.devices.ndim != len(self.axis_names) or len({*self.axis_names}) < len(self.axis_names):
-            raise ArgumentError(
-                f"a mesh needs a name of its own for each axis, got devices of shape {self.devices.shape} and {self.axis_names}"
-            )
-        types = axis_types if isinstance(axis_types, (tuple, list)) else (axis_types or AxisType.Auto,) * self.devices.ndim
-        self.axis_types: tuple[Any, ...] = tuple(types)
+        super().__init__(self.devices.shape, axis_names, axis_types)
 
     @property
-    def shape(self) -> dict[Any, int]:
-        """The size of each axis by its name."""
-        return dict(zip(self.axis_names, self.devices.shape, strict=True))
-
-    @property
-    def axis_sizes(self) -> tuple[int, ...]:
-        """The sizes of the axes."""
-        return self.devices.shape
-
-    @property
-    def size(self) -> int:
-        """The number of positions."""
-        return self.devices.size
-
-    @property
-    def empty(self) -> bool:
-        """Whether it has no axes."""
-        return not self.axis_names
+    def abstract_mesh(self) -> AbstractMesh:
+        """The same axes without devices."""
+        return AbstractMesh(self.axis_sizes, self.axis_names, self.axis_types)
 
     @property
     def local_devices(self) -> list[Device]:
@@ -134,9 +172,6 @@ class Mesh:
 
     def __hash__(self) -> int:
         return hash((self.axis_names, self.devices.shape, tuple(self.devices.flat)))
-
-    def __repr__(self) -> str:
-        return f"Mesh({', '.join(f'{name!r}: {size}' for name, size in self.shape.items())})"
 
     def __enter__(self) -> Mesh:
         self._entered: list[Any] = [*getattr(self, "_entered", []), _current.set(self)]
@@ -152,6 +187,11 @@ _current: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 def get_mesh() -> Mesh:
     """Return the current mesh; an empty one if none is set."""
     return _current.get() or Mesh(np.empty((), object), ())
+
+
+def get_abstract_mesh() -> AbstractMesh:
+    """Return the axes of the current mesh; none if none is set."""
+    return get_mesh().abstract_mesh
 
 
 class set_mesh:  # JAX's name

@@ -11,6 +11,9 @@ from volta_fn.core.array import Array, ConcreteArray, alias, as_value, from_host
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import DeviceError
+from volta_fn.lazy_imports import load
+
+T = TypeVar("T", bound=Any)
 
 
 def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
@@ -56,6 +59,17 @@ def _put(leaf: Any, target: Device | None) -> Array:
     return _put(as_value(leaf), target)
 
 
+def constrained(x: T, sharding: Any) -> T:
+    """Return a result, after a check of `out_sharding` if that is given.
+
+    It is a sharding or a `PartitionSpec` of the current mesh; see `lax.with_sharding_constraint`.
+    """
+    if sharding is None:
+        return x
+    result: T = load("volta_fn.core.sharding").with_sharding_constraint(x, sharding)
+    return result
+
+
 def device_get(x: Any) -> Any:
     """Return `x` with every array replaced by a NumPy array of its elements.
 
@@ -64,9 +78,6 @@ def device_get(x: Any) -> Any:
     [array([0, 1], dtype=int32), 1.5]
     """
     return tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Array) else leaf, x)
-
-
-T = TypeVar("T", bound=Any)
 
 
 def block_until_ready(x: T) -> T:

@@ -167,9 +167,11 @@ def _adjoint(derivative: Derivative, limits: _Limits, values: Array, times: Arra
 
 
 def _integrated(derivative: Derivative, limits: _Limits, y0: Array, times: Array) -> Array:
+    most = np.int32(min(limits.mxstep, np.iinfo(np.int32).max))
+
     def reach(state: _State, time: Array) -> tuple[_State, Array]:
         counted = (state, np.int32(0))
-        state, _ = lax.while_loop(lambda s: (s[0].t < time) & (s[1] < limits.mxstep) & (s[0].step > 0), advance, counted)
+        state, _ = lax.while_loop(lambda s: (s[0].t < time) & (s[1] < most) & (s[0].step > 0), advance, counted)
         length = state.t - state.before
         share = (time - state.before) / vnp.where(length == 0, 1, length)
         return state, vnp.polyval(state.polynomial, share.astype(real))

@@ -17,6 +17,7 @@ from volta_fn.core.check import check_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
+from volta_fn.core.refs import AbstractRef, Ref
 from volta_fn.core.staging import JaxprTrace
 from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, is_concrete, set_trace
@@ -106,12 +107,14 @@ class KeyAval(NamedTuple):
 
 
 def get_aval(x: Any) -> Any:
-    """Return the type of an array, a number, or an array of random keys.
+    """Return the type of an array, a number, a reference, or an array of random keys.
 
     >>> import volta_fn as vf
     >>> get_aval(1.5), get_aval(vf.random.key(0)).dtype
     (f32[], key<fry>)
     """
+    if isinstance(x, Ref):
+        return AbstractRef(x.aval)
     return KeyAval(x.shape, x.dtype) if isinstance(x, PRNGKeyArray) else aval_of(x)
 
 

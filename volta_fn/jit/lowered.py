@@ -168,12 +168,12 @@ class Lowered(_Stage):
         target = self._device.backend.target
         return [] if target is None else list(pipeline.lower(self._traced.jaxpr, target).host_steps())
 
-    def as_text(self, dialect: str = "jaxpr", *, debug_info: bool = False) -> str:
+    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """Return the program as text.
 
         Args:
-            dialect: "jaxpr" is the program in JAX's notation, with a comment for each host step; "kernels" the loops that it is fused
-                into; "llvm" and "wgsl" the code of these for the CPU and for GPUs, of whatever kind the default device is.
+            dialect: "jaxpr", or None, is the program in JAX's notation, with a comment for each host step; "kernels" the loops that it is
+                fused into; "llvm" and "wgsl" the code of these for the CPU and for GPUs, of whatever kind the default device is.
             debug_info: whether each equation of the jaxpr has the user's line after it.
 
         Raises `ArgumentError` for another dialect.
@@ -190,7 +190,7 @@ class Lowered(_Stage):
         >>> "define void" in lowered.as_text("llvm"), "@compute" in lowered.as_text("wgsl")
         (True, True)
         """
-        if dialect != "jaxpr":
+        if dialect is not None and dialect != "jaxpr":
             return code_of(self._traced.jaxpr, dialect, self._device)
         return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
 

@@ -22,6 +22,7 @@ from volta_fn import dtypes, random
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.movement import canonical_axes, canonical_axis
 
@@ -33,16 +34,17 @@ Distribution = Literal["truncated_normal", "normal", "uniform"]
 class Initializer(Protocol):
     """A function from a key, a shape and a dtype (default float32) to weights."""
 
-    def __call__(self, key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
+    def __call__(self, key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
         """Return the weights."""
 
 
 def _initializer(make: Callable[[Any, Shape, np.dtype], Array], default: Any = None) -> Initializer:
     """Return an initializer that checks shape and dtype, with a default dtype."""
 
-    def init(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
+    def init(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
         chosen = default if dtype is None else dtype
-        return make(key, canonical_shape(shape), dtypes.as_dtype("float32" if chosen is None else chosen))
+        weights = make(key, canonical_shape(shape), dtypes.as_dtype("float32" if chosen is None else chosen))
+        return constrained(weights, out_sharding)
 
     return init
 
@@ -50,22 +52,22 @@ def _initializer(make: Callable[[Any, Shape, np.dtype], Array], default: Any = N
 # Constants and distributions of a given width.
 
 
-def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
+def zeros(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
     """Return zeros; the key is not used.
 
     >>> vf.nn.initializers.zeros(vf.random.key(0), (2,))
     Array([0., 0.], dtype=float32)
     """
-    return constant(0)(key, shape, dtype)
+    return constant(0)(key, shape, dtype, out_sharding)
 
 
-def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Array:
+def ones(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Array:
     """Return ones; the key is not used.
 
     >>> vf.nn.initializers.ones(vf.random.key(0), (2,))
     Array([1., 1.], dtype=float32)
     """
-    return constant(1)(key, shape, dtype)
+    return constant(1)(key, shape, dtype, out_sharding)
 
 
 def constant(value: Any, dtype: Any = None) -> Initializer:

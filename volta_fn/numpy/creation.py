@@ -14,7 +14,7 @@ from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_valu
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.trace import Tracer, concrete_or_raise
-from volta_fn.core.transfer import device_put
+from volta_fn.core.transfer import constrained, device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
@@ -24,7 +24,16 @@ from volta_fn.primitives.movement import broadcast_to, moveaxis
 _STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
 
 
-def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None = None, ndmin: int = 0, *, device: Any = None) -> Array:
+def array(
+    object: Any,
+    dtype: Any = None,
+    copy: bool = True,
+    order: str | None = None,
+    ndmin: int = 0,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
+) -> Array:
     """Create an array from an array, a scalar, or nested lists and tuples of these.
 
     Without `dtype`, Python's floats become float32, ints int32, complex numbers complex64; arrays keep their dtype, and mixtures are
@@ -44,11 +53,13 @@ def array(object: Any, dtype: Any = None, copy: bool = True, order: str | None =
     result = lax.broadcast_to_rank(result, ndmin) if result.ndim < ndmin else result
     result = result if device is None else device_put(result, device)
     if copy and result is object and isinstance(result, ConcreteArray):
-        return alias(result)
-    return result
+        return constrained(alias(result), out_sharding)
+    return constrained(result, out_sharding)
 
 
-def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None) -> Array:
+def asarray(
+    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None, out_sharding: Any = None
+) -> Array:
     """Convert `a` to an array; an array of that dtype is returned unchanged.
 
     >>> jnp.asarray((1, 2, 3))
@@ -60,7 +71,7 @@ def asarray(a: Any, dtype: Any = None, order: str | None = None, *, copy: bool |
     result = array(a, dtype, bool(copy), order=order, device=device)
     if copy is False and result is not a:
         raise ArgumentError(f"asarray: copy=False, but {type(a).__name__} to {result.aval} takes a copy; from_dlpack may share the memory")
-    return result
+    return constrained(result, out_sharding)
 
 
 def _from_object(value: Any, dtype: np.dtype | None) -> Array:
@@ -153,17 +164,17 @@ def copy(a: Any, order: str | None = None) -> Array:
     return array(a, order=order)
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of `shape` filled with `fill_value`, which broadcasts to it.
 
     >>> jnp.full((2, 2), 7, "int8")
     Array([[7, 7],
            [7, 7]], dtype=int8)
     """
-    return broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape))
+    return constrained(broadcast_to(array(fill_value, dtype, device=device), canonical_shape(shape)), out_sharding)
 
 
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of zeros, float32 by default.
 
     >>> jnp.zeros(3)
@@ -173,25 +184,25 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """
     if dtype is not None and dtype == dtypes.float0:
         return np.zeros(canonical_shape(shape), dtypes.float0)  # type: ignore[return-value]
-    return full(shape, 0, dtype_or(dtype, dtypes.default(np.dtype(np.float32))), device=device)
+    return constrained(full(shape, 0, dtype_or(dtype, dtypes.default(np.dtype(np.float32))), device=device), out_sharding)
 
 
-def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of ones, float32 by default.
 
     >>> jnp.ones((1, 2), int)
     Array([[1, 1]], dtype=int32)
     """
-    return full(shape, 1, dtype_or(dtype, dtypes.default(np.dtype(np.float32))), device=device)
+    return constrained(full(shape, 1, dtype_or(dtype, dtypes.default(np.dtype(np.float32))), device=device), out_sharding)
 
 
-def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Array:
+def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array of zeros; no memory is left uninitialised."""
-    return zeros(shape, dtype, device=device)
+    return constrained(zeros(shape, dtype, device=device), out_sharding)
 
 
 @fused
-def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create an array like `a` (or of `dtype` and `shape`) filled with `fill_value`.
 
     >>> jnp.full_like(jnp.zeros(2), 3)
@@ -201,27 +212,27 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
     weak = dtype is None and getattr(like, "weak_type", False)
     size = like.shape if shape is None else canonical_shape(shape)
     value = array(fill_value, dtype_or(dtype, dtypes.as_dtype(like.dtype)), device=device)
-    return broadcast_to(lax.convert_element_type(value, value.dtype, weak), size)
+    return constrained(broadcast_to(lax.convert_element_type(value, value.dtype, weak), size), out_sharding)
 
 
 @fused
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create zeros of `a`'s shape and dtype.
 
     >>> jnp.zeros_like(jnp.array([1, 2]))
     Array([0, 0], dtype=int32)
     """
-    return full_like(a, 0, dtype, shape, device=device)
+    return constrained(full_like(a, 0, dtype, shape, device=device), out_sharding)
 
 
 @fused
-def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
+def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Create ones of `a`'s shape and dtype.
 
     >>> jnp.ones_like(jnp.array([1, 2]))
     Array([1, 1], dtype=int32)
     """
-    return full_like(a, 1, dtype, shape, device=device)
+    return constrained(full_like(a, 1, dtype, shape, device=device), out_sharding)
 
 
 def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
@@ -229,7 +240,7 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
     return full_like(prototype, 0, dtype, shape, device=device)
 
 
-def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None) -> Array:
+def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Return the numbers from `start` (default 0) up to, excluding, `stop`, by `step`.
 
     >>> jnp.arange(1, 7, 2)
@@ -246,9 +257,9 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     if by == 0:
         raise ArgumentError("arange: step must not be zero")
     if found in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
-        return _integer_ramp(range(low, high, by), found, device)
+        return constrained(_integer_ramp(range(low, high, by), found, device), out_sharding)
     values = np.arange(*(np.asarray(v).item() for v in (low, high, by)))
-    return array(values.astype(found), device=device)
+    return constrained(array(values.astype(found), device=device), out_sharding)
 
 
 def _integer_ramp(numbers: range, dtype: np.dtype, device: Any) -> Array:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.arithmetic import mul
@@ -22,15 +23,17 @@ from volta_fn.primitives.slicing import slice_in_dim
 
 #: An operand and the letter of each of its dimensions.
 Labelled = tuple[Array, str]
+DotGeneral = Callable[..., Array]
 
 
 @fused
 def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any = "optimal", precision: Any = None,
-           preferred_element_type: Any = None) -> Array:  # fmt: skip
+           preferred_element_type: Any = None, _dot_general: DotGeneral = dot_general, out_sharding: Any = None) -> Array:  # fmt: skip
     """Sum the products that `subscripts` describe, such as ``"bij,bjk->bik"``.
 
     Every form of NumPy's is understood: implicit results, ``...``, repeated letters for diagonals, and alternating operands and lists of
-    integers. Raises `ArgumentError` for invalid subscripts and `ShapeError` for operands that do not fit them.
+    integers. `_dot_general` is what multiplies two operands, as in JAX. Raises `ArgumentError` for invalid subscripts and `ShapeError`
+    for operands that do not fit them.
 
     >>> jnp.einsum("ij,ij->i", jnp.ones((2, 3)), jnp.ones((2, 3)))
     Array([3., 3.], dtype=float32)
@@ -46,10 +49,10 @@ def einsum(subscripts: Any, /, *operands: Any, out: None = None, optimize: Any =
         while others:
             other = others.pop()
             needed = set(result).union(*[letters for _, letters in (*terms, *others)])
-            term = _contract(term, other, needed, preferred_element_type)
+            term = _contract(term, other, needed, preferred_element_type, _dot_general)
         terms.append(term)
     array, letters = _sum_unneeded(terms[0], set(result))
-    return _arrange(array, letters, result, sizes)
+    return constrained(_arrange(array, letters, result, sizes), out_sharding)
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
@@ -159,7 +162,7 @@ def _sum_unneeded(term: Labelled, needed: set[str]) -> Labelled:
     return (total(value, axes), "".join(c for c in letters if c in needed)) if axes else term
 
 
-def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type: Any) -> Labelled:
+def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type: Any, multiply: DotGeneral) -> Labelled:
     """Multiply two terms and sum over the letters that are no longer needed."""
     (x, x_letters), (y, y_letters) = _sum_unneeded(a, needed | set(b[1])), _sum_unneeded(b, needed | set(a[1]))
     shared = [c for c in x_letters if c in y_letters]
@@ -171,10 +174,10 @@ def _contract(a: Labelled, b: Labelled, needed: set[str], preferred_element_type
     )
     free = [c for c in x_letters if c not in shared] + [c for c in y_letters if c not in shared]
     letters = "".join([*batch, *free])
-    if not summed:
+    if not summed and multiply is dot_general:
         product = mul(_spread(x, x_letters, letters), _spread(y, y_letters, letters))
         return product if preferred_element_type is None else convert_element_type(product, preferred_element_type), letters
-    return dot_general(x, y, numbers, None, preferred_element_type), letters
+    return multiply(x, y, numbers, None, preferred_element_type=preferred_element_type), letters
 
 
 def _spread(value: Array, letters: str, wanted: str) -> Array:

@@ -11,6 +11,7 @@ from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.trace import EVAL, current_trace
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.complex_components import conj
@@ -26,7 +27,7 @@ def _promoted(name: str, a: Any, b: Any) -> tuple[Array, Array]:
     return x, y
 
 
-def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Array:
     """Multiply matrices, over stacks in the leading dimensions, which broadcast.
 
     A one-dimensional first operand counts as a row, a second one as a column; the result lacks that dimension. Raises `ShapeError` for
@@ -38,13 +39,13 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     if isinstance(a, Array) and isinstance(b, Array) and precision is None and preferred_element_type is None:
         run = plain_kernel(a, b)
         if run is not None:
-            return run(a, b)
+            return constrained(run(a, b), out_sharding)
         params = _plain_product(a.aval, b.aval)
         if params is not None:
             product = current_trace().process(dot_general_p, (a, b), params)
             if type(product) is ConcreteArray:
                 _remember(a, b, params)
-            return product
+            return constrained(product, out_sharding)
     x, y = _promoted("matmul", a, b)
     if not x.shape or not y.shape:
         raise ShapeError(f"matmul needs operands with at least one dimension, got shapes {x.shape} and {y.shape}; use * for scalars")
@@ -53,8 +54,8 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
         hint = " (did you mean b.T?)" if y.ndim == 2 and x.shape[-1] == y.shape[-1] else ""
         raise ShapeError(f"matmul of shapes {x.shape} and {y.shape}: the inner dimensions {inner[0]} and {inner[1]} differ{hint}")
     if x.ndim <= 2 and y.ndim <= 2:
-        return dot_general(x, y, _plain_numbers(x.ndim, y.ndim), precision, preferred_element_type)
-    return _stacked_matmul(x, y, precision, preferred_element_type)
+        return constrained(dot_general(x, y, _plain_numbers(x.ndim, y.ndim), precision, preferred_element_type), out_sharding)
+    return constrained(_stacked_matmul(x, y, precision, preferred_element_type), out_sharding)
 
 
 def _plain_numbers(left: int, right: int) -> Any:
@@ -117,7 +118,7 @@ def _stacked_matmul(x: Array, y: Array, precision: Any, preferred_element_type: 
 
 
 @fused
-def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Array:
     """Contract the last axis of `a` with the second to last of `b`.
 
     If `b` is a vector, with its only axis. Scalars multiply.
@@ -127,10 +128,10 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     """
     x, y = _promoted("dot", a, b)
     if not x.shape or not y.shape:
-        return x * y
+        return constrained(x * y, out_sharding)
     axis = max(y.ndim - 2, 0)
     _check_contracted("dot", x, y, (x.ndim - 1,), (axis,))
-    return dot_general(x, y, (((x.ndim - 1,), (axis,)), ((), ())), precision, preferred_element_type)
+    return constrained(dot_general(x, y, (((x.ndim - 1,), (axis,)), ((), ())), precision, preferred_element_type), out_sharding)
 
 
 def _check_contracted(name: str, x: Array, y: Array, x_axes: Sequence[int], y_axes: Sequence[int]) -> None:
@@ -212,7 +213,9 @@ def outer(a: Any, b: Any, out: None = None) -> Array:
 
 
 @fused
-def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def tensordot(
+    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+) -> Array:
     """Contract the last `axes` of `a` with the first of `b`, or given pairs of axes.
 
     >>> jnp.tensordot(jnp.ones((2, 3, 4)), jnp.ones((4, 3, 5)), ((1, 2), (1, 0))).shape
@@ -229,7 +232,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred
             raise ArgumentError(f"tensordot needs a number of axes or two sequences of equal length, got {axes!r}")
         left, right = canonical_axes(given[0], x.ndim), canonical_axes(given[1], y.ndim)
     _check_contracted("tensordot", x, y, left, right)
-    return dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type)
+    return constrained(dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type), out_sharding)
 
 
 @fused

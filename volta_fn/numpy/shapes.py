@@ -12,6 +12,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.trace import Tracer
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands
@@ -35,7 +36,7 @@ def size(a: Any, axis: Axis = None) -> int:
     return math.prod(sizes[i] for i in axes_of("size", axis, len(sizes)))
 
 
-def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Array:
+def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Array:
     """Return the elements in row-major order in another shape.
 
     One size may be -1 and follows from the others. `order="F"` reads and writes the elements in column-major order.
@@ -47,19 +48,19 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     value = operand("reshape", "a", a)
     sizes = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
     if order == "F":
-        return transpose(reshape(transpose(value), sizes[::-1]))
+        return constrained(transpose(reshape(transpose(value), sizes[::-1])), out_sharding)
     if order not in ("C", "K", "A"):
         raise ArgumentError(f"reshape: order must be 'C' or 'F', got {order!r}")
-    return lax.reshape(value, sizes)
+    return constrained(lax.reshape(value, sizes), out_sharding)
 
 
-def ravel(a: Any, order: str = "C") -> Array:
+def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Array:
     """Return the elements in one dimension.
 
     >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]))
     Array([1, 2, 3, 4], dtype=int32)
     """
-    return reshape(a, (-1,) if size(a) else (0,), order)
+    return constrained(reshape(a, (-1,) if size(a) else (0,), order), out_sharding)
 
 
 @fused
@@ -159,7 +160,7 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     return lax.broadcast_shapes(*[canonical_shape(s) for s in shapes]) if shapes else ()
 
 
-def broadcast_to(array: Any, shape: Any) -> Array:
+def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Array:
     """Broadcast `array` to `shape`: align dimensions at the right and stretch size 1.
 
     >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
@@ -171,7 +172,7 @@ def broadcast_to(array: Any, shape: Any) -> Array:
     fits = value.ndim <= len(target) and all(n in (1, m) for n, m in zip(value.shape[::-1], target[::-1], strict=False))
     if not fits:
         raise BroadcastError(f"broadcast_to: an array of shape {value.shape} does not broadcast to {target}")
-    return movement.broadcast_to(value, target)
+    return constrained(movement.broadcast_to(value, target), out_sharding)
 
 
 def broadcast_arrays(*args: Any) -> tuple[Array, ...]:
@@ -313,7 +314,7 @@ def _roll_traced(value: Array, by: Array, dim: int) -> Array:
 
 
 @fused
-def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Array:
+def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None) -> Array:
     """Repeat each element (or slice along `axis`) `repeats` times.
 
     `repeats` is one number or one for each element. The length of the result must be known while tracing: traced `repeats` need
@@ -325,7 +326,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     value = operand("repeat", "a", a)
     value, dim = flat_or_axis("repeat", value, axis)
     if np.ndim(repeats) == 0 and not isinstance(repeats, Tracer) and total_repeat_length is None:
-        return _repeat_equally(value, int(repeats), dim)
+        return constrained(_repeat_equally(value, int(repeats), dim), out_sharding)
     counts = movement.broadcast_to(array(narrow(repeats)), (value.shape[dim],))
     if total_repeat_length is None:
         numbers = concrete("repeat", "repeats", counts, "Give total_repeat_length= if it is traced.")
@@ -337,7 +338,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     passed = lax.le(ends, lax.reshape(lax.iota(INDEX, total_repeat_length), (total_repeat_length, 1)))
     source = lax.reduce_sum(lax.convert_element_type(passed, INDEX), (1,))
     source = lax.min(source, np.int32(value.shape[dim] - 1))
-    return value[(slice(None),) * dim + (source,)]
+    return constrained(value[(slice(None),) * dim + (source,)], out_sharding)
 
 
 def _repeat_equally(value: Array, count: int, dim: int) -> Array:

@@ -19,6 +19,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.arithmetic import add
 from volta_fn.primitives.cast import convert_element_type
@@ -210,6 +211,8 @@ def dot_general(
     dimension_numbers: tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]],
     precision: Any = None,
     preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Contract two arrays: sums of products over pairs of axes.
 
@@ -235,7 +238,9 @@ def dot_general(
         hash(dimension_numbers)
     except TypeError:
         dimension_numbers = _frozen(dimension_numbers)
-    return bind(dot_general_p, left, right, **product_params(dimension_numbers, left.aval, right.aval, preferred_element_type))
+    return constrained(
+        bind(dot_general_p, left, right, **product_params(dimension_numbers, left.aval, right.aval, preferred_element_type)), out_sharding
+    )
 
 
 def _frozen(numbers: Any) -> Any:
@@ -264,7 +269,15 @@ def _canonical_numbers(numbers: Any, lhs_ndim: int, rhs_ndim: int) -> DotDimensi
     return (left[0], right[0]), (left[1], right[1])
 
 
-def dot(lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: Any = None, preferred_element_type: Any = None) -> Array:
+def dot(
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Array:
     """Multiply vectors and matrices in any combination.
 
     With `dimension_numbers`, the same as `dot_general`. Raises `ShapeError` for operands of other ranks, or sizes that do not fit.
@@ -276,7 +289,7 @@ def dot(lhs: Any, rhs: Any, *, dimension_numbers: Any = None, precision: Any = N
     left, right = as_value(lhs), as_value(rhs)
     if dimension_numbers is None:
         dimension_numbers = _dot_numbers(left.aval, right.aval)
-    return dot_general(left, right, dimension_numbers, precision, preferred_element_type)
+    return constrained(dot_general(left, right, dimension_numbers, precision, preferred_element_type), out_sharding)
 
 
 @lru_cache(maxsize=1024)

@@ -24,6 +24,7 @@ from volta_fn.core.aval import Shape, ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.contraction import bilinear_jvp, check_precision, product_dtype
@@ -324,6 +325,8 @@ def conv_general_dilated(
     precision: Any = None,
     preferred_element_type: Any = None,
     algorithm: str = "auto",
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Convolve `lhs` with `rhs` (which is not flipped).
 
@@ -363,4 +366,7 @@ def conv_general_dilated(
     if wanted is None and x.dtype != w.dtype:
         wanted = dtypes.promote_types(x.dtype, w.dtype)
         check_promotion("conv_general_dilated", (x, w), wanted)
-    return _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), wanted, algorithm).bind(x, w)
+    return constrained(
+        _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), wanted, algorithm).bind(x, w),
+        out_sharding,
+    )

@@ -13,6 +13,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import AxisError, DTypeError, ShapeError
 
 
@@ -90,7 +91,7 @@ reshape_p = linear_primitive(
 )
 
 
-def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None) -> Array:
+def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None) -> Array:
     """Reshape `operand`, in row-major order; one size may be -1.
 
     `dimensions` transposes first. Raises `ShapeError` if the sizes do not fit.
@@ -104,7 +105,7 @@ def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | 
         value = transpose(value, dimensions)
     sizes = (new_sizes,) if isinstance(new_sizes, int) else tuple(new_sizes)
     shape = infer_size(sizes, value.aval) if any(type(s) is int and s < 0 for s in sizes) else canonical_shape(sizes)
-    return value if shape == value.shape else bind(reshape_p, value, new_sizes=shape)
+    return constrained(value if shape == value.shape else bind(reshape_p, value, new_sizes=shape), out_sharding)
 
 
 def infer_size(sizes: Sequence[int], operand: ShapedArray) -> Shape:
@@ -198,7 +199,7 @@ def _broadcast_batch(
 broadcast_in_dim_p = linear_primitive("broadcast_in_dim", _broadcast_abstract, _broadcast_evaluate, _broadcast_batch)
 
 
-def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Array:
+def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None) -> Array:
     """Repeat `operand` to fill `shape`.
 
     Its dimension i becomes dimension ``broadcast_dimensions[i]``.
@@ -212,11 +213,11 @@ def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: S
     dims = tuple(d.__index__() for d in broadcast_dimensions)
     target = canonical_shape(shape)
     if value.shape == target and dims == tuple(range(value.ndim)):
-        return value
-    return bind(broadcast_in_dim_p, value, shape=target, broadcast_dimensions=dims)
+        return constrained(value, out_sharding)
+    return constrained(bind(broadcast_in_dim_p, value, shape=target, broadcast_dimensions=dims), out_sharding)
 
 
-def broadcast(operand: Any, sizes: Sequence[int]) -> Array:
+def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Array:
     """Repeat `operand` along new leading dimensions of the given `sizes`.
 
     >>> import volta_fn as vf
@@ -226,7 +227,7 @@ def broadcast(operand: Any, sizes: Sequence[int]) -> Array:
     """
     value = as_value(operand)
     lead = canonical_shape(sizes)
-    return broadcast_in_dim(value, (*lead, *value.shape), range(len(lead), len(lead) + value.ndim))
+    return constrained(broadcast_in_dim(value, (*lead, *value.shape), range(len(lead), len(lead) + value.ndim)), out_sharding)
 
 
 def broadcast_to(operand: Array, shape: Shape) -> Array:
@@ -339,7 +340,7 @@ def _iota_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None
 iota_p = Primitive("iota", _iota_abstract, evaluate=_iota_evaluate, jvp=_iota_jvp, batch=_iota_batch, views=True)
 
 
-def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Array:
+def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Array:
     """Return an array whose elements are their own index along `dimension`.
 
     >>> import volta_fn as vf
@@ -351,7 +352,7 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Array:
     if wanted in dtypes.BOOL:
         raise DTypeError("iota counts, so its dtype cannot be bool")
     sizes = canonical_shape(shape)
-    return bind(iota_p, dtype=wanted, shape=sizes, dimension=canonical_axis(dimension, len(sizes), "dimension"))
+    return constrained(bind(iota_p, dtype=wanted, shape=sizes, dimension=canonical_axis(dimension, len(sizes), "dimension")), out_sharding)
 
 
 def iota(dtype: Any, size: int) -> Array:

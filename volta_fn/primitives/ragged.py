@@ -9,6 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.arithmetic import sub
 from volta_fn.primitives.comparison import bitwise_and, ge, lt
@@ -38,7 +39,14 @@ _BASIC = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
 
 def ragged_dot(
-    lhs: Any, rhs: Any, group_sizes: Any, precision: Any = None, preferred_element_type: Any = None, group_offset: Any = None
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Multiply groups of consecutive rows, each by a matrix of its own.
 
@@ -56,7 +64,7 @@ def ragged_dot(
     >>> vf.lax.ragged_dot(jnp.array([[1.0], [2.0], [3.0]]), matrices, jnp.array([2, 1])).ravel()
     Array([ 1.,  2., 30.], dtype=float32)
     """
-    return ragged_dot_general(lhs, rhs, group_sizes, _BASIC, precision, preferred_element_type, group_offset)
+    return constrained(ragged_dot_general(lhs, rhs, group_sizes, _BASIC, precision, preferred_element_type, group_offset), out_sharding)
 
 
 def ragged_dot_general(
@@ -67,6 +75,8 @@ def ragged_dot_general(
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Contract pairs of axes, where an axis of `lhs` falls into groups.
 
@@ -99,7 +109,7 @@ def ragged_dot_general(
     (ragged,) = numbers.lhs_ragged_dimensions
     groups = tuple(numbers.rhs_group_dimensions)
     if ragged in lhs_batch:
-        return dot_general(x, y, numbers.dot_dimension_numbers, precision, preferred_element_type)
+        return constrained(dot_general(x, y, numbers.dot_dimension_numbers, precision, preferred_element_type), out_sharding)
     kind = lhs_contract if ragged in lhs_contract else [i for i in range(x.ndim) if i not in (*lhs_contract, *lhs_batch)]
     outer = (*lhs_batch, *[i for i in kind if i < ragged])
     members = _members(x, sizes, ragged, outer)
@@ -107,8 +117,11 @@ def ragged_dot_general(
     contract, batch = [i + 1 for i in lhs_contract], [i + 1 for i in lhs_batch]
     if ragged in lhs_contract:
         out = dot_general(grouped, y, ((contract, rhs_contract), (batch, rhs_batch)), precision, preferred_element_type)
-        return moveaxis(out, len(batch), 0)
-    return dot_general(grouped, y, (([0, *contract], [*groups, *rhs_contract]), (batch, rhs_batch)), precision, preferred_element_type)
+        return constrained(moveaxis(out, len(batch), 0), out_sharding)
+    return constrained(
+        dot_general(grouped, y, (([0, *contract], [*groups, *rhs_contract]), (batch, rhs_batch)), precision, preferred_element_type),
+        out_sharding,
+    )
 
 
 def _check(sizes: Array, numbers: RaggedDotDimensionNumbers, group_offset: Any) -> None:

@@ -18,6 +18,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.arithmetic import add
 from volta_fn.primitives.cast import convert_element_type
@@ -172,7 +173,7 @@ class RandomAlgorithm(enum.IntEnum):
 
 
 def rng_bit_generator(
-    key: Any, shape: Sequence[int], dtype: Any = np.uint32, algorithm: int = RandomAlgorithm.RNG_DEFAULT
+    key: Any, shape: Sequence[int], dtype: Any = np.uint32, algorithm: int = RandomAlgorithm.RNG_DEFAULT, *, out_sharding: Any = None
 ) -> tuple[Array, Array]:
     """Return the next key and random bits.
 
@@ -205,4 +206,4 @@ def rng_bit_generator(
     following = add(low, np.uint32(1))
     carry = convert_element_type(eq(following, np.uint32(0)), _UINT32)
     next_key = concatenate([expand_dims(word, (0,)) for word in (first, second, following, add(high, carry))], 0)
-    return next_key, random_bits(one_time, shape, wanted.itemsize * 8)
+    return next_key, constrained(random_bits(one_time, shape, wanted.itemsize * 8), out_sharding)

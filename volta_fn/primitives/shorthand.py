@@ -13,6 +13,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.device import default_backend
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives import arithmetic, comparison
 from volta_fn.primitives.cast import convert_element_type
@@ -22,7 +23,7 @@ from volta_fn.primitives.movement import broadcast, broadcast_in_dim, broadcast_
 from volta_fn.primitives.slicing import index_in_dim, slice_in_dim
 
 
-def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None) -> Array:
+def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Array:
     """Return an array of `shape` with every element equal to `fill_value`.
 
     >>> import volta_fn as vf
@@ -33,10 +34,10 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None) -> Arra
     if value.shape:
         raise ShapeError(f"full: the fill value must be a scalar, got an array of shape {value.shape}")
     wanted = value.dtype if dtype is None else dtypes.as_dtype(dtype)
-    return broadcast(convert_element_type(value, wanted), canonical_shape(shape))
+    return constrained(broadcast(convert_element_type(value, wanted), canonical_shape(shape)), sharding)
 
 
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None) -> Array:
+def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, *, sharding: Any = None) -> Array:
     """Return an array like `x` with every element equal to `fill_value`.
 
     Shape and dtype are those of `x` unless given.
@@ -46,10 +47,10 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] |
     Array([3., 3.], dtype=float32)
     """
     value = as_value(x)
-    return full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype)
+    return constrained(full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype), sharding)
 
 
-def empty(shape: Sequence[int] | int, dtype: Any = "float32") -> Array:
+def empty(shape: Sequence[int] | int, dtype: Any = "float32", *, out_sharding: Any = None) -> Array:
     """Return an array of zeros.
 
     Immutable arrays have no use for uninitialized memory.
@@ -58,7 +59,7 @@ def empty(shape: Sequence[int] | int, dtype: Any = "float32") -> Array:
     >>> vf.lax.empty((2,), "int32")
     Array([0, 0], dtype=int32)
     """
-    return full(shape, 0, dtype)
+    return constrained(full(shape, 0, dtype), out_sharding)
 
 
 def square(x: Any) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.arithmetic import fma
 from volta_fn.primitives.declare import to_dtype
@@ -20,7 +21,7 @@ from volta_fn.random.keys import single_key
 _UINT32 = np.dtype(np.uint32)
 
 
-def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample random bits as unsigned integers (default uint32).
 
     >>> vf.random.bits(vf.random.key(0), (2,))
@@ -28,10 +29,12 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """
     data = single_key("bits", key)
     wanted = dtype_in("bits", dtype, _UINT32, dtypes.UNSIGNED, "an unsigned integer dtype")
-    return random_bits(data, shape, 8 * wanted.itemsize)
+    return constrained(random_bits(data, shape, 8 * wanted.itemsize), out_sharding)
 
 
-def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Array:
+def uniform(
+    key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *, out_sharding: Any = None
+) -> Array:
     """Sample floats (float32) uniformly in [minval, maxval); the bounds broadcast.
 
     >>> vf.random.uniform(vf.random.key(0), (2,))
@@ -41,13 +44,13 @@ def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any 
     wanted = float_dtype("uniform", dtype)
     unit = unit_uniform(data, canonical_shape(shape), wanted)
     if type(minval) in (int, float) and type(maxval) in (int, float) and (minval, maxval) == (0, 1):
-        return unit
+        return constrained(unit, out_sharding)
     low, high = to_dtype(minval, wanted), to_dtype(maxval, wanted)
     shape_with("uniform", shape, minval=low, maxval=high)
     span = high - low
     # Compilers fuse this in the wider dtypes; an explicit fma gives the same bits everywhere.
     scaled = fma(unit, span, low) if wanted.itemsize > 2 else unit * span + low
-    return lax.max(low, scaled)
+    return constrained(lax.max(low, scaled), out_sharding)
 
 
 def unit_uniform(data: Array, shape: Shape, dtype: np.dtype) -> Array:
@@ -61,7 +64,7 @@ def unit_uniform(data: Array, shape: Shape, dtype: np.dtype) -> Array:
     return lax.bitcast_convert_type(lax.bitwise_or(significand, one.view(unsigned)), dtype) - one
 
 
-def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any = None) -> Array:
+def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample integers uniformly in [minval, maxval), in int32 by default.
 
     The bounds are integers that broadcast to `shape`. Where ``maxval <= minval`` the result is `minval`. A bound outside the dtype's range
@@ -76,11 +79,11 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     low, high = _bound("minval", minval), _bound("maxval", maxval)
     sizes = shape_with("randint", shape, minval=low, maxval=high)
     if wanted.itemsize >= 4:
-        return _integers(data, sizes, low, high, wanted)
+        return constrained(_integers(data, sizes, low, high, wanted), out_sharding)
     # Draw 32 bits, since the bias of narrow integers would be noticeable; they also hold maxval = max + 1.
     info, wide = dtypes.iinfo(wanted), np.dtype(np.int32)
     low, high = _within(low, wide, info.min, info.max), _within(high, wide, info.min, info.max + 1)
-    return lax.convert_element_type(_integers(data, sizes, low, high, wide), wanted)
+    return constrained(lax.convert_element_type(_integers(data, sizes, low, high, wide), wanted), out_sharding)
 
 
 def _bound(name: str, value: Any) -> Array | np.ndarray:
@@ -118,7 +121,7 @@ def _integers(data: Array, shape: Shape, minval: Array | np.ndarray, maxval: Arr
     return low + lax.convert_element_type(offset, dtype)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: str = "low") -> Array:
+def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: str = "low", *, out_sharding: Any = None) -> Array:
     """Sample True with probability `p`, floats that broadcast to `shape`.
 
     A uniform number is compared with `p` in `p`'s dtype; with mode "high" that number has twice the bits, for tiny `p`. Raises `DTypeError`
@@ -135,13 +138,13 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None, mode: 
         raise DTypeError(f"bernoulli: the probability p must be a float, got {chance.aval}")
     sizes = shape_with("bernoulli", shape, p=chance)
     if mode == "low":
-        return lax.lt(unit_uniform(data, sizes, chance.dtype), chance)
+        return constrained(lax.lt(unit_uniform(data, sizes, chance.dtype), chance), out_sharding)
     both = unit_uniform(data, (2, *sizes), chance.dtype)
     coarse, fine = (lax.index_in_dim(both, i, 0, keepdims=False) for i in (0, 1))
-    return lax.lt(fine * 2.0 ** -dtypes.finfo(chance.dtype).nmant, chance - coarse)
+    return constrained(lax.lt(fine * 2.0 ** -dtypes.finfo(chance.dtype).nmant, chance - coarse), out_sharding)
 
 
-def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample -1 or 1, each with probability 1/2, in any signed dtype (default int32).
 
     >>> vf.random.rademacher(vf.random.key(0), (3,))
@@ -149,4 +152,4 @@ def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     """
     wanted = dtype_in("rademacher", dtype, np.dtype(np.int32), dtypes.SIGNED | dtypes.INEXACT, "a dtype of signed numbers")
     coins = bernoulli(single_key("rademacher", key), 0.5, canonical_shape(shape))
-    return lax.convert_element_type(2 * lax.convert_element_type(coins, np.int32) - 1, wanted)
+    return constrained(lax.convert_element_type(2 * lax.convert_element_type(coins, np.int32) - 1, wanted), out_sharding)

@@ -11,6 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.core.transfer import constrained
 from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
@@ -19,7 +20,7 @@ from volta_fn.random.basic import uniform
 from volta_fn.random.keys import single_key, split
 
 
-def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the number of trials of success probability `p` up to the first success.
 
     >>> int(vf.random.geometric(vf.random.key(0), 1.0))
@@ -29,10 +30,10 @@ def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any =
     (chance,) = promote_args("geometric", (p,), dtypes.FLOATS)
     u = uniform(key, shape_with("geometric", shape, p=chance), chance.dtype)
     trials = lax.floor(lax.log(vnp.where(u == 0, 1, u)) / lax.log1p(-chance)) + 1
-    return lax.convert_element_type(trials, wanted)
+    return constrained(lax.convert_element_type(trials, wanted), out_sharding)
 
 
-def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the Poisson distribution of mean `lam`, in an integer dtype (int32).
 
     It uses Knuth's method (the product of uniform numbers) where lam < 10, else the transformed rejection of Hörmann, "The transformed
@@ -50,7 +51,7 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
     rounds = dtypes.iinfo(wanted).max
     small = _poisson_by_products(data, vnp.where(few, rate, 0.0), sizes, wanted, rounds)
     large = _poisson_by_rejection(data, vnp.where(few, 1e5, rate), sizes, wanted, rounds)
-    return vnp.where(rate == 0, 0, vnp.where(few, small, large))
+    return constrained(vnp.where(rate == 0, 0, vnp.where(few, small, large)), out_sharding)
 
 
 def _poisson_by_products(data: Array, rate: Array, shape: Shape, dtype: np.dtype, rounds: int) -> Array:

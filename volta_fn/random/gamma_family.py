@@ -9,6 +9,7 @@ from typing import Any
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, as_integer, canonical_shape
+from volta_fn.core.transfer import constrained
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
@@ -23,7 +24,7 @@ from volta_fn.transforms.custom_jvp import custom_jvp
 from volta_fn.transforms.vmap import vmap
 
 
-def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the gamma distribution, of density proportional to x^(a - 1) exp(-x).
 
     Differentiable by `a` at a fixed quantile (Figurnov, Mohamed and Mnih, "Implicit reparameterization gradients", 2018).
@@ -31,16 +32,16 @@ def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = Non
     >>> vf.random.gamma(vf.random.key(0), vf.numpy.array([0.5, 10.0])).shape
     (2,)
     """
-    return _gamma("gamma", key, a, shape, dtype, log=False)
+    return constrained(_gamma("gamma", key, a, shape, dtype, log=False), out_sharding)
 
 
-def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the log of gamma numbers, to full precision for small `a`.
 
     >>> vf.random.loggamma(vf.random.key(0), 0.5, (4,)).shape
     (4,)
     """
-    return _gamma("loggamma", key, a, shape, dtype, log=True)
+    return constrained(_gamma("loggamma", key, a, shape, dtype, log=True), out_sharding)
 
 
 def _gamma(function: str, key: Any, a: Any, shape: Sequence[int] | None, dtype: Any, log: bool) -> Array:
@@ -105,7 +106,7 @@ def _draw_one(data: Array, a: Array, log: bool) -> Array:
 # Distributions of several gamma numbers.
 
 
-def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the beta distribution, of density proportional to x^(a-1) (1-x)^(b-1).
 
     >>> x = vf.random.beta(vf.random.key(0), 2.0, 3.0, (1000,))
@@ -117,10 +118,10 @@ def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: An
     logs = [loggamma(k, x, sizes, wanted) for k, x in zip((keys[0], keys[1]), (first, second), strict=True)]
     largest = lax.max(*logs)
     x, y = (lax.exp(log - largest) for log in logs)
-    return x / (x + y)
+    return constrained(x / (x + y), out_sharding)
 
 
-def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample Dirichlet vectors, which are positive and sum to 1.
 
     The last dimension of `alpha` holds a vector's parameters. The result has shape ``(*shape, n)``; the other dimensions of `alpha`
@@ -132,20 +133,20 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
     wanted = float_dtype("dirichlet", dtype)
     concentration = to_dtype(alpha, wanted)
     sizes = shape_with("dirichlet", shape, alpha=concentration[..., 0])
-    return softmax(loggamma(key, concentration, (*sizes, concentration.shape[-1]), wanted))
+    return constrained(softmax(loggamma(key, concentration, (*sizes, concentration.shape[-1]), wanted)), out_sharding)
 
 
-def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the chi-square distribution with `df` degrees of freedom.
 
     >>> bool((vf.random.chisquare(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True
     """
     wanted, sizes, freedom = parameters("chisquare", dtype, shape, df=df)
-    return lax.exp(loggamma(key, freedom / 2.0, sizes, wanted)) * 2.0
+    return constrained(lax.exp(loggamma(key, freedom / 2.0, sizes, wanted)) * 2.0, out_sharding)
 
 
-def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the F distribution: two chi-square numbers over their degrees, divided.
 
     >>> vf.random.f(vf.random.key(0), 2.0, 3.0, (4,)).shape
@@ -153,10 +154,12 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
     """
     wanted, sizes, above, below = parameters("f", dtype, shape, dfnum=dfnum, dfden=dfden)
     keys = random_split(single_key("f", key), (2,))
-    return (chisquare(keys[1], above, sizes, wanted) / above) / (chisquare(keys[0], below, sizes, wanted) / below)
+    return constrained(
+        (chisquare(keys[1], above, sizes, wanted) / above) / (chisquare(keys[0], below, sizes, wanted) / below), out_sharding
+    )
 
 
-def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample Student's t distribution with `df` degrees of freedom.
 
     >>> vf.random.t(vf.random.key(0), 3.0, (4,)).shape
@@ -165,10 +168,10 @@ def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) 
     wanted, sizes, freedom = parameters("t", dtype, shape, df=df)
     keys = random_split(single_key("t", key), (2,))
     half = freedom / 2.0
-    return normal(keys[0], sizes, wanted) * lax.sqrt(half / gamma(keys[1], half, sizes, wanted))
+    return constrained(normal(keys[0], sizes, wanted) * lax.sqrt(half / gamma(keys[1], half, sizes, wanted)), out_sharding)
 
 
-def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the distribution with density proportional to exp(-|x|^p).
 
     >>> vf.random.generalized_normal(vf.random.key(0), 1.5, (4,)).shape
@@ -179,10 +182,10 @@ def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any =
     power = to_dtype(p, wanted)
     keys = random_split(single_key("generalized_normal", key), (2,))
     size = gamma(keys[0], 1.0 / power, sizes, wanted) ** (1.0 / power)
-    return rademacher(keys[1], sizes, wanted) * size
+    return constrained(rademacher(keys[1], sizes, wanted) * size, out_sharding)
 
 
-def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample points (*shape, d) uniformly in the unit ball in the p-norm.
 
     >>> bool(vf.numpy.linalg.norm(vf.random.ball(vf.random.key(0), 3)) <= 1)
@@ -194,4 +197,4 @@ def ball(key: Any, d: int, p: Any = 2, shape: Sequence[int] = (), dtype: Any = N
     points = generalized_normal(keys[0], p, (*sizes, as_integer(d, "ball: d")), wanted)
     power = to_dtype(p, wanted)
     total = lax.reduce_sum(lax.abs(points) ** power, (-1,)) + exponential(keys[1], sizes, wanted)
-    return points / (total ** (1.0 / power))[..., None]
+    return constrained(points / (total ** (1.0 / power))[..., None], out_sharding)

@@ -11,6 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, as_integer, canonical_shape
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import linalg, matmul
 from volta_fn.primitives.declare import promote_args, to_dtype
@@ -22,7 +23,7 @@ from volta_fn.random.keys import single_key
 _SQRT_2 = math.sqrt(2.0)
 
 
-def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample standard normal numbers (float32); complex ones have variance 1 in all.
 
     >>> vf.random.normal(vf.random.key(0), (2,)).round(4)
@@ -32,10 +33,10 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
     wanted = dtype_in("normal", dtype, FLOAT, dtypes.INEXACT, "a floating or complex dtype")
     sizes = canonical_shape(shape)
     if wanted in dtypes.FLOATS:
-        return _normal(data, sizes, wanted)
+        return constrained(_normal(data, sizes, wanted), out_sharding)
     real = dtypes.real_dtype(wanted)
     keys = random_split(data, (2,))
-    return lax.complex(_normal(keys[0], sizes, real), _normal(keys[1], sizes, real)) / wanted.type(_SQRT_2)
+    return constrained(lax.complex(_normal(keys[0], sizes, real), _normal(keys[1], sizes, real)) / wanted.type(_SQRT_2), out_sharding)
 
 
 def _normal(data: Array, shape: Shape, dtype: np.dtype) -> Array:
@@ -44,7 +45,9 @@ def _normal(data: Array, shape: Shape, dtype: np.dtype) -> Array:
     return lax.erf_inv(2.0 * unit_uniform(data, shape, dtype) + above_minus_one) * dtype.type(_SQRT_2)
 
 
-def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def truncated_normal(
+    key: Any, lower: Any, upper: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None
+) -> Array:
     """Sample standard normal numbers strictly between two bounds, which broadcast.
 
     >>> vf.random.truncated_normal(vf.random.key(0), -2.0, 2.0, (2,)).round(3)
@@ -56,27 +59,27 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
     quantiles = uniform(data, sizes, wanted, lax.erf(low / root), lax.erf(high / root))
     infinity = wanted.type(np.inf)
     # Rounding may reach the bounds, which are excluded.
-    return lax.clamp(lax.nextafter(low, infinity), root * lax.erf_inv(quantiles), lax.nextafter(high, -infinity))
+    return constrained(lax.clamp(lax.nextafter(low, infinity), root * lax.erf_inv(quantiles), lax.nextafter(high, -infinity)), out_sharding)
 
 
-def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dtype: Any = None) -> Array:
+def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample exp of normal numbers with standard deviation `sigma`.
 
     >>> bool((vf.random.lognormal(vf.random.key(0), shape=(5,)) > 0).all())
     True
     """
     wanted, sizes, spread = parameters("lognormal", dtype, shape, sigma=sigma)
-    return lax.exp(normal(key, sizes, wanted) * spread)
+    return constrained(lax.exp(normal(key, sizes, wanted) * spread), out_sharding)
 
 
-def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
+def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample Maxwell's distribution: the length of three standard normal numbers.
 
     >>> bool((vf.random.maxwell(vf.random.key(0), (5,)) >= 0).all())
     True
     """
     vectors = normal(key, (*canonical_shape(shape), 3), float_dtype("maxwell", dtype))
-    return lax.sqrt(lax.reduce_sum(vectors * vectors, (-1,)))
+    return constrained(lax.sqrt(lax.reduce_sum(vectors * vectors, (-1,))), out_sharding)
 
 
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = (), dtype: Any = None) -> Array:
@@ -96,7 +99,14 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = 
 
 
 def multivariate_normal(
-    key: Any, mean: Any, cov: Any, shape: Sequence[int] | None = None, dtype: Any = None, method: str = "cholesky"
+    key: Any,
+    mean: Any,
+    cov: Any,
+    shape: Sequence[int] | None = None,
+    dtype: Any = None,
+    method: str = "cholesky",
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Sample normal vectors with mean (..., n) and covariance (..., n, n).
 
@@ -124,7 +134,7 @@ def multivariate_normal(
     factor = _square_root(covariance, method)
     sizes = shape_with("multivariate_normal", shape, mean=centre[..., 0], cov=covariance[..., 0, 0])
     steps = normal(data, (*sizes, centre.shape[-1]), wanted)
-    return centre + matmul(factor, steps[..., None])[..., 0]
+    return constrained(centre + matmul(factor, steps[..., None])[..., 0], out_sharding)
 
 
 def _square_root(covariance: Array, method: str) -> Array:
@@ -139,7 +149,7 @@ def _square_root(covariance: Array, method: str) -> Array:
     raise ArgumentError(f"multivariate_normal: method must be 'cholesky', 'eigh' or 'svd', got {method!r}")
 
 
-def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m: int | None = None) -> Array:
+def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m: int | None = None, *, out_sharding: Any = None) -> Array:
     """Sample uniform orthogonal n×n (or orthonormal n×m) matrices.
 
     >>> q = vf.random.orthogonal(vf.random.key(0), 3)
@@ -152,4 +162,4 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
     q, r = linalg.qr(normal(key, sizes, dtype))
     diagonal = as_value(r)[..., np.arange(sizes[-1]), np.arange(sizes[-1])]
     q = q * lax.expand_dims(lax.sign(diagonal), (-2,))
-    return q.mT if rows < columns else q
+    return constrained(q.mT if rows < columns else q, out_sharding)

@@ -102,9 +102,12 @@ class PRNGKeyArray(_Base):
         return (self[i] for i in range(self.shape[0]))
 
     def __getitem__(self, index: Any) -> PRNGKeyArray:
-        entries = index if isinstance(index, tuple) else (index,)
-        rest = (slice(None),) if any(entry is Ellipsis for entry in entries) else (Ellipsis, slice(None))
-        return PRNGKeyArray(self._data[(*entries, *rest)], self._impl)
+        return PRNGKeyArray(self._data[_with_words(index)], self._impl)
+
+    @property
+    def at(self) -> KeyUpdates:  # type: ignore[override]
+        """``keys.at[index].set(key)`` and ``.get()``, as of arrays."""
+        return KeyUpdates(self)
 
     def reshape(self, *shape: Any) -> PRNGKeyArray:  # type: ignore[override]
         """Reshape to a shape given as integers or one sequence; one of them may be -1."""
@@ -118,6 +121,39 @@ class PRNGKeyArray(_Base):
         return self.reshape(-1)
 
     ravel = flatten  # type: ignore[assignment]
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> PRNGKeyArray:
+        """Drop dimensions of size 1: all of them, or those given."""
+        given = [i for i, n in enumerate(self.shape) if n == 1] if axis is None else [axis] if isinstance(axis, int) else axis
+        return PRNGKeyArray(lax.squeeze(self._data, [i % self.ndim for i in given]), self._impl)
+
+    def transpose(self, *axes: Any) -> PRNGKeyArray:
+        """Permute the dimensions, by default in reverse."""
+        order = (axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes) or range(self.ndim)[::-1]
+        return PRNGKeyArray(lax.transpose(self._data, [*[i % self.ndim for i in order], self.ndim]), self._impl)
+
+    @property
+    def T(self) -> PRNGKeyArray:
+        """The keys with the dimensions in reverse."""
+        return self.transpose()
+
+    def copy(self) -> PRNGKeyArray:  # type: ignore[override]
+        """Return the same keys, which cannot be changed."""
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the data."""
+        return self._data.nbytes
+
+    @property
+    def sharding(self) -> Any:
+        """How the data lies on devices."""
+        return self._data.sharding
+
+    def devices(self) -> Any:
+        """Return the devices of the data."""
+        return self._data.devices()
 
     def block_until_ready(self) -> PRNGKeyArray:
         """Wait until the data is there, and return self."""
@@ -143,6 +179,33 @@ class PRNGKeyArray(_Base):
         if isinstance(self._data, Array) and not isinstance(self._data, Tracer):
             return f"PRNGKeyArray({self.shape}, dtype={self.dtype}) overlaying:\n{self._data!s}"
         return f"PRNGKeyArray({self._data!r})"
+
+
+def _with_words(index: Any) -> tuple[Any, ...]:
+    """Return an index of keys as one of their data, with all words."""
+    entries = index if isinstance(index, tuple) else (index,)
+    rest = (slice(None),) if any(entry is Ellipsis for entry in entries) else (Ellipsis, slice(None))
+    return (*entries, *rest)
+
+
+class KeyUpdates:
+    """What the `at` of an array of keys has."""
+
+    def __init__(self, keys: PRNGKeyArray, index: Any = Ellipsis) -> None:
+        self._keys, self._index = keys, index
+
+    def __getitem__(self, index: Any) -> KeyUpdates:
+        return KeyUpdates(self._keys, index)
+
+    def get(self, **options: Any) -> PRNGKeyArray:
+        """Return the keys at the index; the options are those of arrays."""
+        return PRNGKeyArray(self._keys._data.at[_with_words(self._index)].get(**options), self._keys._impl)
+
+    def set(self, values: PRNGKeyArray, **options: Any) -> PRNGKeyArray:
+        """Return the keys with others at the index; the options are those of arrays."""
+        if not isinstance(values, PRNGKeyArray):
+            raise ArgumentTypeError(f"an array of keys holds keys, got {values!r:.40} of type {type(values).__name__}")
+        return PRNGKeyArray(self._keys._data.at[_with_words(self._index)].set(values._data, **options), self._keys._impl)
 
 
 # Keys from seeds and words.

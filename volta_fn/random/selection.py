@@ -12,6 +12,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, canonical_shape
 from volta_fn.core.trace import concrete_or_raise
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.numpy import cumsum, moveaxis, searchsorted, take
 from volta_fn.primitives.movement import canonical_axis
@@ -23,7 +24,14 @@ from volta_fn.random.keys import single_key
 
 
 def categorical(
-    key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | None = None, replace: bool = True, mode: str | None = None
+    key: Any,
+    logits: Any,
+    axis: int = -1,
+    shape: Sequence[int] | None = None,
+    replace: bool = True,
+    mode: str | None = None,
+    *,
+    out_sharding: Any = None,
 ) -> Array:
     """Sample indices along `axis` with probabilities proportional to exp(logits).
 
@@ -52,9 +60,9 @@ def categorical(
     if sizes[len(prefix) :] != batch:
         raise ShapeError(f"categorical: shape {sizes} must end with {batch}, that of the logits without axis {axis}")
     if not replace:
-        return _without_replacement(data, weights, dim, prefix, mode)
+        return constrained(_without_replacement(data, weights, dim, prefix, mode), out_sharding)
     noise = gumbel(data, (*prefix, *weights.shape), weights.dtype, mode)
-    return lax.argmax(noise + weights, len(prefix) + dim, INT)
+    return constrained(lax.argmax(noise + weights, len(prefix) + dim, INT), out_sharding)
 
 
 def _without_replacement(data: Array, weights: Array, dim: int, prefix: Shape, mode: str | None) -> Array:
@@ -66,7 +74,7 @@ def _without_replacement(data: Array, weights: Array, dim: int, prefix: Shape, m
     return lax.reshape(moveaxis(indices, -1, 0), (*prefix, *indices.shape[:-1]))
 
 
-def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Array:
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, out_sharding: Any = None) -> Array:
     """Shuffle `x` along an axis; an integer stands for arange(x).
 
     With `independent`, each vector along the axis is shuffled separately. Raises `DTypeError` for a scalar that is no integer.
@@ -78,8 +86,8 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     value = _population("permutation", x)
     dim = canonical_axis(axis, value.ndim)
     if independent or value.ndim == 1:
-        return _shuffle(data, value, dim)
-    return take(value, _shuffle(data, lax.iota(INT, value.shape[dim]), 0), dim)
+        return constrained(_shuffle(data, value, dim), out_sharding)
+    return constrained(take(value, _shuffle(data, lax.iota(INT, value.shape[dim]), 0), dim), out_sharding)
 
 
 def _population(function: str, x: Any) -> Array:

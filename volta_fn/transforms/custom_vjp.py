@@ -136,7 +136,7 @@ class VjpRule(Rule):
 
 
 def _is_array_like(value: Any) -> bool:
-    return isinstance(value, (Array, bool, int, float, complex)) or (hasattr(value, "dtype") and type(value) is not Ref)
+    return isinstance(value, Array) or (hasattr(value, "dtype") and type(value) is not Ref)
 
 
 def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:

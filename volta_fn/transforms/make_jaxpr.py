@@ -58,14 +58,25 @@ def make_jaxpr(
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the shapes and dtypes of ``fun(*args, **kwargs)`` without computing it.
 
-    The result is a pytree of `ShapeDtypeStruct`.
+    The result is a pytree of `ShapeDtypeStruct`. Results that are themselves of this class are returned as they are.
 
     >>> import volta_fn as vf
     >>> vf.eval_shape(lambda x: x.sum(0), vf.ShapeDtypeStruct((1000, 3), "float32"))
     ShapeDtypeStruct(shape=(3,), dtype=float32)
     """
     check_callable(fun, "eval_shape")
-    return _trace(fun, args, kwargs)[1]
+    results: list[Any] = []
+    structure: Any = None
+
+    @functools.wraps(fun)
+    def of_arrays(*args: Any, **kwargs: Any) -> list[Any]:
+        nonlocal structure
+        leaves, structure = tree.flatten(fun(*args, **kwargs))
+        results[:] = [leaf if isinstance(leaf, ShapeDtypeStruct) else None for leaf in leaves]
+        return [leaf for leaf, given in zip(leaves, results, strict=True) if given is None]
+
+    shapes = iter(_trace(of_arrays, args, kwargs)[1])
+    return tree.unflatten(structure, [next(shapes) if given is None else given for given in results])
 
 
 def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:

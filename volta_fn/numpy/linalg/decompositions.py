@@ -8,6 +8,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.numpy.linalg.operands import matrices
+from volta_fn.numpy.linalg.reflections import packed_qr
 from volta_fn.numpy.shapes import matrix_transpose
 from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.linalg.factorization import qr_without_q
@@ -59,15 +60,18 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
 def qr(a: Any, mode: str = "reduced") -> Any:
     """Factor matrices (*batch, M, N) into orthonormal columns Q and upper triangle R.
 
-    Q is (M, K) and R (K, N), where K is min(M, N) in mode "reduced" and M in mode "complete"; mode "r" returns R of "reduced" alone.
+    Q is (M, K) and R (K, N), where K is min(M, N) in mode "reduced" and M in mode "complete"; mode "r" returns R of "reduced" alone,
+    and mode "raw" LAPACK's packed form: h (*batch, N, M) and tau (*batch, min(M, N)), which `lax.linalg.ormqr` takes.
 
     >>> q, r = jnp.linalg.qr(jnp.ones((3, 2)))
     >>> bool(jnp.allclose(q @ r, 1.0, atol=1e-6))
     True
     """
-    if mode not in ("reduced", "complete", "r"):
-        raise ArgumentError(f"qr: mode must be 'reduced', 'complete' or 'r', got {mode!r}")
+    if mode not in ("reduced", "complete", "r", "raw"):
+        raise ArgumentError(f"qr: mode must be 'reduced', 'complete', 'r' or 'raw', got {mode!r}")
     matrix = matrices("qr", "a", a)
+    if mode == "raw":
+        return QRResult(*packed_qr(matrix))
     return qr_without_q(matrix) if mode == "r" else QRResult(*lax.linalg.qr(matrix, full_matrices=mode == "complete"))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, concrete, full_like_scalar, operand, promote_inexact
@@ -21,7 +22,7 @@ from volta_fn.primitives.movement import broadcast_to
 
 
 @fused
-def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Array:
+def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None, out_sharding: Any = None) -> Array:
     """Count how often each number 0, 1, 2, … occurs in the vector `x` of integers.
 
     With `weights`, sum the weights of its occurrences. The result is as long as the largest number requires, at least `minlength`; inside
@@ -43,7 +44,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     amount = array(np.int32(1)) if weights is None else operand("bincount", "weights", weights)
     if weights is not None and amount.shape != value.shape:
         raise ShapeError(f"bincount: weights must have the shape of x, {value.shape}, got {amount.shape}")
-    return _scattered(index, broadcast_to(amount, value.shape), length)
+    return constrained(_scattered(index, broadcast_to(amount, value.shape), length), out_sharding)
 
 
 def _scattered(index: Array, amounts: Array, length: int) -> Array:

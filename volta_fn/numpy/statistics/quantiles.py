@@ -8,6 +8,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, Axis, axes_of, full_like_scalar, is_complex, no_out, promote_inexact
@@ -60,14 +61,16 @@ def nanquantile(
 @fused
 def percentile(
     a: Any, q: Any, axis: Axis = None, out: None = None, overwrite_input: bool = False, method: str = "linear", keepdims: bool = False,
-    *, weights: Any = None,
+    *, weights: Any = None, out_sharding: Any = None
 ) -> Array:  # fmt: skip
     """Return `quantile` for `q` in per cent.
 
     >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 25)
     Array(1.5, dtype=float32)
     """
-    return _quantile("percentile", a, _per_cent("percentile", q), axis, out, method, keepdims, weights, skip_nan=False)
+    return constrained(
+        _quantile("percentile", a, _per_cent("percentile", q), axis, out, method, keepdims, weights, skip_nan=False), out_sharding
+    )
 
 
 @fused

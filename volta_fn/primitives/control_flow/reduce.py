@@ -11,6 +11,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.flatten import check_callable
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 from volta_fn.core.trace import Tracer, bind
+from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.control_flow.associative import Combine, combining, every_other
@@ -19,7 +20,9 @@ from volta_fn.primitives.movement import broadcast, canonical_axes, reshape, tra
 from volta_fn.primitives.slicing import slice_in_dim
 
 
-def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], Any], dimensions: Sequence[int]) -> Any:
+def reduce(
+    operands: Any, init_values: Any, computation: Callable[[Any, Any], Any], dimensions: Sequence[int], *, out_sharding: Any = None
+) -> Any:
     """Combine the elements along `dimensions` by `computation`.
 
     The combination begins with `init_values`.
@@ -67,9 +70,9 @@ def reduce(operands: Any, init_values: Any, computation: Callable[[Any, Any], An
     reduction = _reduction_with_step(computation)
     if len(values) == 1 and reduction is not None:
         reduced = bind(reduction, values[0], axes=axes) if axes else values[0]
-        return tree.unflatten(structure, [_with_start(reduction, starts[0], reduced, computation)])
+        return constrained(tree.unflatten(structure, [_with_start(reduction, starts[0], reduced, computation)]), out_sharding)
     combine = combining("reduce", computation, structure)
-    return tree.unflatten(structure, _reduce_by_neighbours(values, starts, combine, sorted(axes)))
+    return constrained(tree.unflatten(structure, _reduce_by_neighbours(values, starts, combine, sorted(axes))), out_sharding)
 
 
 def _initial(init_value: Any, operand: Array) -> Array:

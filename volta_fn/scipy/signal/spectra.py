@@ -142,7 +142,8 @@ def stft(
         signal = _extended(signal, half, half, **_BOUNDARIES[boundary])
     if padded:
         signal = _extended(signal, 0, -(signal.shape[-1] - cut.length) % cut.step)
-    spectra = _spectra(signal, cut, detrend, return_onesided) / cut.window.sum()
+    spectra = _spectra(signal, cut, detrend, return_onesided)
+    spectra = spectra / cut.window.sum().astype(spectra.dtype)
     frequencies = _frequencies(cut, fs, signal, return_onesided)
     first = 0 if boundary else cut.length / 2
     times = vnp.asarray(np.arange(spectra.shape[-2]) * cut.step + first).astype(frequencies.dtype) / fs
@@ -237,8 +238,8 @@ def _csd(
     power = spectra[0].conj() * spectra[-1]
     total = (cut.window**2).sum() * fs if scaling == "density" else cut.window.sum() ** 2
     if onesided and not is_complex(signals[0]):
-        power = power * _both_signs(power.shape[-1], cut.nfft).astype(total.dtype)
-    averaged = _averaged(power / total.astype(cut.window.dtype), average)
+        power = power * _both_signs(power.shape[-1], cut.nfft).astype(power.dtype)
+    averaged = _averaged(power / total.astype(power.dtype), average)
     return _frequencies(cut, fs, signals[0], onesided), vnp.moveaxis(averaged, -1, dim)
 
 

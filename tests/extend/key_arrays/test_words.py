@@ -1,0 +1,77 @@
+"""Arrays of random keys in functions that move elements: the same keys as JAX's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.jax as vjax
+from volta_fn.errors import ArgumentTypeError
+
+#: Calls with a namespace like jax, a key, and four keys.
+CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "stack": lambda ja, k, ks: ja.numpy.stack([ks, ks], axis=1),
+    "stack under jit": lambda ja, k, ks: ja.jit(lambda key: ja.numpy.stack([key, key]))(k),
+    "stack under vmap": lambda ja, k, ks: ja.vmap(lambda key: ja.numpy.stack([key, k]))(ks),
+    "stack in a tree": lambda ja, k, ks: ja.tree.map(lambda x: ja.numpy.stack([x, x]), {"key": k})["key"],
+    "concatenate": lambda ja, k, ks: ja.numpy.concatenate([ks, ks[:1]]),
+    "vstack": lambda ja, k, ks: ja.numpy.vstack([ks, ks]),
+    "broadcast_to": lambda ja, k, ks: ja.numpy.broadcast_to(ks, (2, 4)),
+    "broadcast_arrays": lambda ja, k, ks: ja.numpy.broadcast_arrays(ks, k)[1],
+    "array": lambda ja, k, ks: ja.numpy.array([k, ks[1]]),
+    "full": lambda ja, k, ks: ja.numpy.full((3,), k),
+    "zeros_like": lambda ja, k, ks: ja.numpy.zeros_like(ks),
+    "where": lambda ja, k, ks: ja.numpy.where(np.array([True, False, True, False]), ks, k),
+    "take": lambda ja, k, ks: ja.numpy.take(ks, np.array([2, 0]), axis=0),
+    "roll": lambda ja, k, ks: ja.numpy.roll(ks, 1),
+    "flip": lambda ja, k, ks: ja.numpy.flip(ks),
+    "tile": lambda ja, k, ks: ja.numpy.tile(ks, 2),
+    "repeat": lambda ja, k, ks: ja.numpy.repeat(ks, 2),
+    "split": lambda ja, k, ks: ja.numpy.split(ks, 2)[1],
+    "transpose": lambda ja, k, ks: ja.numpy.transpose(ja.numpy.reshape(ks, (2, 2))),
+    "lax.select": lambda ja, k, ks: ja.lax.select(True, k, ks[0]),
+    "lax.dynamic_index_in_dim": lambda ja, k, ks: ja.lax.dynamic_index_in_dim(ks, 1, keepdims=False),
+    "lax.dynamic_update_index_in_dim": lambda ja, k, ks: ja.lax.dynamic_update_index_in_dim(ks, k, 1, 0),
+    "lax.concatenate": lambda ja, k, ks: ja.lax.concatenate([ks, ks], 0),
+    "T": lambda ja, k, ks: ks.reshape(2, 2).T,
+    "method transpose": lambda ja, k, ks: ks.reshape(1, 2, 2).transpose(-1, 0, 1),
+    "method squeeze": lambda ja, k, ks: ks.reshape(1, 4, 1).squeeze(-1),
+    "method squeeze of all": lambda ja, k, ks: ks.reshape(1, 4, 1).squeeze(),
+    "copy": lambda ja, k, ks: ks.copy(),
+    "at set": lambda ja, k, ks: ks.at[1:3].set(k),
+    "at get": lambda ja, k, ks: ks.at[..., 1].get(),
+    "mask": lambda ja, k, ks: ks[np.array([True, False, True, False])],
+}  # fmt: skip
+
+
+def result(ja: Any, name: str) -> tuple[Any, Any, str]:
+    """Return the shape, the words and the dtype of a call's result."""
+    key = ja.random.key(7)
+    keys = CALLS[name](ja, key, ja.random.split(key, 4))
+    assert isinstance(keys, ja.Array)
+    return keys.shape, np.asarray(ja.random.key_data(keys)).tolist(), str(keys.dtype)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_keys_move_as_in_jax(name: str) -> None:
+    assert result(vjax, name) == result(jax, name)
+
+
+def test_facts_of_keys() -> None:
+    for ja in (vjax, jax):
+        keys = ja.random.split(ja.random.key(0), 3)
+        assert (keys.nbytes, len(keys.devices()), len(keys.sharding.device_set)) == (24, 1, 1)
+
+
+def test_keys_are_no_numbers() -> None:
+    key = vf.random.key(0)
+    for wrong in (vjax.numpy.sin, vjax.numpy.sum, np.asarray, lambda k: k.reshape(1).at[0].set(1)):
+        with pytest.raises(ArgumentTypeError, match="key"):
+            wrong(key)
+    with pytest.raises(ArgumentTypeError, match="expected an array"):
+        vjax.numpy.stack(["a"])
