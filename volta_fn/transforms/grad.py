@@ -181,7 +181,7 @@ tree.register_pytree_node(
 
 
 def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
-    """Return the error that a rule about structures is broken, with the first place."""
+    """Return the error of two structures that differ, with the path of the first difference."""
     path, wanted, found = structural_difference(expected, got)
     return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {wanted}, got {found}")
 
