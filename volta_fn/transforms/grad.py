@@ -181,7 +181,7 @@ tree.register_pytree_node(
 
 
 def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
-    """Return the error of two structures that differ, with the path of the first difference."""
+    """Return the error that two structures differ, and where."""
     path, wanted, found = structural_difference(expected, got)
     return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {wanted}, got {found}")
 

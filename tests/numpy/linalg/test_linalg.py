@@ -247,7 +247,7 @@ def test_the_module_has_every_name_of_jax():
         (lambda: linalg.inv(np.ones((2, 3))), errors.ShapeError, r"inv: a must have square matrices .* got shape \(2, 3\)"),
         (lambda: linalg.det(np.ones(3)), errors.ShapeError, r"det: a must be a matrix .* got shape \(3,\)"),
         (lambda: linalg.solve(np.eye(3), np.ones(2)), errors.ShapeError, r"solve: b must have 3 rows.*\(3, 3\).*got shape \(2,\)"),
-        (lambda: linalg.qr(np.eye(2), "raw"), errors.ArgumentError, "got 'raw'"),
+        (lambda: linalg.qr(np.eye(2), "full"), errors.ArgumentError, "got 'full'"),
         (lambda: linalg.eigh(np.eye(2), "X"), errors.ArgumentError, "UPLO must be 'L' or 'U', got 'X'"),
         (lambda: linalg.svd(np.eye(2), subset_by_index=(0, 1)), errors.ArgumentError, "slice the result"),
         (lambda: linalg.slogdet(np.eye(2), method="x"), errors.ArgumentError, "'lu', 'qr' or None"),

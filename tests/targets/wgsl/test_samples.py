@@ -18,7 +18,7 @@ from volta_fn import dtypes
 GPU = vf.devices("gpu")[0]
 
 #: Primitives that call Python by definition.
-CALLBACKS = frozenset({"pure_callback", "debug_callback"})
+CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback"})
 
 #: Primitives without shaders so far.
 WITHOUT = frozenset({"eig", "hessenberg", "householder_product", "schur", "tridiagonal", "tridiagonal_solve"})
