@@ -64,7 +64,7 @@ def sample(model: nn.MLP, key: vf.Array, count: int) -> vf.Array:
 
 
 def distance(a: vf.Array, b: vf.Array) -> vf.Array:
-    """Return the energy distance of two sets of points: 0 for the same distribution (Székely & Rizzo 2013)."""
+    """Return the energy distance of two sets of points (Székely & Rizzo 2013)."""
     between = lambda p, q: jnp.mean(jnp.sqrt(jnp.sum((p[:, None] - q[None]) ** 2, axis=-1) + 1e-12))
     return 2 * between(a, b) - between(a, a) - between(b, b)
 
@@ -89,8 +89,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     path, data = sample(model, sample_key, 1000), moons(data_key, 1000)
     with common.plot(options.out / "diffusion.png") as axes:
         for column, at in enumerate([0, STEPS // 2, 3 * STEPS // 4, STEPS - 1]):
-            axes.plot(*(np.asarray(path[at]) + [5 * column, 0]).T, ".", markersize=2, label=f"after {at + 1} steps")
-        axes.plot(*(np.asarray(data) + [20, 0]).T, ".", markersize=2, color="gray", label="data")
+            axes.plot(*np.add(path[at], [5 * column, 0]).T, ".", markersize=2, label=f"after {at + 1} steps")
+        axes.plot(*np.add(data, [20, 0]).T, ".", markersize=2, color="gray", label="data")
         axes.set_aspect("equal")
     result = {"noise": float(distance(path[0], data)), "samples": float(distance(path[-1], data))}
     print(f"energy distance from the data: samples {result['samples']:.4f}, noise {result['noise']:.3f}")

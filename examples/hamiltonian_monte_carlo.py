@@ -1,4 +1,4 @@
-"""Draw samples from a curved distribution with many chains of Hamiltonian Monte Carlo.
+"""Sample a curved distribution with many chains of Hamiltonian Monte Carlo.
 
     python examples/hamiltonian_monte_carlo.py
 

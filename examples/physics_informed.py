@@ -27,7 +27,7 @@ def solution(x: vf.Array, t: vf.Array) -> vf.Array:
 
 
 def temperature(model: nn.MLP, x: vf.Array, t: vf.Array) -> vf.Array:
-    """Return the network's temperature at one point; it is exact at t = 0 and at both ends."""
+    """Return the network's temperature at a point, exact at t = 0 and at both ends."""
     return jnp.sin(jnp.pi * x) + t * x * (1 - x) * model(jnp.stack([x, t]))[0]
 
 

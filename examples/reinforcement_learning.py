@@ -1,4 +1,4 @@
-"""Learn to balance a pole on a cart, environment and learning in one compiled program.
+"""Learn to balance a pole, environment and learning in one compiled program.
 
     python examples/reinforcement_learning.py
 
@@ -29,8 +29,8 @@ class Agent(NamedTuple):
 
 
 def move(state: vf.Array, action: vf.Array) -> vf.Array:
-    """Return position, velocity, angle and angular velocity a fiftieth of a second later."""
-    x, v, angle, spin = state
+    """Return position, velocity, angle and spin a fiftieth of a second later."""
+    _, v, angle, spin = state
     force = jnp.where(action == 1, 10.0, -10.0)
     push = (force + 0.05 * spin**2 * jnp.sin(angle)) / 1.1
     turning = (9.8 * jnp.sin(angle) - jnp.cos(angle) * push) / (0.5 * (4 / 3 - 0.1 * jnp.cos(angle) ** 2 / 1.1))
@@ -39,7 +39,7 @@ def move(state: vf.Array, action: vf.Array) -> vf.Array:
 
 
 def episode(agent: Agent, key: vf.Array) -> tuple[vf.Array, vf.Array, vf.Array]:
-    """Return states, actions, and which steps the pole was up at; what comes after a fall does not count."""
+    """Return states, actions, and a mask of the steps before the pole fell."""
     start_key, steps_key = random.split(key)
 
     def step(carry: tuple[vf.Array, vf.Array], key: vf.Array) -> tuple[Any, Any]:
