@@ -37,6 +37,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 
+napoleon_use_ivar = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 
