@@ -89,9 +89,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     path, data = sample(model, sample_key, 1000), moons(data_key, 1000)
     with common.plot(options.out / "diffusion.png") as axes:
         for column, at in enumerate([0, STEPS // 2, 3 * STEPS // 4, STEPS - 1]):
-            axes.plot(*np.add(path[at], [5 * column, 0]).T, ".", markersize=2, label=f"after {at + 1} steps")
+            axes.plot(*np.add(path[at], [5 * column, 0]).T, ".", markersize=2, label=f"step {at + 1}")
         axes.plot(*np.add(data, [20, 0]).T, ".", markersize=2, color="gray", label="data")
         axes.set_aspect("equal")
+        axes.set_ylim(-8, 4)  # room for the legend
     result = {"noise": float(distance(path[0], data)), "samples": float(distance(path[-1], data))}
     print(f"energy distance from the data: samples {result['samples']:.4f}, noise {result['noise']:.3f}")
     return result
