@@ -23,7 +23,8 @@ demo: $(VENV)/examples.stamp
 
 # Run every example in full: make examples DATA=DIR with the folders mnist, text and models in DIR, else on small data.
 examples: $(VENV)/examples.stamp
-	for name in xor regression time_series maml dp_sgd inference_server; do $(RUN) examples/$$name.py || exit 1; done
+	for name in xor regression time_series spiral_ode curve_gp banana_hmc heat_equation moon_diffusion pole_balancing maml dp_sgd \
+	    inference_server; do $(RUN) examples/$$name.py || exit 1; done
 	for name in mnist_cnn mnist_rnn vae dcgan super_resolution; do \
 	    $(RUN) examples/$$name.py $(if $(DATA),--data $(DATA)/mnist) || exit 1; done
 	for name in char_lstm char_transformer; do \

@@ -8,8 +8,8 @@ import banana_hmc
 import curve_gp
 import heat_equation
 import moon_diffusion
+import pole_balancing
 import pytest
-import reinforcement_learning
 import spiral_ode
 
 
@@ -62,6 +62,6 @@ def test_noise_becomes_moons(arguments: list[str], tmp_path: Path) -> None:
 
 
 def test_the_pole_stays_up_longer(arguments: list[str], tmp_path: Path) -> None:
-    found = reinforcement_learning.main(arguments)
+    found = pole_balancing.main(arguments)
     assert found["last"] > 2 * found["first"]
-    assert is_drawn(tmp_path, "reinforcement_learning")
+    assert is_drawn(tmp_path, "pole_balancing")

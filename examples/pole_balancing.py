@@ -1,6 +1,6 @@
 """Learn to balance a pole, environment and learning in one compiled program.
 
-    python examples/reinforcement_learning.py
+    python examples/pole_balancing.py
 
 The environment (Barto, Sutton & Anderson 1983) is a pure function, so that episodes are a `scan`, many of them a `vmap`, and the policy
 gradient with a learnt baseline one jitted step.
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     for number in range(30 if options.quick else 150):
         agent, moments, length = step(agent, moments, random.fold_in(key, number))
         lengths.append(float(length))
-    with common.plot(options.out / "reinforcement_learning.png") as axes:
+    with common.plot(options.out / "pole_balancing.png") as axes:
         axes.plot(np.asarray(lengths), label=f"mean length of 32 episodes, of at most {LENGTH}")
         axes.set_xlabel("step")
     print(f"the pole stays up for {lengths[0]:.0f} steps at first, {np.mean(lengths[-5:]):.0f} at last")
