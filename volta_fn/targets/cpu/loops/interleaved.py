@@ -1,7 +1,7 @@
-"""Interleaved results: kernels whose innermost axis is short, as those of `repeat` and of `stack` along the last axis.
+"""Kernels whose innermost axis is short: interleaved results.
 
-Vectors go along a longer axis, whose elements lie apart in memory. So those of all indices along the short axis are made together, and
-their lanes shuffled, to be stored side by side.
+`repeat` has such kernels, and `stack` along the last axis. Vectors go along a longer axis, whose elements are not neighbours in memory. So
+those of all indices along the short axis are made together, and their lanes shuffled, to be stored side by side.
 """
 
 from __future__ import annotations

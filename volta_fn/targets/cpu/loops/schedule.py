@@ -95,9 +95,7 @@ def schedule_of(analysis: KernelAnalysis) -> LoopSchedule:
     return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, _cut(analysis, vectors, found, inner, iteration_cost))
 
 
-def _cut(
-    analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float
-) -> Grid:
+def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float) -> Grid:
     """Return the tasks: rows, columns, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
     if axis in analysis.reduction_axes:

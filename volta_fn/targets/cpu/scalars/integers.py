@@ -76,7 +76,7 @@ def _sign(x: Lanes) -> Lanes:
 
 
 def _pow_unsigned(x: Lanes, y: Lanes) -> Lanes:
-    """Repeated squaring, a bit of the exponent at a time, up to the highest one of any lane."""
+    """Square again and again, up to the highest bit of any lane's exponent."""
 
     def body(_: Value, carried: list[Value]) -> list[Value]:
         result, square, left = [x.new(v) for v in carried]
