@@ -41,6 +41,7 @@ FUNCTIONS: dict[str, Function] = {
     "slogdet": lambda lib, a, b: lib.jnp.linalg.slogdet(a)[1],
     "cholesky": lambda lib, a, b: lib.jnp.linalg.cholesky(a),
     "qr": _qr,
+    "qr of R alone": lambda lib, a, b: abs(lib.jnp.linalg.qr(a, mode="r")),
     "eigh": lambda lib, a, b: lib.jnp.linalg.eigh(a)[0],
     "svd": _svd,
     "eig": lambda lib, a, b: abs(lib.jnp.linalg.eig(a)[0]).sum(-1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,15 @@ def test_pad(name, widths):
     for dtype in (np.float32, np.int32):
         x = sample((3, 4), dtype, 1, -9, 9)
         check(lambda xp, x: xp.pad(x, widths, mode=mode, **PADS[name]), x, tolerance=1e-5, jax=dtype == np.float32)
+
+
+@pytest.mark.parametrize("reflect_type", ["even", "odd"])
+@pytest.mark.parametrize("mode", ["reflect", "symmetric"])
+def test_mirrors_beyond_the_array(mode, reflect_type):
+    for size, before, after in itertools.product((1, 2, 3), (0, 1, 4, 5), (0, 2, 9)):
+        x = np.arange(size, dtype=np.int32) ** 2 + 1
+        wanted = np.pad(x, (before, after), mode, reflect_type=reflect_type)
+        np.testing.assert_array_equal(np.asarray(vnp.pad(x, (before, after), mode, reflect_type=reflect_type)), wanted)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64], ids=lambda d: d.__name__)

@@ -20,7 +20,7 @@ from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.jit.eager import PIPELINE, of_arrays, solid
+from volta_fn.jit.eager import PIPELINE, solid
 from volta_fn.primitives.cast import widened
 
 #: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.
@@ -157,7 +157,7 @@ def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: 
     run = {1: unary, 2: binary}.get(arity, nary)
     if not hasattr(run_flat, "of_arrays"):
         return run
-    fast = of_arrays(run_flat, spec, lambda *args: run(args))
+    fast = run_flat.of_arrays(spec, lambda *args: run(args))
 
     def call(args: Sequence[Any]) -> ConcreteArray:
         return fast(*args)

@@ -197,16 +197,14 @@ def _replace(kernels: dict[Any, Any], run: Callable[..., Any], faster: Callable[
 
 
 def _of_arrays(compiled: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
-    return of_arrays(compiled, spec, _one_result(getattr(compiled, "of_strided", compiled), spec, arity))
+    """Return a compiled function of buffers as one of arrays.
 
-
-def of_arrays(compiled: Callable[..., Any], spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function of buffers as a built-in function of arrays.
-
-    If it cannot be, return `otherwise`, which does the same in Python.
+    A built-in leaves only arrays whose elements do not lie one after another to Python; without one, Python calls the program.
     """
     make: Callable[..., Any] | None = getattr(compiled, "of_arrays", None)
-    return otherwise if make is None else make(spec, otherwise)
+    if make is None:
+        return _one_result(compiled, spec, arity)
+    return make(spec, _one_result(getattr(compiled, "of_strided", compiled), spec, arity))
 
 
 def solid(buffer: Any) -> Any:

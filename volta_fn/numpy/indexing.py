@@ -30,7 +30,6 @@ from volta_fn.primitives.movement import broadcast_to
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 
 
-@fused
 @overload
 def where(condition: Any, /, *, size: int | None = None, fill_value: Any = None) -> tuple[Array, ...]: ...
 @overload
@@ -47,6 +46,11 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
         raise ArgumentError("where: give both x and y, or neither")
     if size is not None or fill_value is not None:
         raise ArgumentError("where: size and fill_value belong to the form without x and y")
+    return _choose(condition, x, y)
+
+
+@fused
+def _choose(condition: Any, x: Any, y: Any) -> Array:
     a, b = promote("where", x, y)
     chosen = lax.select(truth("where", condition), a, b)
     return broadcast_to(chosen, lax.broadcast_shapes(chosen.shape, a.shape, b.shape))

@@ -115,23 +115,25 @@ def _edge(value: Array, axis: int, lo: int, hi: int, option: None) -> Array:
 
 
 def _mirror(value: Array, axis: int, lo: int, hi: int, reflect_type: str | None, skip: int) -> Array:
+    """Mirror elements at both ends, in several rounds if there are too few for one.
+
+    All rounds but the last mirror all elements, after which the ends are still where a mirror may stand.
+    """
     if value.shape[axis] == 1 and skip:
         return _edge(value, axis, lo, hi, None)
-    value = _mirror_side(value, lo, axis, skip, reflect_type)
-    return flip(_mirror_side(flip(value, axis), hi, axis, skip, reflect_type), axis)
-
-
-def _mirror_side(value: Array, amount: int, axis: int, skip: int, reflect_type: str | None) -> Array:
-    """Mirror elements at the front, in several rounds if there are too few for one."""
-    while amount > 0:
-        step = min(amount, value.shape[axis] - skip)
-        section = flip(lax.slice_in_dim(value, skip, skip + step, axis=axis), axis)
-        if reflect_type == "odd":
-            edge, _ = _ends(value, axis)
-            section = lax.sub(lax.add(edge, edge), section)
-        value = lax.concatenate([section, value], axis)
-        amount -= step
+    while lo > 0 or hi > 0:
+        most = value.shape[axis] - skip
+        front, back = (lo, hi) if max(lo, hi) <= most else [most if width > most else 0 for width in (lo, hi)]
+        first, last = (lax.slice_in_dim(value, start, start + n, axis=axis) for start, n in ((skip, front), (most - back, back)))
+        before, after = (_mirrored(*pair, axis, reflect_type) for pair in zip((first, last), _ends(value, axis), strict=True))
+        value = lax.concatenate([before, value, after], axis)
+        lo, hi = lo - front, hi - back
     return value
+
+
+def _mirrored(section: Array, edge: Array, axis: int, reflect_type: str | None) -> Array:
+    reverse = flip(section, axis)
+    return lax.sub(lax.add(edge, edge), reverse) if reflect_type == "odd" else reverse
 
 
 def _wrap(value: Array, axis: int, lo: int, hi: int, option: None) -> Array:

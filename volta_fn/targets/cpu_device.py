@@ -101,7 +101,7 @@ class CpuBackend(NumpyBackend):
 def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
     """Return True for what programs leave to NumPy, or what it has vectors for."""
     if primitive.name not in _VECTORISED:
-        return primitive.name in ("sort", "fft")
+        return primitive.name == "sort"
     return _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
 
 

@@ -416,6 +416,7 @@ def real(val: Any, /) -> Array:
     return lax.real(value) if is_complex(value) else value
 
 
+@fused
 def imag(val: Any, /) -> Array:
     """Return the imaginary part; zeros for real numbers."""
     value = operand("imag", "val", val)

@@ -15,11 +15,11 @@ from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.movement import broadcast_to
 
 
-@fused
 @overload
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: Literal[False] = False, keepdims: bool = False) -> Array: ...
 @overload
 def average(a: Any, axis: Axis = None, weights: Any = None, *, returned: Literal[True], keepdims: bool = False) -> tuple[Array, Array]: ...
+@fused
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
     """Return the (weighted) mean along `axis`; if `returned`, also the weights' sum.
 

@@ -9,14 +9,14 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.target import RoutineMaker, Target, TargetCapabilities
 from volta_fn.core.jaxpr import Equation
-from volta_fn.targets.cpu import convolution, lapack, library, loops, matmul
+from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS
 from volta_fn.targets.cpu.scalars import supports
 
 #: Makers of routines, by the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES}
+ROUTINES: dict[str, RoutineMaker] = {**matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES, **lapack.ROUTINES, **fourier.ROUTINES}
 #: The operands whose memory results may be, by the names of primitives.
 IN_PLACE: dict[str, int] = {**library.IN_PLACE, **lapack.IN_PLACE}
 

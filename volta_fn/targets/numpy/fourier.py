@@ -32,10 +32,16 @@ def fft(x: np.ndarray, *, kind: str, length: int, axis: int, out: np.ndarray | N
     library = _scipy()
     if library is None:
         return _by_numpy(x, kind, length, axis, out)
-    spectrum = getattr(library, kind.lower())(x, length, axis, workers=thread_count() if x.size >= _LARGE else 1)
+    transform, workers = getattr(library, kind.lower()), thread_count() if x.size >= _LARGE else 1
     if out is None:
-        return spectrum
-    out[...] = spectrum
+        return transform(x, length, axis, workers=workers)
+    if x.dtype != out.dtype:
+        out[...] = transform(x, length, axis, workers=workers)
+        return out
+    out[...] = x  # to be transformed in place, since new memory would take longer than this copy
+    spectrum = transform(out, length, axis, overwrite_x=True, workers=workers)
+    if not np.may_share_memory(spectrum, out):
+        out[...] = spectrum
     return out
 
 

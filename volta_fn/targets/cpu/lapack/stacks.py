@@ -22,9 +22,9 @@ Body = Callable[[Function, list[Value], list[Value], list[Value]], None]
 _CALL, _SPEED, _TASK = 1000.0, 4.0, 20_000.0
 #: The most tasks, each of which has scratch arrays; and where these would take more than so many bytes.
 _MOST_TASKS, _FEW_TASKS, _SCRATCH = 64, 8, 1 << 26
-#: OpenBLAS leaves matrices of so many rows to one thread.
+#: OpenBLAS leaves factorisations of so many rows to one thread.
 _SMALL = 64
-#: Several threads gain little for factorisations of so many rows, and are a loss where other programs run: OpenBLAS's wait in loops.
+#: Several threads gain little for matrices of so many rows, and are a loss where other programs run: OpenBLAS's wait in loops.
 _MEDIUM = 512
 #: Scratch arrays begin at multiples of so many bytes.
 _ALIGNMENT = 64
@@ -47,7 +47,7 @@ def stack_routine(
     scratch: Sequence[int],
     operations: float,
     body: Body,
-    alone_up_to: int = _MEDIUM,
+    threads_beyond: int = _SMALL,
 ) -> Routine:
     """Make the routine that does `body` for each matrix of a stack.
 
@@ -56,7 +56,7 @@ def stack_routine(
         operands, results: what is stacked; their last dimensions, as many as `ranks` say in their order, belong to one matrix.
         scratch: the bytes of the scratch arrays that a matrix needs.
         operations: additions and multiplications that a matrix takes, about.
-        alone_up_to: up to how many rows a single matrix is computed on one thread.
+        threads_beyond: up to how many rows OpenBLAS computes a single matrix on one thread by itself.
     """
     arrays = [*operands, *results]
     stack = math.prod(operands[0].shape[: operands[0].ndim - ranks[0]])
@@ -78,7 +78,7 @@ def stack_routine(
 
         f.loop(*task_range(f, number, stack, tasks), 1, [], matrix)
 
-    limits = tasks > 1 or _SMALL < max(operands[0].shape[-2:]) <= alone_up_to
+    limits = tasks > 1 or threads_beyond < max(operands[0].shape[-2:]) <= _MEDIUM
     if limits:
         writer.launch(1, 0.0, limit_threads)
     writer.launch(tasks, stack * each, task)

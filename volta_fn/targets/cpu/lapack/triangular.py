@@ -60,4 +60,4 @@ def triangular_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any]) 
         if conjugates and not transposes:
             conjugate(f, b.dtype, x, rows * columns)
 
-    return stack_routine("triangular_solve", operands, (b,), (2, 2, 2), [], n * rows * columns, body, alone_up_to=0)
+    return stack_routine("triangular_solve", operands, (b,), (2, 2, 2), [], n * rows * columns, body, threads_beyond=0)

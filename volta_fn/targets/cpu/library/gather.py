@@ -1,7 +1,7 @@
 """Gather: windows of the operand copied into the result.
 
 A task finds the offsets of a block of windows and then copies them. Dimensions of the windows that come before the batch in the result
-are loops around that copying, so that the result is written in order.
+are loops around that copying, so that the result is written in order. Windows of one element are copied as their offsets are found.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from volta_fn.codegen.geometry.window_offsets import Layout, Starts, WindowStart
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.gather import gather_p
 from volta_fn.primitives.indexing import default_fill
-from volta_fn.runtime.llvm.index_arith import clamped, least, nest, widened
+from volta_fn.runtime.llvm.index_arith import clamped, least, nest, rounded_down, widened
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_block, fill_block, unit
 from volta_fn.targets.cpu.library.entry_points import TASK_BYTES, RoutineWriter, chunk_count, nothing, task_range
@@ -21,6 +21,8 @@ from volta_fn.targets.cpu.routine import Routine
 
 #: The most windows whose offsets are found at once.
 _BLOCK = 1024
+#: Windows of one element that are copied in one iteration.
+_UNROLLED = 4
 
 
 def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -71,6 +73,9 @@ class _Gather:
         `first` is the range of a window's outermost dimension.
         """
         operand, indices, result = pointers
+        if not self.layout.lead[0] and not self.layout.rest[0]:
+            self._elements(f, pointers, begin, end)
+            return
         offsets = f.alloca("i64", most)
 
         def find(number: Value, _: list[Value]) -> None:
@@ -93,17 +98,30 @@ class _Gather:
 
         nest(f, sizes, lead, first)
 
+    def _elements(self, f: Function, pointers: list[Value], begin: Value, end: Value) -> None:
+        """Emit the copies of windows of one element."""
+        operand, indices, result = pointers
+
+        def one(number: Value, _: list[Value]) -> None:
+            start = start_of(f, self.starts, indices, number)
+            value = f.load(self.type, f.at(operand, self.type, start.offset), alignment(self.type))
+            kept = value if start.valid is None else f.select(start.valid, value, self.fill)
+            f.store(kept, f.at(result, self.type, window_offset(f, self.layout, number)), alignment(self.type))
+
+        def several(first: Value, _: list[Value]) -> None:
+            for distance in range(_UNROLLED):
+                one(f.plus(first, i64(distance)), [])
+
+        middle = f.plus(begin, rounded_down(f, f.minus(end, begin), _UNROLLED))
+        f.loop(begin, middle, _UNROLLED, [], several)
+        f.loop(middle, end, 1, [], one)
+
     def _window(self, f: Function, source: Value, target: Value, offset: Value, first: tuple[Value, Value] | None) -> None:
         sizes, steps, _ = self.layout.rest
         if self.starts.clips:
             copy_block(f, self.type, target, f.at(source, self.type, offset), self.layout.rest, first)
             return
         valid = f.compare("icmp sge", offset, i64(0))
-        if not sizes:
-            at = f.at(source, self.type, f.select(valid, offset, i64(0)))
-            read = f.load(self.type, at, alignment(self.type))
-            f.store(f.select(valid, read, self.fill), target, alignment(self.type))
-            return
 
         def copy() -> None:
             copy_block(f, self.type, target, f.at(source, self.type, offset), self.layout.rest, first)

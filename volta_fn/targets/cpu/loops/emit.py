@@ -10,6 +10,7 @@ from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorScope
+from volta_fn.targets.cpu.loops.interleaved import InterleavedStores
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.targets.cpu.loops.schedule import Grid, LoopSchedule
 from volta_fn.targets.cpu.loops.tiles import TransposeTiles
@@ -29,6 +30,8 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     root = VectorScope(nest, (), {}, None)
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
+    elif schedule.interleaved is not None:
+        body = _interleaved(schedule, root, schedule.interleaved)
     elif schedule.axis in analysis.reduction_axes:
         body = _by_rows(schedule, root)
     else:
@@ -131,6 +134,25 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
         scope = rows_in(root, rows, number)
         scope.prepare(_first_targets(schedule), schedule.passes[0].row_stores)
         tiles.strip(scope, start, stop)
+
+    return body
+
+
+def _interleaved(schedule: LoopSchedule, root: VectorScope, inner: int) -> Body:
+    """Return the body for results whose innermost axis is short."""
+    analysis, vectors = schedule.analysis, schedule.vectors
+    stores = InterleavedStores(analysis, vectors, inner)
+    rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (vectors.axis, inner)])
+    root.prepare(stores.targets)
+
+    def body(number: Value, start: Value, stop: Value) -> None:
+        scope = rows_in(root, rows, number)
+        scope.prepare(stores.targets)
+
+        def iteration(segment: Segment, offset: Value, count: Value | None, unroll: int) -> None:
+            stores.emit(scope, segment, offset, count, unroll)
+
+        plain_walk(root.nest.f, vectors, start, stop, iteration)
 
     return body
 

@@ -12,6 +12,7 @@ from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.loops.emit_values import CHAINS
+from volta_fn.targets.cpu.loops.interleaved import interleaved_axis
 from volta_fn.targets.cpu.loops.passes import cost_of, passes_of
 from volta_fn.targets.cpu.loops.rows import Segment, Vectors
 from volta_fn.targets.cpu.loops.tiles import BLOCK, crossing
@@ -62,6 +63,8 @@ class LoopSchedule(NamedTuple):
     iteration_cost: float
     #: The axis along which some loads lie side by side, where that is another one, and those loads.
     crossing: tuple[int, list[int]] | None
+    #: The short axis along which results are interleaved.
+    interleaved: int | None
     #: The tasks, if rows are not cut.
     cut: Grid
 
@@ -88,21 +91,23 @@ def schedule_of(analysis: KernelAnalysis) -> LoopSchedule:
         passes = passes_of(analysis, keeping=False)
     vectors = Vectors(axis, lanes, _unroll(analysis, axis, lanes, passes), segments)
     found, iteration_cost = crossing(analysis, axis, lanes), iteration_cost_of(analysis)
-    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, _cut(analysis, vectors, found, iteration_cost))
+    inner = interleaved_axis(analysis, axis, lanes) if found is None else None
+    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, _cut(analysis, vectors, found, inner, iteration_cost))
 
 
-def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, iteration_cost: float) -> Grid:
+def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float) -> Grid:
     """Return the tasks: rows, columns, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
     if axis in analysis.reduction_axes:
         return grid(analysis.size(analysis.parallel_axes), 1, 1, iteration_cost * analysis.size(analysis.reduction_axes))
     if found is not None:
         return grid(analysis.size(analysis.parallel_axes - {axis, found[0]}), sizes[found[0]], BLOCK, iteration_cost * sizes[axis])
+    together = analysis.reduction_axes if inner is None else frozenset({inner})
     return grid(
-        analysis.size(analysis.parallel_axes - {axis}),
+        analysis.size(analysis.parallel_axes - together - {axis}),
         sizes[axis],
         vectors.lanes * vectors.unroll,
-        iteration_cost * analysis.size(analysis.reduction_axes),
+        iteration_cost * analysis.size(together),
     )
 
 

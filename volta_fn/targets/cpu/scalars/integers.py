@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from volta_fn.primitives.formulas.powers import integer_pow
 from volta_fn.primitives.formulas.threefry import threefry2x32_word
-from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.runtime.llvm.text import Value, element_of, i64
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
 Operation = Callable[..., Lanes]
@@ -76,7 +76,7 @@ def _sign(x: Lanes) -> Lanes:
 
 
 def _pow_unsigned(x: Lanes, y: Lanes) -> Lanes:
-    """Repeated squaring, a bit of the exponent at a time."""
+    """Square again and again, up to the highest bit of any lane's exponent."""
 
     def body(_: Value, carried: list[Value]) -> list[Value]:
         result, square, left = [x.new(v) for v in carried]
@@ -84,7 +84,14 @@ def _pow_unsigned(x: Lanes, y: Lanes) -> Lanes:
         return [odd.select(result * square, result).value, (square * square).value, left.shift_right(1).value]
 
     from_one = [x.like(1).value, x.value, y.value]
-    return x.new(x.f.loop(i64(0), i64(x.bits), 1, from_one, body, once=True)[0])
+    return x.new(x.f.loop(i64(0), _bit_length(y), 1, from_one, body)[0])
+
+
+def _bit_length(x: Lanes) -> Value:
+    """Return how many bits the largest lane has, as unsigned numbers."""
+    largest = x if x.lanes == 1 else x.new(x.f.intrinsic(f"llvm.vector.reduce.umax.{overload(x.type)}", element_of(x.type), x.value))
+    length = largest.like(x.bits) - _leading_zeros(largest)
+    return x.f.cast("zext", length.value, "i64")
 
 
 def _pow_signed(x: Lanes, y: Lanes) -> Lanes:

@@ -1,0 +1,81 @@
+"""Machine code of Fourier transforms beside NumPy's, in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.targets.cpu.running import run_routine
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.fourier import fft_p
+from volta_fn.runtime.llvm.host import host
+from volta_fn.targets.cpu.fourier import ROUTINES
+from volta_fn.targets.cpu.fourier.passes import factors_of
+
+KINDS = {"FFT": np.fft.fft, "IFFT": np.fft.ifft, "RFFT": np.fft.rfft, "IRFFT": np.fft.irfft}
+#: Shapes in time, and the axis: lengths of all factors, rows and columns, full groups of signals and a rest, and blocks of them.
+SHAPES = [((35, 4), 1), ((33, 16), 1), ((64, 1000), 1), ((40, 2 * 3 * 5 * 7), 0), ((3, 12, 37), 1), ((2, 50, 32), 1), ((32, 256), 1)]
+
+
+def signals(kind: str, shape: tuple[int, ...], axis: int, wide: bool) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    if kind == "IRFFT":
+        shape = (*shape[:axis], shape[axis] // 2 + 1, *shape[axis + 1 :])
+    x = rng.normal(size=shape)
+    if kind != "RFFT":
+        x = x + 1j * rng.normal(size=shape)
+    return x if wide else x.astype(np.float32 if kind == "RFFT" else np.complex64)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["single", "double"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_transforms_are_numpys(kind: str, wide: bool) -> None:
+    for shape, axis in SHAPES:
+        x = signals(kind, shape, axis, wide)
+        params = {"kind": kind, "length": shape[axis], "axis": axis}
+        avals = (ShapedArray(x.shape, x.dtype),)
+        routine, result = ROUTINES["fft"](avals, params), fft_p.result_avals(avals, params)
+        assert routine is not None
+        (found,) = run_routine(routine, [x], [(result.shape, result.dtype)])
+        (again,) = run_routine(routine, [x], [(result.shape, result.dtype)], chunks=3)
+        assert found.tobytes() == again.tobytes()
+        wanted = KINDS[kind](x.astype(np.float64 if kind == "RFFT" else np.complex128), shape[axis], axis)
+        eps = np.finfo(x.dtype).eps
+        assert np.abs(found - wanted).max() <= 4 * eps * np.abs(wanted).max(), (shape, axis)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_signal_meets_another(kind: str) -> None:
+    x = signals(kind, (33, 20), 1, False)
+    x[5, 3] = np.nan
+    found = np.asarray(vf.jit(lambda v: vf.lax.fft(v, kind, (20,)))(x))
+    assert np.isnan(found[5]).all()
+    assert np.isfinite(np.delete(found, 5, 0)).all()
+
+
+def test_what_is_left_to_the_host() -> None:
+    def routine(shape: tuple[int, ...], kind: str = "FFT") -> object:
+        avals = (ShapedArray(shape, np.dtype(np.float32 if kind == "RFFT" else np.complex64)),)
+        return ROUTINES["fft"](avals, {"kind": kind, "length": shape[1], "axis": 1})
+
+    few = host().lanes(4) - 1
+    assert factors_of(2 * 11) is None
+    assert [routine(s) for s in ((100, 22), (100, 4096), (few, 8), (3, 8, few))] == [None] * 4
+    assert routine((100, 9), "RFFT") is None  # of an odd length
+    assert routine((100, 0)) is not None
+
+
+def test_gradients_and_eager_calls() -> None:
+    x = vnp.asarray(signals("FFT", (33, 20), 1, False))
+    for _ in range(4):
+        eager = vnp.fft.fft(x)
+    np.testing.assert_array_equal(np.asarray(eager), np.asarray(vf.jit(vnp.fft.fft)(x)))
+    real = vnp.real(x)
+    gradient = vf.jit(vf.grad(lambda v: vnp.sum(abs(vnp.fft.rfft(v)) ** 2)))(real)
+    spectrum = np.fft.rfft(np.asarray(real, np.float64))
+    ends = spectrum.copy()
+    ends[:, 1:-1] = 0  # a full spectrum has the ends once, as half a one, and all others twice
+    wanted = np.fft.irfft(spectrum + ends, 20) * 20
+    np.testing.assert_allclose(np.asarray(gradient), wanted, rtol=1e-4, atol=1e-3)
