@@ -43,6 +43,7 @@ from volta_fn.core.device import process_count as process_count
 from volta_fn.core.device import process_index as process_index
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.device import set_memory_limit as set_memory_limit
+from volta_fn.core.device import set_recovery as set_recovery
 from volta_fn.core.device import synchronize as synchronize
 from volta_fn.core.promotion import numpy_dtype_promotion as numpy_dtype_promotion
 from volta_fn.core.promotion import set_numpy_dtype_promotion as set_numpy_dtype_promotion

@@ -170,6 +170,9 @@ class NumpyBackend:
         if most is not None:
             raise DeviceError("the CPU's memory has no limit of its own; the system sets it (on Linux: ulimit -v, control groups)")
 
+    def recover(self, every: int | None) -> None:
+        """Do nothing: the CPU is not lost."""
+
     def free_memory(self) -> None:
         """Free the blocks that are kept from call to call; NumPy frees the rest by itself."""
         blocks.free()
