@@ -43,10 +43,11 @@ class GpuBackend:
             return found
         with self._lock:
             if self._gpu is found:  # no other thread has opened it in the meantime
-                self._gpu = Gpu(self.adapter)
+                gpu = Gpu(self.adapter)
                 if found is not None:
-                    self._gpu.pool.limit = found.pool.limit
-                    self._gpu.remake = found.remake
+                    gpu.pool.limit = found.pool.limit
+                gpu.remake = self._remake()
+                self._gpu = gpu
             assert self._gpu is not None
             return self._gpu
 
@@ -60,9 +61,13 @@ class GpuBackend:
 
         None ends that.
         """
-        gpu = self.gpu
-        self.recovery = None if every is None else Recovery(self, every)
-        gpu.remake = None if self.recovery is None else self.recovery.remake
+        with self._lock:
+            self.recovery = None if every is None else Recovery(self, every)
+            if self._gpu is not None:
+                self._gpu.remake = self._remake()
+
+    def _remake(self) -> Callable[[Gpu, Buffer], None] | None:
+        return None if self.recovery is None else self.recovery.remake
 
     def _surviving(self, operation: Callable[[], _T]) -> _T:
         """Return the result of an operation, tried again if the policy says so."""

@@ -87,8 +87,8 @@ class Recovery:
                 try:
                     return operation()
                 except DeviceError:
-                    if gpu is None or (self.backend.open_gpu is gpu and not gpu.watched.lost):
-                        raise
+                    if gpu is not None and self.backend.open_gpu is gpu and not gpu.watched.lost:
+                        raise  # another error; without a device, it was lost while it was opened
                     self.losses += 1
                     log.debug("the GPU was lost; it is opened again")
             return operation()

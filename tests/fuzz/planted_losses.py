@@ -30,12 +30,15 @@ class Points:
         self.chosen = frozenset(losses)
         self.kinds = kinds
         self.passed = 0
+        #: Points passed by kind.
+        self.counts = dict.fromkeys(POINTS, 0)
         self.losses = 0
 
     def wrap(self, kind: str, method: Callable[..., Any], device: Callable[[Any], Any]) -> Callable[..., Any]:
         """Return the method, before which a device may be lost."""
 
         def passing(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            self.counts[kind] += 1
             if kind in self.kinds:
                 if self.passed in self.chosen:
                     self.losses += 1
