@@ -223,4 +223,4 @@ class MemoryGrowthWarning(UserWarning):
 
 
 class DamagedCheckpointWarning(UserWarning):
-    """A checkpoint is damaged, and an older one was restored in its place."""
+    """A checkpoint is damaged, and an older one was restored instead."""

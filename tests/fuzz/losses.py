@@ -69,7 +69,9 @@ def example(name: str) -> Callable[[Any], None]:
     def run(digest: Any) -> None:
         calls = 0
 
-        def watching(function: Callable[..., Any], **options: Any) -> Any:
+        def watching(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+            if function is None:
+                return lambda function: watching(function, **options)
             compiled = jit(function, **options)
             if function.__name__ != EXAMPLES[name]:
                 return compiled

@@ -324,11 +324,8 @@ def synchronize(device: str | Device | None = None, *, timeout: float | None = N
     raise ArgumentError(f"synchronize: retries must not be negative, got {retries}")
 
 
-def set_memory_limit(most: int | None, device: str | Device | None = None) -> None:
-    """Limit the bytes of GPU memory that arrays and programs hold (None: no limit).
-
-    An allocation beyond it raises `OutOfMemoryError`. Raises `DeviceError` for the CPU, whose memory the system manages.
-    """
+def limit_memory(most: int | None, device: str | Device | None) -> None:
+    """Limit a device's memory; `jit.memory_limit` has programs notice."""
     if most is not None and not (isinstance(most, numbers.Integral) and most >= 0):
         raise ArgumentError(f"set_memory_limit: the limit must be a number of bytes or None, got {most!r}")
     _device(device).backend.limit_memory(most)

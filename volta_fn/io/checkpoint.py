@@ -149,7 +149,7 @@ class Checkpointer:
         return self._terminated
 
     def restore(self, template: Any, step: int | None = None) -> Any:
-        """Restore the state of a step, by default of the latest, and the loader's position.
+        """Restore a step's state, by default the latest, and the loader's position.
 
         If the latest checkpoint is damaged, the one before it is restored, with a `DamagedCheckpointWarning`.
 

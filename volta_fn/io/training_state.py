@@ -20,7 +20,6 @@ from volta_fn.io.manifest import DTYPES, Entry, describe, read_manifest
 from volta_fn.io.state_dict import Mismatch, StateDictDiff
 from volta_fn.io.tensor_file import SafetensorsFile
 
-
 #: Leaves on the host, by path: the manifest's entry without a checksum, and the elements of arrays.
 Captured = dict[str, tuple[Entry, np.ndarray | None]]
 

@@ -12,9 +12,9 @@ import numpy as np
 from volta_fn.compiler.program import RoutineKey
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
+from volta_fn.runtime import variables
 from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime import settings
 from volta_fn.targets.wgsl.runtime.adapter import open_device
 from volta_fn.targets.wgsl.runtime.autotune import Trials
 from volta_fn.targets.wgsl.runtime.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
@@ -43,7 +43,7 @@ class Gpu:
     def __init__(self, adapter: Any) -> None:
         opened = open_device(adapter)
         self.opened, self.capabilities = opened, opened.capabilities
-        limit = settings.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
+        limit = variables.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
         self.watched = Watched()
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
@@ -97,7 +97,7 @@ class Gpu:
             elif self.remake is not None:
                 self.remake(self, buffer)
             else:
-                raise DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)} that was there"))
+                raise _lost(buffer)
             assert buffer.lease is not None
             return buffer.lease
         return lease
@@ -127,7 +127,12 @@ class Gpu:
         readback, buffer.readback = buffer.readback, None
         if buffer.asked is not None:
             buffer.asked()
-        data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
+        try:
+            data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
+        except DeviceError:
+            if self.watched.lost:
+                raise _lost(buffer) from None
+            raise
         values = data.view(buffer.dtype).reshape(buffer.shape)
         if buffer.size <= SMALL_READBACK:
             buffer.known = values
@@ -220,3 +225,7 @@ class Gpu:
     def counters(self) -> Counters:
         """Counts of what the device has done."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
+
+
+def _lost(buffer: Buffer) -> DeviceError:
+    return DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)} that was there"))

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class Recovery:
             return operation()
 
     def put(self, buffer: Buffer, values: np.ndarray) -> None:
-        """Remember the elements of a new buffer, which nobody changes."""
+        """Remember the elements of a new buffer, which never change."""
         buffer.origin = Origin(self, buffer, values, None)
 
     def run(self, run: Run, effects: bool, donate: bool, arguments: Sequence[Buffer]) -> tuple[Buffer, ...]:
@@ -128,18 +129,21 @@ class Recovery:
         for array in _constants(closed):
             buffer = array.buffer()
             if isinstance(buffer, Buffer):
-                self.surviving(lambda buffer=buffer: self.origin(buffer))
+                self.surviving(partial(self.origin, buffer))
 
     def checkpoint(self) -> None:
         """Copy the arrays that were computed since the last time to the host."""
         found = [(origin, buffer) for origin in list(self._computed) if (buffer := origin.buffer()) is not None]
         self.surviving(lambda: self._request([buffer for _, buffer in found]))
         for origin, buffer in found:
-            origin.saved = self.surviving(lambda buffer=buffer: self.backend.gpu.get(buffer))
+            origin.saved = self.surviving(partial(self._copied, buffer))
         for origin, _ in found:
             origin.call = None
         self._computed.clear()
         self.checkpointed = self.calls
+
+    def _copied(self, buffer: Buffer) -> np.ndarray:
+        return self.backend.gpu.get(buffer)
 
     def _request(self, buffers: Iterable[Buffer]) -> None:
         """Request the copies of buffers, so that one wait is enough for all."""

@@ -40,15 +40,15 @@ FORKED = (
 )
 
 _LOST = (
-    "the GPU was lost, by a failure of its driver or a reset. {} gone; make them again. "
+    "the GPU was lost, by a failure of its driver or a reset. {} again. "
     "set_recovery('checkpoint') has copies kept, with which programs go on"
 )
-LOST = _LOST.format("Arrays that were there are")
+LOST = _LOST.format("Arrays that were there are gone; make them")
 
 
-def lost(what: str) -> str:
-    """Return the message for the loss of something: its name, without a verb."""
-    return _LOST.format(f"{what} is")
+def lost(array: str) -> str:
+    """Return the message for the loss of an array of this description."""
+    return _LOST.format(f"{array} is gone; make it")
 
 
 def wgpu() -> Any:
