@@ -84,8 +84,10 @@ class Checkpointer:
         self.asynchronous = asynchronous
         self.loader = loader
         self._lock = threading.Lock()
-        #: The thread that writes the last asynchronous checkpoint, and the error that it ended with.
-        self._writer: threading.Thread | None = None
+        #: The threads that write, of which one at a time does so, and the error that one ended with. There is more than one only if an
+        #: interrupt has ended the wait for it.
+        self._writers: list[threading.Thread] = []
+        self._writing = threading.Lock()
         self._failure: BaseException | None = None
         self._terminated = False
         self._handlers: list[Any] = []
@@ -115,15 +117,17 @@ class Checkpointer:
             if wait:
                 self._write(path, step, captured)
             else:
-                self._writer = threading.Thread(target=self._write_later, args=(path, step, captured), name="volta_fn saves a checkpoint")
-                self._writer.start()
+                writer = threading.Thread(target=self._write_later, args=(path, step, captured), name="volta_fn saves a checkpoint")
+                self._writers.append(writer)
+                writer.start()
 
     def _write(self, path: Path, step: int, captured: Captured) -> None:
         tensors, entries = encode(captured)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(self.directory, _NAME)
-        write_tensors(path, tensors, write_manifest(entries))
-        self._remove_old(step)
+        with self._writing:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.directory, _NAME)
+            write_tensors(path, tensors, write_manifest(entries))
+            self._remove_old(step)
 
     def _write_later(self, path: Path, step: int, captured: Captured) -> None:
         try:
@@ -132,9 +136,10 @@ class Checkpointer:
             self._failure = error
 
     def _finish(self) -> None:
-        if self._writer is not None:
-            self._writer.join()  # an interrupt leaves it to the next call
-            self._writer = None
+        while self._writers:
+            if self._writers[-1].ident is not None:  # else an interrupt came before it was started
+                self._writers[-1].join()
+            self._writers.pop()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
