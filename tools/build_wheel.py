@@ -1,6 +1,7 @@
 """Build the wheel of a commit, with the same bytes wherever it is built.
 
-`python tools/build_wheel.py [--commit HEAD] [--out dist]`. The files are those of the commit, with its date and with fixed permissions; only the version of setuptools matters beyond that.
+`python tools/build_wheel.py [--commit HEAD] [--out dist]`. The files are those of the commit, with its date and with fixed permissions;
+only the version of setuptools matters beyond that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run a sample of the tests with other versions of the dependencies.
 
-`python tools/dependency_versions.py oldest` or `newest`. The oldest are the lower bounds of pyproject.toml, the newest what pip finds. They are installed in a virtual environment in a temporary
-folder, or in `--environment`, which is then kept.
+`python tools/dependency_versions.py oldest` or `newest`. The oldest are the lower bounds of pyproject.toml, the newest what pip finds. They
+are installed in a virtual environment in a temporary folder, or in `--environment`, which is then kept.
 """
 
 from __future__ import annotations
