@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import json
 import math
 import re
@@ -118,16 +119,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 def measure(name: str, framework: str, size: int) -> float:
     """Return the processor's seconds of the first call, in this process."""
-    if framework == "jax":
-        import jax
-        import jax.numpy as jnp
-        from jax import lax
-
-        library: Any = jax
-    else:
-        import volta_fn as library
-        import volta_fn.numpy as jnp  # type: ignore[no-redef]
-        from volta_fn import lax  # type: ignore[assignment]
+    library, jnp, lax = (importlib.import_module(framework + part) for part in ("", ".numpy", ".lax"))
     make = PROGRAMS[name][0]
     library.block_until_ready(library.jit(lambda x: jnp.sin(x) + 1)(jnp.ones(3)))  # loads the compiler
     function, argument = make(library, jnp, lax, size)

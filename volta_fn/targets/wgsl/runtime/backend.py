@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
+from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.adapter import adapters
 from volta_fn.targets.wgsl.runtime.gpu import Counters, Gpu
 from volta_fn.targets.wgsl.runtime.memory import Buffer, exclusive
@@ -43,13 +44,22 @@ class GpuBackend:
             return found
         with self._lock:
             if self._gpu is found:  # no other thread has opened it in the meantime
-                gpu = Gpu(self.adapter)
+                gpu = Gpu(self.adapter) if found is None else self._opened_again()
                 if found is not None:
                     gpu.pool.limit = found.pool.limit
                 gpu.remake = self._remake()
                 self._gpu = gpu
             assert self._gpu is not None
             return self._gpu
+
+    def _opened_again(self) -> Gpu:
+        """Open the device after a loss; a reset may have changed what the driver calls it."""
+        try:
+            return Gpu(self.adapter)
+        except DeviceError:
+            adapters.cache_clear()
+            self.adapter = next((a for a in adapters() if a.info["device"] == self.adapter.info["device"]), self.adapter)
+            return Gpu(self.adapter)
 
     @property
     def open_gpu(self) -> Gpu | None:
