@@ -119,7 +119,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 def measure(name: str, framework: str, size: int) -> float:
     """Return the processor's seconds of the first call, in this process."""
-    library, jnp, lax = (importlib.import_module(framework + part) for part in ("", ".numpy", ".lax"))
+    library, jnp, lax = (importlib.import_module(framework + module) for module in ("", ".numpy", ".lax"))
     make = PROGRAMS[name][0]
     library.block_until_ready(library.jit(lambda x: jnp.sin(x) + 1)(jnp.ones(3)))  # loads the compiler
     function, argument = make(library, jnp, lax, size)

@@ -120,6 +120,7 @@ def check(count: int, seed: int = 0, until: float = float("inf"), names: tuple[s
     """Interrupt so often; return how often what was interrupted, and what was wrong."""
     draw, seen, wrong = random.Random(seed), Counter[str](), list[str]()
     before = signal.signal(signal.SIGALRM, _interrupt)
+    before_interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have their background jobs ignore it
     faulthandler.dump_traceback_later(600, exit=True)
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -135,6 +136,7 @@ def check(count: int, seed: int = 0, until: float = float("inf"), names: tuple[s
     finally:
         faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGINT, before_interrupt)
     return seen, wrong
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +64,8 @@ def test_damaged_files_are_refused() -> None:
 
 
 @POSIX
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in a callback of Python's weak references
 def test_interrupts_do_no_harm() -> None:
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        pytest.skip("something else handles SIGINT")
     seen, wrong = interrupts.check(rounds(24), names=tuple(n for n in interrupts.NAMES if n != "wait_for_gpu"))
     assert (sum(seen.values()), wrong) == (rounds(24), [])
 
