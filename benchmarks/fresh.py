@@ -20,11 +20,11 @@ from benchmarks.machine import ROOT, search_path
 FIRST_STEP = "train/gpt"
 
 
-def run_fresh(program: str, *arguments: str, **environment: str) -> Any:
+def run_fresh(program: str, *arguments: str, timeout: float | None = None, **environment: str) -> Any:
     """Run a program of this package with some environment variables; return its JSON.
 
     Raises:
-        RuntimeError: it failed; the message ends with its stderr.
+        RuntimeError: it failed; the message ends with its stderr. subprocess.TimeoutExpired: it took more than `timeout` seconds.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
@@ -32,6 +32,7 @@ def run_fresh(program: str, *arguments: str, **environment: str) -> Any:
         env=inherited | {"PYTHONPATH": search_path()} | environment,
         capture_output=True,
         text=True,
+        timeout=timeout,
     )
     if done.returncode:
         raise RuntimeError(f"benchmarks.{program} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")

@@ -42,7 +42,7 @@ from volta_fn.core.device import local_devices as local_devices
 from volta_fn.core.device import process_count as process_count
 from volta_fn.core.device import process_index as process_index
 from volta_fn.core.device import set_default_device as set_default_device
-from volta_fn.core.device import set_memory_limit as set_memory_limit
+from volta_fn.core.device import set_recovery as set_recovery
 from volta_fn.core.device import synchronize as synchronize
 from volta_fn.core.promotion import numpy_dtype_promotion as numpy_dtype_promotion
 from volta_fn.core.promotion import set_numpy_dtype_promotion as set_numpy_dtype_promotion
@@ -61,6 +61,7 @@ from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put
 from volta_fn.jit import jit as jit
 from volta_fn.jit.cache import clear_caches as clear_caches
+from volta_fn.jit.memory_limit import set_memory_limit as set_memory_limit
 from volta_fn.jit.saved_residuals import fwd_and_bwd as fwd_and_bwd
 from volta_fn.primitives.callbacks import pure_callback as pure_callback
 from volta_fn.sharding.mapping import pmap as pmap

@@ -220,3 +220,7 @@ class PromotionWarning(UserWarning):
 
 class MemoryGrowthWarning(UserWarning):
     """GPU memory in use grows from call to call of a program; it will run out."""
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint is damaged, and an older one was restored instead."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
 import volta_fn as vf
+import volta_fn.numpy as jnp
 from volta_fn.jit.compile import gc_paused
 
 
@@ -35,3 +37,31 @@ def test_functions_are_traced_without() -> None:
     f(1.0)
     assert seen == [False]
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_jitted_functions_nest_deeply(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", native)
+    before = sys.getrecursionlimit()
+
+    def f(x: vf.Array) -> vf.Array:
+        return x + 1
+
+    for _ in range(100):
+        f = vf.jit(lambda x, f=f: f(x) + 1)
+    assert f(jnp.zeros(2)).tolist() == [101.0, 101.0]
+    assert float(vf.grad(lambda x: f(x).sum())(jnp.zeros(2))[0]) == 1.0
+    assert sys.getrecursionlimit() == before
+
+
+def test_functions_that_call_themselves_for_ever_raise() -> None:
+    before = sys.getrecursionlimit()
+
+    @vf.jit
+    def endless(x: vf.Array) -> vf.Array:
+        return endless(x + 1)
+
+    with pytest.raises(RecursionError):
+        endless(jnp.zeros(2))
+    assert sys.getrecursionlimit() == before
+    assert vf.jit(lambda x: x + 1)(1.0) == 2.0

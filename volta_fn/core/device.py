@@ -115,6 +115,9 @@ class Backend(Protocol):
     def limit_memory(self, most: int | None) -> None:
         """Allow this many bytes at most (None: no limit)."""
 
+    def recover(self, every: int | None) -> None:
+        """Survive the loss of the device with copies after so many calls (None: do not)."""
+
     def free_memory(self) -> None:
         """Return memory that is kept for reuse to the system."""
 
@@ -321,14 +324,39 @@ def synchronize(device: str | Device | None = None, *, timeout: float | None = N
     raise ArgumentError(f"synchronize: retries must not be negative, got {retries}")
 
 
-def set_memory_limit(most: int | None, device: str | Device | None = None) -> None:
-    """Limit the bytes of GPU memory that arrays and programs hold (None: no limit).
-
-    An allocation beyond it raises `OutOfMemoryError`. Raises `DeviceError` for the CPU, whose memory the system manages.
-    """
+def limit_memory(most: int | None, device: str | Device | None) -> None:
+    """Limit a device's memory; `jit.memory_limit` has programs notice."""
     if most is not None and not (isinstance(most, numbers.Integral) and most >= 0):
         raise ArgumentError(f"set_memory_limit: the limit must be a number of bytes or None, got {most!r}")
     _device(device).backend.limit_memory(most)
+
+
+def set_recovery(policy: str | None, *, every: int = 100, device: str | Device | None = None) -> None:
+    """Choose what the loss of a GPU does, by a reset, its driver or a sleeping laptop.
+
+    By default operations on its arrays raise `DeviceError`. With the policy "checkpoint" they take longer, and give the same bits: the
+    device is opened again, and what was lost is computed by the same programs from copies on the host.
+
+    Args:
+        policy: "checkpoint", or None to end it.
+        every: how many calls of programs and eager operations are between two copies of the arrays in use. More calls cost less time while
+            nothing is lost, and more time and host memory when something is: copies of what is put on the device are kept, too.
+        device: the device (default: the default device). The CPU is not lost; on it nothing changes.
+
+    Callbacks, such as `io_callback`, of the call that was under way are called again; those of other calls are not. Set the policy before
+    arrays are made: those from before it are copied when they are first used. Threads that use the device wait for each other.
+
+    Raises `ArgumentError` for an unknown policy, or if `every` is no positive integer.
+
+    >>> import volta_fn as vf
+    >>> vf.set_recovery("checkpoint", every=50)
+    >>> vf.set_recovery(None)
+    """
+    if policy not in (None, "checkpoint"):
+        raise ArgumentError(f"set_recovery: the policy is 'checkpoint' or None, got {policy!r}")
+    if isinstance(every, bool) or not isinstance(every, numbers.Integral) or every < 1:
+        raise ArgumentError(f"set_recovery: every is a positive number of calls, got {every!r}")
+    _device(device).backend.recover(None if policy is None else int(every))
 
 
 def free_memory(device: str | Device | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.nesting import deeper
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, set_trace
 from volta_fn.errors import GradientError, RefError
@@ -172,7 +173,8 @@ def trace_to_jaxpr(
     try:
         set_trace(trace)
         tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
-        outs = function(*tracers)
+        with deeper():
+            outs = function(*tracers)
         outvars = [trace.atom(o) for o in outs]
     finally:
         set_trace(before)

@@ -5,18 +5,28 @@ from __future__ import annotations
 import operator
 import os
 import re
+import signal
 import threading
+import warnings
 from pathlib import Path
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
 
-from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, CorruptFileError, DamagedCheckpointWarning
 from volta_fn.io.atomic import remove_leftovers
 from volta_fn.io.manifest import write_manifest
 from volta_fn.io.tensor_file import SafetensorsFile, write_tensors
-from volta_fn.io.training_state import decode, encode
+from volta_fn.io.training_state import Captured, capture, decode, encode
 
 #: The names of checkpoints: ten digits, or more without leading zeros.
 _NAME = re.compile(r"step_([0-9]{10}|[1-9][0-9]{10,})\.safetensors")
+
+
+class _Resumable(Protocol):
+    """A loader: its position is saved and restored."""
+
+    def state(self) -> dict[str, int]: ...
+    def restore(self, state: Any) -> None: ...
 
 
 class Checkpointer:
@@ -26,14 +36,22 @@ class Checkpointer:
     NumPy arrays and scalars, and Python's bool, int, float, complex and str; all are restored bit by bit, with their types.
     Static fields, such as a layer's stride, are not saved; the template provides them.
 
-    A checkpoint is one safetensors file, which is written atomically: a process that is killed while saving leaves the previous checkpoints
-    valid. One process at a time may save in a folder; any number may read.
+    A checkpoint is one safetensors file with a checksum for each leaf, which is written atomically: a process that is killed while saving
+    leaves the previous checkpoints valid. One process at a time may save in a folder; any number may read.
+
+    In a ``with`` block, SIGTERM ends the process at the next `save`, whatever its step, when that is on the disk: by `SystemExit` with
+    the status 143. This needs the main thread. At the end of the block, `wait_until_finished` is called.
 
     Args:
         directory: the folder, which the first `save` makes.
         keep: how many checkpoints to keep, those of the highest steps; None keeps all.
+        keep_every: checkpoints of multiples of this step are kept in addition.
+        save_every: `save` does nothing for steps that are no multiples of this.
+        asynchronous: whether files are written by a thread, while training goes on. `save` then returns when the arrays are on the host and
+            the previous file is written.
+        loader: a `DataLoader` whose position is saved and restored with the state, so that a resumed loop gets the remaining batches.
 
-    Raises `ArgumentError` if `keep` is less than 1.
+    Raises `ArgumentError` if a number is less than 1.
 
     >>> import tempfile, volta_fn as vf
     >>> state = {"w": vf.numpy.ones(2), "key": vf.random.key(0), "step": 0}
@@ -48,32 +66,97 @@ class Checkpointer:
     ([3, 4], Array([32., 32.], dtype=float32), 4)
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, keep: int | None = 3) -> None:
-        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise ArgumentError(f"Checkpointer: keep is an integer of at least 1, or None for all, got {keep!r}")
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep: int | None = 3,
+        keep_every: int | None = None,
+        save_every: int = 1,
+        asynchronous: bool = False,
+        loader: _Resumable | None = None,
+    ) -> None:
+        for name, value in (("keep", keep), ("keep_every", keep_every), ("save_every", save_every)):
+            if (value is not None or name == "save_every") and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ArgumentError(f"Checkpointer: {name} is an integer of at least 1, or None for all, got {value!r}")
         self.directory = Path(directory)
-        self.keep = keep
+        self.keep, self.keep_every, self.save_every = keep, keep_every, save_every
+        self.asynchronous = asynchronous
+        self.loader = loader
         self._lock = threading.Lock()
+        #: The threads that write, of which one at a time does so, and the error that one ended with. There is more than one only if an
+        #: interrupt has ended the wait for it.
+        self._writers: list[threading.Thread] = []
+        self._writing = threading.Lock()
+        self._failure: BaseException | None = None
+        self._terminated = False
+        self._handlers: list[Any] = []
 
-    def save(self, step: int, state: Any) -> None:
+    def save(self, step: int, state: Any, *, force: bool = False) -> None:
         """Save the state of a step, and remove the checkpoints beyond `keep`.
 
-        An older checkpoint of the same step is replaced.
+        An older checkpoint of the same step is replaced. `force` saves steps between those of `save_every`, too.
 
         Raises:
             ArgumentTypeError: a leaf is of a kind that cannot be saved. ArgumentError: `step` is not an integer from 0.
-            SerializationError, OSError: the file cannot be written; older checkpoints remain.
+            SerializationError, OSError: the file cannot be written; older checkpoints remain. Of an asynchronous save the next call of
+                `save` or `wait_until_finished` raises it.
+            SystemExit: SIGTERM has arrived; the state is on the disk.
         """
         path = self._path(step)
-        tensors, entries = encode(state)
+        terminated = self._terminated
+        if terminated or force or int(step) % self.save_every == 0:
+            self._save(path, int(step), state, wait=terminated or not self.asynchronous)
+        if terminated:
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _save(self, path: Path, step: int, state: Any, *, wait: bool) -> None:
         with self._lock:
+            captured = capture(self._with_position(state), copy=not wait)
+            self._finish()
+            if wait:
+                self._write(path, step, captured)
+            else:
+                writer = threading.Thread(target=self._write_later, args=(path, step, captured), name="volta_fn saves a checkpoint")
+                self._writers.append(writer)
+                writer.start()
+
+    def _write(self, path: Path, step: int, captured: Captured) -> None:
+        tensors, entries = encode(captured)
+        with self._writing:
             self.directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.directory, _NAME)
             write_tensors(path, tensors, write_manifest(entries))
-            self._remove_old(int(step))
+            self._remove_old(step)
+
+    def _write_later(self, path: Path, step: int, captured: Captured) -> None:
+        try:
+            self._write(path, step, captured)
+        except BaseException as error:  # raised by the next call
+            self._failure = error
+
+    def _finish(self) -> None:
+        while self._writers:
+            if self._writers[-1].ident is not None:  # else an interrupt came before it was started
+                self._writers[-1].join()
+            self._writers.pop()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def wait_until_finished(self) -> None:
+        """Wait until the last asynchronous checkpoint is on the disk; raise its error."""
+        with self._lock:
+            self._finish()
+
+    def reached_preemption(self) -> bool:
+        """Return True if SIGTERM has arrived, so that the next `save` is the last one."""
+        return self._terminated
 
     def restore(self, template: Any, step: int | None = None) -> Any:
-        """Restore the state of a step, by default of the latest.
+        """Restore a step's state, by default the latest, and the loader's position.
+
+        If the latest checkpoint is damaged, the one before it is restored, with a `DamagedCheckpointWarning`.
 
         Args:
             template: a tree of the same structure, such as a fresh initial state; its arrays may be `ShapeDtypeStruct`. Arrays are put on
@@ -82,17 +165,34 @@ class Checkpointer:
 
         Raises:
             CheckpointError: there is no such checkpoint, or the template's structure, shapes or dtypes are not those of the saved tree.
-            CorruptFileError: the file is damaged.
+            CorruptFileError: the file, or every file, is damaged.
         """
+        self.wait_until_finished()
         steps = self.all_steps()
-        if step is None and not steps:
+        if step is not None:
+            return self._restored(template, step, steps)
+        if not steps:
             raise CheckpointError(f"there are no checkpoints in {self.directory}")
-        chosen = steps[-1] if step is None else step
+        for older in reversed(steps[1:]):
+            try:
+                return self._restored(template, older, steps)
+            except CorruptFileError as error:
+                warnings.warn(f"the checkpoint of step {older} is passed over: {error.message}", DamagedCheckpointWarning, stacklevel=2)
+        return self._restored(template, steps[0], steps)
+
+    def _restored(self, template: Any, step: int, steps: list[int]) -> Any:
         try:
-            file = SafetensorsFile(self._path(chosen))
+            file = SafetensorsFile(self._path(step))
         except FileNotFoundError:
-            raise CheckpointError(f"there is no checkpoint of step {chosen} in {self.directory}, only of {steps}") from None
-        return decode(template, file)
+            raise CheckpointError(f"there is no checkpoint of step {step} in {self.directory}, only of {steps}") from None
+        restored = decode(self._with_position(template), file)
+        if self.loader is None:
+            return restored
+        self.loader.restore(restored["loader"])
+        return restored["state"]
+
+    def _with_position(self, state: Any) -> Any:
+        return state if self.loader is None else {"loader": self.loader.state(), "state": state}
 
     def latest_step(self) -> int | None:
         """Return the highest step that has a checkpoint, or None."""
@@ -103,6 +203,21 @@ class Checkpointer:
         entries = os.scandir(self.directory) if self.directory.is_dir() else ()
         names = (entry.name for entry in entries if entry.is_file())
         return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._handlers.append(signal.signal(signal.SIGTERM, self._terminate))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._handlers and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._handlers.pop() or signal.SIG_DFL)
+        self.wait_until_finished()
+        if self._terminated and kind is None:  # there was no `save` after SIGTERM
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        self._terminated = True
 
     def _path(self, step: int) -> Path:
         try:
@@ -116,6 +231,6 @@ class Checkpointer:
     def _remove_old(self, newest: int) -> None:
         if self.keep is None:
             return
-        others = [step for step in self.all_steps() if step != newest]
+        others = [step for step in self.all_steps() if step != newest and not (self.keep_every and step % self.keep_every == 0)]
         for step in others[: max(len(others) - (self.keep - 1), 0)]:
             self._path(step).unlink(missing_ok=True)

@@ -20,29 +20,44 @@ from volta_fn.io.manifest import DTYPES, Entry, describe, read_manifest
 from volta_fn.io.state_dict import Mismatch, StateDictDiff
 from volta_fn.io.tensor_file import SafetensorsFile
 
+#: Leaves on the host, by path: the manifest's entry without a checksum, and the elements of arrays.
+Captured = dict[str, tuple[Entry, np.ndarray | None]]
 
-def encode(state: Any) -> tuple[dict[str, np.ndarray], dict[str, Entry]]:
-    """Return the tensors and the manifest's entries of a tree.
+
+def capture(state: Any, *, copy: bool = False) -> Captured:
+    """Return the leaves of a tree on the host, by path, without their checksums.
+
+    If `copy`, the leaves that the caller may change, NumPy's arrays, are copied.
 
     Raises `ArgumentTypeError` for a leaf that cannot be saved, `DTypeError` for one of an unknown dtype.
     """
+    return {name: _captured(name, leaf, copy) for name, leaf in _leaves_by_path(state).items()}
+
+
+def _captured(name: str, leaf: Any, copy: bool) -> tuple[Entry, np.ndarray | None]:
+    entry = describe(leaf)
+    if entry is None or isinstance(leaf, ShapeDtypeStruct) or (entry.kind == "str" and not _is_text(leaf)):
+        raise ArgumentTypeError(
+            f"checkpoint: {name!r} is a {type(leaf).__name__}; a state consists of arrays, NumPy arrays, random keys, None and "
+            "Python's bool, int, float, complex and str (without unpaired surrogates)"
+        )
+    if entry.dtype is None:
+        return Entry(entry.kind, hex(leaf) if entry.kind == "int" else leaf), None
+    values = on_host(leaf)
+    if values.dtype not in DTYPES.values():
+        raise DTypeError(f"checkpoint: {name!r} has the dtype {values.dtype}, which is not supported; convert it first")
+    return entry, values.copy() if copy and isinstance(leaf, np.ndarray) else values
+
+
+def encode(captured: Captured) -> tuple[dict[str, np.ndarray], dict[str, Entry]]:
+    """Return the tensors and the manifest's entries of captured leaves."""
     tensors: dict[str, np.ndarray] = {}
     entries: dict[str, Entry] = {}
-    for name, leaf in _leaves_by_path(state).items():
-        entry = describe(leaf)
-        if entry is None or isinstance(leaf, ShapeDtypeStruct) or (entry.kind == "str" and not _is_text(leaf)):
-            raise ArgumentTypeError(
-                f"checkpoint: {name!r} is a {type(leaf).__name__}; a state consists of arrays, NumPy arrays, random keys, None and "
-                "Python's bool, int, float, complex and str (without unpaired surrogates)"
-            )
-        if entry.dtype is None:
-            entries[name] = Entry(entry.kind, hex(leaf) if entry.kind == "int" else leaf)
-            continue
-        values = on_host(leaf)
-        if values.dtype not in DTYPES.values():
-            raise DTypeError(f"checkpoint: {name!r} has the dtype {values.dtype}, which is not supported; convert it first")
-        tensors[name] = values if values.dtype in STORABLE else _bytes(values)
-        entries[name] = Entry(entry.kind, "", values.dtype, values.shape, entry.weak, _checksum(values))
+    for name, (entry, values) in captured.items():
+        entries[name] = entry
+        if values is not None:
+            tensors[name] = values if values.dtype in STORABLE else _bytes(values)
+            entries[name] = Entry(entry.kind, "", values.dtype, values.shape, entry.weak, _checksum(values))
     return tensors, entries
 
 

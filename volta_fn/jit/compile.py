@@ -22,6 +22,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import PIPELINE, solid
 from volta_fn.primitives.cast import widened
+from volta_fn.runtime.accountant import explained
 
 #: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.
 _OWN = 3
@@ -94,10 +95,13 @@ def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
         return _donating(traced, device, run_flat, specs)
 
     if out_tree == tree.structure(0):
-        return _one_result(run_flat, specs[0], len(traced.donated))
+        return _one_result(run_flat, specs[0], len(traced.donated), traced.jaxpr)
 
     def run(args: Sequence[Any]) -> Any:
-        outs = run_flat(False, *[a._buffer for a in args])
+        try:
+            outs = run_flat(False, *[a._buffer for a in args])
+        except MemoryError as error:
+            raise explained(error, traced.jaxpr) from None
         return tree.unflatten(out_tree, [wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     return run
@@ -123,10 +127,12 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
         mine = max(map(getrefcount, given)) <= _OWN and exclusive(given)
         try:
             outs = run_flat(mine, *buffers)
-        except BaseException:
+        except BaseException as error:
             if not mine:  # else the elements may be overwritten
                 for number, spec in zip(donated, live, strict=True):
                     args[number]._buffer, args[number]._spec = buffers[number], spec
+            if isinstance(error, MemoryError):
+                raise explained(error, traced.jaxpr) from None
             raise
         results = [wrap(o, s) for o, s in zip(outs, specs, strict=True)]
         for number in scalars:
@@ -136,22 +142,33 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
     return run_donating
 
 
-def _one_result(run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: int) -> Callable[[Sequence[Any]], ConcreteArray]:
+def _one_result(
+    run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: int, closed: ClosedJaxpr
+) -> Callable[[Sequence[Any]], ConcreteArray]:
     """Wrap a program with one array as its result, unrolled for one or two arguments."""
     ndarray = np.ndarray
 
     def unary(args: Sequence[Any]) -> ConcreteArray:
         (x,) = args
-        (out,) = run_flat(False, x._buffer)
+        try:
+            (out,) = run_flat(False, x._buffer)
+        except MemoryError as error:
+            raise explained(error, closed) from None
         return wrap(out if type(out) is ndarray else solid(out), spec)
 
     def binary(args: Sequence[Any]) -> ConcreteArray:
         x, y = args
-        (out,) = run_flat(False, x._buffer, y._buffer)
+        try:
+            (out,) = run_flat(False, x._buffer, y._buffer)
+        except MemoryError as error:
+            raise explained(error, closed) from None
         return wrap(out if type(out) is ndarray else solid(out), spec)
 
     def nary(args: Sequence[Any]) -> ConcreteArray:
-        (out,) = run_flat(False, *[a._buffer for a in args])
+        try:
+            (out,) = run_flat(False, *[a._buffer for a in args])
+        except MemoryError as error:
+            raise explained(error, closed) from None
         return wrap(solid(out), spec)
 
     run = {1: unary, 2: binary}.get(arity, nary)

@@ -8,12 +8,24 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array
+from volta_fn.errors import CorruptFileError, OutOfMemoryError
 from volta_fn.numpy.creation import array
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-    """Load an .npy file's array or an .npz archive; arguments as of `numpy.load`."""
-    loaded = np.load(file, *args, **kwargs)
+    """Load an .npy file's array or an .npz archive; arguments as of `numpy.load`.
+
+    Raises `CorruptFileError` for a file that NumPy cannot read, and for pickles, unless the caller passes `allow_pickle`;
+    `OutOfMemoryError` for an array without room. NumPy reads the arrays of an archive when they are asked for, with its own errors.
+    """
+    try:
+        loaded = np.load(file, *args, **kwargs)
+    except MemoryError as error:
+        raise OutOfMemoryError(f"numpy.load: there is no room for what {file!r:.200} says that it holds: {error}") from error
+    except Exception as error:
+        if (isinstance(error, OSError) and error.errno is not None) or isinstance(error, TypeError):  # no file, or a mistake in the call
+            raise
+        raise CorruptFileError(f"numpy.load cannot read {file!r:.200}: {error}") from error
     return array(loaded) if isinstance(loaded, np.ndarray) else loaded
 
 

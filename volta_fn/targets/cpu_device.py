@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device
+from volta_fn.core.device import Device, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
+from volta_fn.runtime import variables
+from volta_fn.runtime.accountant import Accountant, limited
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.repeated import Repeated, shares_memory
 from volta_fn.targets.numpy.backend import NumpyBackend
+from volta_fn.targets.numpy.workspace import workspace
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
@@ -28,6 +31,9 @@ _log = logging.getLogger("volta_fn")
 
 #: Elements from which on a program takes less time than NumPy.
 _FAST_SIZE = 512
+
+#: The primitives whose results are views of their operands here, most often.
+_VIEWS = frozenset("reshape transpose broadcast_in_dim slice squeeze expand_dims rev stop_gradient".split())
 
 #: The ufuncs of primitives that NumPy computes faster, if it does so in vectors.
 _VECTORISED = {"acosh": np.arccosh, "asinh": np.arcsinh, "atanh": np.arctanh, "cbrt": np.cbrt, "pow": np.power}
@@ -39,6 +45,7 @@ class CpuBackend(NumpyBackend):
     def __init__(self) -> None:
         #: Whether programs become machine code.
         self.native = may_compile()
+        self.accountant = Accountant(variables.number("VOLTA_MEMORY", int, "a number of bytes"))
 
     @property
     def target(self) -> Any:
@@ -50,6 +57,18 @@ class CpuBackend(NumpyBackend):
 
         If it may pay, it becomes a program when it has been called twice.
         """
+        run = self._kernel(primitive, avals, params, pipeline)
+        if self.accountant.limit is None:
+            return run
+        eqn = _equation(primitive, avals, params)
+        size = sum(v.aval.nbytes for v in eqn.outvars) + workspace(eqn)
+
+        def describe() -> str:
+            return f"{primitive} of {', '.join(map(str, avals))}, giving {', '.join(str(v.aval) for v in eqn.outvars)}"
+
+        return limited(self.accountant, run, size, describe, several=primitive.multiple_results, views=primitive.name in _VIEWS)
+
+    def _kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
         first = super().kernel(primitive, avals, params, pipeline)
         if not self.native or is_faster_in_numpy(primitive, avals):
             return first
@@ -84,12 +103,39 @@ class CpuBackend(NumpyBackend):
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
         """Return a program as a function (donate, *buffers) -> buffers."""
+        if self.accountant.limit is None:
+            return self._compile(closed, donated, pipeline)
+        size = self.temporaries(closed, donated, pipeline) + sum(aval.nbytes for aval in closed.out_avals)
+        size -= sum(aval.nbytes for aval, gone in zip(closed.in_avals, donated, strict=False) if gone)
+        run = self._compile(closed, donated, pipeline)
+        return limited(self.accountant, run, max(size, 0), lambda: "the results and temporary values of a program", several=True)
+
+    def _compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
         if self.native:
             run: Callable[..., tuple[Any, ...]] = _native_program().of(closed, donated, pipeline).function()
             return run
         if lacks_compiler():
             _hint()
         return super().compile(closed, donated, pipeline)
+
+    def put(self, values: np.ndarray) -> np.ndarray:
+        """Return the array itself, which the caller has made for this."""
+        if self.accountant.limit is not None:
+            self.accountant.reserve(values.nbytes, lambda: f"an array {values.dtype}{list(values.shape)}")
+            self.accountant.count((values,))
+        return values
+
+    def memory(self) -> MemoryStats:
+        """Return the memory of the process or, if it is limited, of its arrays."""
+        found, accountant = super().memory(), self.accountant
+        if accountant.limit is None:
+            return found
+        accountant.count(())
+        return MemoryStats(accountant.in_use, accountant.peak, found.held, accountant.limit)
+
+    def limit_memory(self, most: int | None) -> None:
+        """Limit the memory of arrays from now on; those that are there are not counted."""
+        self.accountant.limit = most
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""

@@ -1,12 +1,14 @@
 """Generated code that checks the structure of a tree and reads its leaves.
 
 Flattening a tree takes longer than a small training step needs to start. Where the structure is known from earlier calls, generated code
-only checks that a tree has it, and reads the leaves.
+only checks that a tree has it, and reads the leaves. Its text has counters and the fields of classes, never the keys of dicts or other
+values, which it names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import Any
 
 from volta_fn.tree.registry import FIELDS
@@ -62,6 +64,8 @@ class _Source:
         same = f"type({name}) is {self.value(kind)}"
         if kind in FIELDS:
             data, meta = FIELDS[kind]
+            if not all(field.isidentifier() and not iskeyword(field) for field in (*data, *meta)):
+                return False
             for field in meta:
                 static = self.value(getattr(node, field))
                 same += f" and ({name}.{field} is {static} or {name}.{field} == {static})"
@@ -70,7 +74,7 @@ class _Source:
             same += f" and len({name}) == {count}"
             keys = treedef.entries()
             children = [node[key] for key in keys]
-            expressions = [f"{name}[{repr(key) if type(key) is str else self.value(key)}]" for key in keys]
+            expressions = [f"{name}[{self.value(key)}]" for key in keys]
         elif kind in (tuple, list) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
             same += f" and len({name}) == {count}"
             children, expressions = [*node], [f"{name}[{i}]" for i in range(count)]

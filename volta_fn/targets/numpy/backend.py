@@ -19,7 +19,7 @@ from volta_fn.compiler.buffers.plan import most_temporaries
 from volta_fn.core.device import Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.core.primitive import Primitive
-from volta_fn.errors import DeviceError, VoltaError
+from volta_fn.errors import VoltaError
 from volta_fn.runtime.internals.errstate import silenced, silenced_in_context
 from volta_fn.targets.numpy import blocks
 from volta_fn.targets.numpy.program import PlannedProgram
@@ -165,10 +165,8 @@ class NumpyBackend:
     def synchronize(self, timeout: float | None) -> None:
         """Return at once: no work is pending."""
 
-    def limit_memory(self, most: int | None) -> None:
-        """Raise `DeviceError` for a limit: the operating system manages the memory."""
-        if most is not None:
-            raise DeviceError("the CPU's memory has no limit of its own; the system sets it (on Linux: ulimit -v, control groups)")
+    def recover(self, every: int | None) -> None:
+        """Do nothing: the CPU is not lost."""
 
     def free_memory(self) -> None:
         """Free the blocks that are kept from call to call; NumPy frees the rest by itself."""

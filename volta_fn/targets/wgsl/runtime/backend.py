@@ -5,21 +5,25 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
+from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.adapter import adapters
 from volta_fn.targets.wgsl.runtime.gpu import Counters, Gpu
 from volta_fn.targets.wgsl.runtime.memory import Buffer, exclusive
 from volta_fn.targets.wgsl.runtime.program import Program
+from volta_fn.targets.wgsl.runtime.recovery import Recovery
 from volta_fn.targets.wgsl.scalars import is_supported
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
+
+_T = TypeVar("_T")
 
 
 class GpuBackend:
@@ -29,6 +33,8 @@ class GpuBackend:
         self.adapter = adapter
         self._gpu: Gpu | None = None
         self._lock = threading.Lock()
+        #: What makes the loss of the device good, if `set_recovery` asks for it.
+        self.recovery: Recovery | None = None
 
     @property
     def gpu(self) -> Gpu:
@@ -38,11 +44,45 @@ class GpuBackend:
             return found
         with self._lock:
             if self._gpu is found:  # no other thread has opened it in the meantime
-                self._gpu = Gpu(self.adapter)
+                gpu = Gpu(self.adapter) if found is None else self._opened_again()
                 if found is not None:
-                    self._gpu.pool.limit = found.pool.limit
+                    gpu.pool.limit = found.pool.limit
+                gpu.remake = self._remake()
+                self._gpu = gpu
             assert self._gpu is not None
             return self._gpu
+
+    def _opened_again(self) -> Gpu:
+        """Open the device after a loss; a reset may have changed what the driver calls it."""
+        try:
+            return Gpu(self.adapter)
+        except DeviceError:
+            adapters.cache_clear()
+            self.adapter = next((a for a in adapters() if a.info["device"] == self.adapter.info["device"]), self.adapter)
+            return Gpu(self.adapter)
+
+    @property
+    def open_gpu(self) -> Gpu | None:
+        """The device as it is, which may be lost; None if it was not needed yet."""
+        return self._gpu
+
+    def recover(self, every: int | None) -> None:
+        """Survive the loss of the device, with copies after every so many calls.
+
+        None ends that.
+        """
+        with self._lock:
+            self.recovery = None if every is None else Recovery(self, every)
+            if self._gpu is not None:
+                self._gpu.remake = self._remake()
+
+    def _remake(self) -> Callable[[Gpu, Buffer], None] | None:
+        return None if self.recovery is None else self.recovery.remake
+
+    def _surviving(self, operation: Callable[[], _T]) -> _T:
+        """Return the result of an operation, tried again if the policy says so."""
+        recovery = self.recovery
+        return operation() if recovery is None else recovery.surviving(operation)
 
     @property
     def target(self) -> Any:
@@ -51,15 +91,18 @@ class GpuBackend:
 
     def put(self, values: np.ndarray) -> Buffer:
         """Return a buffer with the elements of an array."""
-        return self.gpu.put(values)
+        buffer = self._surviving(lambda: self.gpu.put(values))
+        if self.recovery is not None:
+            self.recovery.put(buffer, values)
+        return buffer
 
     def get(self, buffer: Buffer) -> np.ndarray:
         """Return a buffer's elements once they are computed."""
-        return self.gpu.get(buffer)
+        return self.gpu.get(buffer) if self.recovery is None else self.recovery.surviving(lambda: self.gpu.get(buffer))
 
     def wait(self, buffer: Buffer) -> None:
         """Wait until a buffer's elements are computed."""
-        self.gpu.wait(buffer)
+        self._surviving(lambda: self.gpu.wait(buffer))
 
     def known(self, buffer: Buffer) -> np.ndarray | None:
         """Return the elements if they are on the host already."""
@@ -94,19 +137,33 @@ class GpuBackend:
     def _compiled(
         self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool
     ) -> Callable[..., tuple[Any, ...]]:
-        program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
+        constants_of = self.recovery
+        if constants_of is not None:
+            constants_of.keep_constants(closed)
+        program = self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead))
+        effects = bool(closed.effects)
 
-        def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+        def once(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
             if program.gpu.watched.lost:
                 program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
             return program(donate, *buffers)
 
+        def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+            nonlocal constants_of
+            recovery = self.recovery
+            if recovery is None:
+                return once(donate, *buffers)
+            if recovery is not constants_of:
+                recovery.keep_constants(closed)
+                constants_of = recovery
+            return recovery.run(once, effects, donate, buffers)
+
         return run
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
-        return Program(self.gpu, closed, donated, pipeline, called=False).temporaries
+        return self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, called=False)).temporaries
 
     def hardware(self) -> Hardware:
         """Describe the device as it was opened, with the limits in force."""
@@ -125,7 +182,7 @@ class GpuBackend:
 
     def synchronize(self, timeout: float | None) -> None:
         """Wait until all work is done."""
-        self.gpu.queue.wait(timeout=timeout)
+        self._surviving(lambda: self.gpu.queue.wait(timeout=timeout))
 
     def limit_memory(self, most: int | None) -> None:
         """Limit the memory to `most` bytes (None: no limit)."""

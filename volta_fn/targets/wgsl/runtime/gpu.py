@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +12,9 @@ import numpy as np
 from volta_fn.compiler.program import RoutineKey
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
+from volta_fn.runtime import variables
 from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime import settings
 from volta_fn.targets.wgsl.runtime.adapter import open_device
 from volta_fn.targets.wgsl.runtime.autotune import Trials
 from volta_fn.targets.wgsl.runtime.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.runtime.pipelines import Binding, Pipelines
 from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.runtime.replay import Step, play
 from volta_fn.targets.wgsl.runtime.selftest import fuses, keeps_subnormals, loop_iterations, needed_checks
-from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST, Watched
+from volta_fn.targets.wgsl.runtime.wgpu_ffi import Watched, lost
 from volta_fn.targets.wgsl.target import WgslTarget
 
 
@@ -43,11 +43,13 @@ class Gpu:
     def __init__(self, adapter: Any) -> None:
         opened = open_device(adapter)
         self.opened, self.capabilities = opened, opened.capabilities
-        limit = settings.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
+        limit = variables.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
         self.watched = Watched()
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
         self.pool.make_room = self._make_room
+        #: Makes the elements of a buffer of a lost device again, if there is a policy for that (`recovery`).
+        self.remake: Callable[[Gpu, Buffer], None] | None = None
         #: Blocks that hold the grids of indirect dispatches.
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
@@ -90,12 +92,19 @@ class Gpu:
         """Return the memory of a buffer, uploading its elements first if necessary."""
         lease = buffer.lease
         if lease is None or lease.returned is not self.pool.returned:
-            if buffer.known is None:
-                raise DeviceError(LOST)
-            self._upload(buffer, buffer.known)
+            if buffer.known is not None:
+                self._upload(buffer, buffer.known)
+            elif self.remake is not None:
+                self.remake(self, buffer)
+            else:
+                raise _lost(buffer)
             assert buffer.lease is not None
             return buffer.lease
         return lease
+
+    def holds(self, buffer: Buffer) -> bool:
+        """Return True if a buffer's elements are in the memory of this device."""
+        return buffer.lease is not None and buffer.lease.returned is self.pool.returned
 
     def _upload(self, buffer: Buffer, values: np.ndarray) -> None:
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
@@ -114,11 +123,16 @@ class Gpu:
             return buffer.known
         if not buffer.size:
             return np.empty(buffer.shape, buffer.dtype)
+        lease = self.lease_of(buffer)
         readback, buffer.readback = buffer.readback, None
         if buffer.asked is not None:
             buffer.asked()
-        lease = self.lease_of(buffer)
-        data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
+        try:
+            data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
+        except DeviceError:
+            if self.watched.lost:
+                raise _lost(buffer) from None
+            raise
         values = data.view(buffer.dtype).reshape(buffer.shape)
         if buffer.size <= SMALL_READBACK:
             buffer.known = values
@@ -211,3 +225,7 @@ class Gpu:
     def counters(self) -> Counters:
         """Counts of what the device has done."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
+
+
+def _lost(buffer: Buffer) -> DeviceError:
+    return DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)} that was there"))

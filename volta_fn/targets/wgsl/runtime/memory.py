@@ -169,6 +169,10 @@ class Pool:
         with self.watched:
             return self.lib.wgpuDeviceCreateBuffer(self.device, descriptor)
 
+    def check_device(self) -> None:
+        """Raise `DeviceError` if the device is lost: some calls would end the process."""
+        self.lib.wgpuBufferRelease(self.create(4, self.usage))
+
     def trim(self) -> None:
         """Release all free blocks."""
         self.collect()
@@ -184,7 +188,7 @@ class Pool:
 class Buffer:
     """An array's elements on the GPU, or about to be uploaded."""
 
-    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "readback", "shape", "size")
+    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "origin", "readback", "shape", "size")
 
     def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
         #: None until the GPU needs the elements.
@@ -198,6 +202,8 @@ class Buffer:
         #: A pending copy to the host, and a callback for when the elements are read.
         self.readback: Any = None
         self.asked: Callable[[], None] | None = None
+        #: How the elements are made again if the device is lost (`recovery.Origin`), if they can be.
+        self.origin: Any = None
 
     def renew(self) -> Buffer:
         """Forget the old elements: the buffer receives a new result."""

@@ -151,8 +151,9 @@ class Pipelines:
         entries = [
             {"binding": i, "visibility": 4, "buffer": {"type": "storage" if i in written else "read-only-storage"}} for i in range(count)
         ]
-        layout = self.device.create_bind_group_layout(entries=entries)
-        return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
+        with self.watched.classes():
+            layout = self.device.create_bind_group_layout(entries=entries)
+            return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
 
     def group(self, pipeline: Pipeline, bindings: tuple[Binding, ...]) -> Any:
         """Return the bind group of some ranges of blocks."""

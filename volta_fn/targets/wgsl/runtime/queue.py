@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.errors import DeviceError, DeviceTimeoutError
-from volta_fn.targets.wgsl.runtime import settings
+from volta_fn.runtime import variables
 from volta_fn.targets.wgsl.runtime.interrupts import Lock, held_back
 from volta_fn.targets.wgsl.runtime.memory import Block, Pool
 from volta_fn.targets.wgsl.runtime.readback import Readback, Readbacks
@@ -92,7 +92,7 @@ class Queue:
         self.polling = threading.RLock()
         self.process = os.getpid()
         _OPEN.add(self)
-        timeout = settings.number("VOLTA_GPU_TIMEOUT", float, "a number of seconds")
+        timeout = variables.number("VOLTA_GPU_TIMEOUT", float, "a number of seconds")
         self.timeout = _TIMEOUT if timeout is None else timeout
         self.readbacks = Readbacks(self)
         self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)

@@ -114,6 +114,7 @@ class Readbacks:
         if self.arrived.pop(number) != _ARRIVED:
             self.queue.watched.lost = True  # a valid copy fails for no other reason
             raise DeviceError(LOST)
+        self.queue.pool.check_device()
         source = self.lib.wgpuBufferGetConstMappedRange(readback.handle, 0, max(-(-readback.size // 4) * 4, 4))
         result = np.empty(readback.size, np.uint8)
         self.ffi.memmove(self.ffi.from_buffer(result), source, readback.size)

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
@@ -38,7 +39,16 @@ FORKED = (
     "Start processes by multiprocessing's methods 'spawn' or 'forkserver', or use the device 'cpu' in forked ones"
 )
 
-LOST = "the GPU was lost, by a failure of its driver or a reset. Arrays that were there are gone; make them again"
+_LOST = (
+    "the GPU was lost, by a failure of its driver or a reset. {} again. "
+    "set_recovery('checkpoint') has copies kept, with which programs go on"
+)
+LOST = _LOST.format("Arrays that were there are gone; make them")
+
+
+def lost(array: str) -> str:
+    """Return the message for the loss of an array of this description."""
+    return _LOST.format(f"{array} is gone; make it")
 
 
 def wgpu() -> Any:
@@ -89,6 +99,18 @@ class Watched:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         found = self.errors.release("volta_fn")
         if found is not None:
-            self.lost = self.lost or "lost" in found[1].lower()
+            self._note(found[1])
             if error is None:
                 raise typed(*found)
+
+    def _note(self, message: str) -> None:
+        self.lost = self.lost or "lost" in message.lower()
+
+    @contextlib.contextmanager
+    def classes(self) -> Iterator[None]:
+        """Return a context for the package's classes, whose errors become `VoltaError`s."""
+        try:
+            yield
+        except wgpu().GPUError as error:
+            self._note(str(error))
+            raise typed("OutOfMemory" if isinstance(error, wgpu().GPUOutOfMemoryError) else "", str(error)) from error

@@ -1,0 +1,67 @@
+"""Devices that are lost at chosen points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from volta_fn.targets.wgsl.runtime.memory import Pool
+from volta_fn.targets.wgsl.runtime.pipelines import Pipelines
+from volta_fn.targets.wgsl.runtime.queue import Queue
+from volta_fn.targets.wgsl.runtime.wgpu_ffi import native
+
+#: What a device may be lost at: a method, and how to find the device.
+POINTS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
+    "dispatch": (Queue, "begin", lambda queue: queue.device),
+    "batch": (Queue, "submit", lambda queue: queue.device),
+    "readback": (Queue, "take", lambda queue: queue.device),
+    "upload": (Queue, "write", lambda queue: queue.device),
+    "allocation": (Pool, "create", lambda pool: pool.device),
+    "compile": (Pipelines, "make", lambda pipelines: pipelines.device._internal),
+}
+
+
+class Points:
+    """A count of the points passed, and of the losses among them."""
+
+    def __init__(self, losses: Collection[int], kinds: Collection[str]) -> None:
+        self.chosen = frozenset(losses)
+        self.kinds = kinds
+        self.passed = 0
+        #: Points passed by kind.
+        self.counts = dict.fromkeys(POINTS, 0)
+        self.losses = 0
+
+    def wrap(self, kind: str, method: Callable[..., Any], device: Callable[[Any], Any]) -> Callable[..., Any]:
+        """Return the method, before which a device may be lost."""
+
+        def passing(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            self.counts[kind] += 1
+            if kind in self.kinds:
+                if self.passed in self.chosen:
+                    self.losses += 1
+                    native().lib.wgpuDeviceDestroy(device(self_))
+                self.passed += 1
+            return method(self_, *args, **kwargs)
+
+        return passing
+
+
+@contextmanager
+def planted(losses: Collection[int], kinds: Collection[str] = tuple(POINTS)) -> Iterator[Points]:
+    """Lose the device when points of some kinds with these numbers are passed."""
+    points = Points(losses, kinds)
+    with _patched(points, list(POINTS.items())):
+        yield points
+
+
+@contextmanager
+def _patched(points: Points, left: list[tuple[str, tuple[type, str, Callable[[Any], Any]]]]) -> Iterator[None]:
+    if not left:
+        yield
+        return
+    kind, (owner, name, device) = left[0]
+    with patch.object(owner, name, points.wrap(kind, getattr(owner, name), device)), _patched(points, left[1:]):
+        yield
