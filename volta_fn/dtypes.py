@@ -26,6 +26,14 @@ complex64, complex128 = np.complex64, np.complex128
 float0: np.dtype = np.dtype([("float0", np.void, 0)])
 
 
+class ExtendedDType:
+    """The base of dtypes whose elements are no numbers: that of random keys."""
+
+    #: Bytes of an element.
+    itemsize: int
+    name: str
+
+
 def _dtypes(*types: type) -> frozenset[np.dtype]:
     return frozenset(np.dtype(t) for t in types)
 

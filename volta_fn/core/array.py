@@ -446,10 +446,7 @@ def aval_of(x: Any) -> ShapedArray:
 
 def _described(dtype: Any) -> Any:
     """Return a dtype of NumPy; an extended one, that of random keys, as it is."""
-    try:
-        return dtypes.canonical(np.dtype(dtype))
-    except TypeError:
-        return dtype
+    return dtype if isinstance(dtype, dtypes.ExtendedDType) else dtypes.canonical(np.dtype(dtype))
 
 
 #: JAX's name for it.
