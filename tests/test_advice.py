@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import traceback
 from typing import Any
 
 import numpy as np
@@ -169,3 +172,72 @@ def test_an_init_must_set_the_declared_fields() -> None:
         Forgetful()
     with pytest.raises(ArgumentTypeError, match="Wrong.linear"):
         Wrong()
+
+
+WALK = """
+import types
+import volta_fn as vf
+
+def walk(module, path, found):
+    if module.__name__ in found:
+        return found
+    found[module.__name__] = (path, module)
+    for name in dir(module):
+        value = None if name.startswith("_") else getattr(module, name)
+        if isinstance(value, types.ModuleType):
+            assert value.__name__.startswith("volta_fn."), (path, name)
+            walk(value, f"{path}.{name}", found)
+    return found
+
+for path, module in walk(vf, "vf", {}).values():
+    print(path)
+    for name in dir(module):
+        assert not name.startswith("_") or name.startswith("__"), (path, name)
+        assert name not in ("Any", "annotations", "np", "vnp", "Callable"), (path, name)
+    try:
+        module.nothing_of_this_name
+    except AttributeError as error:
+        assert "dir(volta_fn" in str(error) or path == "vf.experimental.pallas", (path, error)
+    else:
+        raise AssertionError(path)
+"""
+
+
+def test_every_public_module_lists_its_names_and_answers_to_others() -> None:
+    run = subprocess.run([sys.executable, "-c", WALK], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.split()) > 70
+    assert {"vf.nn.losses", "vf.lax.linalg", "vf.scipy.stats.norm", "vf.dtypes", "vf.optim.tree"} <= set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "module, name, instead",
+    [
+        (vf, "relu", "volta_fn.nn.relu"),
+        (vf, "scan", "volta_fn.lax.scan"),
+        (vf, "enable_x64", "volta_fn.jax.enable_x64"),
+        (vf, "profiler", "import volta_fn.profiler"),
+        (jnp, "grad", "volta_fn.grad"),
+        (nn, "adam", "volta_fn.optim.adam"),
+        (nn.losses, "accuracy", "volta_fn.nn.metrics.accuracy"),
+        (vf.dtypes, "flaot32", "float32"),
+        (optim, "Linear", "volta_fn.nn.Linear"),
+    ],
+)
+def test_names_of_other_modules_are_found(module: Any, name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(instead)):
+        getattr(module, name)
+
+
+def test_asking_for_an_unknown_name_loads_nothing() -> None:
+    program = "import sys, volta_fn as vf; print(hasattr(vf, 'relu'), 'volta_fn.nn' in sys.modules, 'difflib' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "False", "False"]
+
+
+def test_a_traceback_names_the_builtin_error() -> None:
+    with pytest.raises(AttributeError) as caught:
+        vf.relu  # asking is the test
+    assert traceback.format_exception_only(caught.value) == [
+        "AttributeError: module 'volta_fn' has no attribute 'relu': it is volta_fn.nn.relu\n"
+    ]

@@ -15,6 +15,13 @@ import numpy as np
 
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerOverflowError
 
+#: What users need of this module; the package uses the rest, too.
+__all__ = [
+    "ExtendedDType", "bfloat16", "bool_", "can_cast", "complex64", "complex128", "finfo", "float0", "float16", "float32", "float64",
+    "iinfo",
+    "int8", "int16", "int32", "int64", "isdtype", "issubdtype", "promote_types", "result_type", "uint8", "uint16", "uint32", "uint64",
+]  # fmt: skip
+
 bool_ = np.bool_
 int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
 uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
