@@ -14,7 +14,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import advice, data, io, nn, optim, random
-from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ImmutableError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ImmutableError, ShapeError, TreeError, UnhashableStaticError
 
 X = jnp.ones((2, 3))
 LINEAR = nn.Linear.init(random.key(0), 3, 2)
@@ -241,3 +241,35 @@ def test_a_traceback_names_the_builtin_error() -> None:
     assert traceback.format_exception_only(caught.value) == [
         "AttributeError: module 'volta_fn' has no attribute 'relu': it is volta_fn.nn.relu\n"
     ]
+
+
+PARAMS = {"w": jnp.ones(2), "b": jnp.ones(3)}
+
+
+@pytest.mark.parametrize(
+    "call, error, words",
+    [
+        (lambda: X - [1, 2, 3], ArgumentTypeError, r"got \[1, 2, 3\] of type list.*asarray"),
+        (lambda: [1, 2, 3] - X, ArgumentTypeError, "of type list.*asarray"),
+        (lambda: X / (1, 2), ArgumentTypeError, "of type tuple"),
+        (lambda: X < "1", ArgumentTypeError, "of type str"),
+        (lambda: X + None, ArgumentTypeError, "Did a function end without `return`"),
+        (lambda: X.view(3, 2), ArgumentTypeError, r"x\.reshape"),
+        (lambda: X.view(-1), ArgumentTypeError, r"x\.reshape"),
+        (lambda: vf.jit(lambda x, n: x, static_argnums=1)(X, X), UnhashableStaticError, "arrays cannot be static"),
+        (lambda: vf.jit(lambda x, n: x, static_argnums=1)(X, n=X), UnhashableStaticError, "arrays cannot be static"),
+        (lambda: vf.grad(lambda w: w, argnums="w")(1.0), ArgumentTypeError, "positions, which are integers, got 'w'"),
+        (lambda: random.key("seed"), ArgumentTypeError, "key: the seed must be an integer, got 'seed'"),
+        (lambda: optim.apply_updates(PARAMS, {"w": jnp.ones(2), "b": jnp.ones(4)}), ShapeError, r"at \['b'\] has shape \(4,\), its"),
+        (lambda: optim.apply_updates(PARAMS, {"w": jnp.ones(2)}), TreeError, "the parameters, compared with the updates"),
+    ],
+)  # fmt: skip
+def test_wrong_operands_and_arguments_are_answered(call: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=f"(?s){words}"):
+        call()
+
+
+def test_operators_of_pythons_own_types_stay() -> None:
+    assert [0] * jnp.array(3) == [0, 0, 0]
+    assert (X == None) is False and (X != "a") is True  # noqa: E711
+    assert X.view("int32").dtype == np.int32

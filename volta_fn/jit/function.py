@@ -176,7 +176,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         elif self._argnums and not kwargs and current_trace() is EVAL:
             try:
                 run = self._compiled.get(call_key(self._argnums, len(args), "_spec")(*args))
-            except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
+            except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
                 run = None
             if run is not None:
                 return run(args)
@@ -223,7 +223,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             return self._slow_call(args, {})
         try:
             found = self._cache.staged.get(self._staged_key(args))
-        except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
+        except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
             found = None
         if found is None:
             return self._slow_call(args, {})

@@ -248,6 +248,8 @@ def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyT
 def _seeded(function: str, seed: Any) -> Array:
     if isinstance(seed, PRNGKeyArray):
         raise ArgumentTypeError(f"{function}: the seed must be an integer, got a key; use split or fold_in to make keys from keys")
+    if isinstance(seed, str):
+        raise ArgumentTypeError(f"{function}: the seed must be an integer, got {seed!r} of type str")
     known = known_integers(seed)
     value = as_value(seed) if known is None else known
     if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
