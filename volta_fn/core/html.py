@@ -34,6 +34,27 @@ def preformatted(text: str) -> str:
     return f"<pre>{escaped(text)}</pre>"
 
 
+def program(text: str) -> str:
+    """Return the text of a jaxpr, in which the programs inside it unfold.
+
+    Each of them begins at the end of a line with ``let``, and ends with a line that starts with ``in``.
+    """
+    first, *lines = text.splitlines()
+    shown, depth = [escaped(first), "\n"], 0
+    for line in lines:
+        ends, begins = line.lstrip().startswith("in (") and depth > 0, line.endswith(" let")
+        if begins and not ends:
+            shown.append(f"<details open><summary>{escaped(line)}</summary>")
+        else:
+            shown.append(f"{escaped(line)}\n")
+        if ends:
+            shown.append("</details>")
+        if ends and begins:  # the next of several programs
+            shown.append("<details open><summary>…</summary>")
+        depth += begins - ends
+    return f"<pre>{''.join(shown)}</pre>"
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table; the first row is its head."""
     head, *body = [
