@@ -53,7 +53,7 @@ class AuxFunction:
             pair = function(*args, **kwargs)
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise ArgumentError(
-                    f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {type(pair).__name__}"
+                    f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {'one array' if isinstance(pair, Array) else type(pair).__name__}"
                 )
             result, aux = pair
             self.aux_leaves, self.aux_tree = tree.flatten(aux)
