@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import email
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -17,19 +15,15 @@ import pytest
 from tests.typing.test_typing import faults
 
 ROOT = Path(__file__).parent.parent
+ADDRESS = "https://example.org/volta_fn"
 
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return the wheel and the source archive."""
-    folder = tmp_path_factory.mktemp("source")
-    tree = folder / "tree"
-    shutil.copytree(ROOT / "volta_fn", tree / "volta_fn", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "tests" / "typing", tree / "tests" / "typing")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
-        shutil.copy(ROOT / name, tree)
-    program = "from setuptools import build_meta as b; b.build_sdist('..'); b.build_wheel('..')"
-    subprocess.run([sys.executable, "-c", program], cwd=tree, check=True, capture_output=True)
+    folder = tmp_path_factory.mktemp("archives")
+    command = [sys.executable, str(ROOT / "tools" / "dist.py"), f"{ADDRESS}/", "--output", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
     (wheel,), (archive,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, archive
 
@@ -42,7 +36,8 @@ def environment(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
     (packages,) = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(archives[0]) as wheel:
         wheel.extractall(packages)  # all that an installation of pure Python does
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(installed))
     return folder / "bin" / "python"
 
 
@@ -68,6 +63,26 @@ def test_the_metadata_are_complete(archives: tuple[Path, Path]) -> None:
     versions = [c.rpartition(" ")[2] for c in metadata.get_all("Classifier") if re.search(r":: 3\.\d+$", c)]
     assert versions == ["3.11", "3.12", "3.13"]
     assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_the_metadata_lead_to_the_project(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[1]) as archive:
+        (name,) = [name for name in archive.getnames() if name.count("/") == 1 and name.endswith("PKG-INFO")]
+        metadata = email.message_from_bytes(archive.extractfile(name).read())
+    pages = dict(entry.split(", ") for entry in metadata.get_all("Project-URL"))
+    assert pages["Homepage"] == ADDRESS
+    assert pages["Changelog"] == f"{ADDRESS}/blob/main/CHANGELOG.md"
+    links = re.findall(r"\]\(([^)]*)\)", metadata.get_payload())
+    assert len(links) > 6
+    for link in links:
+        assert link.startswith(f"{ADDRESS}/blob/main/"), link
+        assert (ROOT / link.removeprefix(f"{ADDRESS}/blob/main/").partition("#")[0]).exists()
+
+
+def test_an_address_with_a_password_is_refused() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "dist.py"), "https://name:secret@example.org/volta_fn"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and "no user or password" in run.stderr
 
 
 def test_the_source_archive_has_no_part_of_the_tests(archives: tuple[Path, Path]) -> None:
