@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.typing.test_typing import faults
+from tests.typing.test_typing import code_blocks, faults
 
 ROOT = Path(__file__).parent.parent
 ADDRESS = "https://example.org/volta_fn"
@@ -103,3 +103,20 @@ def test_the_installed_package_runs_its_examples(environment: Path, tmp_path: Pa
 def test_pyright_finds_nothing_with_the_installed_package(environment: Path, tmp_path: Path) -> None:
     """Over the examples, the documents, and the small projects in strict mode."""
     assert faults(tmp_path, str(environment), package=None) == []
+
+
+def test_mypy_finds_nothing_with_the_installed_package(environment: Path, tmp_path: Path) -> None:
+    """Over the examples, the documents, and the small projects."""
+    (tmp_path / "documents").mkdir()
+    code_blocks(tmp_path / "documents")
+    (tmp_path / "documents" / "__init__.py").touch()
+    untyped = "jax matplotlib rich sklearn tensorboardX threadpoolctl torch".split()
+    settings = [f"[mypy]\nmypy_path = {ROOT / 'examples'}\ncheck_untyped_defs = True"]
+    settings += [f"[mypy-{name}.*]\nignore_missing_imports = True\nfollow_imports = skip" for name in untyped]
+    (tmp_path / "mypy.ini").write_text("\n".join(settings))
+    samples = [str(path) for path in (ROOT / "tests" / "typing").glob("*.py") if not path.name.startswith("test_")]
+    examples = [str(path) for path in (ROOT / "examples").glob("*.py") if path.name != "miniature.py"]  # which has no annotations
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--python-executable", str(environment), "documents"]
+    run = subprocess.run([*command, *samples, *examples], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert int(re.findall(r"in (\d+) source files", run.stdout)[0]) > 25
