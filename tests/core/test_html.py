@@ -52,6 +52,12 @@ def test_every_dtype_and_shape_is_shown(dtype: str, shape: tuple[int, ...]) -> N
     assert repr(array) in shown(array)
 
 
+def test_statistics_of_equal_elements() -> None:
+    assert statistics(np.ones((2, 3))) == "all 1"
+    assert statistics(np.array(120)) == "120"
+    assert statistics(np.array([True, True])) == "all 1"
+
+
 def test_statistics_of_nothing_finite() -> None:
     assert statistics(np.array([np.nan])) == "1 NaN"
     assert statistics(np.zeros(0)) == sparkline(np.zeros(0)) == ""

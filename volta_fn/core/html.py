@@ -81,6 +81,8 @@ def statistics(values: np.ndarray) -> str:
         return ""
     wide = values.astype(np.float64).ravel()
     finite = wide[np.isfinite(wide)]
+    if values.size == finite.size and finite.min() == finite.max():
+        return f"{'all ' * (finite.size > 1)}{finite[0]:.4g}"
     found = [f"{finite.min():.4g} … {finite.max():.4g}, mean {finite.mean():.4g}"] if finite.size else []
     counts = (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum()))
     found += [f"{count:,} {name}" for name, count in counts if count]

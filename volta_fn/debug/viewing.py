@@ -36,7 +36,7 @@ def view(shown: Any) -> View:
 
     >>> params = {"w": vf.numpy.arange(4.0), "layers": [vf.numpy.ones((2, 3))], "name": "net"}
     >>> vf.debug.view(params)
-    ['layers'][0]  f32[2,3]  1 … 1, mean 1 ▁▁▁▁▁▁▁▁█▁▁▁▁▁▁▁
+    ['layers'][0]  f32[2,3]  all 1
     ['name']       'net'
     ['w']          f32[4]  0 … 3, mean 1.5 █▁▁▁▁█▁▁▁▁█▁▁▁▁█
     """
