@@ -1,4 +1,4 @@
-"""Build the wheel and the source archive of a release, which say where the project is.
+"""Build the archives of a release, which say where the project is.
 
 `python tools/dist.py https://example.org/volta_fn` writes both to ``dist/``. The repository does not know its own address, so links in
 README.md are relative; on the page of a package index they must be absolute. The archives have links to `FILES`, by default

@@ -39,14 +39,14 @@ def program(text: str) -> str:
 
     Each of them begins at the end of a line with ``let``, and ends with a line that starts with ``in``.
     """
-    first, *lines = text.splitlines()
-    shown, depth = [escaped(first), "\n"], 0
-    for line in lines:
-        ends, begins = line.lstrip().startswith("in (") and depth > 0, line.endswith(" let")
+    head, *body = text.splitlines()
+    shown, depth = [escaped(head), "\n"], 0
+    for row in body:
+        ends, begins = row.lstrip().startswith("in (") and depth > 0, row.endswith(" let")
         if begins and not ends:
-            shown.append(f"<details open><summary>{escaped(line)}</summary>")
+            shown.append(f"<details open><summary>{escaped(row)}</summary>")
         else:
-            shown.append(f"{escaped(line)}\n")
+            shown.append(f"{escaped(row)}\n")
         if ends:
             shown.append("</details>")
         if ends and begins:  # the next of several programs

@@ -1,4 +1,4 @@
-"""Inspect running programs (`print`, `callback`), pytrees (`view`), and the state of devices."""
+"""Inspect running programs, pytrees (`view`) and the state of devices."""
 
 from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports

@@ -102,7 +102,7 @@ def power(x: Any, y: Any) -> Array:
 
 
 def _left_to(other: Any, raising: bool) -> Any:
-    """Leave an operator to the other operand; raise for those of Python's own types that have no operator for arrays."""
+    """Leave an operator to the other operand, unless its type has none for arrays."""
     if raising and type(other) in (list, tuple, dict, str, type(None)):
         as_value(other)
     return NotImplemented
