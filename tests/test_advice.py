@@ -273,3 +273,9 @@ def test_operators_of_pythons_own_types_stay() -> None:
     assert [0] * jnp.array(3) == [0, 0, 0]
     assert (X == None) is False and (X != "a") is True  # noqa: E711
     assert X.view("int32").dtype == np.int32
+
+
+@pytest.mark.parametrize("value", [X, LINEAR, nn.Sequential(LINEAR), vf.jit(lambda x: x)], ids=lambda v: type(v).__name__)
+def test_objects_list_no_internals(value: Any) -> None:
+    assert [name for name in dir(value) if name.startswith("_") and not name.startswith("__")] == []
+    assert {"shape", "at", "weight", "replace", "lower", "layers"} & set(dir(value))

@@ -94,7 +94,7 @@ class Array(ArrayMethods):
         return (self[i] for i in range(self.shape[0]))
 
     def __dir__(self) -> list[str]:
-        return [name for name in object.__dir__(self) if name not in advice.ARRAYS]
+        return [name for name in object.__dir__(self) if name not in advice.ARRAYS and (name[0] != "_" or name.startswith("__"))]
 
     def __delitem__(self, index: Any) -> NoReturn:
         raise ImmutableError("arrays are immutable: elements cannot be deleted; volta_fn.numpy.delete(x, i, axis) returns a new array")

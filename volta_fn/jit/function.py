@@ -182,6 +182,9 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                 return run(args)
         return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
 
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
+
     def __repr__(self) -> str:
         count = len(self._cache.traced)
         return f"<jit of {getattr(self._fun, '__qualname__', function_name(self._fun))}: {count} program{'s' * (count != 1)}>"

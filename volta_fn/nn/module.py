@@ -189,6 +189,9 @@ class Module:
             )
         self.__dict__[name] = value
 
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
+
     if not TYPE_CHECKING:  # for type checkers, a module has the attributes that its class declares
 
         def __getattr__(self, name: str) -> Any:
