@@ -38,8 +38,9 @@ def from_torch(template: Any) -> StateDictMapper:
     """Return the mapper from a PyTorch module's names and layouts to a model's here.
 
     Its result fits ``load_state_dict(template, …)``. It takes arrays, and PyTorch's tensors, of which it makes copies. The types of the
-    modules tell which arrays are transposed, split or renamed. Layers of a `Sequential` may have numbers in PyTorch and names here. Batch norms count their batches from 0 if the file has no count
-    (before PyTorch 0.4.1). Arrays that the model does not know keep their names, and loading reports them.
+    modules tell which arrays are transposed, split or renamed. Layers of a `Sequential` may have numbers in PyTorch and names here. Batch
+    norms count their batches from 0 if the file has no count (before PyTorch 0.4.1). Arrays that the model does not know keep their names,
+    and loading reports them.
 
     Args:
         template: a model, or a pair ``(model, state)`` as from `init`, of arrays or `ShapeDtypeStruct`.
