@@ -259,6 +259,7 @@ PARAMS = {"w": jnp.ones(2), "b": jnp.ones(3)}
         (lambda: vf.jit(lambda x, n: x, static_argnums=1)(X, X), UnhashableStaticError, "arrays cannot be static"),
         (lambda: vf.jit(lambda x, n: x, static_argnums=1)(X, n=X), UnhashableStaticError, "arrays cannot be static"),
         (lambda: vf.grad(lambda w: w, argnums="w")(1.0), ArgumentTypeError, "positions, which are integers, got 'w'"),
+        (lambda: jnp.zeros(2, 3), DTypeError, r"3 is a number; the sizes of a shape are one tuple, as in zeros\(\(2, 3\)\)"),
         (lambda: random.key("seed"), ArgumentTypeError, "key: the seed must be an integer, got 'seed'"),
         (lambda: optim.apply_updates(PARAMS, {"w": jnp.ones(2), "b": jnp.ones(4)}), ShapeError, r"at \['b'\] has shape \(4,\), its"),
         (lambda: optim.apply_updates(PARAMS, {"w": jnp.ones(2)}), TreeError, "the parameters, compared with the updates"),
@@ -279,3 +280,34 @@ def test_operators_of_pythons_own_types_stay() -> None:
 def test_objects_list_no_internals(value: Any) -> None:
     assert [name for name in dir(value) if name.startswith("_") and not name.startswith("__")] == []
     assert {"shape", "at", "weight", "replace", "lower", "layers"} & set(dir(value))
+
+
+@pytest.mark.parametrize(
+    "message, note",
+    [
+        ("sum() got an unexpected keyword argument 'dim'", "volta_fn.numpy.sum has the argument axis instead of dim"),
+        ("mean() got an unexpected keyword argument 'keepdim'", "volta_fn.numpy.mean has the argument keepdims instead of keepdim"),
+        ("softmax() got an unexpected keyword argument 'dim'", "volta_fn.nn.softmax has the argument axis instead of dim"),
+        ("sum() got an unexpected keyword argument 'qqq'", None),
+        ("mine() got an unexpected keyword argument 'dim'", None),
+        ("mine() missing 1 required positional argument: 'x'", None),
+        ("unsupported operand type(s) for +: 'int' and 'str'", None),
+    ],
+)
+def test_pythons_errors_of_calls_get_a_note(message: str, note: str | None) -> None:
+    assert advice.note_of_call(message) == note
+
+
+def test_a_step_without_a_state_is_explained() -> None:
+    with pytest.raises(TypeError) as caught:
+        optim.adam(0.1).update(LINEAR)
+    assert "optimizer.update(grads, state, params)" in str(advice.note_of_call(str(caught.value)))
+
+
+def test_the_traceback_has_the_note() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "import volta_fn as vf; vf.numpy.ones(2).sum(dim=0)"], capture_output=True, text=True, check=False
+    )
+    assert run.stderr.splitlines()[-2:] == [
+        "TypeError: sum() got an unexpected keyword argument 'dim'", "volta_fn.numpy.sum has the argument axis instead of dim"
+    ]  # fmt: skip

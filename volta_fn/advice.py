@@ -53,6 +53,29 @@ ARRAYS: dict[str, str] = {
     "mul_": "arrays are immutable: write `x = x * y`",
     "zero_": "arrays are immutable: write `x = vf.numpy.zeros_like(x)`",
     "fill": "arrays are immutable: write `x = vf.numpy.full_like(x, value)`",
+    "append": "arrays are immutable: write `x = vf.numpy.append(x, values)`, or collect a list and `vf.numpy.stack` it",
+    "scatter_": "arrays are immutable: write `x = x.at[i].set(v)`",
+    "gather": "`vf.numpy.take_along_axis(x, i, axis)` gathers along an axis",
+    "index_select": "`vf.numpy.take(x, i, axis)` selects along an axis",
+    "norm": "`vf.numpy.linalg.norm(x)` is the norm",
+    "t": "the transpose is `x.T`",
+    "matmul": "the matrix product is `x @ y`",
+    "mm": "the matrix product is `x @ y`",
+    "bmm": "the product of stacks of matrices is `x @ y`",
+    "topk": "`vf.lax.top_k(x, k)` returns the largest elements and where they are",
+    "split": "`vf.numpy.split(x, sections, axis)` splits",
+    "chunk": "`vf.numpy.array_split(x, sections, axis)` splits",
+    "type": "dtypes change with `x.astype('float32')`, and `x.dtype` is the dtype",
+    "data": "`np.asarray(x)` is the NumPy array; a value without gradients is `vf.lax.stop_gradient(x)`",
+    "is_cuda": "`x.device` is the device",
+    "to_numpy": "`np.asarray(x)` is the NumPy array",
+    "eq": "arrays are compared with `x == y`",
+    "view_as": "`x.reshape(y.shape)` changes the shape",
+    "new_zeros": "`vf.numpy.zeros(shape, x.dtype)` makes zeros",
+    **{
+        name: f"functions of elements are in a module: `vf.numpy.{name}(x)`" for name in "abs exp log sqrt sin cos tanh square sign".split()
+    },
+    **{name: f"activations are functions: `vf.nn.{name}(x)`" for name in ("relu", "sigmoid", "softmax", "log_softmax")},
 }
 
 MODULES: dict[str, str] = {
@@ -216,6 +239,30 @@ def elsewhere(name: str) -> list[str]:
     """
     found = [f"{package}.{name}" for package in PACKAGES if name in dir(load(package))]
     return [path for path in found if not path.startswith("volta_fn.jax.")] or found
+
+
+def note_of_call(message: str) -> str | None:
+    """Return what to add to Python's error of a call, if a function of this package with other arguments was meant.
+
+    >>> note_of_call("sum() got an unexpected keyword argument 'dim'")
+    'volta_fn.numpy.sum has the argument axis instead of dim'
+    """
+    if re.search(r"update\(\) missing 1 required positional argument: 'state'", message):
+        return _STEP
+    unexpected = re.match(r"(?:\w+\.)?(\w+)\(\) got an unexpected keyword argument '(\w+)'", message)
+    if unexpected is None:
+        return None
+    function, keyword = unexpected.groups()
+    for path in elsewhere(function):
+        package, _, name = path.rpartition(".")
+        try:
+            names = list(deferred("inspect").signature(getattr(load(package), name)).parameters)
+        except (TypeError, ValueError):  # no function, or one without a signature
+            continue
+        instead = [KEYWORDS[keyword]] if KEYWORDS.get(keyword) in names else closest(keyword, names)
+        if instead and keyword not in names:
+            return f"{path} has the argument {' or '.join(instead)} instead of {keyword}"
+    return None
 
 
 def guard(package: str) -> Callable[[str], Any]:

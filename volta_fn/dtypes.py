@@ -157,6 +157,10 @@ def as_dtype(spec: Any) -> np.dtype:
 def _as_uncommon_dtype(spec: Any) -> np.dtype:
     if spec is None:
         raise DTypeError("dtype: None is not a dtype; leave the argument out for the default")
+    if isinstance(spec, (int, float)):
+        raise DTypeError(
+            f"dtype: {spec} is a number; the sizes of a shape are one tuple, as in zeros((2, 3)), and other arguments have names"
+        )
     try:
         dtype = np.dtype(spec)
     except (TypeError, ValueError):

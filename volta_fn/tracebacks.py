@@ -62,6 +62,8 @@ def _is_on() -> bool:
 def _show(kind: type[BaseException], error: BaseException, entry: TracebackType | None) -> None:
     """Print an uncaught error, in place of `sys.__excepthook__`."""
     lost = _is_on() and shorten(error)
+    if type(error) is TypeError and (note := deferred("volta_fn.advice").note_of_call(str(error))):
+        error.add_note(note)
     deferred("traceback").print_exception(error)
     if lost:
         print(_HINT, file=sys.stderr)
