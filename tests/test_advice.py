@@ -254,6 +254,7 @@ PARAMS = {"w": jnp.ones(2), "b": jnp.ones(3)}
         (lambda: X / (1, 2), ArgumentTypeError, "of type tuple"),
         (lambda: X < "1", ArgumentTypeError, "of type str"),
         (lambda: X + None, ArgumentTypeError, "Did a function end without `return`"),
+        (lambda: X.at.__setitem__(0, 1.0), ImmutableError, r"x = x\.at\[i\]\.set\(values\)"),
         (lambda: X.view(3, 2), ArgumentTypeError, r"x\.reshape"),
         (lambda: X.view(-1), ArgumentTypeError, r"x\.reshape"),
         (lambda: vf.jit(lambda x, n: x, static_argnums=1)(X, X), UnhashableStaticError, "arrays cannot be static"),
