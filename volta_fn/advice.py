@@ -185,7 +185,7 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
     return [by_lower[match] for match in found]
 
 
-class _Unknown(AttributeError):
+class UnknownName(AttributeError):
     """An unknown name, whose message is made only when it is read."""
 
     def __init__(self, message: Callable[[], str]) -> None:
@@ -196,12 +196,13 @@ class _Unknown(AttributeError):
         return self._message()
 
 
-_Unknown.__module__, _Unknown.__name__, _Unknown.__qualname__ = "builtins", "AttributeError", "AttributeError"  # as tracebacks show it
+# As tracebacks show it.
+UnknownName.__module__, UnknownName.__name__, UnknownName.__qualname__ = "builtins", "AttributeError", "AttributeError"
 
 
 def unknown_attribute(owner: str, name: str, habits: Mapping[str, str], known: Iterable[str] = ()) -> NoReturn:
     """Raise `AttributeError` for an unknown name, with what to use instead."""
-    raise _Unknown(lambda: _answer(owner, name, habits, known))
+    raise UnknownName(lambda: _answer(owner, name, habits, known))
 
 
 def _answer(owner: str, name: str, habits: Mapping[str, str], known: Iterable[str]) -> str:
@@ -214,7 +215,7 @@ def _answer(owner: str, name: str, habits: Mapping[str, str], known: Iterable[st
 
 def unknown_name(package: str, name: str, known: Callable[[], Iterable[str]]) -> NoReturn:
     """Raise `AttributeError` for a public name that a package does not have."""
-    raise _Unknown(lambda: _answer_of_module(package, name, known))
+    raise UnknownName(lambda: _answer_of_module(package, name, known))
 
 
 def _answer_of_module(package: str, name: str, known: Callable[[], Iterable[str]]) -> str:
@@ -242,7 +243,7 @@ def elsewhere(name: str) -> list[str]:
 
 
 def note_of_call(message: str) -> str | None:
-    """Return what to add to Python's error of a call, if a function of this package with other arguments was meant.
+    """Return what to add to Python's error of a call of this package, or None.
 
     >>> note_of_call("sum() got an unexpected keyword argument 'dim'")
     'volta_fn.numpy.sum has the argument axis instead of dim'
