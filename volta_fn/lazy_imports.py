@@ -70,10 +70,12 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         if name not in names:
             load("volta_fn.advice").unknown_name(package, name, lambda: names)
         home, original = names[name]
+        loaded = len(sys.modules)
         is_attribute = home != package and hasattr(load(home), original)
         value = getattr(load(home), original) if is_attribute else load(f"{home}.{original}")
         setattr(sys.modules[package], name, value)
-        finish(package)
+        if len(sys.modules) > loaded:
+            finish(package)
         return value
 
     return get, directory(package)
