@@ -106,7 +106,7 @@ def test_pyright_finds_nothing_with_the_installed_package(environment: Path, tmp
 
 
 def test_mypy_finds_nothing_with_the_installed_package(environment: Path, tmp_path: Path) -> None:
-    """Over the examples, the documents, and the small projects."""
+    """Over the examples and the documents."""
     (tmp_path / "documents").mkdir()
     code_blocks(tmp_path / "documents")
     (tmp_path / "documents" / "__init__.py").touch()
@@ -114,9 +114,8 @@ def test_mypy_finds_nothing_with_the_installed_package(environment: Path, tmp_pa
     settings = [f"[mypy]\nmypy_path = {ROOT / 'examples'}\ncheck_untyped_defs = True"]
     settings += [f"[mypy-{name}.*]\nignore_missing_imports = True\nfollow_imports = skip" for name in untyped]
     (tmp_path / "mypy.ini").write_text("\n".join(settings))
-    samples = [str(path) for path in (ROOT / "tests" / "typing").glob("*.py") if not path.name.startswith("test_")]
     examples = [str(path) for path in (ROOT / "examples").glob("*.py") if path.name != "miniature.py"]  # which has no annotations
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--python-executable", str(environment), "documents"]
-    run = subprocess.run([*command, *samples, *examples], cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = subprocess.run([*command, *examples], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert int(re.findall(r"in (\d+) source files", run.stdout)[0]) > 25
+    assert int(re.findall(r"in (\d+) source files", run.stdout)[0]) > 15
