@@ -15,7 +15,7 @@ HEAVY := --heavy-every $(HEAVY_EVERY) --heavy-shift `git rev-list --count HEAD 2
 # Widths of vectors that are narrower than this CPU's widest.
 NARROWER := from volta_fn.runtime.llvm.host import vector_widths; print(*vector_widths()[:-1])
 
-.PHONY: demo examples check test test-gpu test-vectors docs bench clean
+.PHONY: demo examples check test test-gpu test-vectors test-pythons sample docs dist bench clean
 
 # Train a small network on handwritten digits and print its accuracy: make demo ARGS="--data DIR" for MNIST's files.
 demo: $(VENV)/examples.stamp
@@ -68,6 +68,17 @@ docs: $(VENV)/docs.stamp
 # Speed and memory beside JAX and PyTorch: make bench ARGS="--only conv" for some of it.
 bench: $(VENV)/benchmarks.stamp
 	$(RUN) -m benchmarks $(ARGS)
+
+# Run a sample of the tests on other Pythons: make test-pythons PYTHONS="python3.12 python3.13" EVERY=10
+test-pythons:
+	for python in $(PYTHONS); do $(MAKE) sample PYTHON=$$python VENV=$(VENV)/$$(basename $$python) || exit 1; done
+
+sample: $(VENV)/test.stamp
+	$(RUN) -m pytest --every $(EVERY) tests
+
+# The wheel and the source archive of a release, with links to where the project is: make dist ADDRESS=https://example.org/volta_fn
+dist: $(VENV)/test.stamp
+	$(RUN) tools/dist.py $(ADDRESS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info docs/_build docs/reference/api

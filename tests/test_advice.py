@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import traceback
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import advice, data, io, nn, optim, random
-from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ImmutableError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ImmutableError, ShapeError, TreeError, UnhashableStaticError
 
 X = jnp.ones((2, 3))
 LINEAR = nn.Linear.init(random.key(0), 3, 2)
@@ -169,3 +172,143 @@ def test_an_init_must_set_the_declared_fields() -> None:
         Forgetful()
     with pytest.raises(ArgumentTypeError, match="Wrong.linear"):
         Wrong()
+
+
+WALK = """
+import types
+import volta_fn as vf
+
+def walk(module, path, found):
+    if module.__name__ in found:
+        return found
+    found[module.__name__] = (path, module)
+    for name in dir(module):
+        value = None if name.startswith("_") else getattr(module, name)
+        if isinstance(value, types.ModuleType):
+            assert value.__name__.startswith("volta_fn."), (path, name)
+            walk(value, f"{path}.{name}", found)
+    return found
+
+for path, module in walk(vf, "vf", {}).values():
+    print(path)
+    for name in dir(module):
+        assert not name.startswith("_") or name.startswith("__"), (path, name)
+        assert name not in ("Any", "annotations", "np", "vnp", "Callable"), (path, name)
+    try:
+        module.nothing_of_this_name
+    except AttributeError as error:
+        assert "dir(volta_fn" in str(error) or path == "vf.experimental.pallas", (path, error)
+    else:
+        raise AssertionError(path)
+"""
+
+
+def test_every_public_module_lists_its_names_and_answers_to_others() -> None:
+    run = subprocess.run([sys.executable, "-c", WALK], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.split()) > 70
+    assert {"vf.nn.losses", "vf.lax.linalg", "vf.scipy.stats.norm", "vf.dtypes", "vf.optim.tree"} <= set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "module, name, instead",
+    [
+        (vf, "relu", "volta_fn.nn.relu"),
+        (vf, "scan", "volta_fn.lax.scan"),
+        (vf, "enable_x64", "volta_fn.jax.enable_x64"),
+        (vf, "profiler", "import volta_fn.profiler"),
+        (jnp, "grad", "volta_fn.grad"),
+        (nn, "adam", "volta_fn.optim.adam"),
+        (nn.losses, "accuracy", "volta_fn.nn.metrics.accuracy"),
+        (vf.dtypes, "flaot32", "float32"),
+        (optim, "Linear", "volta_fn.nn.Linear"),
+    ],
+)
+def test_names_of_other_modules_are_found(module: Any, name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(instead)):
+        getattr(module, name)
+
+
+def test_asking_for_an_unknown_name_loads_nothing() -> None:
+    program = "import sys, volta_fn as vf; print(hasattr(vf, 'relu'), 'volta_fn.nn' in sys.modules, 'difflib' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "False", "False"]
+
+
+def test_a_traceback_names_the_builtin_error() -> None:
+    with pytest.raises(AttributeError) as caught:
+        vf.relu  # asking is the test
+    assert traceback.format_exception_only(caught.value) == [
+        "AttributeError: module 'volta_fn' has no attribute 'relu': it is volta_fn.nn.relu\n"
+    ]
+
+
+PARAMS = {"w": jnp.ones(2), "b": jnp.ones(3)}
+
+
+@pytest.mark.parametrize(
+    "call, error, words",
+    [
+        (lambda: X - [1, 2, 3], ArgumentTypeError, r"got \[1, 2, 3\] of type list.*asarray"),
+        (lambda: [1, 2, 3] - X, ArgumentTypeError, "of type list.*asarray"),
+        (lambda: X / (1, 2), ArgumentTypeError, "of type tuple"),
+        (lambda: X < "1", ArgumentTypeError, "of type str"),
+        (lambda: X + None, ArgumentTypeError, "Did a function end without `return`"),
+        (lambda: X.at.__setitem__(0, 1.0), ImmutableError, r"x = x\.at\[i\]\.set\(values\)"),
+        (lambda: X.view(3, 2), ArgumentTypeError, r"x\.reshape"),
+        (lambda: X.view(-1), ArgumentTypeError, r"x\.reshape"),
+        (lambda: vf.jit(lambda x, n: x, static_argnums=1)(X, X), UnhashableStaticError, "arrays cannot be static"),
+        (lambda: vf.jit(lambda x, n: x, static_argnums=1)(X, n=X), UnhashableStaticError, "arrays cannot be static"),
+        (lambda: vf.grad(lambda w: w, argnums="w")(1.0), ArgumentTypeError, "positions, which are integers, got 'w'"),
+        (lambda: jnp.zeros(2, 3), DTypeError, r"3 is a number; the sizes of a shape are one tuple, as in zeros\(\(2, 3\)\)"),
+        (lambda: random.key("seed"), ArgumentTypeError, "key: the seed must be an integer, got 'seed'"),
+        (lambda: optim.apply_updates(PARAMS, {"w": jnp.ones(2), "b": jnp.ones(4)}), ShapeError, r"at \['b'\] has shape \(4,\), its"),
+        (lambda: optim.apply_updates(PARAMS, {"w": jnp.ones(2)}), TreeError, "the parameters, compared with the updates"),
+    ],
+)  # fmt: skip
+def test_wrong_operands_and_arguments_are_answered(call: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=f"(?s){words}"):
+        call()
+
+
+def test_operators_of_pythons_own_types_stay() -> None:
+    assert [0] * jnp.array(3) == [0, 0, 0]
+    assert (X == None) is False and (X != "a") is True  # noqa: E711
+    assert X.view("int32").dtype == np.int32
+
+
+@pytest.mark.parametrize("value", [X, LINEAR, nn.Sequential(LINEAR), vf.jit(lambda x: x)], ids=lambda v: type(v).__name__)
+def test_objects_list_no_internals(value: Any) -> None:
+    assert [name for name in dir(value) if name.startswith("_") and not name.startswith("__")] == []
+    assert {"shape", "at", "weight", "replace", "lower", "layers"} & set(dir(value))
+
+
+@pytest.mark.parametrize(
+    "message, note",
+    [
+        ("sum() got an unexpected keyword argument 'dim'", "volta_fn.numpy.sum has the argument axis instead of dim"),
+        ("mean() got an unexpected keyword argument 'keepdim'", "volta_fn.numpy.mean has the argument keepdims instead of keepdim"),
+        ("softmax() got an unexpected keyword argument 'dim'", "volta_fn.nn.softmax has the argument axis instead of dim"),
+        ("sum() got an unexpected keyword argument 'qqq'", None),
+        ("mine() got an unexpected keyword argument 'dim'", None),
+        ("mine() missing 1 required positional argument: 'x'", None),
+        ("unsupported operand type(s) for +: 'int' and 'str'", None),
+    ],
+)
+def test_pythons_errors_of_calls_get_a_note(message: str, note: str | None) -> None:
+    assert advice.note_of_call(message) == note
+
+
+def test_a_step_without_a_state_is_explained() -> None:
+    with pytest.raises(TypeError) as caught:
+        optim.adam(0.1).update(LINEAR)
+    assert "optimizer.update(grads, state, params)" in str(advice.note_of_call(str(caught.value)))
+
+
+def test_the_traceback_has_the_note() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "import volta_fn as vf; vf.numpy.ones(2).sum(dim=0)"], capture_output=True, text=True, check=False
+    )
+    assert run.stderr.splitlines()[-2:] == [
+        "TypeError: sum() got an unexpected keyword argument 'dim'", "volta_fn.numpy.sum has the argument axis instead of dim"
+    ]  # fmt: skip

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import email
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.typing.test_typing import faults
+from tests.typing.test_typing import code_blocks, faults
 
 ROOT = Path(__file__).parent.parent
+ADDRESS = "https://example.org/volta_fn"
 
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return the wheel and the source archive."""
-    folder = tmp_path_factory.mktemp("source")
-    tree = folder / "tree"
-    shutil.copytree(ROOT / "volta_fn", tree / "volta_fn", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "tests" / "typing", tree / "tests" / "typing")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
-        shutil.copy(ROOT / name, tree)
-    program = "from setuptools import build_meta as b; b.build_sdist('..'); b.build_wheel('..')"
-    subprocess.run([sys.executable, "-c", program], cwd=tree, check=True, capture_output=True)
+    folder = tmp_path_factory.mktemp("archives")
+    command = [sys.executable, str(ROOT / "tools" / "dist.py"), f"{ADDRESS}/", "--output", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
     (wheel,), (archive,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, archive
 
@@ -42,7 +36,8 @@ def environment(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
     (packages,) = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(archives[0]) as wheel:
         wheel.extractall(packages)  # all that an installation of pure Python does
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(installed))
     return folder / "bin" / "python"
 
 
@@ -70,6 +65,26 @@ def test_the_metadata_are_complete(archives: tuple[Path, Path]) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
 
 
+def test_the_metadata_lead_to_the_project(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[1]) as archive:
+        (name,) = [name for name in archive.getnames() if name.count("/") == 1 and name.endswith("PKG-INFO")]
+        metadata = email.message_from_bytes(archive.extractfile(name).read())
+    pages = dict(entry.split(", ") for entry in metadata.get_all("Project-URL"))
+    assert pages["Homepage"] == ADDRESS
+    assert pages["Changelog"] == f"{ADDRESS}/blob/main/CHANGELOG.md"
+    links = re.findall(r"\]\(([^)]*)\)", metadata.get_payload())
+    assert len(links) > 6
+    for link in links:
+        assert link.startswith(f"{ADDRESS}/blob/main/"), link
+        assert (ROOT / link.removeprefix(f"{ADDRESS}/blob/main/").partition("#")[0]).exists()
+
+
+def test_an_address_with_a_password_is_refused() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "dist.py"), "https://name:secret@example.org/volta_fn"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and "no user or password" in run.stderr
+
+
 def test_the_source_archive_has_no_part_of_the_tests(archives: tuple[Path, Path]) -> None:
     with tarfile.open(archives[1]) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
@@ -88,3 +103,19 @@ def test_the_installed_package_runs_its_examples(environment: Path, tmp_path: Pa
 def test_pyright_finds_nothing_with_the_installed_package(environment: Path, tmp_path: Path) -> None:
     """Over the examples, the documents, and the small projects in strict mode."""
     assert faults(tmp_path, str(environment), package=None) == []
+
+
+def test_mypy_finds_nothing_with_the_installed_package(environment: Path, tmp_path: Path) -> None:
+    """Over the examples and the documents."""
+    (tmp_path / "documents").mkdir()
+    code_blocks(tmp_path / "documents")
+    (tmp_path / "documents" / "__init__.py").touch()
+    untyped = "jax matplotlib rich sklearn tensorboardX threadpoolctl torch".split()
+    settings = [f"[mypy]\nmypy_path = {ROOT / 'examples'}\ncheck_untyped_defs = True"]
+    settings += [f"[mypy-{name}.*]\nignore_missing_imports = True\nfollow_imports = skip" for name in untyped]
+    (tmp_path / "mypy.ini").write_text("\n".join(settings))
+    examples = [str(path) for path in (ROOT / "examples").glob("*.py") if path.name != "miniature.py"]  # which has no annotations
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--python-executable", str(environment), "documents"]
+    run = subprocess.run([*command, *examples], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert int(re.findall(r"in (\d+) source files", run.stdout)[0]) > 15

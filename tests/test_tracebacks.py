@@ -68,6 +68,12 @@ def test_unexpected_errors_keep_their_frames(tmp_path: Path) -> None:
     assert len(frames) > 3
 
 
+def test_unknown_names_show_one_frame_of_the_package(tmp_path: Path) -> None:
+    frames, text = shown(tmp_path, "import volta_fn as vf\ndef model():\n    return vf.relu(1.0)\nmodel()")
+    assert frames[:2] == ["script.py <module>", "script.py model"] and len(frames) == 3
+    assert "\nAttributeError: module 'volta_fn' has no attribute 'relu': it is volta_fn.nn.relu\n" in text
+
+
 def test_a_hook_of_others_stays(tmp_path: Path) -> None:
     program = (
         "import sys\nsys.excepthook = lambda *a: print('mine', file=sys.stderr)\nimport volta_fn as vf\nvf.numpy.ones(2) @ vf.numpy.ones(3)"
@@ -97,8 +103,12 @@ def test_notebooks_show_short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> Non
     shell = IPython.shell
     with pytest.raises(ShapeError) as caught:
         vf.jit(lambda x: x @ vf.numpy.ones((7, 7)))(vf.numpy.ones((2, 3)))
-    assert shell.custom_exceptions == (vf.errors.VoltaError,)
+    assert vf.errors.VoltaError in shell.custom_exceptions and TypeError in shell.custom_exceptions
     assert tracebacks._length(caught.value.__traceback__) > 5
     shell.handler(shell, caught.type, caught.value, caught.tb)
     assert shell.shown[2] is caught.value.__traceback__
     assert tracebacks._length(shell.shown[2]) == 3
+    with pytest.raises(TypeError) as wrong:
+        vf.numpy.ones(2).sum(dim=0)
+    shell.handler(shell, wrong.type, wrong.value, wrong.tb)
+    assert wrong.value.__notes__ == ["volta_fn.numpy.sum has the argument axis instead of dim"]

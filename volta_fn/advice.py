@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.lazy_imports import deferred
+from volta_fn.lazy_imports import deferred, finish, is_installed, load
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,6 +53,29 @@ ARRAYS: dict[str, str] = {
     "mul_": "arrays are immutable: write `x = x * y`",
     "zero_": "arrays are immutable: write `x = vf.numpy.zeros_like(x)`",
     "fill": "arrays are immutable: write `x = vf.numpy.full_like(x, value)`",
+    "append": "arrays are immutable: write `x = vf.numpy.append(x, values)`, or collect a list and `vf.numpy.stack` it",
+    "scatter_": "arrays are immutable: write `x = x.at[i].set(v)`",
+    "gather": "`vf.numpy.take_along_axis(x, i, axis)` gathers along an axis",
+    "index_select": "`vf.numpy.take(x, i, axis)` selects along an axis",
+    "norm": "`vf.numpy.linalg.norm(x)` is the norm",
+    "t": "the transpose is `x.T`",
+    "matmul": "the matrix product is `x @ y`",
+    "mm": "the matrix product is `x @ y`",
+    "bmm": "the product of stacks of matrices is `x @ y`",
+    "topk": "`vf.lax.top_k(x, k)` returns the largest elements and where they are",
+    "split": "`vf.numpy.split(x, sections, axis)` splits",
+    "chunk": "`vf.numpy.array_split(x, sections, axis)` splits",
+    "type": "dtypes change with `x.astype('float32')`, and `x.dtype` is the dtype",
+    "data": "`np.asarray(x)` is the NumPy array; a value without gradients is `vf.lax.stop_gradient(x)`",
+    "is_cuda": "`x.device` is the device",
+    "to_numpy": "`np.asarray(x)` is the NumPy array",
+    "eq": "arrays are compared with `x == y`",
+    "view_as": "`x.reshape(y.shape)` changes the shape",
+    "new_zeros": "`vf.numpy.zeros(shape, x.dtype)` makes zeros",
+    **{
+        name: f"functions of elements are in a module: `vf.numpy.{name}(x)`" for name in "abs exp log sqrt sin cos tanh square sign".split()
+    },
+    **{name: f"activations are functions: `vf.nn.{name}(x)`" for name in ("relu", "sigmoid", "softmax", "log_softmax")},
 }
 
 MODULES: dict[str, str] = {
@@ -98,7 +121,11 @@ NAMES: dict[str, dict[str, str]] = {
         "tensor": "vf.numpy.array", "Tensor": "vf.Array", "no_grad": "nothing of the kind: only vf.grad differentiates",
         "manual_seed": "vf.random.key(seed), passed to whatever draws", "cuda": "vf.devices('gpu')", "save": "vf.io.save_safetensors",
         "load": "vf.io.load_safetensors", "array": "vf.numpy.array", "zeros": "vf.numpy.zeros", "ones": "vf.numpy.ones",
-        "compile": "vf.jit",
+        "compile": "vf.jit", "cat": "vf.numpy.concatenate", "concat": "vf.numpy.concatenate", "from_numpy": "vf.numpy.asarray",
+        "rand": "vf.random.uniform(key, shape)", "randn": "vf.random.normal(key, shape)", "device": "vf.devices()",
+        "is_tensor": "isinstance(x, vf.Array)", "autograd": "vf.grad, vf.vjp and vf.jvp, which take a function",
+        "inference_mode": "nothing of the kind: only vf.grad differentiates", "xla_computation": "vf.jit(f).lower(*args).as_text()",
+        "set_grad_enabled": "nothing of the kind: only vf.grad differentiates", "live_arrays": "vf.device_memory_stats()",
     },
     "volta_fn.numpy": {
         "tensor": "numpy.array", "cat": "numpy.concatenate", "random": "vf.random, whose functions take a key",
@@ -114,18 +141,41 @@ NAMES: dict[str, dict[str, str]] = {
         "ParameterList": "a list or tuple of arrays as a field", "ModuleDict": "a dict of modules as a field",
         "CrossEntropyLoss": "nn.losses.cross_entropy(logits, labels)", "MSELoss": "nn.losses.mse_loss(prediction, target)",
         "BCEWithLogitsLoss": "nn.losses.binary_cross_entropy_with_logits(logits, target)",
-        "DataParallel": "vf.vmap over the batch", "init": "nn.initializers",
+        "DataParallel": "vf.vmap over the batch", "init": "nn.initializers", "Dense": "nn.Linear", "Conv": "nn.Conv2d",
+        "ReLU": "nn.relu, a function", "GELU": "nn.gelu, a function", "SiLU": "nn.silu, a function", "Tanh": "nn.tanh, a function",
+        "Sigmoid": "nn.sigmoid, a function", "Softmax": "nn.softmax, a function", "LeakyReLU": "nn.leaky_relu, a function",
+        "Transformer": "nn.TransformerEncoder and nn.TransformerDecoder", "utils": "vf.tree.map over the parameters",
+        "L1Loss": "nn.losses.l1_loss(prediction, target)", "NLLLoss": "nn.losses.nll_loss(log_probabilities, labels)",
     },
     "volta_fn.optim": {
         "Adam": "optim.adam(learning_rate)", "AdamW": "optim.adamw(learning_rate)", "SGD": "optim.sgd(learning_rate, momentum)",
         "RMSprop": "optim.rmsprop(learning_rate)", "Adagrad": "optim.adagrad(learning_rate)", "LBFGS": "optim.lbfgs()",
         "lr_scheduler": "optim.schedules: a schedule takes the place of learning_rate", "Optimizer": "optim.GradientTransformation",
+        "StepLR": "optim.exponential_decay(…, staircase=True) in place of learning_rate",
+        "ExponentialLR": "optim.exponential_decay in place of learning_rate",
+        "CosineAnnealingLR": "optim.cosine_decay_schedule in place of learning_rate",
+        "OneCycleLR": "optim.cosine_onecycle_schedule in place of learning_rate",
+        "ReduceLROnPlateau": "optim.contrib.reduce_on_plateau", "clip_grad_norm_": "optim.chain(optim.clip_by_global_norm(1.0), optimizer)",
     },
     "volta_fn.data": {
         "TensorDataset": "data.ArrayDataset(*arrays)", "Dataloader": "data.DataLoader", "TensorDatasets": "data.ArrayDataset",
-        "SubsetRandomSampler": "data.Subset(dataset, indices)",
+        "SubsetRandomSampler": "data.Subset(dataset, indices)", "Sampler": "data.DataLoader(…, shuffle=True, key=key)",
+        "IterableDataset": "an object with __len__ and __getitem__, for data.DataLoader",
+    },
+    "volta_fn.io": {
+        "save": "io.save_safetensors", "load": "io.load_safetensors", "load_pytorch": "io.from_torch", "dump": "io.save_safetensors",
+        "SummaryWriter": "io.TensorBoardLogger",
     },
 }  # fmt: skip
+
+#: The packages in which a name is looked for that is missing elsewhere.
+PACKAGES = (
+    "volta_fn", "volta_fn.numpy", "volta_fn.nn", "volta_fn.lax", "volta_fn.random", "volta_fn.optim", "volta_fn.data", "volta_fn.io",
+    "volta_fn.tree", "volta_fn.debug", "volta_fn.scipy.special", "volta_fn.numpy.linalg", "volta_fn.numpy.fft", "volta_fn.scipy.linalg",
+    "volta_fn.nn.initializers", "volta_fn.nn.metrics", "volta_fn.image", "volta_fn.ops", "volta_fn.test_util", "volta_fn.flatten_util",
+    "volta_fn.tree_util", "volta_fn.dtypes", "volta_fn.errors", "volta_fn.experimental.checkify", "volta_fn.experimental.ode",
+    "volta_fn.jax",
+)  # fmt: skip
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
@@ -135,25 +185,91 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
     return [by_lower[match] for match in found]
 
 
+class UnknownName(AttributeError):
+    """An unknown name, whose message is made only when it is read."""
+
+    def __init__(self, message: Callable[[], str]) -> None:
+        super().__init__()
+        self._message = message
+
+    def __str__(self) -> str:
+        return self._message()
+
+
+# As tracebacks show it.
+UnknownName.__module__, UnknownName.__name__, UnknownName.__qualname__ = "builtins", "AttributeError", "AttributeError"
+
+
 def unknown_attribute(owner: str, name: str, habits: Mapping[str, str], known: Iterable[str] = ()) -> NoReturn:
     """Raise `AttributeError` for an unknown name, with what to use instead."""
+    raise UnknownName(lambda: _answer(owner, name, habits, known))
+
+
+def _answer(owner: str, name: str, habits: Mapping[str, str], known: Iterable[str]) -> str:
     message = f"{owner} has no attribute {name!r}"
     if name in habits:
-        raise AttributeError(f"{message}: {habits[name]}")
+        return f"{message}: {habits[name]}"
     similar = closest(name, known)
-    raise AttributeError(f"{message}; did you mean {' or '.join(similar)}?" if similar else message)
+    return f"{message}; did you mean {' or '.join(similar)}?" if similar else message
 
 
-def unknown_name(package: str, name: str, known: Iterable[str]) -> NoReturn:
+def unknown_name(package: str, name: str, known: Callable[[], Iterable[str]]) -> NoReturn:
     """Raise `AttributeError` for a public name that a package does not have."""
-    instead = NAMES.get(package, {})
-    habits = {old: f"use {new}" for old, new in instead.items()}
-    unknown_attribute(f"module {package!r}", name, habits, () if name.startswith("_") else known)
+    raise UnknownName(lambda: _answer_of_module(package, name, known))
+
+
+def _answer_of_module(package: str, name: str, known: Callable[[], Iterable[str]]) -> str:
+    owner, names = f"module {package!r}", list(known())
+    if name.startswith("_"):
+        return f"{owner} has no attribute {name!r}"
+    if name in NAMES.get(package, {}):
+        return _answer(owner, name, {name: f"use {NAMES[package][name]}"}, ())
+    if hasattr(sys.modules[package], "__path__") and is_installed(f"{package}.{name}"):
+        return _answer(owner, name, {name: f"it is a module, so load it first: import {package}.{name}"}, ())
+    if found := elsewhere(name):
+        return _answer(owner, name, {name: f"it is {' or '.join(found[:2])}"}, ())
+    answer = _answer(owner, name, NAMES["volta_fn"], names)
+    return answer if closest(name, names) or name in NAMES["volta_fn"] else f"{answer}; dir({package}) has its names"
+
+
+def elsewhere(name: str) -> list[str]:
+    """Return where in the public packages there is a name, most likely first.
+
+    >>> elsewhere("relu")
+    ['volta_fn.nn.relu']
+    """
+    found = [f"{package}.{name}" for package in PACKAGES if name in dir(load(package))]
+    return [path for path in found if not path.startswith("volta_fn.jax.")] or found
+
+
+def note_of_call(message: str) -> str | None:
+    """Return what to add to Python's error of a call of this package, or None.
+
+    >>> note_of_call("sum() got an unexpected keyword argument 'dim'")
+    'volta_fn.numpy.sum has the argument axis instead of dim'
+    """
+    if re.search(r"update\(\) missing 1 required positional argument: 'state'", message):
+        return _STEP
+    unexpected = re.match(r"(?:\w+\.)?(\w+)\(\) got an unexpected keyword argument '(\w+)'", message)
+    if unexpected is None:
+        return None
+    function, keyword = unexpected.groups()
+    for path in elsewhere(function):
+        package, _, name = path.rpartition(".")
+        try:
+            names = list(deferred("inspect").signature(getattr(load(package), name)).parameters)
+        except (TypeError, ValueError):  # no function, or one without a signature
+            continue
+        instead = [KEYWORDS[keyword]] if KEYWORDS.get(keyword) in names else closest(keyword, names)
+        if instead and keyword not in names:
+            return f"{path} has the argument {' or '.join(instead)} instead of {keyword}"
+    return None
 
 
 def guard(package: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package whose names are all imported."""
-    return lambda name: unknown_name(package, name, vars(sys.modules[package]))
+    finish(package)
+    return lambda name: unknown_name(package, name, lambda: vars(sys.modules[package]))
 
 
 def habit(owner: str, name: str, answer: str) -> property:

@@ -15,6 +15,13 @@ import numpy as np
 
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerOverflowError
 
+#: What users need of this module; the package uses the rest, too.
+__all__ = [
+    "ExtendedDType", "bfloat16", "bool_", "can_cast", "complex64", "complex128", "finfo", "float0", "float16", "float32", "float64",
+    "iinfo",
+    "int8", "int16", "int32", "int64", "isdtype", "issubdtype", "promote_types", "result_type", "uint8", "uint16", "uint32", "uint64",
+]  # fmt: skip
+
 bool_ = np.bool_
 int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
 uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
@@ -24,6 +31,14 @@ complex64, complex128 = np.complex64, np.complex128
 
 #: The dtype of tangents of integers and booleans, which carry no information.
 float0: np.dtype = np.dtype([("float0", np.void, 0)])
+
+
+class ExtendedDType:
+    """The base of dtypes whose elements are no numbers: that of random keys."""
+
+    #: Bytes of an element.
+    itemsize: int
+    name: str
 
 
 def _dtypes(*types: type) -> frozenset[np.dtype]:
@@ -142,6 +157,10 @@ def as_dtype(spec: Any) -> np.dtype:
 def _as_uncommon_dtype(spec: Any) -> np.dtype:
     if spec is None:
         raise DTypeError("dtype: None is not a dtype; leave the argument out for the default")
+    if isinstance(spec, (int, float)):
+        raise DTypeError(
+            f"dtype: {spec} is a number; the sizes of a shape are one tuple, as in zeros((2, 3)), and other arguments have names"
+        )
     try:
         dtype = np.dtype(spec)
     except (TypeError, ValueError):

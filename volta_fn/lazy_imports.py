@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
@@ -52,7 +53,7 @@ def public_names(package: str, suffix: str = ".pyi") -> dict[str, tuple[str, str
     stub = module.__loader__.get_data(str(Path(module.__file__).with_suffix(suffix))).decode()
     names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
     names |= {name: (home, name) for home in _STAR.findall(stub) for name in load(home).__all__}
-    return names | {alias: names[name] for alias, name in _ALIAS.findall(stub)}
+    return names | {alias: names[name] for alias, name in _ALIAS.findall(stub) if name in names}
 
 
 def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -67,11 +68,14 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         if name == "__all__":
             return sorted(names)
         if name not in names:
-            load("volta_fn.advice").unknown_name(package, name, names)
+            load("volta_fn.advice").unknown_name(package, name, lambda: names)
         home, original = names[name]
+        loaded = len(sys.modules)
         is_attribute = home != package and hasattr(load(home), original)
         value = getattr(load(home), original) if is_attribute else load(f"{home}.{original}")
         setattr(sys.modules[package], name, value)
+        if len(sys.modules) > loaded:
+            finish(package)
         return value
 
     return get, directory(package)
@@ -88,3 +92,32 @@ def directory(package: str, suffix: str = ".pyi") -> Callable[[], list[str]]:
         return sorted({*special, *public_names(package, suffix)})
 
     return names
+
+
+def finish(package: str) -> None:
+    """Give the loaded public modules of a package what `attach` gives packages."""
+    for name, value in list(vars(sys.modules[package]).items()):
+        if isinstance(value, ModuleType) and not name.startswith("_") and value.__name__.startswith("volta_fn."):
+            contents = vars(value)
+            contents.setdefault("__dir__", functools.partial(_listed, value))
+            contents.setdefault("__getattr__", functools.partial(_refuse, value))
+
+
+def own_names(module: ModuleType) -> set[str]:
+    """Return the public names of a module without a stub.
+
+    They are its `__all__`, or what it defines and what it imports ``as`` the same name.
+    """
+    contents = vars(module)
+    if "__all__" in contents:
+        return set(contents["__all__"])
+    defined = {name for name, value in contents.items() if getattr(value, "__module__", None) == module.__name__}
+    return {name for name in defined if not name.startswith("_")} | (public_names(module.__name__, ".py").keys() & contents.keys())
+
+
+def _listed(module: ModuleType) -> list[str]:
+    return sorted({*own_names(module), *(name for name in vars(module) if name.startswith("__"))})
+
+
+def _refuse(module: ModuleType, name: str) -> None:
+    load("volta_fn.advice").unknown_name(module.__name__, name, functools.partial(own_names, module))

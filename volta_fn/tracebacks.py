@@ -11,6 +11,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from volta_fn.advice import UnknownName, note_of_call
 from volta_fn.errors import VoltaError
 from volta_fn.lazy_imports import deferred
 from volta_fn.source import is_internal
@@ -32,7 +33,7 @@ def shortened(error: BaseException) -> TracebackType | None:
     if not own:
         return error.__traceback__
     last = own[-1] + 1
-    kept = [frames[i] for i in own] + frames[last : last + 1 if isinstance(error, VoltaError) else None]
+    kept = [frames[i] for i in own] + frames[last : last + 1 if isinstance(error, (VoltaError, UnknownName)) else None]
     short = None
     for frame in reversed(kept):
         short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
@@ -62,14 +63,22 @@ def _is_on() -> bool:
 def _show(kind: type[BaseException], error: BaseException, entry: TracebackType | None) -> None:
     """Print an uncaught error, in place of `sys.__excepthook__`."""
     lost = _is_on() and shorten(error)
+    _explain(error)
     deferred("traceback").print_exception(error)
     if lost:
         print(_HINT, file=sys.stderr)
 
 
+def _explain(error: BaseException) -> None:
+    """Add to Python's error of a call which argument was meant."""
+    if type(error) is TypeError and (note := note_of_call(str(error))):
+        error.add_note(note)
+
+
 def _show_in_notebook(shell: Any, kind: type[BaseException], error: BaseException, entry: Any, tb_offset: int | None = None) -> None:
     if _is_on():
         shorten(error)
+    _explain(error)
     shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
 
 
@@ -79,4 +88,4 @@ def install() -> None:
         sys.excepthook = _show
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and not shell.custom_exceptions:
-        shell.set_custom_exc((VoltaError,), _show_in_notebook)
+        shell.set_custom_exc((VoltaError, UnknownName, TypeError), _show_in_notebook)

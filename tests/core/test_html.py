@@ -9,7 +9,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn import nn
+from volta_fn import lax, nn, optim
 from volta_fn.core.html import sparkline, statistics
 
 
@@ -52,6 +52,12 @@ def test_every_dtype_and_shape_is_shown(dtype: str, shape: tuple[int, ...]) -> N
     assert repr(array) in shown(array)
 
 
+def test_statistics_of_equal_elements() -> None:
+    assert statistics(np.ones((2, 3))) == "all 1"
+    assert statistics(np.array(120)) == "120"
+    assert statistics(np.array([True, True])) == "all 1"
+
+
 def test_statistics_of_nothing_finite() -> None:
     assert statistics(np.array([np.nan])) == "1 NaN"
     assert statistics(np.zeros(0)) == sparkline(np.zeros(0)) == ""
@@ -70,7 +76,7 @@ def test_models_unfold() -> None:
 
 def test_programs_and_summaries_are_shown() -> None:
     program = vf.make_jaxpr(lambda x: jnp.sin(x) < 1)(1.0)
-    assert shown(program) == f"jaxpr of {len(program.jaxpr.eqns)} equations{program!r}"
+    assert shown(program) == f"jaxpr of {len(program.jaxpr.eqns)} equations{program!r}\n"
     table = nn.summary(nn.Sequential(nn.Linear.init(vf.random.key(0), 2, 3)), jnp.ones((4, 2)))
     assert "Linear" in shown(table) and "f32[4,3]" in shown(table)
 
@@ -79,3 +85,29 @@ def test_deleted_arrays_say_so() -> None:
     array = jnp.ones(2) + 1
     array.delete()
     assert "deleted" in shown(array)
+
+
+def test_programs_inside_programs_unfold() -> None:
+    def double_twice(x):
+        looped = lax.while_loop(lambda c: c.sum() < 3, lambda c: 2 * c, x)
+        return lax.cond(x.sum() > 0, lambda x: 2 * lax.scan(lambda c, y: (c + y, c), x, looped)[0], lambda x: x, x[0])
+
+    program = vf.make_jaxpr(double_twice)(jnp.ones(3))
+    words = shown(program).replace("…", "").split()
+    assert words == f"jaxpr of {len(program.jaxpr.eqns)} equations{program!r}".split()
+    assert program._repr_html_().count("<details open>") == 1 + repr(program).count(" let\n") - 1
+
+
+def test_trees_unfold_and_have_a_line_for_each_leaf() -> None:
+    model = nn.MLP.init(vf.random.key(0), 2, 1, 4, 1)
+    state = {"model": model, "moments": optim.adam(1e-3).init(model), "step": 3, "data": np.ones(2), "key": vf.random.key(0)}
+    view = vf.debug.view(state)
+    text = shown(view)
+    assert "model: MLP  # 17 parameters" in text and "mu: MLP" in text and "moments: tuple" in text
+    lines = repr(view).splitlines()
+    assert len(lines) == len(vf.tree.leaves(state))
+    (line,) = [line for line in lines if line.startswith("['model'].layers[0].weight")]
+    assert "f32[2,4]" in line and "mean" in line
+    assert repr(vf.debug.view(jnp.array([1.0, np.nan]))).startswith("the tree  f32[2]  1 … 1, mean 1, 1 NaN")
+    assert repr(vf.debug.view({})) == ""
+    vf.jit(lambda x: repr(vf.debug.view({"x": x})))  # traced arrays have no elements

@@ -40,3 +40,8 @@ def test_what_cannot_be_put() -> None:
         vf.device_put({"a": "text"})
     with pytest.raises(DTypeError):
         vf.device_put(np.array(["text"]))
+
+
+def test_the_result_says_which_dtype_it_has() -> None:
+    assert repr(vf.device_put(np.ones(2), "cpu")) == "Array([1., 1.], dtype=float64)"
+    assert repr(vf.device_put({"w": np.ones(1, np.float32)}, "cpu")) == "{'w': Array([1.], dtype=float32)}"

@@ -233,3 +233,11 @@ def test_random_split_depends_on_the_key():
 def test_lengths_that_do_not_divide(lengths, message):
     with pytest.raises(ArgumentError, match=message):
         data.random_split(0, range(10), lengths)
+
+
+def test_the_repr_of_arrays_has_their_types() -> None:
+    assert repr(data.ArrayDataset(np.ones((3, 2)))) == "ArrayDataset(3 examples of f64[2])"
+    dataset = data.ArrayDataset({"x": np.ones((1000, 2), np.float32), "y": np.arange(1000, dtype=np.int32)})
+    assert repr(dataset) == "ArrayDataset(1,000 examples of {'x': f32[2], 'y': i32[]})"
+    assert repr(data.DataLoader(dataset, 10)).startswith("DataLoader(ArrayDataset(1,000 examples of {'x': f32[2]")
+    assert repr(data.DataLoader([1, 2, 3], 2)) == "DataLoader(list of 3 examples, batch_size=2: 2 batches)"

@@ -11,7 +11,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import io, nn
-from volta_fn.errors import StateDictError
+from volta_fn.errors import ArgumentTypeError, StateDictError
 
 torch = pytest.importorskip("torch")
 
@@ -248,3 +248,24 @@ def test_prefixes_of_checkpoints():
     mapper = io.StateDictMapper().select_prefix("base.fc") | io.from_torch(linear)
     loaded = io.load_state_dict(linear, mapper({"base.fc.weight": random(4, 3), "base.fc.bias": random(4), "head.weight": random(2)}))
     np.testing.assert_array_equal(np.asarray(loaded.weight), random(4, 3).T)
+
+
+def test_the_model_comes_before_the_state_dict() -> None:
+    torch = pytest.importorskip("torch")
+    linear, model = torch.nn.Linear(3, 2), nn.Linear.init(vf.random.key(0), 3, 2)
+    with pytest.raises(ArgumentTypeError, match=r"from_torch\(model\)\(torch_model\.state_dict\(\)\)"):
+        io.from_torch(linear.state_dict())
+    with pytest.raises(ArgumentTypeError, match=r"got StateDictMapper\. Call the mapper with a state dict first"):
+        io.load_state_dict(model, io.from_torch(model))
+    loaded = io.load_state_dict(model, io.from_torch(model)(linear.state_dict()))
+    expected = linear.weight.detach().numpy().T.copy()
+    with torch.no_grad():
+        linear.weight.zero_()
+    np.testing.assert_array_equal(loaded.weight, expected)
+
+
+def test_tensors_of_every_kind_are_taken() -> None:
+    torch = pytest.importorskip("torch")
+    model = nn.Linear.init(vf.random.key(0), 3, 2, dtype="bfloat16")
+    given = {"weight": torch.nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16).T), "bias": torch.zeros(2, dtype=torch.bfloat16)}
+    assert io.load_state_dict(model, io.from_torch(model)(given)).weight.dtype == "bfloat16"

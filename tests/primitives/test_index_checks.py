@@ -23,6 +23,8 @@ LOOKUPS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "x[i]": (lambda i: X[i], [2.0]),
     "x[i[0]]": (lambda i: X[i[0]], 2.0),
     "take": (lambda i: jnp.take(X, i), [np.nan]),
+    "take_along_axis": (lambda i: jnp.take_along_axis(X, i, 0), [np.nan]),
+    "take_along_axis, broadcast": (lambda i: jnp.take_along_axis(jnp.stack([X, X]), i[None], 1), [[np.nan], [np.nan]]),
     "at set": (lambda i: X.at[i].set(5.0), [0.0, 1.0, 2.0]),
     "at add": (lambda i: X.at[i].add(5.0), [0.0, 1.0, 2.0]),
     "at get": (lambda i: X.at[i].get(), [2.0]),

@@ -55,6 +55,17 @@ def test_fold_in_matches_jax(data):
     np.testing.assert_array_equal(random.fold_in(random.PRNGKey(3), data), jax.random.fold_in(jax.random.PRNGKey(3), data))
 
 
+def test_the_type_of_keys_is_jaxs():
+    jax = pytest.importorskip("jax")
+    ours, theirs = random.split(random.key(0), 3), jax.random.split(jax.random.key(0), 3)
+    for take in (lambda keys: keys[0], lambda keys: keys):
+        assert str(vf.typeof(take(ours))) == str(jax.typeof(take(theirs)))
+    aval = vf.typeof(ours)
+    assert (aval.shape, aval.dtype, aval.size, aval.nbytes) == ((3,), ours.dtype, 3, 24)
+    assert aval is vf.typeof(random.split(random.key(1), 3))
+    assert str(vf.eval_shape(lambda: random.key(0)).dtype) == "key<fry>"
+
+
 def test_raw_keys_give_raw_keys_and_the_same_numbers():
     raw, typed = random.PRNGKey(5), random.key(5)
     assert isinstance(random.split(raw), vf.Array)

@@ -94,7 +94,7 @@ class Array(ArrayMethods):
         return (self[i] for i in range(self.shape[0]))
 
     def __dir__(self) -> list[str]:
-        return [name for name in object.__dir__(self) if name not in advice.ARRAYS]
+        return [name for name in object.__dir__(self) if name not in advice.ARRAYS and (name[0] != "_" or name.startswith("__"))]
 
     def __delitem__(self, index: Any) -> NoReturn:
         raise ImmutableError("arrays are immutable: elements cannot be deleted; volta_fn.numpy.delete(x, i, axis) returns a new array")
@@ -446,10 +446,7 @@ def aval_of(x: Any) -> ShapedArray:
 
 def _described(dtype: Any) -> Any:
     """Return a dtype of NumPy; an extended one, that of random keys, as it is."""
-    try:
-        return dtypes.canonical(np.dtype(dtype))
-    except TypeError:
-        return dtype
+    return dtype if isinstance(dtype, dtypes.ExtendedDType) else dtypes.canonical(np.dtype(dtype))
 
 
 #: JAX's name for it.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Never, TypeAlias
 
 import numpy as np
 
@@ -199,4 +199,4 @@ class ArrayMethods:
         mean: Any = None,
         correction: Any = None,
     ) -> Array: ...
-    def view(self, dtype: Any = None) -> Array: ...
+    def view(self, dtype: Any = None, *sizes: Never) -> Array: ...

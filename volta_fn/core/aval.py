@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 
 def _as_np_dtype(dtype: Any) -> np.dtype:
-    return dtype if isinstance(dtype, np.dtype) else dtypes.as_dtype(dtype)
+    return dtype if isinstance(dtype, (np.dtype, dtypes.ExtendedDType)) else dtypes.as_dtype(dtype)  # type: ignore[return-value]
 
 
 #: The most dimensions of NumPy's arrays, and the most bytes, which it counts in signed words, without dimensions of 0.

@@ -83,6 +83,8 @@ def check_callable(function: Any, transform: str) -> None:
 
 def positional_index(argnum: int, count: int, transform: str) -> int:
     """Count `argnum` from the front; raise `ArgumentError` if the call lacks it."""
+    if not hasattr(argnum, "__index__"):
+        raise ArgumentTypeError(f"{transform}: arguments are chosen by their positions, which are integers, got {argnum!r:.80}")
     if not -count <= argnum < count:
         raise ArgumentError(f"{transform}: positional argument {argnum} was chosen, but the call has {count} positional arguments")
     return argnum % count

@@ -34,6 +34,27 @@ def preformatted(text: str) -> str:
     return f"<pre>{escaped(text)}</pre>"
 
 
+def program(text: str) -> str:
+    """Return the text of a jaxpr, in which the programs inside it unfold.
+
+    Each of them begins at the end of a line with ``let``, and ends with a line that starts with ``in``.
+    """
+    head, *body = text.splitlines()
+    shown, depth = [escaped(head), "\n"], 0
+    for row in body:
+        ends, begins = row.lstrip().startswith("in (") and depth > 0, row.endswith(" let")
+        if begins and not ends:
+            shown.append(f"<details open><summary>{escaped(row)}</summary>")
+        else:
+            shown.append(f"{escaped(row)}\n")
+        if ends:
+            shown.append("</details>")
+        if ends and begins:  # the next of several programs
+            shown.append("<details open><summary>…</summary>")
+        depth += begins - ends
+    return f"<pre>{''.join(shown)}</pre>"
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table; the first row is its head."""
     head, *body = [
@@ -60,6 +81,8 @@ def statistics(values: np.ndarray) -> str:
         return ""
     wide = values.astype(np.float64).ravel()
     finite = wide[np.isfinite(wide)]
+    if values.size == finite.size and finite.min() == finite.max():
+        return f"{'all ' * (finite.size > 1)}{finite[0]:.4g}"
     found = [f"{finite.min():.4g} … {finite.max():.4g}, mean {finite.mean():.4g}"] if finite.size else []
     counts = (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum()))
     found += [f"{count:,} {name}" for name, count in counts if count]

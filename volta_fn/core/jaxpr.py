@@ -149,7 +149,8 @@ class ClosedJaxpr:
         return ClosedJaxpr(Jaxpr(old.constvars, invars, outvars, old.eqns if eqns is None else eqns), self.consts)
 
     def _repr_html_(self) -> str:
-        return html.folded(f"jaxpr of {len(self.jaxpr.eqns):,} equations", html.preformatted(repr(self)), opened=True)
+        count = len(self.jaxpr.eqns)
+        return html.folded(f"jaxpr of {count:,} equation{'s' * (count != 1)}", html.program(repr(self)), opened=True)
 
     @property
     def in_avals(self) -> list[ShapedArray]:

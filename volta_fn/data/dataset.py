@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, overload
 import numpy as np
 
 from volta_fn import dtypes, tree
+from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeError, OutOfBoundsError
 
 if TYPE_CHECKING:
@@ -133,6 +134,10 @@ class ArrayDataset(Dataset[Batch]):
     def __init__(self, *arrays: Any) -> None:
         self.arrays = tree.map(_host_array, arrays[0] if len(arrays) == 1 else arrays)
         self._length = _common_length(self.arrays)
+
+    def __repr__(self) -> str:
+        types = tree.map(lambda rows: ShapedArray(rows.shape[1:], dtypes.canonical(rows.dtype)), self.arrays)
+        return f"{type(self).__name__}({len(self):,} examples of {types})"
 
     def __len__(self) -> int:
         return self._length

@@ -118,7 +118,9 @@ class DataLoader(Generic[Batch]):
 
     def __repr__(self) -> str:
         types = "" if self._types is None else f" of {self._types}"
-        return f"DataLoader({self.dataset!r}, batch_size={self.batch_size}: {len(self):,} batches{types})"
+        kind = type(self.dataset).__name__
+        dataset = repr(self.dataset) if isinstance(self.dataset, Dataset) else f"{kind} of {len(self.dataset):,} examples"
+        return f"DataLoader({dataset}, batch_size={self.batch_size}: {len(self):,} batches{types})"
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the next epoch, or after `restore` the remaining ones."""

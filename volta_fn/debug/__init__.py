@@ -1,4 +1,4 @@
-"""Inspect running programs: `print`, `callback`, and the state of devices."""
+"""Inspect running programs, pytrees (`view`) and the state of devices."""
 
 from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
@@ -9,6 +9,8 @@ from volta_fn.debug.monitor import MonitorStats as MonitorStats
 from volta_fn.debug.monitor import health as health
 from volta_fn.debug.printing import callback as callback
 from volta_fn.debug.printing import print as print
+from volta_fn.debug.viewing import View as View
+from volta_fn.debug.viewing import view as view
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
 __getattr__ = _advice.guard(__name__)

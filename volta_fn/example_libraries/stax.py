@@ -28,6 +28,12 @@ from volta_fn.errors import ArgumentError
 from volta_fn.nn.initializers import glorot_normal, normal, ones, zeros
 from volta_fn.transforms.make_jaxpr import eval_shape
 
+__all__ = [
+    "AvgPool", "BatchNorm", "Conv", "Conv1DTranspose", "ConvTranspose", "Dense", "Dropout", "Elu", "Exp", "FanInConcat", "FanOut",
+    "Gelu", "GeneralConv", "GeneralConvTranspose", "Identity", "Layer", "LeakyRelu", "LogSoftmax", "MaxPool", "Relu", "Selu",
+    "Sigmoid", "Softmax", "Softplus", "SumPool", "Tanh", "elementwise", "parallel", "randn", "serial", "shape_dependent",
+]  # fmt: skip
+
 randn = normal
 Layer = tuple[Callable[..., Any], Callable[..., Any]]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace, is_concrete,
 from volta_fn.errors import VoltaError
 from volta_fn.extend.api_util import DebugInfo
 from volta_fn.extend.primitive import Primitive
-from volta_fn.random.keys import KeyType, PRNGKeyArray
 from volta_fn.transforms.vmap import BatchTrace
 
 __all__ = [
@@ -40,7 +38,6 @@ __all__ = [
     "InconclusiveDimensionOperation",
     "Jaxpr",
     "JaxprEqn",
-    "KeyAval",
     "Literal",
     "OutputType",
     "ParamDict",
@@ -87,25 +84,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-class KeyAval(NamedTuple):
-    """The type of an array of random keys."""
-
-    shape: tuple[int, ...]
-    dtype: KeyType
-    weak_type: bool = False
-    sharding: None = None
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of keys."""
-        return math.prod(self.shape)
-
-
 def get_aval(x: Any) -> Any:
     """Return the type of an array, a number, a reference, or an array of random keys.
 
@@ -115,7 +93,7 @@ def get_aval(x: Any) -> Any:
     """
     if isinstance(x, Ref):
         return AbstractRef(x.aval)
-    return KeyAval(x.shape, x.dtype) if isinstance(x, PRNGKeyArray) else aval_of(x)
+    return aval_of(x)
 
 
 AbstractValue = ShapedArray

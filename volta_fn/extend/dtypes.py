@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.dtypes import ExtendedDType as ExtendedDType
 from volta_fn.dtypes import bfloat16 as bfloat16
 from volta_fn.dtypes import finfo as finfo
 from volta_fn.dtypes import float0 as float0
@@ -23,10 +24,6 @@ class extended(np.generic):  # JAX's name
 
 class prng_key(extended):
     """The kind of the dtypes of random keys."""
-
-
-class ExtendedDType:
-    """The base of dtypes that libraries define; arrays cannot have them here."""
 
 
 DType = np.dtype | ExtendedDType

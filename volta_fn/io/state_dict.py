@@ -120,6 +120,9 @@ def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: bool = T
     >>> diff.missing
     ('weight',)
     """
+    if not isinstance(state, Mapping):
+        mapper = " Call the mapper with a state dict first: load_state_dict(model, mapper(state))." if callable(state) else ""
+        raise ArgumentTypeError(f"load_state_dict: the state is a dict of arrays by name, got {type(state).__name__}.{mapper}")
     diff, fitting = _compare(template, state, cast)
     if strict and diff:
         raise StateDictError(f"the state dict does not fit; {_in_words(diff)}\n{diff}")

@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from volta_fn import nn
+from volta_fn import nn, tree
 from volta_fn import numpy as vnp
+from volta_fn.errors import ArgumentTypeError
 from volta_fn.io.arrays import castable
 from volta_fn.io.mapper import Rule, StateDictMapper, unique
 from volta_fn.io.names import Prefixes, children_by_name, joined, leaves_by_name, matching_children
@@ -36,9 +37,10 @@ _RENAMED = {"feed_forward": "", "cross_attn": "multihead_attn"}
 def from_torch(template: Any) -> StateDictMapper:
     """Return the mapper from a PyTorch module's names and layouts to a model's here.
 
-    Its result fits ``load_state_dict(template, …)``. The types of the modules tell which arrays are transposed, split or renamed.
-    Layers of a `Sequential` may have numbers in PyTorch and names here. Batch norms count their batches from 0 if the file has no count
-    (before PyTorch 0.4.1). Arrays that the model does not know keep their names, and loading reports them.
+    Its result fits ``load_state_dict(template, …)``. It takes arrays, and PyTorch's tensors, of which it makes copies. The types of the
+    modules tell which arrays are transposed, split or renamed. Layers of a `Sequential` may have numbers in PyTorch and names here. Batch
+    norms count their batches from 0 if the file has no count (before PyTorch 0.4.1). Arrays that the model does not know keep their names,
+    and loading reports them.
 
     Args:
         template: a model, or a pair ``(model, state)`` as from `init`, of arrays or `ShapeDtypeStruct`.
@@ -53,9 +55,15 @@ def from_torch(template: Any) -> StateDictMapper:
     >>> model.fc.weight.shape, state["norm"].batches
     ((3, 2), Array(7, dtype=int32))
     """
+    if any(map(_is_tensor, tree.leaves(template))):
+        raise ArgumentTypeError(
+            "from_torch takes the model here, and returns a mapper for PyTorch's state dict: "
+            "load_state_dict(model, from_torch(model)(torch_model.state_dict()))"
+        )
     description = "from_torch(...)"
 
     def function(given: Mapping[str, Any]) -> dict[str, Any]:
+        given = {name: _copied(value) if _is_tensor(value) else value for name, value in given.items()}
         sources = _sources(template, given)
         found = [(name, source.of(given)) for name, source in sources.items() if source.is_in(given)]
         used = {source.theirs for source in sources.values()}
@@ -63,6 +71,15 @@ def from_torch(template: Any) -> StateDictMapper:
         return unique(description, [*found, *rest])
 
     return StateDictMapper((Rule(description, function),))
+
+
+def _is_tensor(value: Any) -> bool:
+    """Return True for a tensor of PyTorch, which need not be installed."""
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def _copied(tensor: Any) -> Any:
+    return vnp.from_dlpack(tensor.detach().cpu().clone())
 
 
 def _same(value: Any) -> Any:

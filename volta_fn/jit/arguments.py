@@ -118,6 +118,8 @@ def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_k
 def _static_key(fun: Callable[..., Any], values: dict[Any, Any]) -> tuple[Any, ...]:
     for name, value in values.items():
         try:
+            if isinstance(value, Array):
+                raise TypeError
             hash(value)
         except TypeError:
             raise UnhashableStaticError(

@@ -176,11 +176,14 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         elif self._argnums and not kwargs and current_trace() is EVAL:
             try:
                 run = self._compiled.get(call_key(self._argnums, len(args), "_spec")(*args))
-            except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
+            except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
                 run = None
             if run is not None:
                 return run(args)
         return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
 
     def __repr__(self) -> str:
         count = len(self._cache.traced)
@@ -223,7 +226,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             return self._slow_call(args, {})
         try:
             found = self._cache.staged.get(self._staged_key(args))
-        except (AttributeError, TypeError):  # a pytree of arrays; a static argument that cannot be hashed
+        except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
             found = None
         if found is None:
             return self._slow_call(args, {})

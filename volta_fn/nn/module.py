@@ -178,7 +178,7 @@ class Module:
         return describe(self)
 
     def _repr_html_(self) -> str:
-        return _unfolding(self, type(self).__name__)
+        return unfolding(self, type(self).__name__)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get(_OPEN) is None:
@@ -188,6 +188,9 @@ class Module:
                 f"{type(self).__name__} has no field {name!r}: declare it in the class body, as `{name}: {_type_name(value)}`"
             )
         self.__dict__[name] = value
+
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
 
     if not TYPE_CHECKING:  # for type checkers, a module has the attributes that its class declares
 
@@ -317,14 +320,15 @@ def _named_in_call(cls: type) -> frozenset[str]:
     return frozenset(EXTRAS).intersection(inspect.signature(cls.__call__).parameters)
 
 
-def _unfolding(value: Any, title: str) -> str:
-    """Return HTML of a tree of modules, whose children unfold."""
+def unfolding(value: Any, title: str) -> str:
+    """Return HTML of a tree, whose modules, containers and arrays unfold."""
     if isinstance(value, Module):
         options = [html.escaped(f"{name} = {_name(option)}") for name, option in value.hyper_parameters().items()]
         children, label = value.children(), f"{title}  # {parameter_count(value):,} parameters"
     elif isinstance(value, (list, tuple, Mapping)):
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
-        options, children, label = [], {str(name): child for name, child in items}, title
+        names = value if isinstance(value, Mapping) else getattr(value, "_fields", range(len(value)))
+        items = value.values() if isinstance(value, Mapping) else value
+        options, children, label = [], {str(name): child for name, child in zip(names, items, strict=True)}, title
     else:
         return value._repr_html_() if hasattr(value, "_repr_html_") else html.escaped(repr(value))
     rows = [_child_row(name, child) for name, child in children.items() if child is not None]
@@ -333,8 +337,8 @@ def _unfolding(value: Any, title: str) -> str:
 
 def _child_row(name: str, child: Any) -> str:
     if isinstance(child, (Module, list, tuple, Mapping)):
-        return _unfolding(child, f"{name}: {type(child).__name__}")
-    return f"<code>{html.escaped(name)}</code> {_unfolding(child, name)}"
+        return unfolding(child, f"{name}: {type(child).__name__}")
+    return f"<code>{html.escaped(name)}</code> {unfolding(child, name)}"
 
 
 def _completed(initialise: Callable[..., None]) -> Callable[..., None]:

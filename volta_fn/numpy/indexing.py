@@ -24,7 +24,7 @@ from volta_fn.primitives.array_indexing import read_by_numpy
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.dynamic_slicing import normalised
 from volta_fn.primitives.index_checks import checks_indices
-from volta_fn.primitives.index_expression import known_indices
+from volta_fn.primitives.index_expression import check_traced_indices, known_indices
 from volta_fn.primitives.movement import broadcast_to
 
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
@@ -217,6 +217,7 @@ def _take_along(value: Array, index: Array, dim: int, others: tuple[int, ...]) -
     if is_concrete(index):
         found, mode = as_value(known_indices(np.asarray(index), dim, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
     else:
+        check_traced_indices(index, dim, value.shape)
         found, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
     numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)
     window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty

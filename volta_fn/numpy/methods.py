@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from volta_fn import advice, dtypes
 from volta_fn.core.array import Array, attach
 from volta_fn.core.device import Device
 from volta_fn.core.transfer import device_put
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.lazy_imports import load
 from volta_fn.numpy import creation, diagonals, indexing, inspection, products, shapes, sorting
 from volta_fn.numpy.elementwise import arithmetic
@@ -50,8 +50,10 @@ def _compress(self: Array, condition: Any, axis: int | None = None) -> Array:
     return indexing.compress(condition, self, axis)
 
 
-def _view(self: Array, dtype: Any = None) -> Array:
+def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
     """Reinterpret the bits as another dtype; see `lax.bitcast_convert_type`."""
+    if sizes or isinstance(dtype, (int, tuple)):
+        raise ArgumentTypeError("view reinterprets bits as another dtype; a new shape is x.reshape(3, -1), or x[:, None] for a new axis")
     wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
     return self if wanted == self.dtype else bitcast_convert_type(self, wanted)
 

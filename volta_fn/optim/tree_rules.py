@@ -76,7 +76,7 @@ def _inexact(x: Any, updates: Any, i: int) -> Array:
     value = as_value(x)
     if value.dtype not in dtypes.INEXACT:
         raise DTypeError(
-            f"an optimizer's leaf{_path(updates, i)} is of dtype {value.dtype.name}: only floating-point and complex numbers can be "
+            f"an optimizer's leaf{at_path(updates, i)} is of dtype {value.dtype.name}: only floating-point and complex numbers can be "
             "optimised. Leave it out, or exclude it with optim.masked."
         )
     return value
@@ -98,13 +98,14 @@ def _column(updates: Any, leaves: list[Array], treedef: tree.TreeDef, other: Any
 
 def _raise_shapes(updates: Any, i: int, got: Any, expected: Any) -> NoReturn:
     raise ShapeError(
-        f"the update{_path(updates, i)} has shape {got}, its parameter (or the state made from it) {expected}; "
+        f"the update{at_path(updates, i)} has shape {got}, its parameter (or the state made from it) {expected}; "
         "pass gradients with respect to the parameters that init was called with"
     )
 
 
-def _path(updates: Any, i: int) -> str:
-    path, _ = tree.leaves_with_path(updates)[i]
+def at_path(updates: Any, i: int, is_leaf: Callable[[Any], bool] | None = None) -> str:
+    """Return where leaf `i` of a tree is, for a message."""
+    path, _ = tree.leaves_with_path(updates, is_leaf)[i]
     return f" at {tree.keystr(path)}" if path else ""
 
 

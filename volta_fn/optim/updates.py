@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.array import as_value
 from volta_fn.errors import ShapeError, TreeError
 from volta_fn.optim.base import Updates
-from volta_fn.optim.tree_rules import branch, cast_like, factor, is_leaf, map_leaves, widened
+from volta_fn.optim.tree_rules import at_path, branch, cast_like, factor, is_leaf, map_leaves, widened
 from volta_fn.transforms.custom_jvp import custom_jvp
 
 __all__ = ["apply_updates", "incremental_update", "periodic_update", "scale_gradient"]
@@ -27,17 +28,28 @@ def apply_updates(params: T, updates: Updates) -> T:
     {'w': Array(1.5, dtype=float32), 'fixed': 2.0}
     """
 
-    def add(update: Any, param: Any) -> Any:
+    def add(i: int, update: Any, param: Any) -> Any:
         if update is None:
             return param
+        where = functools.partial(at_path, updates, i, _is_none)
         if not is_leaf(param):
-            raise TreeError("apply_updates: there is an update where the parameters have no array; the trees must have one structure")
+            raise TreeError(f"apply_updates: there is an update{where()}, where the parameters have no array. {_SAME_TREES}")
         old, new = as_value(param), as_value(update)
         if old.shape != new.shape:
-            raise ShapeError(f"apply_updates: an update of shape {new.shape} does not fit a parameter of shape {old.shape}")
+            raise ShapeError(f"apply_updates: the update{where()} has shape {new.shape}, its parameter {old.shape}. {_SAME_TREES}")
         return cast_like(widened(old) + new, old)
 
-    return tree.map(add, updates, params, is_leaf=lambda node: node is None)
+    leaves, treedef = tree.flatten(updates, is_leaf=_is_none)
+    pairs = zip(leaves, tree.flatten_up_to(treedef, params, "apply_updates: the parameters, compared with the updates"), strict=True)
+    updated: Any = treedef.unflatten([add(i, *pair) for i, pair in enumerate(pairs)])
+    return updated
+
+
+_SAME_TREES = "Updates come from gradients with respect to these parameters: updates, state = optimizer.update(grads, state, params)."
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
 
 
 def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value, attach
 from volta_fn.core.aval import Shape
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ImmutableError
 from volta_fn.primitives import arithmetic
 from volta_fn.primitives.array_indexing import Windows, read, window_numbers
 from volta_fn.primitives.cast import convert_element_type
@@ -49,6 +49,13 @@ class AtIndexer:
 
     def __getitem__(self, index: Any) -> AtIndex:
         return AtIndex(self.array, index)
+
+    if not TYPE_CHECKING:  # type checkers report it by themselves
+
+        def __setitem__(self, index: Any, values: Any) -> None:
+            raise ImmutableError(
+                "arrays are immutable: x = x.at[i].set(values) makes a new one; so do .at[i].add, .multiply, .min and .max"
+            )
 
     def __repr__(self) -> str:
         return f"AtIndexer({self.array!r})"

@@ -168,7 +168,7 @@ def _read(item: Any, dim: int, shape: Shape, rest: int, strict: bool, wrap: bool
         yield Indices(dim, known_indices(item, dim, shape, strict, wrap))
     else:
         if strict:
-            check_indices(item, -shape[dim] if wrap else 0, shape[dim], _OUTSIDE.format("{}", dim, shape[dim], shape))
+            check_traced_indices(item, dim, shape, wrap)
         traced = normalised(item, shape[dim], wrap)
         yield Indices(dim, traced) if item.ndim else Point(dim, traced)
 
@@ -234,6 +234,11 @@ def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wra
 
 def _outside(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
     return OutOfBoundsError(_OUTSIDE.format(index, dim, shape[dim], shape))
+
+
+def check_traced_indices(index: Array, dim: int, shape: Shape, wrap: bool = True) -> None:
+    """Make a program that is asked for checks raise for indices outside a dimension."""
+    check_indices(index, -shape[dim] if wrap else 0, shape[dim], _OUTSIDE.format("{}", dim, shape[dim], shape))
 
 
 def single_mask(index: Any) -> Any:

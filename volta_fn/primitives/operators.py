@@ -101,14 +101,21 @@ def power(x: Any, y: Any) -> Array:
     return arithmetic.pow(*promote_args("power", (x, y), dtypes.NUMBERS))
 
 
-def _binary(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _left_to(other: Any, raising: bool) -> Any:
+    """Leave an operator to the other operand, unless its type has none for arrays."""
+    if raising and type(other) in (list, tuple, dict, str, type(None)):
+        as_value(other)
+    return NotImplemented
+
+
+def _binary(function: Callable[..., Any], raising: bool = True) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the methods x.__op__(y) and y.__rop__(x) of a binary function."""
 
     def method(self: Any, other: Any) -> Any:
-        return function(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+        return function(self, other) if isinstance(other, _OPERANDS) else _left_to(other, raising)
 
     def reflected(self: Any, other: Any) -> Any:
-        return function(other, self) if isinstance(other, _OPERANDS) else NotImplemented
+        return function(other, self) if isinstance(other, _OPERANDS) else _left_to(other, raising)
 
     return method, reflected
 
@@ -119,12 +126,13 @@ _ORDERS = (comparison.lt, comparison.le, comparison.gt, comparison.ge)
 def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `_binary`'s methods with a fast path for known eager kernels."""
     promoting = promoted(operation, otherwise=comparison.lexicographic(operation) if operation in _ORDERS else None)
-    _, reflected = _binary(promoting)
+    raising = operation not in (comparison.eq, comparison.ne, arithmetic.mul)  # the last of which repeats lists and strings
+    _, reflected = _binary(promoting, raising)
     eager = operation.primitive.eager
     find: Finder | None = None
 
     def unknown(self: Any, other: Any) -> Any:
-        return promoting(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+        return promoting(self, other) if isinstance(other, _OPERANDS) else _left_to(other, raising)
 
     def method(self: Any, other: Any) -> Any:
         if find is not None:

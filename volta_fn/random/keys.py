@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -30,10 +30,11 @@ _LOW_32 = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class KeyType:
+class KeyType(dtypes.ExtendedDType):
     """The dtype of typed keys: the name of the algorithm that maps keys to bits."""
 
     name: str = THREEFRY
+    itemsize: ClassVar[int] = 2 * _UINT32.itemsize  # type: ignore[misc]  # an instance's in the base
 
     def __repr__(self) -> str:
         return "key<fry>"
@@ -247,6 +248,8 @@ def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyT
 def _seeded(function: str, seed: Any) -> Array:
     if isinstance(seed, PRNGKeyArray):
         raise ArgumentTypeError(f"{function}: the seed must be an integer, got a key; use split or fold_in to make keys from keys")
+    if isinstance(seed, str):
+        raise ArgumentTypeError(f"{function}: the seed must be an integer, got {seed!r} of type str")
     known = known_integers(seed)
     value = as_value(seed) if known is None else known
     if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:

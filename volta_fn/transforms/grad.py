@@ -52,9 +52,8 @@ class AuxFunction:
         def result_only(*args: Any, **kwargs: Any) -> Any:
             pair = function(*args, **kwargs)
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                raise ArgumentError(
-                    f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {type(pair).__name__}"
-                )
+                got = "one array" if isinstance(pair, Array) else type(pair).__name__
+                raise ArgumentError(f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {got}")
             result, aux = pair
             self.aux_leaves, self.aux_tree = tree.flatten(aux)
             return result

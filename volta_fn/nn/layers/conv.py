@@ -69,7 +69,9 @@ class ConvBase(Module):
     def _input(self, x: Any, channels: int) -> Array:
         value = batched_input(type(self).__name__, x, (self._rank,))
         if value.shape[1] != channels:
-            raise ShapeError(f"{type(self).__name__}: the input needs {channels} channels along axis 1, got shape {value.shape}")
+            last = value.ndim - 1
+            moved = f". Channels come before space here: x.transpose{(0, last, *range(1, last))}" if value.shape[-1] == channels else ""
+            raise ShapeError(f"{type(self).__name__}: the input needs {channels} channels along axis 1, got shape {value.shape}{moved}")
         return value
 
     def _with_bias(self, out: Array) -> Array:
