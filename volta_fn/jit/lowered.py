@@ -137,7 +137,7 @@ class Lowered(_Stage):
         return pipeline.simplify(self._traced.jaxpr)
 
     @property
-    def plan(self) -> Plan:
+    def numpy_plan(self) -> Plan:
         """The steps that the NumPy target runs; other targets compile kernels instead."""
         return pipeline.plan(self._traced.jaxpr, self._traced.donated)
 

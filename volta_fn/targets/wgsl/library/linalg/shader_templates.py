@@ -40,7 +40,8 @@ _COMMON = """fn zero() -> T { return number(R(0)); }
 fn square(a: T) -> R { return real(a) * real(a) + imaginary(a) * imaginary(a); }
 fn sync() { storageBarrier(); workgroupBarrier(); }"""
 
-#: Sums and maxima of what the invocations have, which all of them get.
+#: Sums and maxima of what the invocations have, which all of them get. The uniform load has a barrier before it and one after it, and lets
+#: results decide on control flow with barriers.
 _TOGETHER = """fn {name}(x: R, local: u32) -> R {{
   part[local] = x;
   workgroupBarrier();
@@ -48,9 +49,7 @@ _TOGETHER = """fn {name}(x: R, local: u32) -> R {{
     if (local < reach) {{ part[local] = {combined}; }}
     workgroupBarrier();
   }}
-  let all = part[0];
-  workgroupBarrier();
-  return all;
+  return workgroupUniformLoad(&part[0]);
 }}"""
 
 #: The index of the greatest, the first of equals.
@@ -69,9 +68,7 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
     }}
     workgroupBarrier();
   }}
-  let first = places[0];
-  workgroupBarrier();
-  return first;
+  return workgroupUniformLoad(&places[0]);
 }}"""
 
 
