@@ -10,10 +10,11 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported, wgsl_type
+from volta_fn.targets.wgsl.scalars.number import literal
 
 #: The greatest number, in real parts of each dtype: what compares otherwise is not finite. (Not all devices' comparisons with NaN are to be
 #: trusted; those with a bound are.)
-HUGE = {"float32": f"{np.finfo(np.float32).max}f", "float64": f"{np.finfo(np.float64).max}lf"}
+HUGE = {"float32": literal("f32", np.finfo(np.float32).max), "float64": literal("f64", np.finfo(np.float64).max)}
 
 _REAL = """fn times(a: T, b: T) -> T { return a * b; }
 fn over(a: T, b: T) -> T { return a / b; }
