@@ -79,7 +79,7 @@ class ImmutableError(VoltaError, TypeError):
 
 
 class ExportError(VoltaError, BufferError):
-    """An array's memory cannot be shared in the way that another library asks for."""
+    """An array's memory cannot be shared as another library asks, or a program cannot leave Python."""
 
 
 class ExecutionError(VoltaError, RuntimeError):

@@ -140,6 +140,8 @@ def plan_program(
     target: WgslTarget,
     routines: Callable[[RoutineKey], Routine | None],
     begin: Begin = lambda source, count, written: None,
+    *,
+    on_device: bool = True,
 ) -> ProgramPlan:
     """Plan a program for a target.
 
@@ -150,6 +152,7 @@ def plan_program(
         target: the capabilities of the device.
         routines: gives the routine of a key.
         begin: is told of shaders that are certain to be needed while others are still being generated, those that take long first.
+        on_device: whether constants that are on a device stay there, or become NumPy's arrays.
 
     Raises `OutOfMemoryError` if an array is larger than a shader of such a device can address.
     """
@@ -158,7 +161,7 @@ def plan_program(
     reuse = dict(program.reusable(donated))
     _begin_long_ones(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], begin)
     most = longest(len({item.key.key for item in program.items if item.key is not None}))
-    writer = Writer(target.capabilities, routines, CONTROL_FLOW, begin, most)
+    writer = Writer(target.capabilities, routines, CONTROL_FLOW, begin, most, on_device=on_device)
     writer.write(program, reuse)
     commands = writer.commands
     for command_pass in [p for p in target.passes() if isinstance(p, CommandPass)]:

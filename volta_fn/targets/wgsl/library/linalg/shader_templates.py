@@ -45,10 +45,9 @@ fn sync() { storageBarrier(); workgroupBarrier(); }"""
 #: results decide on control flow with barriers.
 _TOGETHER = """fn {name}(x: R, local: u32) -> R {{
   part[local] = x;
-  workgroupBarrier();
   for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
-    if (local < reach) {{ part[local] = {combined}; }}
     workgroupBarrier();
+    if (local < reach) {{ part[local] = {combined}; }}
   }}
   return workgroupUniformLoad(&part[0]);
 }}"""
@@ -57,8 +56,8 @@ _TOGETHER = """fn {name}(x: R, local: u32) -> R {{
 _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
   part[local] = x;
   places[local] = at;
-  workgroupBarrier();
   for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
+    workgroupBarrier();
     if (local < reach) {{
       let a = part[local];
       let b = part[local + reach];
@@ -67,7 +66,6 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
         places[local] = places[local + reach];
       }}
     }}
-    workgroupBarrier();
   }}
   return workgroupUniformLoad(&places[0]);
 }}"""
