@@ -25,6 +25,7 @@ from volta_fn import stages as stages
 from volta_fn import test_util as test_util
 from volta_fn import tree as tree
 from volta_fn import tree_util as tree_util
+from volta_fn import web as web
 from volta_fn.core.array import Array as Array
 from volta_fn.core.array import typeof as typeof
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
@@ -90,3 +91,4 @@ from volta_fn.transforms.vmap import vmap as vmap
 __version__: str
 P = PartitionSpec
 effects_barrier = synchronize
+from volta_fn.web.export import export_web as export_web

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 #: Chromium's software GPU; as root there is no sandbox.
-FLAGS = ("--headless=new", "--no-sandbox", "--enable-unsafe-webgpu", "--no-first-run", "--hide-scrollbars")
+FLAGS = ("--headless=new", "--no-sandbox", "--enable-unsafe-webgpu", "--disable-gpu-watchdog", "--no-first-run", "--hide-scrollbars")
 
 #: Dawn clears workgroup memory by generated loops, which the software GPU takes seconds to compile; drivers have an extension for it.
 FAST = "--enable-dawn-features=disable_workgroup_init"
