@@ -159,7 +159,7 @@ start(async () => {
   const look = async step => {
     if (settings.evaluate && step % settings.evaluateEvery === 0) {
       const found = await app.run(settings.evaluate, {}, [settings.accuracy]);
-      find('training').textContent += ` · ${(100 * found[settings.accuracy][0]).toFixed(1)} % of unseen digits right`;
+      find('unseen').textContent = `${(100 * found[settings.accuracy][0]).toFixed(1)} % of unseen digits right`;
     }
     await classify();
   };
