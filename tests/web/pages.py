@@ -72,5 +72,3 @@ def _arrays(results: Any, found: list[str] | str) -> list[np.ndarray] | str:
         return found
     raw = [base64.b64decode(text) for text in found]
     return [np.frombuffer(b, dtypes.as_dtype(r["dtype"])).reshape(r["shape"]) for b, r in zip(raw, results, strict=True)]
-
-

@@ -55,7 +55,7 @@ MODELS: dict[str, Callable[[], tuple[Step, Any, tuple[Any, ...]]]] = {
     "mlp": lambda: workload("train/mlp", batch=32, widths=(64, 128, 10)),
     "lenet": lenet,
     "lstm": lambda: workload("train/lstm", batch=8, steps=12, width=32),
-    "gpt": lambda: workload("train/gpt", batch=4, tokens=32, width=64, layers=2, heads=4, vocabulary=96),
+    "gpt": lambda: workload("train/gpt", batch=2, tokens=16, width=32, layers=2, heads=2, vocabulary=64),
 }
 
 

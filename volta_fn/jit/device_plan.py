@@ -56,7 +56,9 @@ class DevicePlan:
     def __str__(self) -> str:
         verdict = "fits" if self.fits else "does not fit"
         counts = f"{self.dispatches} dispatches of {self.shaders} shaders, {self.buffers} buffers"
-        return "\n".join([f"{self.peak_memory} bytes at most, {counts}: {verdict} {self.limits}", *self.problems, *map(str, self.host_steps)])
+        return "\n".join(
+            [f"{self.peak_memory} bytes at most, {counts}: {verdict} {self.limits}", *self.problems, *map(str, self.host_steps)]
+        )
 
 
 def plan_for(traced: Traced, limits: str | Mapping[str, int] | Device | DeviceProfile) -> DevicePlan:

@@ -27,7 +27,7 @@ _FOLDER = Path(__file__).parent
 _RUNTIME = ("errors", "arrays", "device", "memory", "pipelines", "program", "safetensors", "application")
 
 #: What the runtime gives to pages.
-_PUBLIC = ("Application", "PageError", "open", "openPacked", "sizeOf", "unpack")
+_PUBLIC = ("Application", "PageError", "decoded", "encoded", "open", "openDevice", "openPacked", "sizeOf", "unpack")
 
 #: The comment in a page of one's own that is replaced by the runtime, the programs and the data.
 _MARK = "<!-- volta_fn -->"

@@ -166,5 +166,3 @@ def check_names(manifest: Mapping[str, Any], name: str, inputs: Sequence[str], r
             if one not in there:
                 raise ArgumentError(f"the page needs the {kind} {one!r} of {name!r}, which has {there}")
     return [arrays[f"{name}/{one}"] for one in inputs]
-
-

@@ -78,7 +78,13 @@ class _Builder:
             raise ExportError(f"export_web: {leaf.name} has dtype {dtype.name}, which WebGPU has not; convert it to a 32-bit dtype")
         self.numbers[leaf.name] = len(self.arrays)
         nbytes = leaf.value.size * dtype.itemsize
-        array = {"name": leaf.name, "kind": kind, "shape": list(leaf.value.shape), "dtype": dtype.name, "bytes": max(nbytes + -nbytes % 4, 4)}
+        array = {
+            "name": leaf.name,
+            "kind": kind,
+            "shape": list(leaf.value.shape),
+            "dtype": dtype.name,
+            "bytes": max(nbytes + -nbytes % 4, 4),
+        }
         if leaf.elements is not None:
             array["initial"] = self.writer.data.add(leaf.elements, self.storage)
         self.arrays.append(array)
