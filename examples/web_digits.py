@@ -82,9 +82,8 @@ def main(argv: Sequence[str] | None = None) -> vf.web.ExportedPage:
     )
     options.out.mkdir(parents=True, exist_ok=True)
     made = vf.export_web(options.out / "digits.html", state=state, functions=functions(optimizer), page=page)
-    print(
-        f"{made.files[0]}: {made.bytes / 1000:.0f} KB with {made.shaders} shaders; a step of training is {made.dispatches['train']} dispatches"
-    )
+    size = f"{made.bytes / 1000:.0f} KB with {made.shaders} shaders"
+    print(f"{made.files[0]}: {size}; a step of training is {made.dispatches['train']} dispatches")
     return made
 
 

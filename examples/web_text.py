@@ -2,8 +2,8 @@
 
     python examples/web_text.py            # writes results/text.html, to be opened in any browser with WebGPU
 
-The transformer of `char_transformer.py` first learns from Python's source code, then, in fewer steps, from the prose of Python's manual. The
-page writes with a cache of keys and values on the GPU of whoever opens it.
+The transformer of `char_transformer.py` first learns from Python's source code, then, in fewer steps, from the prose of Python's manual.
+The page writes with a cache of keys and values on the GPU of whoever opens it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     numbers = jnp.asarray(vocabulary.encode(prose[-PAGE_TEXT:])).astype("uint8")
     page = vf.web.Text(
         title="A language model in this page",
-        description="A small transformer that learned Python's source code, and then the manual's prose. Type, and take what it proposes with Tab.",
+        description="A small transformer that learned Python's source code, then the manual's prose. Type, and take what it proposes with Tab.",
         train="train",
         counter="step",
         temperature="temperature",

@@ -87,8 +87,8 @@ from volta_fn.transforms.jacobian import linear_transpose as linear_transpose
 from volta_fn.transforms.make_jaxpr import eval_shape as eval_shape
 from volta_fn.transforms.make_jaxpr import make_jaxpr as make_jaxpr
 from volta_fn.transforms.vmap import vmap as vmap
+from volta_fn.web.export import export_web as export_web
 
 __version__: str
 P = PartitionSpec
 effects_barrier = synchronize
-from volta_fn.web.export import export_web as export_web

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def draw(browser: Chromium, points: list[tuple[float, float]], touch: bool = Fal
     x, y = centre(browser, "#drawing")
     at = [(x + 130 * a, y + 130 * b) for a, b in points]
     browser.pointer("Pressed", *at[0], touch)
-    for (ax, ay), (bx, by) in zip(at, at[1:], strict=False):
+    for (ax, ay), (bx, by) in itertools.pairwise(at):
         for k in range(1, 7):
             browser.pointer("Moved", ax + (bx - ax) * k / 6, ay + (by - ay) * k / 6, touch)
     browser.pointer("Released", *at[-1], touch)

@@ -53,14 +53,16 @@ def test_sixteen_bit_floats_are_rounded_as_numpy_rounds_them(browser: Chromium, 
     numbers = np.concatenate([bits, np.array(edges, np.uint32), (bits & 0x0FFFFFFF) | 0x30000000]).view(np.float32)
     numbers = numbers[~np.isnan(numbers)]
     words = numbers.view(np.uint32).tolist()
-    script = f"words => Array.from(new Float32Array(Uint32Array.from(words).buffer), x => volta.encoded([x], {{name: 'x', dtype: '{name.lower()}', shape: []}}))"
+    encode = f"x => volta.encoded([x], {{name: 'x', dtype: '{name.lower()}', shape: []}})"
+    script = f"words => Array.from(new Float32Array(Uint32Array.from(words).buffer), {encode})"
     found = [row["0"] | row["1"] << 8 for row in browser.run(script, words)]
     with np.errstate(over="ignore"):
         wanted = numbers.astype(dtype).view(np.uint16)
     np.testing.assert_array_equal(found, wanted)
     every = np.arange(1 << 16, dtype=np.uint16)
-    decode = f"() => toText(new Uint8Array(volta.decoded(new Uint8Array(Uint16Array.from({{length: 65536}}, (_, k) => k).buffer), '{name.lower()}', [65536]).buffer))"
-    back = np.frombuffer(base64.b64decode(browser.run(decode)), np.float32)
+    bytes_ = "new Uint8Array(Uint16Array.from({length: 65536}, (_, k) => k).buffer)"
+    decode = f"toText(new Uint8Array(volta.decoded({bytes_}, '{name.lower()}', [65536]).buffer))"
+    back = np.frombuffer(base64.b64decode(browser.evaluate(decode)), np.float32)
     np.testing.assert_array_equal(back, every.view(dtype).astype(np.float32))
 
 
@@ -124,7 +126,10 @@ def test_missing_webgpu_and_small_gpus_are_told_in_words(browser: Chromium) -> N
     assert message(browser, opened.replace("version: 1", "version: 2").replace("LIMITS", "{}").replace(", GPU)", ")")).startswith(
         "The page has format 2"
     )
-    limits = "async () => { const {device} = await volta.open({version: 1, limits: {maxBufferSize: 300000000}, arrays: [], functions: {}, shaders: []}, new Uint8Array()); return [device.limits.maxBufferSize, device.limits.maxStorageBufferBindingSize]; }"
+    limits = f"""async () => {{
+      const {{device}} = await {opened.replace("LIMITS", "{maxBufferSize: 300000000}").replace(", GPU)", ")")};
+      return [device.limits.maxBufferSize, device.limits.maxStorageBufferBindingSize];
+    }}"""
     assert browser.run(limits) == [300000000, 1 << 27]  # no more than the page needs
 
 

@@ -12,7 +12,6 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.jit.compile import Traced
 from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
-from volta_fn.targets.wgsl.runtime.limits import ELEMENTS
 from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -72,12 +71,12 @@ def plan_for(traced: Traced, limits: str | Mapping[str, int] | Device | DevicePr
         problems.append(error.message)
     if plan is None:
         plan = _planned(traced, WgslTarget(profile.capabilities._replace(**_UNLIMITED)))  # type: ignore[arg-type]  # all of them integers
-        problems[-1] = f"{_largest(plan.lowered, profile)}: {problems[-1]}"
+        problems[-1] = f"{_largest(plan.lowered)}: {problems[-1]}"
     problems += _of_buffers(plan, profile)
     memory = plan.memory
     if profile.memory is not None and memory.peak > profile.memory:
-        text = f"{_largest(plan.lowered, profile)} is the largest of the arrays that take {memory.peak} bytes; {profile.name} has {profile.memory}"
-        problems.append(text)
+        largest = _largest(plan.lowered)
+        problems.append(f"{largest} is the largest of the arrays that take {memory.peak} bytes; {profile.name} has {profile.memory}")
     return DevicePlan(
         limits=profile.name,
         peak_memory=memory.peak,
@@ -119,7 +118,8 @@ def _of_buffers(plan: ProgramPlan, profile: DeviceProfile) -> Iterator[str]:
     for program, item in _items(plan.lowered):
         for var in item.results:
             if var.aval.nbytes > profile.largest:
-                yield f"{_producer(program, item, var)} has {var.aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
+                producer = _producer(program, item, var)
+                yield f"{producer} has {var.aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
 
 
 def _items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
@@ -130,12 +130,12 @@ def _items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
             yield from _items(nested)
 
 
-def _largest(program: LoweredProgram, profile: DeviceProfile) -> str:
-    """Describe the equation with the most elements, beyond what can be numbered first, or else with the largest result or operand."""
+def _largest(program: LoweredProgram) -> str:
+    """Describe the equation with the largest result or operand."""
     found = [(owner, item, var) for owner, item in _items(program) for var in (*item.results, *item.operands) if isinstance(var, Var)]
     if not found:
         return "a constant"
-    owner, item, var = max(found, key=lambda entry: (entry[2].aval.size > ELEMENTS, entry[2].aval.nbytes))
+    owner, item, var = max(found, key=lambda entry: entry[2].aval.nbytes)
     return _producer(owner, item, var if var in item.results else item.results[0])
 
 

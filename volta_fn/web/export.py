@@ -77,8 +77,8 @@ def export_web(
         limits: the limits that the programs may use, as for `Lowered.plan`; the page asks the browser for those that it needs.
 
     Raises:
-        ExportError: a function has a step on the host (`eig`, callbacks), an array of a dtype that WebGPU lacks, does not fit the limits, or
-            returns a state that differs from what it takes.
+        ExportError: a function has a step on the host (`eig`, callbacks) or an array of a dtype that WebGPU lacks, does not fit the limits,
+            or returns a state that differs from what it takes.
         ArgumentError: an option is unknown, or the page needs a function, an input or a result that is not there.
         SerializationError: a file cannot be read or written.
 
@@ -140,30 +140,36 @@ def _page(page: Layout | str | os.PathLike[str], manifest: Manifest) -> str:
 
 
 def _laid_out(page: Layout, manifest: Manifest) -> str:
-    part = lambda name: (_FOLDER / "pages" / name).read_text("utf-8")
-    content = part(f"{page.kind}.html").replace("<!-- training -->", part("training.html") if page.train else "")
+    content = _part(f"{page.kind}.html").replace("<!-- training -->", _part("training.html") if page.train else "")
     style = _FOLDER / "pages" / f"{page.kind}.css"
     fields = {
         "title": html.escape(page.title),
-        "style": part("common.css") + (style.read_text("utf-8") if style.exists() else ""),
+        "style": _part("common.css") + (style.read_text("utf-8") if style.exists() else ""),
         "description": html.escape(page.description),
-        "content": content.replace("<!-- weights -->", part("weights.html")),
-        "volta_fn": _scripts(manifest, part("common.js") + part(f"{page.kind}.js"), page.settings(manifest.json)),
+        "content": content.replace("<!-- weights -->", _part("weights.html")),
+        "volta_fn": _scripts(manifest, _part("common.js") + _part(f"{page.kind}.js"), page.settings(manifest.json)),
     }
-    return re.sub(r"<!-- (\w+) -->", lambda match: fields[match[1]], part("shell.html"))
+    return re.sub(r"<!-- (\w+) -->", lambda match: fields[match[1]], _part("shell.html"))
 
 
 def _scripts(manifest: Manifest, script: str, settings: Mapping[str, Any]) -> str:
     """Return the elements that hold programs, data, settings and scripts."""
-    packed = lambda data: base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
     kind = 'type="application/gzip;base64"'
     rows = [
-        f'<script {kind} id="manifest">{packed(_compact(manifest.json).encode())}</script>',
-        f'<script {kind} id="data">{packed(manifest.data)}</script>',
+        f'<script {kind} id="manifest">{_packed(_compact(manifest.json).encode())}</script>',
+        f'<script {kind} id="data">{_packed(manifest.data)}</script>',
         f'<script type="application/json" id="settings">{_compact(settings)}</script>',
         f"<script>\nconst volta = (() => {{\n{runtime_source()}\nreturn {{{', '.join(_PUBLIC)}}};\n}})();\n</script>",
     ]
     return "\n".join([*rows, *([f"<script>\n{script}\n</script>"] if script else [])])
+
+
+def _part(name: str) -> str:
+    return (_FOLDER / "pages" / name).read_text("utf-8")
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
 
 
 def _compact(value: Any) -> str:

@@ -47,7 +47,7 @@ class Plain(Layout):
     """A page for any functions: fields for inputs, tables and charts for results.
 
     Scalars get a number field, square pictures a canvas, other arrays a field for numbers or a CSV file. If `train` is given there are
-    buttons that train, pause and reset, with the loss as a live curve; weights can be downloaded and loaded. For the arguments see `Layout`.
+    buttons that train, pause and reset, with the loss as a live curve; weights can be downloaded and loaded. For arguments see `Layout`.
     """
 
     kind: ClassVar[str] = "plain"

@@ -159,6 +159,6 @@ def _check_same(name: str, result: str, before: list[Leaf], after: list[Leaf]) -
     for key in [*old, *new]:
         if old.get(key) != new.get(key):
             raise ExportError(
-                f"export_web: {name!r} should return {result!r} as it is in the state, but {key} is {old.get(key, 'not there')} in the state "
-                f"and {new.get(key, 'not there')} in the result"
+                f"export_web: {name!r} should return {result!r} as it is in the state, "
+                f"but {key} is {old.get(key, 'not there')} in the state and {new.get(key, 'not there')} in the result"
             )

@@ -45,8 +45,8 @@ def profile_of(limits: str | Mapping[str, int] | Device | DeviceProfile) -> Devi
     """Return the profile that a user means.
 
     Args:
-        limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by WebGPU's
-            names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or a part of its name.
+        limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by
+            WebGPU's names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or a part of its name.
 
     Raises `ArgumentError` for other limits, and names that no GPU has.
 
