@@ -28,7 +28,7 @@ def arrays(digits: data.Dataset) -> dict[str, vf.Array]:
 
 
 def functions(optimizer: optim.GradientTransformation) -> dict[str, vf.web.Function]:
-    """Return what the page calls: training, learning from a correction, reading, and the accuracy."""
+    """Return what the page calls: training, learning, reading, and the accuracy."""
     learned = ["model", "statistics", "moments"]
 
     def update(model: Any, statistics: Any, moments: Any, images: Any, labels: Any) -> tuple[Any, ...]:

@@ -1,9 +1,9 @@
-"""Make a web page with a small language model that was fine-tuned here, goes on as one types, and trains further in the page.
+"""Make a web page with a small language model that goes on as one types.
 
     python examples/web_text.py            # writes results/text.html, to be opened in any browser with WebGPU
 
 The transformer of `char_transformer.py` first learns from Python's source code, then, in fewer steps, from the prose of Python's manual.
-The page writes with a cache of keys and values on the GPU of whoever opens it.
+The page trains it further, and writes with a cache of keys and values on the GPU of whoever opens it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     numbers = jnp.asarray(vocabulary.encode(prose[-PAGE_TEXT:])).astype("uint8")
     page = vf.web.Text(
         title="A language model in this page",
-        description="A small transformer that learned Python's source code, then the manual's prose. Type, and take what it proposes with Tab.",
+        description="A small transformer that learned Python's source code, then the manual's prose. Type; Tab takes what it proposes.",
         train="train",
         counter="step",
         temperature="temperature",

@@ -179,7 +179,7 @@ class LoweredProgram(NamedTuple):
     def reusable(self, donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
         """Return which results may take the memory of donated arguments.
 
-        Each is a pair of numbers: (result, argument). Results and arguments at the same place of the tree come first.
+        Each is a pair of numbers: (result, argument). Those with equal paths in their trees come first.
         """
         invars = self.closed.jaxpr.invars
         pairs = self._paired(donated)
@@ -196,7 +196,7 @@ class LoweredProgram(NamedTuple):
         return tuple(sorted(pairs))
 
     def _paired(self, donated: Sequence[bool]) -> list[tuple[int, int]]:
-        """Return the results that may take the memory of the argument at their place."""
+        """Return the results that may take the memory of the argument of their path."""
         jaxpr, numbers = self.closed.jaxpr, {var: number for number, var in enumerate(self.results)}
         found: dict[int, int] = {}
         for output, argument in pairs_of(donated):

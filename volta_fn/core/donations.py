@@ -1,4 +1,4 @@
-"""Which arguments of a program are donated, and which results belong in their memory."""
+"""Which arguments are donated, and which results belong in their memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from volta_fn.core.aval import ShapedArray
 
 
 class Donations(tuple[bool, ...]):
-    """A flag for each argument, and pairs of a result and the donated argument at the same place of the tree.
+    """A flag for each argument, and pairs of results and donated arguments.
 
-    A pair is (number of the result, number of the argument). It is a preference: a result that is computed while its argument is still
-    needed takes other memory.
+    The two have equal paths in their trees. A pair is (number of the result, number of the argument). It is a preference: a result that is
+    computed while its argument is still needed takes other memory.
     """
 
     pairs: tuple[tuple[int, int], ...] = ()
@@ -35,10 +35,10 @@ def pairs_of(donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
     return donated.pairs if isinstance(donated, Donations) else ()
 
 
-def pair_by_place(
+def pair_by_path(
     donated: Sequence[bool], in_tree: Any, in_avals: Sequence[ShapedArray], out_tree: Any, out_avals: Sequence[ShapedArray]
 ) -> list[tuple[int, int]]:
-    """Pair results with donated arguments of the same shape, dtype and place.
+    """Pair results with donated arguments of the same shape, dtype and path.
 
     Of a training step ``(model, moments, batch) -> (loss, model, moments)`` the paths of a parameter begin differently in arguments and
     results and end alike, so the longest common ends are paired first, then in order.

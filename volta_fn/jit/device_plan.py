@@ -1,4 +1,4 @@
-"""Say what a program needs of a GPU before it runs, and whether a GPU of some limits has that."""
+"""Say what a program needs of a GPU, and whether it fits some limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DevicePlan:
     Attributes:
         limits: the name of the limits that it was planned for.
         peak_memory: the most bytes in use during a call, arguments and results included, in the blocks that the runtime uses.
-        arguments, results, temporaries, constants: its parts; results in the memory of donated arguments count once.
+        arguments, results, temporaries, constants: what it consists of; results in the memory of donated arguments count once.
         buffers: the number of buffers.
         dispatches: the dispatches of a call. Those of a `while` loop count once, and so do all branches of a conditional.
         shaders: the number of different shaders.

@@ -158,12 +158,14 @@ class Lowered(_Stage):
         return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, PIPELINE))
 
     def plan(self, limits: str | Mapping[str, int] | Device = "webgpu") -> DevicePlan:
-        """Return what the program needs of a GPU, and whether one of these limits has that, without a GPU.
+        """Return what the program needs of a GPU, and whether it fits these limits.
+
+        No GPU is needed.
 
         Args:
             limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by
-                WebGPU's names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or a part
-                of its name.
+                WebGPU's names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or some
+                letters of its name.
 
         Raises `ArgumentError` for other limits.
 

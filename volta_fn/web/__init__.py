@@ -1,4 +1,4 @@
-"""Web pages that run and train models: functions with their shaders, state and parameters in one file.
+"""Web pages that run and train models.
 
 In the order in which to read: `function` (what a page calls), `data` (constants and parameters as bytes), `program` (a program's buffers
 and dispatches as JSON), `manifest` (all of that for a page), `pages` (what a page shows), `export` (the file). `runtime/` is the JavaScript

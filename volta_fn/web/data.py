@@ -17,12 +17,14 @@ class Data:
     """The bytes of a page's arrays, as ranges of one block."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._size = 0
         self._known: dict[bytes, dict[str, Any]] = {}
 
     def add(self, array: np.ndarray, storage: str = "float32") -> dict[str, Any]:
-        """Return where an array is: its offset and bytes, and the dtype in which float32 numbers are stored if that is another one.
+        """Return where an array is: its offset and bytes.
+
+        Also the dtype in which float32 numbers are stored, if that is another one.
 
         Raises `ArgumentError` if a finite number is infinite in `storage`.
         """
@@ -35,13 +37,13 @@ class Data:
         data += bytes(-len(data) % 4)
         if data not in self._known:
             self._known[data] = {"offset": self._size, "bytes": len(data)}
-            self._parts.append(data)
+            self._chunks.append(data)
             self._size += len(data)
         return self._known[data] | described
 
     def block(self) -> bytes:
         """Return all of it."""
-        return b"".join(self._parts)
+        return b"".join(self._chunks)
 
 
 def _narrowed(elements: np.ndarray, storage: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Write web pages: one file that holds programs, parameters and the runtime, or a JavaScript module and its data."""
+"""Write web pages: one file that holds everything, or a module and its data."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def export_web(
     storage: str = "float32",
     limits: str | Mapping[str, int] | DeviceProfile = "webgpu",
 ) -> ExportedPage:
-    """Write functions, a step of training included, as a web page that runs them on the GPU of whoever opens it.
+    """Write functions as a web page that runs them on the GPU of whoever opens it.
 
-    The page needs neither a server nor a network. Its GPU holds the state, which functions update in place. No GPU is needed to export.
+    A step of training may be one of them. The page needs neither a server nor a network. Its GPU holds the state, which functions update in
+    place. No GPU is needed to export.
 
     Args:
         path: the file to write. For the format "module" a JavaScript module; its data are next to it, in a file that ends with ``.bin``.
@@ -140,16 +141,16 @@ def _page(page: Layout | str | os.PathLike[str], manifest: Manifest) -> str:
 
 
 def _laid_out(page: Layout, manifest: Manifest) -> str:
-    content = _part(f"{page.kind}.html").replace("<!-- training -->", _part("training.html") if page.train else "")
+    content = _asset(f"{page.kind}.html").replace("<!-- training -->", _asset("training.html") if page.train else "")
     style = _FOLDER / "pages" / f"{page.kind}.css"
     fields = {
         "title": html.escape(page.title),
-        "style": _part("common.css") + (style.read_text("utf-8") if style.exists() else ""),
+        "style": _asset("common.css") + (style.read_text("utf-8") if style.exists() else ""),
         "description": html.escape(page.description),
-        "content": content.replace("<!-- weights -->", _part("weights.html")),
-        "volta_fn": _scripts(manifest, _part("common.js") + _part(f"{page.kind}.js"), page.settings(manifest.json)),
+        "content": content.replace("<!-- weights -->", _asset("weights.html")),
+        "volta_fn": _scripts(manifest, _asset("common.js") + _asset(f"{page.kind}.js"), page.settings(manifest.json)),
     }
-    return re.sub(r"<!-- (\w+) -->", lambda match: fields[match[1]], _part("shell.html"))
+    return re.sub(r"<!-- (\w+) -->", lambda match: fields[match[1]], _asset("shell.html"))
 
 
 def _scripts(manifest: Manifest, script: str, settings: Mapping[str, Any]) -> str:
@@ -164,7 +165,7 @@ def _scripts(manifest: Manifest, script: str, settings: Mapping[str, Any]) -> st
     return "\n".join([*rows, *([f"<script>\n{script}\n</script>"] if script else [])])
 
 
-def _part(name: str) -> str:
+def _asset(name: str) -> str:
     return (_FOLDER / "pages" / name).read_text("utf-8")
 
 

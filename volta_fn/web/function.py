@@ -1,4 +1,4 @@
-"""Describe a function that a page calls: which arguments are the page's state, and which results update it."""
+"""Describe a function that a page calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(name: str, value: Any) -> list[Leaf]:
-    """Return the arrays of a pytree by name: ``model.layers.0.weight``, as in a state dict."""
+    """Return the arrays of a pytree, with names as in a state dict."""
     leaves = tree.leaves_with_path(value, is_leaf=lambda node: isinstance(node, ShapeDtypeStruct))
     return [Leaf(joined(name, dotted(path)) if path else name, _typed(name, leaf)) for path, leaf in leaves]
 

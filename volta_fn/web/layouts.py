@@ -1,4 +1,4 @@
-"""Choose what a page shows: fields for any functions, digits to draw, or a text that goes on."""
+"""Choose what a page shows: fields, digits to draw, or a text that goes on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class Plain(Layout):
 
 @dataclass(frozen=True)
 class Digits(Layout):
-    """A page on which one draws: the network says what it is, trains, and learns from corrections.
+    """A page on which one draws, and the network says what it is.
+
+    It trains, and learns from corrections.
 
     Args:
         predict: the function from a picture to probabilities.
@@ -155,7 +157,10 @@ def _size(shape: Sequence[int]) -> int:
 
 
 def check_names(manifest: Mapping[str, Any], name: str, inputs: Sequence[str], results: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the inputs of a function; raise `ArgumentError` if it, one of them, or a result is not there."""
+    """Return the inputs of a function.
+
+    Raises `ArgumentError` if it, one of them, or a result is not there.
+    """
     if name not in manifest["functions"]:
         raise ArgumentError(f"the page needs a function {name!r}, but there are {sorted(manifest['functions'])}")
     arrays = {array["name"]: array for array in manifest["arrays"]}

@@ -1,4 +1,4 @@
-"""Make the manifest of a page: its arrays, functions, shaders and limits, as JSON, and the bytes of its arrays."""
+"""Make the manifest of a page: arrays, functions, shaders and limits, as JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from volta_fn.compiler.program import HostStep
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DTypeError, ExportError, OutOfMemoryError
 from volta_fn.jit import jit
+from volta_fn.jit.device_plan import plan_for
 from volta_fn.jit.lowered import Lowered
 from volta_fn.targets.wgsl.profiles import DeviceProfile
 from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
@@ -124,7 +125,7 @@ class _Builder:
         try:
             plan = plan_program(closed, lowered._traced.donated, pipeline, self.target, self.routines, on_device=False)
         except OutOfMemoryError as error:
-            problems = lowered.plan(self.profile).problems
+            problems = plan_for(lowered._traced, self.profile).problems
             raise ExportError(f"export_web: {name!r} does not fit {self.profile.name}: {'; '.join(problems)}") from error
         if plan.on_host:
             step = HostStep.of(plan.on_host[0], self.target.explain_host(plan.on_host[0]))

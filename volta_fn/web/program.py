@@ -1,4 +1,4 @@
-"""Write a planned program as JSON: its slots of memory, its pipelines, and its commands."""
+"""Write a planned program as JSON: its slots, pipelines and commands."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ProgramWriter:
         return found["offset"], found["bytes"]
 
     def _result(self, output: Output, plan: ProgramPlan) -> list[Any]:
-        """Return the slot's kind and number, or the range of a constant, where a result is."""
+        """Return the kind and number of a result's slot, or a constant's range."""
         if output.made is not None:
             return ["argument", plan.reuse[output.made]] if output.made in plan.reuse else ["result", output.made]
         if output.argument is not None:
@@ -106,12 +106,18 @@ def _written(command: Command, pipelines: _Pipelines) -> list[Any]:
 
 
 def _binding(span: BufferRange) -> list[Any]:
-    """Return a slot, an offset and a size, and the bytes by which each iteration of a loop moves it, if any does."""
+    """Return a slot, an offset and a size.
+
+    If iterations of loops move it, pairs of a loop and the bytes per iteration follow.
+    """
     return [span.slot.number, span.offset, span.size, *([[list(pair) for pair in span.strides]] if span.strides else [])]
 
 
 def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int]:
-    """Return the limits that programs need and that not every WebGPU device has. `largest` is the bytes of the largest array."""
+    """Return the limits that programs need and not every WebGPU device has.
+
+    `largest` is the bytes of the largest array.
+    """
     found = [run for plan in plans for run in runs(plan.commands)]
     buffers = [size for plan in plans for size in (*plan.blocks, *plan.result_sizes, *[a.nbytes for a in plan.arguments])]
     invocations = max([run.shader.invocations for run in found], default=0)

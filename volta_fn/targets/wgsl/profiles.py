@@ -1,9 +1,9 @@
-"""Describe devices that programs are planned for: WebGPU's guarantees, a phone, or a GPU of this machine."""
+"""Describe the devices that programs are planned for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.device import Device, devices
@@ -46,7 +46,8 @@ def profile_of(limits: str | Mapping[str, int] | Device | DeviceProfile) -> Devi
 
     Args:
         limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by
-            WebGPU's names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or a part of its name.
+            WebGPU's names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or some
+            letters of its name.
 
     Raises `ArgumentError` for other limits, and names that no GPU has.
 
@@ -80,7 +81,7 @@ def _changed(limits: Mapping[str, int]) -> DeviceProfile:
     unknown = [name for name in limits if name not in LIMITS and name != "maxBufferSize"]
     if unknown:
         raise ArgumentError(f"limits: WebGPU has no {', '.join(unknown)} that programs depend on; known are {[*LIMITS, 'maxBufferSize']}")
-    fields = {LIMITS[name][0]: int(value) for name, value in limits.items() if name in LIMITS}
+    fields: dict[str, Any] = {LIMITS[name][0]: int(value) for name, value in limits.items() if name in LIMITS}
     largest = int(limits.get("maxBufferSize", LARGEST_BUFFER))
     return WEBGPU._replace(name="the given limits", capabilities=WEBGPU.capabilities._replace(**fields), largest=largest)
 
@@ -88,5 +89,6 @@ def _changed(limits: Mapping[str, int]) -> DeviceProfile:
 def _of_device(device: Device) -> DeviceProfile:
     if device.platform != "gpu":
         raise ArgumentError(f"limits: expected a GPU, got {device}; programs for the CPU have no limits")
-    gpu = device.backend.gpu
+    backend: Any = device.backend
+    gpu = backend.gpu
     return DeviceProfile(device.device_kind, gpu.capabilities, gpu.opened.largest, gpu.pool.limit)

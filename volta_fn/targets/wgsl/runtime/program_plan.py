@@ -44,7 +44,7 @@ class Routines:
 
 
 class Memory(NamedTuple):
-    """Bytes on the device during a call, as a device's pool counts them: in blocks of a few sizes."""
+    """Bytes on the device during a call, in blocks as a pool counts them."""
 
     arguments: int
     #: Results in blocks of their own, not in those of donated arguments.

@@ -92,9 +92,9 @@ def _float(type_: str, value: Any) -> str:
 
 
 def _not_finite(type_: str, bits: str) -> str:
-    """Return a number by its bits: WGSL forbids constant expressions that are not finite, so a function returns the number.
+    """Return a number that is not finite, by its bits.
 
-    The extension for 64-bit floats has no such rule.
+    WGSL forbids such constant expressions, so a function returns the number. The extension for 64-bit floats has no such rule.
     """
     return f"{BITS_F32}({bits})" if type_ == "f32" else f"bitcast<{type_}>({bits})"
 
