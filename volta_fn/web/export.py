@@ -64,8 +64,8 @@ def export_web(
 ) -> ExportedPage:
     """Write functions as a web page that runs them on the GPU of whoever opens it.
 
-    A step of training may be one of them. The page needs neither a server nor a network. Its GPU holds the state, which functions update in
-    place. No GPU is needed to export.
+    A step of training may be one of them. The page needs neither a server nor a network. Its GPU holds the state, which functions
+    overwrite. No GPU is needed to export.
 
     Args:
         path: the file to write. For the format "module" a JavaScript module; its data are next to it, in a file that ends with ``.bin``.
