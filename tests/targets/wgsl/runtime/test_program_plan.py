@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_named_with_the_users_line() -> None:
     plan = vf.jit(outer).lower(vf.ShapeDtypeStruct((20000,), "float32")).plan("phone")
     assert not plan.fits
     assert plan.peak_memory > 3_200_000_000
-    assert any("mul -> f32[20000,20000]" in problem and "test_program_plan.py" in problem for problem in plan.problems)
+    assert any("-> f32[400000000]" in problem and "test_program_plan.py" in problem for problem in plan.problems)
     small = vf.jit(outer).lower(vf.ShapeDtypeStruct((200,), "float32")).plan("phone")
     assert small.fits
     assert str(small).endswith("fits phone")
