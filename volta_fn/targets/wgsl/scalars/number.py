@@ -79,14 +79,14 @@ def literal(type_: str, value: Any) -> str:
 
 
 #: The largest float32. Its shortest decimal is a greater number, which WGSL has to refuse: it is written with all digits.
-_LARGEST = np.finfo(np.float32).max
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def _float(type_: str, value: Any) -> str:
     number = np.float32(value) if type_ == "f32" else np.float64(value)
     if not np.isfinite(number):
         return _not_finite(type_, _bits_of(number))
-    digits = str(number) if type_ == "f64" or abs(number) < _LARGEST else str(float(number))
+    digits = str(number) if type_ == "f64" or abs(float(number)) < _LARGEST else str(float(number))
     text = digits + {"f32": "f", "f64": "lf"}[type_]
     return f"({text})" if np.signbit(number) else text
 
