@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 #: Folders of tests that take long, as they compile shaders or run programs: they have a third of their share in samples.
-_HEAVY = ("tests/targets/wgsl/", "tests/programs/", "tests/examples/", "tests/benchmarks/")
+_HEAVY = ("tests/targets/wgsl/", "tests/programs/", "tests/examples/", "tests/benchmarks/", "tests/web/")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

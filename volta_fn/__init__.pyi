@@ -25,6 +25,7 @@ from volta_fn import stages as stages
 from volta_fn import test_util as test_util
 from volta_fn import tree as tree
 from volta_fn import tree_util as tree_util
+from volta_fn import web as web
 from volta_fn.core.array import Array as Array
 from volta_fn.core.array import typeof as typeof
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
@@ -87,6 +88,7 @@ from volta_fn.transforms.jacobian import linear_transpose as linear_transpose
 from volta_fn.transforms.make_jaxpr import eval_shape as eval_shape
 from volta_fn.transforms.make_jaxpr import make_jaxpr as make_jaxpr
 from volta_fn.transforms.vmap import vmap as vmap
+from volta_fn.web.export import export_web as export_web
 
 __version__: str
 P = PartitionSpec

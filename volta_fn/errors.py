@@ -79,7 +79,7 @@ class ImmutableError(VoltaError, TypeError):
 
 
 class ExportError(VoltaError, BufferError):
-    """An array's memory cannot be shared in the way that another library asks for."""
+    """An array cannot be shared with a library, or a program cannot be exported."""
 
 
 class ExecutionError(VoltaError, RuntimeError):

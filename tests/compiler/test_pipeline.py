@@ -134,7 +134,7 @@ def test_lowered_shows_both_programs() -> None:
     lowered = vf.jit(lambda x: lax.neg(lax.neg(x)) * 1.0 + lax.sin(x)).lower(np.float32(1))
     assert names(lowered.jaxpr) == ["neg", "neg", "mul", "sin", "add"]
     assert names(lowered.simplified) == ["sin", "add"]
-    assert [s.eqn.primitive.name for s in lowered.plan.steps] == ["sin", "add"]
+    assert [s.eqn.primitive.name for s in lowered.numpy_plan.steps] == ["sin", "add"]
 
 
 def test_equations_keep_their_lines() -> None:

@@ -342,7 +342,7 @@ def test_lowering() -> None:
   in (c,) }"""
     )
     assert lowered.out_info == {"y": vf.ShapeDtypeStruct((3,), "float32")}
-    assert [s.eqn.primitive.name for s in lowered.plan.steps] == ["mul", "add"]
+    assert [s.eqn.primitive.name for s in lowered.numpy_plan.steps] == ["mul", "add"]
     np.testing.assert_array_equal(lowered.compile()({"x": np.ones(3, np.float32)})["y"], [6.0] * 3)
     assert f.cache_info().programs == 0
 

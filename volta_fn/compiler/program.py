@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.compiler.ir.nodes import KernelCall, Node
 from volta_fn.compiler.target import Target
+from volta_fn.core.donations import pairs_of
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 
 if TYPE_CHECKING:
@@ -178,20 +179,32 @@ class LoweredProgram(NamedTuple):
     def reusable(self, donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
         """Return which results may take the memory of donated arguments.
 
-        Each is a pair of numbers: (result, argument).
+        Each is a pair of numbers: (result, argument). Those with equal paths in their trees come first.
         """
         invars = self.closed.jaxpr.invars
+        pairs = self._paired(donated)
+        taken, results = {argument for _, argument in pairs}, {result for result, _ in pairs}
         free: dict[tuple[int, np.dtype], list[int]] = {}
-        for i in [i for i, d in enumerate(donated) if d]:
+        for i in [i for i, d in enumerate(donated) if d and i not in taken]:
             free.setdefault(_kind(invars[i]), []).append(i)
-        pairs = []
         for number, var in enumerate(self.results):
-            fitting = free.get(_kind(var), [])
+            fitting = free.get(_kind(var), []) if number not in results else []
             found = next((i for i in fitting if self.may_share(invars[i], var)), None)
             if found is not None:
                 fitting.remove(found)
                 pairs.append((number, found))
-        return tuple(pairs)
+        return tuple(sorted(pairs))
+
+    def _paired(self, donated: Sequence[bool]) -> list[tuple[int, int]]:
+        """Return the results that may take the memory of the argument of their path."""
+        jaxpr, numbers = self.closed.jaxpr, {var: number for number, var in enumerate(self.results)}
+        found: dict[int, int] = {}
+        for output, argument in pairs_of(donated):
+            var = jaxpr.outvars[output]
+            number = numbers.get(self.root(var)) if isinstance(var, Var) else None
+            if number is not None and number not in found and self.may_share(jaxpr.invars[argument], var):
+                found[number] = argument
+        return list(found.items())
 
     def outputs(self) -> list[Output]:
         """Return what each output is: a result, an argument or a constant."""

@@ -2,7 +2,8 @@
 
 - `eager` evaluates single primitives, for code that is not jitted.
 - `arguments` separates static, donated and dynamic arguments.
-- `compile` traces and compiles; `lowered` lets users inspect a traced program, `texts` print its code, and `cost` estimates what it takes.
+- `compile` traces and compiles; `lowered` lets users inspect a traced program, `texts` print its code, and `cost` estimates what it takes,
+  `device_plan` what it needs of a GPU.
 - `cache` keeps the programs of a function, and finds the one for a call; `recompilation` warns of many.
 - `function` is `jit` itself; `refs` calls functions that use mutable references.
 - `memory_limit` has programs notice a limit.

@@ -109,7 +109,7 @@ class Cache:
             return found
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
         traced = trace_function(request.function, values, request.in_tree, avals, function_name(request.fun))
-        traced.donate(request.donated())
+        traced.donate(request.donated(), request.in_tree)
         if traced.captured:
             return traced
         with self.lock:

@@ -16,6 +16,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
+from volta_fn.core.donations import Donations, pair_by_path
 from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr
@@ -45,9 +46,14 @@ class Traced:
     #: The compiled program by device.
     compiled: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
-    def donate(self, donated: Sequence[bool]) -> None:
-        """Mark arguments as donated."""
-        self.donated = (*donated, *[False] * len(self.in_full))
+    def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
+        """Mark arguments as donated, and pair them with results by their paths."""
+        flags = (*donated, *[False] * len(self.in_full))
+        if not any(donated) or self.captured:
+            self.donated = flags
+            return
+        pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals)
+        self.donated = Donations.paired(flags, pairs)
 
 
 @contextmanager

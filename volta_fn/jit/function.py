@@ -286,7 +286,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         request = Request(self._fun, self._statics, args, kwargs)
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self._fun))
-        traced.donate(request.donated())
+        traced.donate(request.donated(), request.in_tree)
         made: PublicTraced = load("volta_fn.jit.lowered").Traced(traced, request.in_tree, current_default_device())
         return made
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from volta_fn import tree
 from volta_fn.compiler import pipeline
@@ -21,6 +21,10 @@ from volta_fn.jit import compile as compilation
 from volta_fn.jit.cost import cost_of
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.jit.texts import code_of
+from volta_fn.lazy_imports import load
+
+if TYPE_CHECKING:
+    from volta_fn.jit.device_plan import DevicePlan
 
 
 @runtime_checkable
@@ -127,8 +131,9 @@ class Traced(_Stage):
 class Lowered(_Stage):
     """A traced function: its program, the simplified program, its memory, its code.
 
-    `jaxpr` and `simplified` are the same for all targets. `plan` is what the NumPy target runs: a straight line of steps. The CPU and GPU
-    targets fuse the simplified program into kernels instead, and `memory` and `compile` ask the target of the default device.
+    `jaxpr` and `simplified` are the same for all targets. `numpy_plan` is what the NumPy target runs: a straight line of steps. The CPU and
+    GPU targets fuse the simplified program into kernels instead, and `memory` and `compile` ask the target of the default device. `plan`
+    says what a GPU needs, without one.
     """
 
     @property
@@ -137,7 +142,7 @@ class Lowered(_Stage):
         return pipeline.simplify(self._traced.jaxpr)
 
     @property
-    def plan(self) -> Plan:
+    def numpy_plan(self) -> Plan:
         """The steps that the NumPy target runs; other targets compile kernels instead."""
         return pipeline.plan(self._traced.jaxpr, self._traced.donated)
 
@@ -151,6 +156,26 @@ class Lowered(_Stage):
         program = self._traced.jaxpr
         arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
         return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, PIPELINE))
+
+    def plan(self, limits: str | Mapping[str, int] | Device = "webgpu") -> DevicePlan:
+        """Return what the program needs of a GPU, and whether it fits these limits.
+
+        No GPU is needed.
+
+        Args:
+            limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by
+                WebGPU's names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or some
+                letters of its name.
+
+        Raises `ArgumentError` for other limits.
+
+        >>> import volta_fn as vf
+        >>> plan = vf.jit(lambda x: x @ x + 1.0).lower(vf.numpy.ones((64, 64))).plan("webgpu")
+        >>> plan.fits, plan.peak_memory, plan.dispatches, plan.shaders
+        (True, 32768, 1, 1)
+        """
+        found: DevicePlan = load("volta_fn.jit.device_plan").plan_for(self._traced, limits)
+        return found
 
     def host_steps(self) -> list[HostStep]:
         """Return the equations that NumPy computes on the host, each with the reason.

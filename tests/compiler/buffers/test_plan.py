@@ -17,7 +17,7 @@ X = vf.ShapeDtypeStruct((4,), "float32")
 
 
 def plan_of(function: Any, *args: Any, donate: tuple[int, ...] = ()) -> Plan:
-    return vf.jit(function, donate_argnums=donate).lower(*args).plan
+    return vf.jit(function, donate_argnums=donate).lower(*args).numpy_plan
 
 
 def names(plan: Plan) -> list[str]:
@@ -95,4 +95,4 @@ def test_constants_and_literals_are_never_overwritten() -> None:
     for _ in range(2):
         np.testing.assert_array_equal(f(), [0.0, 2.0, 6.0, 12.0])
     np.testing.assert_array_equal(table, [0.0, 1.0, 2.0, 3.0])
-    assert len(vf.jit(lambda: table + 1.0).lower().plan.constants) == 1
+    assert len(vf.jit(lambda: table + 1.0).lower().numpy_plan.constants) == 1

@@ -55,7 +55,7 @@ def test_random_bits_are_pure() -> None:
 def test_checkpoint_computes_again() -> None:
     """A merge across its barrier would keep what it is there to forget."""
     function = vf.grad(lambda x: vf.checkpoint(lambda x: lax.sin(lax.sin(lax.sin(x))))(x))
-    plan = vf.jit(function).lower(np.float32(1.0)).plan
+    plan = vf.jit(function).lower(np.float32(1.0)).numpy_plan
     assert [s.eqn.primitive.name for s in plan.steps].count("sin") >= 2
 
 

@@ -6,5 +6,6 @@ grids. The runtime makes commands of routines and runs these, call after call wi
 In the order in which to read: `shader_module` (a shader as an object, on the `tokens` of WGSL), `text` (how one is written),
 `index_arith` and `routine`; what routines are made of: `scalars` (operations on numbers), `loops` (kernels), `matmul`, `convolution`,
 `attention`, `library` (sorts, scans, gathers, factorisations, …), and `routines` (all of them by name); `target` (what the compiler knows
-of a GPU, and the passes that GPUs add); `transforms` (shader modules fused and split); and `runtime` (devices, memory, programs).
+of a GPU, and the passes that GPUs add); `profiles` (GPUs to plan for); `transforms` (shader modules fused and split); and `runtime`
+(devices, memory, programs).
 """

@@ -13,6 +13,11 @@ from typing import NamedTuple
 
 from volta_fn.targets.wgsl.tokens import declared_names, declares_types
 
+#: The function that returns a float32 by its bits. Infinities and NaN are made by it, since WGSL forbids constant expressions that are not
+#: finite. Modules that call it declare it when they are printed, under a name that no transformation changes.
+BITS_F32 = "bits_f32"
+_BITS_F32 = f"fn {BITS_F32}(bits: u32) -> f32 {{ return bitcast<f32>(bits); }}\n"
+
 
 class Binding(NamedTuple):
     """A storage buffer, an array of `element`."""
@@ -80,6 +85,8 @@ class ShaderModule:
         )
 
     def _printed(self) -> Iterator[str]:
+        if any(BITS_F32 in text for text in (self.statements, *[d for d in self.declarations if isinstance(d, str)])):
+            yield _BITS_F32
         number = 0
         for declaration in self.declarations:
             if isinstance(declaration, Binding):

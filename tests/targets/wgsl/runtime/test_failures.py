@@ -180,7 +180,7 @@ def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_arrays_larger_than_all_bindings(device: Device) -> None:
     gpu = device.backend.gpu
-    gpu.capabilities = gpu.capabilities._replace(binding=1 << 12, buffers=8)
+    gpu.target.capabilities = gpu.target.capabilities._replace(binding=1 << 12, buffers=8)
     x = jnp.ones((97, 97))
     with pytest.raises(vf.errors.OutOfMemoryError, match=r"see: 4096 bytes at once, 8 times, .*needs 11 times.*smaller batches"):
         x.sum()

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], Callable[...,
 def seeing(size: int) -> Device:
     """A device that sees so many bytes through one binding."""
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
-    device.backend.gpu.capabilities = device.backend.gpu.capabilities._replace(binding=size)
+    device.backend.gpu.target.capabilities = device.backend.gpu.target.capabilities._replace(binding=size)
     return device
 
 
@@ -109,7 +109,7 @@ def test_long_work_is_done_in_portions(groups: int, monkeypatch: pytest.MonkeyPa
     """With grids of one and of two dimensions, and in branches, whose grids are read from a buffer."""
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
     gpu = device.backend.gpu
-    gpu.capabilities = gpu.capabilities._replace(groups=groups)
+    gpu.target.capabilities = gpu.target.capabilities._replace(groups=groups)
     monkeypatch.setattr(limits, "MOST", 1 << 16)
 
     def step(x: Any, w: Any) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 
 from volta_fn.core.array import ConcreteArray, host_buffer
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.donations import pairs_of
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import short_name
@@ -44,7 +45,7 @@ def fingerprint_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Fingerprint 
         writer.program(closed)
     except _NotSerializable:
         return None
-    flags = "".join(["01"[bool(d)] for d in donated])
+    flags = "".join(["01"[bool(d)] for d in donated]) + "".join([f" {result}:{argument}" for result, argument in pairs_of(donated)])
     return Fingerprint("\n\n".join([flags, *writer.meanings.values(), *writer.programs]), tuple(writer.constants))
 
 

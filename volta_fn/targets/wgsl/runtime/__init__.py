@@ -7,7 +7,8 @@ In the order in which to read:
   `pipelines` (compiled shaders), `tiered` (faster ones, compiled in the background), `replay` (dispatches written to the queue),
   `selftest` (which properties and defects a driver has), `gpu` (all of that together), `autotune` (schedules timed on the device);
 - compiling programs: `commands` (a compiled program), `copying`, `limits` (dispatches that exceed a limit of the device), `merge_small`
-  (small kernels in one dispatch), `writer` and `control_flow` (items to commands), `horizontal_fusion` (independent dispatches in one);
+  (small kernels in one dispatch), `writer` and `control_flow` (items to commands), `horizontal_fusion` (independent dispatches in one),
+  `program_plan` (all of that, from a device's capabilities alone);
 - running them: `command_lists` (commands recorded and replayed), `call`, `results`, `leak_detector` (memory that grows from call to call),
   `program`, `recovery` (arrays of a lost device made again), and `backend`.
 """

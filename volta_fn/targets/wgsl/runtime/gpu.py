@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.program import RoutineKey
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import variables
 from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
-from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.adapter import open_device
 from volta_fn.targets.wgsl.runtime.autotune import Trials
 from volta_fn.targets.wgsl.runtime.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.targets.wgsl.runtime.pipelines import Binding, Pipelines
+from volta_fn.targets.wgsl.runtime.program_plan import Routines
 from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.runtime.replay import Step, play
 from volta_fn.targets.wgsl.runtime.selftest import fuses, keeps_subnormals, loop_iterations, needed_checks
@@ -59,7 +58,8 @@ class Gpu:
             self.capabilities = self.capabilities._replace(iterations=loop_iterations(self))
         self.target = WgslTarget(self.capabilities)
         self.capabilities = self.target.capabilities
-        self.routines: dict[Any, Routine | None] = {}
+        #: Gives the routine of a key, generated once.
+        self.routine = Routines()
         self.host_steps: Counter[str] = Counter()
         #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
@@ -68,14 +68,6 @@ class Gpu:
             self.pipelines.checks = needed_checks(self)
         if os.environ.get("VOLTA_GPU_TUNE", "0") != "0":
             find_by(self.capabilities.adapter, Trials(self))
-
-    # routines
-
-    def routine(self, key: RoutineKey) -> Routine | None:
-        """Return the routine of a key, generating it once."""
-        if key.key not in self.routines:
-            self.routines[key.key] = key.make()
-        return self.routines[key.key]
 
     # buffers
 

@@ -1,31 +1,25 @@
-"""Run compiled programs as functions of buffers.
+"""Run planned programs as functions of buffers.
 
 The work between two steps of the host is written to the queue once and replayed afterwards (see `command_lists`).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from volta_fn.compiler.buffers.memory_layout import Lifetime
-from volta_fn.compiler.program import LoweredProgram, RoutineKey
-from volta_fn.compiler.target import CommandPass
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.targets.wgsl.runtime.call import Call
 from volta_fn.targets.wgsl.runtime.command_lists import CommandList, command_lists
-from volta_fn.targets.wgsl.runtime.commands import Command, runs
-from volta_fn.targets.wgsl.runtime.control_flow import CONTROL_FLOW
+from volta_fn.targets.wgsl.runtime.commands import runs
 from volta_fn.targets.wgsl.runtime.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.horizontal_fusion import longest, stays_alone
 from volta_fn.targets.wgsl.runtime.leak_detector import Trend
 from volta_fn.targets.wgsl.runtime.memory import Buffer, Lease, size_class
+from volta_fn.targets.wgsl.runtime.program_plan import plan_program
 from volta_fn.targets.wgsl.runtime.results import Results, shaped
-from volta_fn.targets.wgsl.runtime.writer import Writer
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
@@ -50,29 +44,22 @@ class Program:
         for dtype in dict.fromkeys([aval.dtype for aval in avals]):
             gpu.check_dtype(dtype)
         with gpu.pipelines.ahead() as begin:
-            _begin_long_ones(gpu, pipeline.early_routine_keys(closed, gpu.target), begin)
-            program: LoweredProgram = pipeline.lower(closed, gpu.target)
-            results = program.results
+            plan = plan_program(closed, donated, pipeline, gpu.target, gpu.routine, begin)
             #: Results that take the memory of donated arguments: result -> argument.
-            self.reuse = dict(program.reusable(donated))
-            writer, commands = self._written(program, begin)
+            self.reuse = plan.reuse
             #: Faster shaders that are not requested yet, by the keys of those that they replace, and whether the program was called.
-            self.better = {run.key: run.better for run in runs(commands) if run.better is not None}
+            self.better = {run.key: run.better for run in runs(plan.commands) if run.better is not None}
             self.called = False
-            self.slots = [*writer.slots.ordered()]
-            for number, slot in enumerate(writer.regions, len(self.slots)):
-                slot.number = number
-            self.regions = [slot.size for slot in writer.regions]
-            self.arguments = len(program.closed.jaxpr.invars)
-            outputs = program.outputs()
+            self.regions = plan.regions
+            outputs = plan.outputs
             put = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in outputs if o.constant is not None]
-            self.results = Results(outputs, put, [v.aval for v in results], self.reuse, closed.in_avals, reads_ahead=reads_ahead)
-            constants = [gpu.constant(array) for array in writer.slots.arrays()]
+            self.results = Results(outputs, put, plan.computed, self.reuse, plan.arguments, reads_ahead=reads_ahead)
+            constants = [gpu.constant(array) for array in plan.constants]
             self.constants = [gpu.lease_of(c) for c in constants]
             #: Samples of the memory in use; single operations are called from everywhere, so they have none.
             self.trend = Trend() if reads_ahead else None
-            self.sizes, self.numbers = _shared(writer.slots.lifetimes())
-            self.commands = command_lists(commands)
+            self.sizes, self.numbers = plan.blocks, plan.block_of
+            self.commands = command_lists(plan.commands)
             #: Whether steps of the host interrupt it, during which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
             #: The only command list, if the program is one that depends on nothing but the blocks of a call.
@@ -82,23 +69,6 @@ class Program:
             if called and not self.interrupted:
                 with gpu.queue.lock:
                     gpu.temporaries(self.sizes)
-
-    def _written(self, program: LoweredProgram, begin: Callable[[str, int, frozenset[int]], None]) -> tuple[Writer, list[Command]]:
-        """Emit the program's commands; return them with their writer.
-
-        Shaders are compiled as soon as they are generated, those of equations first.
-        """
-        gpu = self.gpu
-        _begin_long_ones(gpu, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], begin)
-        most = longest(len({item.key.key for item in program.items if item.key is not None}))
-        writer = Writer(gpu.capabilities, gpu.routine, CONTROL_FLOW, begin, most)
-        writer.write(program, self.reuse)
-        commands = writer.commands
-        for command_pass in [p for p in gpu.target.passes() if isinstance(p, CommandPass)]:
-            commands = command_pass.run(commands, writer.slots, gpu.capabilities, most)
-        for run in runs(commands):
-            begin(*run.key)
-        return writer, commands
 
     @property
     def temporaries(self) -> int:
@@ -160,37 +130,3 @@ class Program:
         leases += [gpu.grids.lease(size) for size in self.regions]
         varying = leases if self.interrupted or self.regions else leases[: len(given) + len(new)]
         return Call(gpu, leases, tuple(map(_number, varying)))
-
-
-def _begin_long_ones(gpu: Gpu, keys: Iterable[RoutineKey], begin: Callable[[str, int, frozenset[int]], None]) -> None:
-    """Start compiling the shaders that stand alone, which take longest to compile."""
-    for key in keys:
-        routine = gpu.routine(key)
-        for dispatch in () if routine is None else routine.dispatches:
-            if stays_alone(dispatch, deferred=False):
-                begin(dispatch.source, len(dispatch.buffers), dispatch.written_bindings)
-
-
-def _shared(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
-    """Assign temporary values to blocks, which values of disjoint lifetimes share.
-
-    Returns the sizes of blocks, and each value's block.
-    """
-    sizes: list[int] = []
-    numbers = [0] * len(lifetimes)
-    free: dict[int, list[int]] = {}
-    living: list[tuple[int, int, int]] = []
-    for value in sorted(range(len(lifetimes)), key=lambda v: lifetimes[v].begin):
-        lifetime = lifetimes[value]
-        while living and living[0][0] < lifetime.begin:
-            _, kind, number = heapq.heappop(living)
-            heapq.heappush(free.setdefault(kind, []), number)
-        kind = size_class(max(lifetime.bytes, 4))
-        if free.get(kind):
-            number = heapq.heappop(free[kind])
-        else:
-            number = len(sizes)
-            sizes.append(kind)
-        numbers[value] = number
-        heapq.heappush(living, (lifetime.end, kind, number))
-    return sizes, numbers

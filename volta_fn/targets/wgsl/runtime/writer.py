@@ -44,8 +44,12 @@ class Writer(ProgramWriter):
         control_flow: Mapping[str, ControlFlow],
         begin: Callable[[str, int, frozenset[int]], None],
         longest: int,
+        *,
+        on_device: bool = True,
     ) -> None:
         super().__init__()
+        #: Whether constants that are on a device stay there.
+        self.on_device = on_device
         self.capabilities = capabilities
         #: Gives the routine of a key.
         self.made = made
@@ -77,7 +81,7 @@ class Writer(ProgramWriter):
     def constant(self, value: Any) -> Slot:
         """Return the slot of a constant array, which may be on the device."""
         buffer = value.buffer()
-        if not isinstance(buffer, Buffer) or buffer.known is not None:
+        if not self.on_device or not isinstance(buffer, Buffer) or buffer.known is not None:
             return self.slots.constant(np.asarray(value))
         return self.slots.held(buffer)
 

@@ -155,7 +155,7 @@ _QUARTERS = """fn quarters(x: f32) -> vec3<f32> {
   }
   if (is_negative) { scale = -scale; }
   var first = f32(high & 0xffffff00u) * scale;
-  if ((bits & 0x7f800000u) == 0x7f800000u) { first = bitcast<f32>(0x7fc00000u); }
+  if ((bits & 0x7f800000u) == 0x7f800000u) { first = bits_f32(0x7fc00000u); }
   return vec3<f32>(f32(turns & 3u), first, f32(((high & 0xffu) << 16u) | (low >> 16u)) * (scale * 0x1p-16f));
 }"""
 

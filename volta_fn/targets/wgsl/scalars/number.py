@@ -9,6 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.shader_module import BITS_F32
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
 
@@ -77,12 +78,25 @@ def literal(type_: str, value: Any) -> str:
     return f"({bits - (1 << width)}{suffix})"
 
 
+#: The largest float32. Its shortest decimal is a greater number, which WGSL has to refuse: it is written with all digits.
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def _float(type_: str, value: Any) -> str:
     number = np.float32(value) if type_ == "f32" else np.float64(value)
     if not np.isfinite(number):
-        return f"bitcast<{type_}>({_bits_of(number)})"
-    text = str(number) + {"f32": "f", "f64": "lf"}[type_]
+        return _not_finite(type_, _bits_of(number))
+    digits = str(number) if type_ == "f64" or abs(float(number)) < _LARGEST else str(float(number))
+    text = digits + {"f32": "f", "f64": "lf"}[type_]
     return f"({text})" if np.signbit(number) else text
+
+
+def _not_finite(type_: str, bits: str) -> str:
+    """Return a number that is not finite, by its bits.
+
+    WGSL forbids such constant expressions, so a function returns the number. The extension for 64-bit floats has no such rule.
+    """
+    return f"{BITS_F32}({bits})" if type_ == "f32" else f"bitcast<{type_}>({bits})"
 
 
 def _bits_of(number: Any) -> str:

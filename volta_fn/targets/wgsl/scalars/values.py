@@ -20,6 +20,7 @@ from volta_fn.primitives.formulas.precision import exact_product
 from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
 from volta_fn.targets.wgsl.scalars import helpers
 from volta_fn.targets.wgsl.scalars.number import literal
+from volta_fn.targets.wgsl.shader_module import BITS_F32
 from volta_fn.targets.wgsl.text import Function
 
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -241,9 +242,9 @@ class Lanes(Values):
 
         NVIDIA's takes it that there are none: of the lesser of inf * x and 1.0, in float64, a kernel stored nothing at all.
         """
-        if not self.is_float or not self.text.startswith("bitcast"):
+        if not self.is_float or not self.text.startswith(("bitcast", BITS_F32)):
             return self
-        return self._of_unknown(self.text.removeprefix(f"bitcast<{self.type}>(").removesuffix(")"))
+        return self._of_unknown(self.text.partition("(")[2].removesuffix(")"))
 
     @classmethod
     def unknown_number(cls, f: Function, type_: str, value: Any) -> Lanes:

@@ -10,10 +10,11 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported, wgsl_type
+from volta_fn.targets.wgsl.scalars.number import literal
 
 #: The greatest number, in real parts of each dtype: what compares otherwise is not finite. (Not all devices' comparisons with NaN are to be
 #: trusted; those with a bound are.)
-HUGE = {"float32": f"{np.finfo(np.float32).max}f", "float64": f"{np.finfo(np.float64).max}lf"}
+HUGE = {"float32": literal("f32", np.finfo(np.float32).max), "float64": literal("f64", np.finfo(np.float64).max)}
 
 _REAL = """fn times(a: T, b: T) -> T { return a * b; }
 fn over(a: T, b: T) -> T { return a / b; }
@@ -40,25 +41,23 @@ _COMMON = """fn zero() -> T { return number(R(0)); }
 fn square(a: T) -> R { return real(a) * real(a) + imaginary(a) * imaginary(a); }
 fn sync() { storageBarrier(); workgroupBarrier(); }"""
 
-#: Sums and maxima of what the invocations have, which all of them get.
+#: Sums and maxima of what the invocations have, which all of them get. The uniform load has a barrier before it and one after it, and lets
+#: results decide on control flow with barriers.
 _TOGETHER = """fn {name}(x: R, local: u32) -> R {{
   part[local] = x;
-  workgroupBarrier();
   for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
-    if (local < reach) {{ part[local] = {combined}; }}
     workgroupBarrier();
+    if (local < reach) {{ part[local] = {combined}; }}
   }}
-  let all = part[0];
-  workgroupBarrier();
-  return all;
+  return workgroupUniformLoad(&part[0]);
 }}"""
 
 #: The index of the greatest, the first of equals.
 _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
   part[local] = x;
   places[local] = at;
-  workgroupBarrier();
   for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
+    workgroupBarrier();
     if (local < reach) {{
       let a = part[local];
       let b = part[local + reach];
@@ -67,11 +66,8 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
         places[local] = places[local + reach];
       }}
     }}
-    workgroupBarrier();
   }}
-  let first = places[0];
-  workgroupBarrier();
-  return first;
+  return workgroupUniformLoad(&places[0]);
 }}"""
 
 

@@ -241,8 +241,12 @@ def _found(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
     return f"""
 let left_base = group * {m * wide}u;
 let least = lengths[order[0]] * {_NEAR[real]} * R({m});
-var found = 0u;
-for (var c = 0u; c < {n}u; c++) {{ found += select(0u, 1u, lengths[order[c]] > least); }}
+if (local == 0u) {{
+  var count = 0u;
+  for (var c = 0u; c < {n}u; c++) {{ count += select(0u, 1u, lengths[order[c]] > least); }}
+  places[0] = count;
+}}
+let found = workgroupUniformLoad(&places[0]);
 for (var i = local; i < {m * n}u; i += STEP) {{
   let c = i % {n}u;
   let length = lengths[order[c]];

@@ -1,0 +1,160 @@
+"""Plans without a device: the memory that they foresee is what the runtime reports, and what does not fit is named.
+
+`python -m tests.targets.wgsl.runtime.test_program_plan` compares the memory of all workloads of the benchmarks; the tests that of some.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from benchmarks.workloads import WORKLOADS, large
+from benchmarks.workloads.case import Workload, library, map_arrays
+from volta_fn.compiler import pipeline
+from volta_fn.core.donations import pairs_of
+from volta_fn.errors import ArgumentError
+from volta_fn.targets.wgsl.profiles import WEBGPU, profile_of
+from volta_fn.targets.wgsl.runtime import call as call_module
+from volta_fn.targets.wgsl.runtime.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.memory import Buffer
+from volta_fn.targets.wgsl.runtime.pipelines import Pipeline
+from volta_fn.targets.wgsl.runtime.program import Program
+from volta_fn.targets.wgsl.runtime.program_plan import Routines, plan_program
+from volta_fn.targets.wgsl.target import WgslTarget
+
+DEVICE = vf.devices("gpu")[0]
+
+
+def lowered_of(workload: Workload) -> Any:
+    case = workload.case()
+    args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
+    return vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ()).lower(*args)
+
+
+def account_only(gpu: Gpu, patch: pytest.MonkeyPatch) -> None:
+    """Let a device count memory, but have none, and run nothing: the workloads are large."""
+    patch.setattr(gpu.pool, "create", lambda size, usage: None)
+    patch.setattr(gpu.grids, "create", lambda size, usage: None)
+    patch.setattr(gpu.pool, "_full", lambda size: False)
+    patch.setattr(gpu.pool, "largest", 1 << 62)
+    patch.setattr(gpu.queue, "write", lambda *args: None)
+    patch.setattr(gpu.pipelines, "make", lambda *args: Pipeline(None, None))
+    patch.setattr(Program, "_again", lambda *args: True)
+    patch.setattr(call_module.Call, "run", lambda *args: None)
+
+
+def reported_peak(gpu: Gpu, lowered: Any) -> int:
+    """Return the most memory in use during a call."""
+    gpu.pool.collect()
+    gpu.scratch.clear()
+    gpu._constants.clear()
+    gpu.pool.collect()
+    gpu.pool.free.clear()
+    before = gpu.pool.peak = gpu.pool.in_use
+    program = Program(gpu, lowered.jaxpr, lowered._traced.donated, pipeline)
+    avals = lowered.jaxpr.in_avals
+    arguments = [Buffer(gpu.pool.lease(max(a.nbytes, 4)), a.shape, a.dtype, a.nbytes) for a in avals]
+    results = program(True, *arguments)
+    del results, arguments, program
+    return gpu.pool.peak - before
+
+
+def compared(workloads: list[Workload]) -> Iterator[tuple[str, int, int]]:
+    """Yield names, planned and reported peaks."""
+    gpu = Gpu(DEVICE.backend.adapter)
+    with pytest.MonkeyPatch.context() as patch:
+        account_only(gpu, patch)
+        for workload in workloads:
+            if workload.case().jit:
+                lowered = lowered_of(workload)
+                plan = plan_program(lowered.jaxpr, lowered._traced.donated, pipeline, gpu.target, Routines())
+                yield workload.name, plan.memory.peak - plan.memory.grids, reported_peak(gpu, lowered)
+
+
+def test_the_planned_peak_is_what_the_runtime_reports() -> None:
+    found = list(compared(WORKLOADS[::8]))
+    assert len(found) >= 3
+    for name, planned, reported in found:
+        assert planned == pytest.approx(reported, rel=0.02), name
+
+
+def test_results_take_the_memory_of_the_argument_at_the_same_place() -> None:
+    def step(params: Any, moments: Any, x: Any) -> Any:
+        grads = vf.grad(lambda p: vnp.sum(vnp.tanh(x @ p["w"] + p["b"])))(params)
+        mu = vf.tree.map(lambda m, g: 0.9 * m + g, moments["mu"], grads)
+        nu = vf.tree.map(lambda m, g: 0.9 * m + g * g, moments["nu"], grads)
+        return vnp.sum(x), vf.tree.map(lambda p, m, n: p - m * n, params, mu, nu), {"mu": mu, "nu": nu}
+
+    params = {"w": vnp.ones((8, 8)), "b": vnp.ones((8, 8))}
+    args = params, {"mu": params, "nu": params}, vnp.ones((8, 8))
+    lowered = vf.jit(step, donate_argnums=(0, 1)).lower(*args)
+    paths = [vf.tree.keystr(path) for path, _ in vf.tree.leaves_with_path((args[0], args[1]))]
+    outs = [vf.tree.keystr(path) for path, _ in vf.tree.leaves_with_path(lowered.out_info)]
+    named = {outs[result]: paths[argument] for result, argument in pairs_of(lowered._traced.donated)}
+    assert named == {
+        "[1]['b']": "[0]['b']",
+        "[1]['w']": "[0]['w']",
+        "[2]['mu']['b']": "[1]['mu']['b']",
+        "[2]['mu']['w']": "[1]['mu']['w']",
+        "[2]['nu']['b']": "[1]['nu']['b']",
+        "[2]['nu']['w']": "[1]['nu']['w']",
+    }
+    plan = plan_program(lowered.jaxpr, lowered._traced.donated, pipeline, WgslTarget(WEBGPU.capabilities), Routines())
+    for number, output in enumerate(plan.outputs):
+        if output.made in plan.reuse:
+            assert paths[plan.reuse[output.made]] == named[outs[number]]
+    expected = step(*args)
+    for found, wanted in zip(vf.tree.leaves(vf.jit(step, donate_argnums=(0, 1))(*args)), vf.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_what_does_not_fit_is_named_with_the_users_line() -> None:
+    def outer(x: Any) -> Any:
+        return vnp.sort((x[:, None] * x[None, :]).reshape(-1))
+
+    plan = vf.jit(outer).lower(vf.ShapeDtypeStruct((20000,), "float32")).plan("phone")
+    assert not plan.fits
+    assert plan.peak_memory > 3_200_000_000
+    assert any("-> f32[400000000]" in problem and "test_program_plan.py" in problem for problem in plan.problems)
+    small = vf.jit(outer).lower(vf.ShapeDtypeStruct((200,), "float32")).plan("phone")
+    assert small.fits
+    assert str(small).endswith("fits phone")
+    assert vf.jit(outer).lower(vf.ShapeDtypeStruct((8000,), "float32")).plan({"maxBufferSize": 1 << 30}).fits
+
+
+def test_dtypes_that_webgpu_lacks_and_steps_of_the_host_are_named() -> None:
+    plan = vf.jit(lambda x: vnp.sin(x)).lower(vf.ShapeDtypeStruct((3,), "float64")).plan()
+    assert "argument 0 is f64[3], and webgpu has no float64" in str(plan)
+    plan = vf.jit(lambda x: vnp.linalg.eigvals(x)).lower(vf.ShapeDtypeStruct((3, 3), "float32")).plan()
+    assert [step.primitive for step in plan.host_steps] == ["eig"]
+
+
+def test_limits_by_the_name_of_a_gpu_and_mistakes() -> None:
+    assert profile_of(DEVICE.device_kind[:4].upper()).name == DEVICE.device_kind
+    assert profile_of(DEVICE).largest == DEVICE.backend.gpu.opened.largest
+    with pytest.raises(ArgumentError, match=r"expected 'webgpu', 'phone', .*got 'Voodoo'"):
+        profile_of("Voodoo")
+    with pytest.raises(ArgumentError, match=r"WebGPU has no maxTextures"):
+        profile_of({"maxTextures": 1})
+    with pytest.raises(ArgumentError, match=r"expected a GPU"):
+        profile_of(vf.devices("cpu")[0])
+
+
+def main() -> int:
+    """Compare the memory of all workloads."""
+    worst = 0.0
+    for name, planned, reported in compared([*WORKLOADS, *large.WORKLOADS]):
+        worst = max(worst, abs(planned - reported) / reported)
+        print(f"{name:40s} planned {planned:14,d} reported {reported:14,d}", flush=True)
+    print(f"largest difference {worst:.2%}")
+    return worst > 0.02
+
+
+if __name__ == "__main__":
+    sys.exit(main())

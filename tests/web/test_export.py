@@ -1,0 +1,176 @@
+"""What `export_web` writes and refuses; none of it needs a browser or a GPU."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn.errors import ArgumentError, ExportError, SerializationError
+from volta_fn.web.export import _RUNTIME, runtime_source
+from volta_fn.web.program import required_limits
+
+S = vf.ShapeDtypeStruct
+F = vf.web.Function
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def manifest_of(page: Path) -> Any:
+    """Return the manifest in a page."""
+    found = re.search(r'id="manifest">([^<]*)<', page.read_text())
+    assert found is not None
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
+
+def export(path: Path, function: Any, arguments: Any, results: Any, state: Any = None, **options: Any) -> Any:
+    return vf.export_web(path / "page.html", state=state or {}, functions={"f": F(function, arguments, results)}, **options)
+
+
+def test_a_step_updates_its_state_in_place(tmp_path: Path) -> None:
+    def step(state: Any, x: Any) -> Any:
+        grads = vf.grad(lambda p: vnp.sum(vnp.tanh(p["w"] + p["b"]) * x))(state["params"])
+        mu = vf.tree.map(lambda m, g: 0.9 * m + g, state["mu"], grads)
+        nu = vf.tree.map(lambda m, g: 0.9 * m + g * g, state["nu"], grads)
+        params = vf.tree.map(lambda p, m, n: p - m / (n + 1.0), state["params"], mu, nu)
+        return vnp.sum(x), {"params": params, "mu": mu, "nu": nu}
+
+    params = {"w": vnp.ones(8), "b": vnp.zeros(8)}
+    state = {"params": params, "mu": params, "nu": params}
+    made = export(tmp_path, step, ["state", S((8,), "float32")], ["total", "state"], {"state": state})
+    function = manifest_of(made.files[0])["functions"]["f"]
+    arrays = [array["name"] for array in manifest_of(made.files[0])["arrays"]]
+    in_place = [result for result in function["results"] if result["from"][0] == "argument"]
+    assert len(in_place) >= 4
+    for result in in_place:
+        assert arrays[function["arguments"][result["from"][1]]] == arrays[result["state"]] == result["name"]
+    assert function["results"][0]["state"] == -1
+    assert made.bytes == made.files[0].stat().st_size
+
+
+def test_the_same_page_is_the_same_file(tmp_path: Path) -> None:
+    first = export(tmp_path, lambda x: vnp.sort(x), [vnp.arange(5.0)], "sorted").files[0].read_bytes()
+    assert export(tmp_path, lambda x: vnp.sort(x), [vnp.arange(5.0)], "sorted").files[0].read_bytes() == first
+
+
+def test_modules_come_with_their_data(tmp_path: Path) -> None:
+    functions = {"f": F(lambda w, x: x @ w, ["w", S((3,), "float32")], "y")}
+    made = vf.export_web(tmp_path / "model.js", state={"w": vnp.ones((3, 2))}, functions=functions, format="module")
+    assert [file.name for file in made.files] == ["model.js", "model.bin"]
+    assert np.frombuffer(made.files[1].read_bytes(), np.float32).tolist() == [1.0] * 6
+    assert "export async function load(" in made.files[0].read_text()
+    assert "import " not in re.sub(r"import\.meta|//.*", "", made.files[0].read_text())
+
+
+def test_a_page_of_ones_own(tmp_path: Path) -> None:
+    own = tmp_path / "own.html"
+    own.write_text("<p>mine</p><!-- volta_fn --><script>volta.openPacked</script>")
+    text = export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=own).files[0].read_text()
+    assert text.startswith("<p>mine</p><script")
+    own.write_text("<p>mine</p>")
+    with pytest.raises(ArgumentError, match=r"has the comment <!-- volta_fn --> 0 times, not once"):
+        export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=own)
+    with pytest.raises(SerializationError, match=r"cannot be read"):
+        export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=tmp_path / "none.html")
+
+
+@pytest.mark.parametrize(
+    ("function", "way_out"),
+    [
+        (lambda x: vnp.linalg.eigvals(x), "use eigh if the matrices are Hermitian"),
+        (lambda x: vf.pure_callback(np.abs, x, x), "write the function in volta_fn"),
+    ],
+)
+def test_steps_of_the_host_are_refused_with_the_line_and_the_way_out(function: Any, way_out: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=rf"in 'f', \w+ runs on the host.*test_export.py:\d+.*a page has no Python: {way_out}"):
+        export(tmp_path, function, [S((3, 3), "float32")], "y")
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "results", "message"),
+    [
+        (lambda w: w, ["v"], ["w"], r"takes 'v', but the state has \['w'\]"),
+        (lambda w: (w, w), ["w"], ["w"], r"should return 'w' as it is in the state, but w is"),
+        (lambda w: (w, w), ["w"], ["a", "b", "c"], r"returns 2 values, but 3 names"),
+        (lambda w: w.astype("bfloat16"), ["w"], ["w"], r"w is \(\(3,\), 'float32'\) in the state and \(\(3,\), 'bfloat16'\)"),
+        (lambda w, x: x, ["w", S((2,), "float64")], ["x"], r"f/x has dtype float64, which WebGPU has not"),
+        (lambda w: w.astype("float64").sum(), ["w"], ["x"], r"convert_element_type gives f64\[3\], at .*test_export.py:\d+.*no float64"),
+        (lambda w, x: x, ["w", object()], ["x"], r"which is no array and no ShapeDtypeStruct"),
+    ],
+)
+def test_what_a_page_cannot_do_is_refused(function: Any, arguments: Any, results: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=message):
+        export(tmp_path, function, arguments, results, {"w": vnp.ones(3)})
+
+
+def test_programs_beyond_the_limits_are_refused_and_larger_limits_asked_for(tmp_path: Path) -> None:
+    def f(x: Any) -> Any:
+        return vnp.cumsum(x, axis=1)
+
+    big = S((10, 9_000_000), "float32")
+    huge = S((300, 9_000_000), "float32")
+    with pytest.raises(ExportError, match=r"'f' does not fit webgpu: cumsum -> f32\[300,9000000\], at .*test_export.py"):
+        export(tmp_path, f, [huge], "y")
+    made = export(tmp_path, f, [big], "y", limits={"maxBufferSize": 1 << 30})
+    assert manifest_of(made.files[0])["limits"] == {"maxBufferSize": big.size * 4}
+
+
+def test_small_programs_ask_for_no_limits() -> None:
+    assert required_limits([], 100) == {}
+
+
+def test_mistakes_in_options(tmp_path: Path) -> None:
+    given = [S((2,), "float32")]
+    with pytest.raises(ArgumentError, match=r"the formats are 'html' and 'module', got 'pdf'"):
+        export(tmp_path, lambda x: x, given, "y", format="pdf")
+    with pytest.raises(ArgumentError, match=r"storage is one of .* got 'int8'"):
+        export(tmp_path, lambda x: x, given, "y", storage="int8")
+    with pytest.raises(ArgumentError, match=r"70000\.0 is beyond float16; store such parameters as"):
+        export(tmp_path, lambda w: w + 1.0, ["w"], "y", {"w": vnp.array([7e4])}, storage="float16")
+    with pytest.raises(ArgumentError, match=r"needs a function 'predict', but there are \['f'\]"):
+        export(tmp_path, lambda x: x, given, "y", page=vf.web.Digits(train=None))
+    with pytest.raises(ArgumentError, match=r"needs the result 'loss' of 'f', which has \['y'\]"):
+        export(tmp_path, lambda x: x, given, "y", page=vf.web.Plain(train="f"))
+    with pytest.raises(ArgumentError, match=r"the filler '\\n' is not among the symbols"):
+        export(tmp_path, lambda x: x, given, "y", page=vf.web.Text(symbols="ab"))
+
+
+def test_two_arrays_of_one_name(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"two arrays have the name 's.a.b'"):
+        export(tmp_path, lambda s: s["a"]["b"], ["s"], "y", {"s": {"a": {"b": 1.0}, "a.b": 2.0}})
+
+
+def test_the_runtime_has_all_its_modules() -> None:
+    folder = ROOT / "volta_fn/web/runtime"
+    assert sorted(_RUNTIME) == sorted(path.stem for path in folder.glob("*.js"))
+    names = re.findall(
+        r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)", "".join(p.read_text() for p in folder.glob("*.js")), re.M
+    )
+    assert len(names) == len(set(names)), "the modules are joined, so their names must differ"
+    assert not re.search(r"^(import|export) ", runtime_source(), re.M)
+    for path in folder.glob("*.js"):
+        for line in re.findall(r"^import \{.*\} from '\./(\w+)\.js';", path.read_text(), re.M):
+            assert _RUNTIME.index(line) < _RUNTIME.index(path.stem)
+
+
+def test_no_gpu_is_needed() -> None:
+    script = (
+        "import sys; sys.modules['wgpu'] = None\n"
+        "import volta_fn as vf, tempfile, os\n"
+        "S = vf.ShapeDtypeStruct\n"
+        "f = vf.web.Function(lambda x: vf.numpy.sort(x @ x), [S((4, 4), 'float32')], 'y')\n"
+        "path = os.path.join(tempfile.mkdtemp(), 'page.html')\n"
+        "print(vf.export_web(path, state={}, functions={'f': f}).shaders)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "2"

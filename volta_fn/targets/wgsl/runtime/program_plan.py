@@ -1,0 +1,220 @@
+"""Plan programs without a device.
+
+What a program needs (slots of memory, commands and their shaders) follows from a device's capabilities alone. `Program` is such a plan on
+a device.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from volta_fn.compiler.buffers.memory_layout import Lifetime, Output
+from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
+from volta_fn.compiler.target import CommandPass
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, While, runs
+from volta_fn.targets.wgsl.runtime.control_flow import CONTROL_FLOW
+from volta_fn.targets.wgsl.runtime.horizontal_fusion import longest, stays_alone
+from volta_fn.targets.wgsl.runtime.memory import SMALL, size_class
+from volta_fn.targets.wgsl.runtime.writer import Writer
+from volta_fn.targets.wgsl.target import WgslTarget
+
+if TYPE_CHECKING:
+    from volta_fn.compiler.program import Pipeline
+
+#: Starts compiling a shader, given by its pipeline's key.
+Begin = Callable[[str, int, frozenset[int]], None]
+
+
+class Routines:
+    """The routines of a target, each generated once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Routine | None] = {}
+
+    def __call__(self, key: RoutineKey) -> Routine | None:
+        """Return the routine of a key; None if the target has none."""
+        if key.key not in self._known:
+            self._known[key.key] = key.make()
+        return self._known[key.key]
+
+
+class Memory(NamedTuple):
+    """Bytes on the device during a call, in blocks as a pool counts them."""
+
+    arguments: int
+    #: Results in blocks of their own, not in those of donated arguments.
+    results: int
+    temporaries: int
+    constants: int
+    #: The grids of conditional dispatches.
+    grids: int
+
+    @property
+    def peak(self) -> int:
+        """All of it together: a program has its memory from its first command to its last."""
+        return sum(self)
+
+
+class ProgramPlan(NamedTuple):
+    """A program for devices of some capabilities.
+
+    Its commands refer to slots by number: arguments come first, then results in memory of their own, temporary values, constants, and the
+    grids of regions.
+    """
+
+    lowered: LoweredProgram
+    arguments: tuple[ShapedArray, ...]
+    #: What each result of the program is: a computed value, an argument or a constant.
+    outputs: tuple[Output, ...]
+    #: The types of computed values, and which of them take the memory of a donated argument: value -> argument.
+    computed: tuple[ShapedArray, ...]
+    reuse: dict[int, int]
+    commands: tuple[Command, ...]
+    #: Bytes of the blocks of temporary values, and the block of each value.
+    blocks: list[int]
+    block_of: list[int]
+    #: Arrays, or buffers on a device.
+    constants: tuple[Any, ...]
+    #: Bytes of the grids of each region.
+    regions: list[int]
+    #: Equations that run on the host.
+    on_host: tuple[Item, ...]
+
+    @property
+    def own_results(self) -> list[int]:
+        """Computed values in blocks of their own, by number."""
+        return [number for number in range(len(self.computed)) if number not in self.reuse]
+
+    @property
+    def result_sizes(self) -> list[int]:
+        """Bytes of the blocks of these values."""
+        return [max(self.computed[number].nbytes, 4) for number in self.own_results]
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that a call takes."""
+        distinct = {c.tobytes() if c.nbytes <= SMALL else id(c): c.nbytes for c in self.constants if hasattr(c, "tobytes")}
+        held = [c.size for c in self.constants if not hasattr(c, "tobytes")]
+        return Memory(
+            _in_blocks([max(aval.nbytes, 4) for aval in self.arguments]),
+            _in_blocks([*self.result_sizes, *[o.constant.nbytes for o in self.outputs if getattr(o.constant, "nbytes", 0) > SMALL]]),
+            _in_blocks(self.blocks),
+            _in_blocks([*distinct.values(), *held]),
+            _in_blocks(self.regions),
+        )
+
+    def dispatches(self) -> int:
+        """Return the dispatches of a call; those of a `while` loop count once."""
+        return _dispatches(self.commands)
+
+    def shaders(self) -> set[str]:
+        """Return the WGSL of its shaders."""
+        return {run.source for run in runs(self.commands)}
+
+
+def _in_blocks(sizes: Iterable[int]) -> int:
+    return sum(map(size_class, sizes))
+
+
+def _dispatches(commands: Sequence[Command]) -> int:
+    count = 0
+    for command in commands:
+        if isinstance(command, Loop):
+            count += command.iterations * _dispatches(command.body)
+        elif isinstance(command, While):
+            count += _dispatches(command.body)
+        else:
+            count += isinstance(command, Run)
+    return count
+
+
+def plan_program(
+    closed: ClosedJaxpr,
+    donated: Sequence[bool],
+    pipeline: Pipeline,
+    target: WgslTarget,
+    routines: Callable[[RoutineKey], Routine | None],
+    begin: Begin = lambda source, count, written: None,
+    *,
+    on_device: bool = True,
+) -> ProgramPlan:
+    """Plan a program for a target.
+
+    Args:
+        closed: the program as it was traced.
+        donated: which arguments may be overwritten.
+        pipeline: lowers the program.
+        target: the capabilities of the device.
+        routines: gives the routine of a key.
+        begin: is told of shaders that are certain to be needed while others are still being generated, those that take long first.
+        on_device: whether constants that are on a device stay there, or become NumPy's arrays.
+
+    Raises `OutOfMemoryError` if an array is larger than a shader of such a device can address.
+    """
+    _begin_long_ones(routines, pipeline.early_routine_keys(closed, target), begin)
+    program = pipeline.lower(closed, target)
+    reuse = dict(program.reusable(donated))
+    _begin_long_ones(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], begin)
+    most = longest(len({item.key.key for item in program.items if item.key is not None}))
+    writer = Writer(target.capabilities, routines, CONTROL_FLOW, begin, most, on_device=on_device)
+    writer.write(program, reuse)
+    commands = writer.commands
+    for command_pass in [p for p in target.passes() if isinstance(p, CommandPass)]:
+        commands = command_pass.run(commands, writer.slots, target.capabilities, most)
+    for run in runs(commands):
+        begin(*run.key)
+    for number, slot in enumerate(writer.regions, len(writer.slots.ordered())):
+        slot.number = number
+    blocks, block_of = share_blocks(writer.slots.lifetimes())
+    return ProgramPlan(
+        program,
+        tuple(closed.in_avals),
+        tuple(program.outputs()),
+        tuple([v.aval for v in program.results]),
+        reuse,
+        tuple(commands),
+        blocks,
+        block_of,
+        writer.slots.arrays(),
+        [slot.size for slot in writer.regions],
+        tuple(writer.on_host),
+    )
+
+
+def _begin_long_ones(routines: Callable[[RoutineKey], Routine | None], keys: Iterable[RoutineKey], begin: Begin) -> None:
+    """Start compiling the shaders that stand alone, which take longest to compile."""
+    for key in keys:
+        routine = routines(key)
+        for dispatch in () if routine is None else routine.dispatches:
+            if stays_alone(dispatch, deferred=False):
+                begin(dispatch.source, len(dispatch.buffers), dispatch.written_bindings)
+
+
+def share_blocks(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
+    """Assign temporary values to blocks, which values of disjoint lifetimes share.
+
+    Returns the sizes of blocks, and each value's block.
+    """
+    sizes: list[int] = []
+    numbers = [0] * len(lifetimes)
+    free: dict[int, list[int]] = {}
+    living: list[tuple[int, int, int]] = []
+    for value in sorted(range(len(lifetimes)), key=lambda v: lifetimes[v].begin):
+        lifetime = lifetimes[value]
+        while living and living[0][0] < lifetime.begin:
+            _, kind, number = heapq.heappop(living)
+            heapq.heappush(free.setdefault(kind, []), number)
+        kind = size_class(max(lifetime.bytes, 4))
+        if free.get(kind):
+            number = heapq.heappop(free[kind])
+        else:
+            number = len(sizes)
+            sizes.append(kind)
+        numbers[value] = number
+        heapq.heappush(living, (lifetime.end, kind, number))
+    return sizes, numbers
