@@ -7,6 +7,7 @@ raises `AbsentInternal` when a running test uses it. JAX's own test utilities ar
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import importlib
 import operator
@@ -160,7 +161,8 @@ def _config() -> dict[str, Any]:
     states = {name: Setting(config, name) for name in config.values}
     flag = lambda name, default, *_, **__: SimpleNamespace(value=default)  # noqa: E731
     flags = dict.fromkeys(("string_flag", "int_flag", "bool_flag", "enum_flag"), flag)
-    own = {name.removeprefix("jax_"): state for name, state in states.items()}
+    modes = enum.IntEnum("ExplicitX64Mode", "WARN ERROR ALLOW")
+    own = {"ExplicitX64Mode": modes} | {name.removeprefix("jax_"): state for name, state in states.items()}
     read = {"_read": config.values.get, "bool_env": lambda name, default: default, "config_states": states}
     return {**own, **flags, **read, "config": config, "update": config.update}
 
@@ -256,7 +258,7 @@ OWN: dict[str, Callable[[], dict[str, Any]]] = {
     "deprecations": lambda: {"is_accelerated": lambda name: True},
     "compilation_cache": lambda: {"_cache": None},
     "core": lambda: {"reset_trace_state": lambda: True, "trace_state_clean": lambda: True},
-    "lib": lambda: {"version": (9, 9, 9), "_jax": Private("_jax", is_optimized_build=lambda: True, get_internal_device_put_info=dict)},
+    "lib": lambda: {"version": (9, 9, 9), "jaxlib_extension_version": 0, "_jax": Private("_jax", is_optimized_build=lambda: True, get_internal_device_put_info=dict)},
     "cloud_tpu_init": lambda: {"is_libtpu_at_least": lambda *_: True, "running_in_cloud_tpu_vm": False},
     "random.prng": lambda: {"prngs": {"threefry2x32": "threefry2x32"}},
 }
