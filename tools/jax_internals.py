@@ -31,7 +31,7 @@ FILES = ("test_util", "public_test_util", "test_warning_util", "lax_reference", 
 PUBLIC = {
     "api": ("jax",),
     "array": ("jax",),
-    "core": ("jax.core", "jax.extend.core", "jax.errors", "jax"),
+    "core": ("jax.extend.core", "jax.core", "jax.errors", "jax"),
     "ad_checkpoint": ("jax.ad_checkpoint", "jax"),
     "custom_derivatives": ("jax.custom_derivatives", "jax"),
     "debugging": ("jax.debug",),

@@ -74,6 +74,10 @@ class OutOfBoundsError(VoltaError, IndexError):
     """A constant index, axis or slice lies outside the array."""
 
 
+class AxisNameError(ArgumentError, NameError):
+    """A named axis is used outside of the `vmap` that has it."""
+
+
 class ImmutableError(VoltaError, TypeError):
     """An attempt to change an array in place; `x.at[i].set(v)` returns a copy."""
 

@@ -46,6 +46,11 @@ class KeyType:
         """How many words a key has."""
         return 2 if self.name == THREEFRY else PHILOX_WORDS
 
+    @property
+    def itemsize(self) -> int:
+        """The bytes of a key."""
+        return 4 * self.words
+
     def __repr__(self) -> str:
         return f"key<{_TAGS[self.name]}>"
 
@@ -155,7 +160,7 @@ class PRNGKeyArray(_Base):
     @property
     def itemsize(self) -> int:
         """The bytes of a key."""
-        return self._data.shape[-1] * self._data.itemsize
+        return self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:

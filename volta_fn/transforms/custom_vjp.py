@@ -115,7 +115,9 @@ class VjpRule(Rule):
         """Run the user's backward rule, and check the cotangents that it returns."""
         name = self.function.name
         bwd: Any = self.function.bwd
-        result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, [instantiate(c) for c in cotangents]))
+        if not self.function.symbolic_zeros:
+            cotangents = [instantiate(c) for c in cotangents]
+        result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, cotangents))
         args = tree.unflatten(self.in_tree, list(range(len(avals))))
         if not isinstance(result, (tuple, list)) or len(result) != len(args):
             given = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__
