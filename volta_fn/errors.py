@@ -142,6 +142,10 @@ class GradientError(VoltaError, TypeError, ValueError):
     """A function has no such derivative: integer inputs, results not scalar or real."""
 
 
+class MissingRuleError(GradientError, NotImplementedError):
+    """A primitive has no rule for a transform."""
+
+
 class DerivativeError(VoltaError, AssertionError):
     """A derivative differs from finite differences; the message has both numbers."""
 
