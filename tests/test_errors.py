@@ -40,7 +40,7 @@ CAUGHT_AS = {
     "DonatedBufferError": RuntimeError,
     "JaxprError": ValueError,
     "CallbackError": RuntimeError,
-    "CheckError": RuntimeError,
+    "CheckError": (RuntimeError, ValueError),  # JAX raises the latter
     "RefError": ValueError,
     "LoweringError": NotImplementedError,
     "UnsupportedError": NotImplementedError,

@@ -254,8 +254,12 @@ def _context(name: str, default: Any = None) -> Callable[..., _Setting]:
     return manager
 
 
+def disable_jit(disable: bool = True) -> _Setting:
+    """Let jitted functions run in Python while a block runs."""
+    return _Setting("jax_disable_jit", disable)
+
+
 enable_x64 = _context("jax_enable_x64", True)
-disable_jit = _context("jax_disable_jit", True)
 debug_nans = _context("jax_debug_nans", True)
 debug_infs = _context("jax_debug_infs", True)
 numpy_rank_promotion = _context("jax_numpy_rank_promotion")

@@ -162,7 +162,7 @@ class CallbackError(ExecutionError):
     """A Python callback raised, or returned something other than what it had promised."""
 
 
-class CheckError(VoltaError, RuntimeError):
+class CheckError(VoltaError, RuntimeError, ValueError):
     """A check failed: of `experimental.checkify`, or an error of it that was thrown."""
 
 
