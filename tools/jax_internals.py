@@ -170,14 +170,14 @@ def _config() -> dict[str, Any]:
     states = {name: Setting(config, name) for name in config.values}
     flag = lambda name, default, *_, **__: SimpleNamespace(value=default)  # noqa: E731
     flags = dict.fromkeys(("string_flag", "int_flag", "bool_flag", "enum_flag"), flag)
-    modes = enum.IntEnum("ExplicitX64Mode", "WARN ERROR ALLOW")
-    own = {"ExplicitX64Mode": modes} | {name.removeprefix("jax_"): state for name, state in states.items()}
+    ExplicitX64Mode = enum.IntEnum("ExplicitX64Mode", "WARN ERROR ALLOW")
+    own = {"ExplicitX64Mode": ExplicitX64Mode} | {name.removeprefix("jax_"): state for name, state in states.items()}
     read = {"_read": config.values.get, "bool_env": lambda name, default: default, "config_states": states}
     return {**own, **flags, **read, "config": config, "update": config.update}
 
 
 def _names(known: dict[str, Any], *kinds: str) -> list[Any]:
-    """Return the dtypes of these kinds, in JAX's order: the narrow ones of ml_dtypes first."""
+    """Return the dtypes of these kinds in JAX's order, the narrow ones first."""
     own = {kind: [t for n, t in sorted(known.items()) if n.startswith(kind) and n[len(kind)].isdigit()] for kind in kinds}
     numpys = {kind: [f"{kind}{bits}" for bits in (8, 16, 32, 64)] for kind in ("uint", "int")}
     numpys["bfloat"] = ["float16", "float32", "float64"]

@@ -31,4 +31,4 @@ def test_every_operation_is_a_function_here(name: str) -> None:
 
 def test_other_operations_are_refused() -> None:
     with pytest.raises(AttributeError, match="mlir.lower_fun"):
-        stablehlo.ConvolutionOp  # noqa: B018
+        stablehlo.ConvolutionOp

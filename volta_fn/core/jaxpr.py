@@ -117,7 +117,7 @@ class Jaxpr:
         return frozenset([str(e.primitive) for e in self.eqns if has_effects(e)])
 
     def pretty_print(self, *, source_info: bool = False, use_color: bool = False) -> str:
-        """Return the program as text, with the user's line of each equation if asked for; never in color."""
+        """Return the program as text, with the lines of equations if asked for."""
         return format_jaxpr(self, sources=source_info)
 
     def __repr__(self) -> str:

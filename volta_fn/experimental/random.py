@@ -1,4 +1,4 @@
-"""A generator of random numbers with a state, by JAX's names: a key, and a reference that counts its uses."""
+"""Random numbers with a state: a key, and a reference that counts its uses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def stateful_rng(seed: Any = None, *, impl: Any = None) -> StatefulPRNG:
 @tree.register_dataclass
 @dataclass(frozen=True)
 class StatefulPRNG:
-    """A generator of random numbers, made by `stateful_rng`: each use counts the reference up.
+    """A generator of random numbers, made by `stateful_rng`.
+
+    Each use counts the reference up.
 
     It works where references do, inside `jit` and `scan`, too; for `vmap`, `split` it.
     """
@@ -68,7 +70,10 @@ class StatefulPRNG:
         return (vnp.asarray(loc) + vnp.asarray(scale) * random.normal(self.key(), _sizes(size, loc, scale), dtype)).astype(dtype)
 
     def integers(self, low: Any, high: Any = None, size: Size = None, *, dtype: Any = int) -> Array:
-        """Sample integers from `low` up to `high`, which is excluded; from 0 up to `low` without it."""
+        """Sample integers from `low` up to `high`, which is excluded.
+
+        Without `high`, they lie between 0 and `low`.
+        """
         if high is None:
             low, high = 0, low
         return random.randint(self.key(), _sizes(size, low, high), low, high, dtype)

@@ -1,4 +1,7 @@
-"""Attributes of operations for XLA, by JAX's name: accepted, as programs here keep lines of source instead."""
+"""Attributes of operations for XLA, by JAX's name.
+
+They are accepted and have no effect: programs here keep lines of source instead.
+"""
 
 from __future__ import annotations
 

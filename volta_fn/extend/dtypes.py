@@ -63,7 +63,9 @@ _KINDS = (
 
 
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
-    """Return the dtype that arrays have where this one is asked for; None is NumPy's default.
+    """Return the dtype that arrays have where this one is asked for.
+
+    None is NumPy's default.
 
     >>> canonicalize_dtype(int)
     dtype('int32')

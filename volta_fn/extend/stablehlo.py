@@ -1,5 +1,6 @@
-"""Elementwise operations by the names of the StableHLO dialect, for lowering rules: each is the function of `volta_fn.lax`.
+"""Elementwise operations by the names of the StableHLO dialect, for lowering.
 
+Each is the function of `volta_fn.lax`.
 `AddOp(x, y).result` is the sum of traced arrays, where JAX's rule would build an operation of MLIR.
 """
 

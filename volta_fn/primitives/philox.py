@@ -1,5 +1,6 @@
-"""Random bits of keys of four words: counters under Philox-4x32, a block of four words each.
+"""Random bits of keys of four words: counters enciphered by Philox-4x32.
 
+Each counter gives a block of four words.
 The key's words are the cipher's key and, with two more, where the counter begins. Bits are those of XLA's generator of this name.
 """
 
@@ -45,7 +46,9 @@ def philox_bits(key_data: Array, shape: Shape, bit_width: int) -> Array:
 
 
 def _counter(words: list[Array], blocks: int) -> list[Array]:
-    """Return the words of the blocks' counters: a number of 128 bits, the key's third word the lowest."""
+    """Return the words of the blocks' counters, numbers of 128 bits.
+
+    They begin at the key, whose third word is the lowest."""
     counter, carry = [], iota(_UINT32, blocks)
     for i in (2, 3, 0, 1):
         counter.append(add(words[i], carry))

@@ -103,7 +103,7 @@ def _is_philox(function: str, key_data: Array) -> bool:
 
 
 def checked_width(bit_width: int) -> int:
-    """Return a width of random bits; raise `ArgumentError` for others than 8, 16, 32 and 64."""
+    """Return a width of random bits; raise `ArgumentError` for a wrong one."""
     if bit_width not in (8, 16, 32, 64):
         raise ArgumentError(f"random_bits: bit_width is 8, 16, 32 or 64, got {bit_width}")
     return bit_width
@@ -159,7 +159,7 @@ def _pair(first: Array, second: Array) -> Array:
 
 
 def _halves(key_data: Array) -> Array:
-    """Return the two keys of Threefry in each key of four words, along a new dimension."""
+    """Return the two keys of Threefry in each key of four words."""
     return reshape(key_data, (*key_data.shape[:-1], 2, 2))
 
 

@@ -202,9 +202,13 @@ class PRNGKeyArray(_Base):
         return f"PRNGKeyArray({self._data!r})"
 
 
+def _of_data(name: str) -> property:
+    """Return a property of keys that is one of their data."""
+    return property(lambda self: getattr(self._data, name))
+
+
 for _name in ("committed", "copy_to_host_async", "delete", "device", "is_deleted", "is_fully_addressable", "is_fully_replicated"):
-    # What is asked of the data.
-    setattr(PRNGKeyArray, _name, property(lambda self, name=_name: getattr(self._data, name)))
+    setattr(PRNGKeyArray, _name, _of_data(_name))
 
 
 def _with_words(index: Any) -> tuple[Any, ...]:
@@ -303,7 +307,7 @@ def _threefry_seeded(function: str, seed: Any) -> Array:
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
-    """Wrap words, a uint32 array with those of a key in its last dimension, as typed keys.
+    """Wrap words, a uint32 array (..., words of a key), as typed keys.
 
     >>> raw = vf.random.PRNGKey(7)
     >>> vf.random.wrap_key_data(raw) == vf.random.key(7)
@@ -360,7 +364,7 @@ def single_key(function: str, key: Any) -> Array:
 
 
 def _impl_of(keys: Any, data: Array) -> str:
-    """Return the implementation of typed keys, or that which raw ones of so many words have."""
+    """Return the implementation of keys; raw ones have it by their words."""
     if isinstance(keys, PRNGKeyArray):
         return keys._impl
     if data.shape[-1] == 2:

@@ -43,7 +43,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _of_type(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an array of a type of keys: that of the keys among the arguments, or of a shape and words."""
+    """Return an array of keys of the wanted type, from keys or from words."""
     wanted = kwargs["dtype"]
     if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
         found = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})

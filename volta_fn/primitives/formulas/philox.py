@@ -25,7 +25,7 @@ _MASK = 0xFFFFFFFF
 def _rounds(
     key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any], high: Callable[[Any, int], Any], low: Callable[[Any, int], Any]
 ) -> Any:
-    """Apply the rounds; `high` and `low` are the halves of a product with a multiplier."""
+    """Apply the rounds; `high` and `low` give the halves of a product."""
     (first, second), (a, b, c, d) = key, counter
     for _ in range(ROUNDS):
         a, b, c, d = (
@@ -59,7 +59,7 @@ def philox4x32_word(k1: V, k2: V, x1: V, x2: V, x3: V, x4: V, *, word: int) -> V
 
 
 def _high(x: V, multiplier: int) -> V:
-    """Return the upper half of a product of 32-bit words, from products of their halves."""
+    """Return the upper half of a product, from products of 16-bit halves."""
     upper, lower = multiplier >> 16, multiplier & 0xFFFF
     x_upper, x_lower = x.shift_right(16), x & 0xFFFF
     middle = (x_lower * lower).shift_right(16) + x_upper * lower
