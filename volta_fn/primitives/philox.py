@@ -48,7 +48,8 @@ def philox_bits(key_data: Array, shape: Shape, bit_width: int) -> Array:
 def _counter(words: list[Array], blocks: int) -> list[Array]:
     """Return the words of the blocks' counters, numbers of 128 bits.
 
-    They begin at the key, whose third word is the lowest."""
+    They begin at the key, whose third word is the lowest.
+    """
     counter, carry = [], iota(_UINT32, blocks)
     for i in (2, 3, 0, 1):
         counter.append(add(words[i], carry))
