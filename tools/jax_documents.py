@@ -128,7 +128,9 @@ def _array(value: Any, jax: Any) -> Any:
     try:
         dtype = str(value.dtype)
         host = np.asarray(jax.random.key_data(value) if dtype.startswith("key<") else value)
-    except Exception as error:  # such as that of a deleted array
+    except RuntimeError:  # of a deleted array
+        return [RuntimeError.__name__, [], []]
+    except Exception as error:
         return [type(error).__name__, [], []]
     if host.dtype.names or host.dtype == object:
         return [dtype, list(host.shape), []]
@@ -158,7 +160,8 @@ def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
         return "same" if ours["outcome"] == "raises" else "not counted"
     if ours["outcome"] != "runs":
         return ours["outcome"]
-    return "same" if all(n in ours["found"] and agree(d, ours["found"][n]) for n, d in theirs["found"].items()) else "differs"
+    seen = {name: value for name, value in theirs["found"].items() if value is not None}
+    return "same" if all(n in ours["found"] and agree(d, ours["found"][n]) for n, d in seen.items()) else "differs"
 
 
 def run_document(checkout: Path, document: str, library: str) -> list[dict[str, Any]]:

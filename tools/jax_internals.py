@@ -7,6 +7,7 @@ raises `AbsentInternal` when a running test uses it. JAX's own test utilities ar
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import importlib
 import operator
@@ -30,7 +31,7 @@ FILES = ("test_util", "public_test_util", "test_warning_util", "lax_reference", 
 PUBLIC = {
     "api": ("jax",),
     "array": ("jax",),
-    "core": ("jax.core", "jax.extend.core", "jax.errors", "jax"),
+    "core": ("jax.extend.core", "jax.core", "jax.errors", "jax"),
     "ad_checkpoint": ("jax.ad_checkpoint", "jax"),
     "custom_derivatives": ("jax.custom_derivatives", "jax"),
     "debugging": ("jax.debug",),
@@ -90,7 +91,7 @@ class Absent:
     __hash__ = object.__hash__
     __enter__ = __eq__ = __le__ = __lt__ = __ge__ = __gt__ = __bool__ = __instancecheck__ = _use  # type: ignore[assignment]
     __setattr__ = __setitem__ = __exit__ = _ignore  # type: ignore[assignment]
-    __iter__ = _none
+    __iter__ = __delitem__ = _none  # type: ignore[assignment]
     __or__ = __ror__ = __getitem__ = lambda self, *_: self  # type: ignore[assignment]
 
 
@@ -139,6 +140,15 @@ class Setting:
             self.config.update(self.name, before)
 
 
+class Generator(str):
+    """The name of an implementation of keys, with what tests ask of it."""
+
+    @property
+    def key_shape(self) -> tuple[int]:
+        """The shape of a key's data."""
+        return (2 if self == "threefry2x32" else 4,)
+
+
 def _imported(name: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -160,9 +170,18 @@ def _config() -> dict[str, Any]:
     states = {name: Setting(config, name) for name in config.values}
     flag = lambda name, default, *_, **__: SimpleNamespace(value=default)  # noqa: E731
     flags = dict.fromkeys(("string_flag", "int_flag", "bool_flag", "enum_flag"), flag)
-    own = {name.removeprefix("jax_"): state for name, state in states.items()}
+    ExplicitX64Mode = enum.IntEnum("ExplicitX64Mode", "WARN ERROR ALLOW")
+    own = {"ExplicitX64Mode": ExplicitX64Mode} | {name.removeprefix("jax_"): state for name, state in states.items()}
     read = {"_read": config.values.get, "bool_env": lambda name, default: default, "config_states": states}
     return {**own, **flags, **read, "config": config, "update": config.update}
+
+
+def _names(known: dict[str, Any], *kinds: str) -> list[Any]:
+    """Return the dtypes of these kinds in JAX's order, the narrow ones first."""
+    own = {kind: [t for n, t in sorted(known.items()) if n.startswith(kind) and n[len(kind)].isdigit()] for kind in kinds}
+    numpys = {kind: [f"{kind}{bits}" for bits in (8, 16, 32, 64)] for kind in ("uint", "int")}
+    numpys["bfloat"] = ["float16", "float32", "float64"]
+    return [t for kind in kinds for t in (*own[kind], *numpys.get(kind, ()))]
 
 
 def _dtypes() -> dict[str, Any]:
@@ -186,8 +205,10 @@ def _dtypes() -> dict[str, Any]:
         "to_inexact_dtype": lambda d: np.dtype(d) if jnp.issubdtype(d, np.inexact) else real(),
         "to_complex_dtype": lambda d: jax.dtypes.canonicalize_dtype(np.promote_types(d, np.complex64)),
         "is_weakly_typed": lambda x: bool(getattr(x, "weak_type", isinstance(x, (int, float, complex)) and not isinstance(x, bool))),
-        "itemsize_bits": lambda d: (jnp.finfo if jnp.issubdtype(d, np.inexact) else jnp.iinfo)(d).bits,
+        "itemsize_bits": lambda d: 8 if np.dtype(d) == bool else (jnp.finfo if jnp.issubdtype(d, np.inexact) else jnp.iinfo)(d).bits,
         "promote_types": jnp.promote_types,
+        "_weak_types": [int, float, complex],
+        "_jax_types": [np.dtype(n) for n in ["bool", *_names(names, "uint", "int", "float", "bfloat"), "complex64", "complex128"]],
         "_intn_dtypes": [np.dtype(names[n]) for n in ("int2", "int4", "uint2", "uint4")],
     }
 
@@ -256,9 +277,13 @@ OWN: dict[str, Callable[[], dict[str, Any]]] = {
     "deprecations": lambda: {"is_accelerated": lambda name: True},
     "compilation_cache": lambda: {"_cache": None},
     "core": lambda: {"reset_trace_state": lambda: True, "trace_state_clean": lambda: True},
-    "lib": lambda: {"version": (9, 9, 9), "_jax": Private("_jax", is_optimized_build=lambda: True, get_internal_device_put_info=dict)},
+    "lib": lambda: {
+        "version": (9, 9, 9),
+        "jaxlib_extension_version": 0,
+        "_jax": Private("_jax", is_optimized_build=lambda: True, get_internal_device_put_info=dict),
+    },
     "cloud_tpu_init": lambda: {"is_libtpu_at_least": lambda *_: True, "running_in_cloud_tpu_vm": False},
-    "random.prng": lambda: {"prngs": {"threefry2x32": "threefry2x32"}},
+    "random.prng": lambda: {"prngs": {name: Generator(name) for name in ("threefry2x32", "rbg", "unsafe_rbg")}},
 }
 
 

@@ -30,8 +30,8 @@ def _one_of(name: str, *choices: str) -> Callable[[Any], None]:
 
     def set_to(value: Any) -> None:
         if value not in choices:
-            raise ArgumentError(f"jax_numpy_{name} must be one of {', '.join(choices)}, got {value!r}")
-        setattr(current, name, value)
+            raise ArgumentError(f"jax_{name} must be one of {', '.join(choices)}, got {value!r}")
+        setattr(current, name.removeprefix("numpy_"), value)
         dtypes.promote.cache_clear()
         forget_kernels()
         clear_caches()
@@ -59,6 +59,13 @@ def _debug(name: str) -> Callable[[Any], None]:
     return set_to
 
 
+def _seed_offset(value: Any) -> None:
+    if not isinstance(value, int):
+        raise ArgumentError(f"jax_random_seed_offset must be an integer, got {value!r}")
+    current.random_seed_offset = value
+    clear_caches()
+
+
 def _enable_x64(value: Any) -> None:
     dtypes.set_width(64 if value else 32)
     clear_caches()
@@ -81,8 +88,11 @@ ACTING: dict[str, Callable[[Any], None]] = {
     "jax_disable_jit": _disable_jit,
     "jax_debug_nans": _debug("debug_nans"),
     "jax_debug_infs": _debug("debug_infs"),
-    "jax_numpy_rank_promotion": _one_of("rank_promotion", "allow", "warn", "raise"),
+    "jax_numpy_rank_promotion": _one_of("numpy_rank_promotion", "allow", "warn", "raise"),
     "jax_numpy_dtype_promotion": _dtype_promotion,
+    "jax_default_prng_impl": _one_of("default_prng_impl", "threefry2x32", "rbg", "unsafe_rbg"),
+    "jax_random_seed_offset": _seed_offset,
+    "jax_check_static_indices": _debug("check_static_indices"),
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
     "jax_default_device": _default_device,
@@ -91,7 +101,7 @@ ACTING: dict[str, Callable[[Any], None]] = {
 #: The settings that are kept and do nothing, and their defaults.
 ACCEPTED: dict[str, Any] = {
     **dict.fromkeys(
-        """jax2tf_associative_scan_reductions jax_allow_f16_reductions jax_check_static_indices jax_check_tracer_leaks
+        """jax2tf_associative_scan_reductions jax_allow_f16_reductions jax_check_tracer_leaks
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug jax_enable_checks
         jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_explain_cache_misses jax_hlo_source_file_canonicalization_regex
         jax_log_compiles jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
@@ -117,7 +127,6 @@ ACCEPTED: dict[str, Any] = {
     "jax_compilation_cache_max_size": -1,
     "jax_cpu_collectives_implementation": "gloo",
     "jax_debug_log_modules": "",
-    "jax_default_prng_impl": "threefry2x32",
     "jax_dump_ir_to": "",
     "jax_error_checking_behavior_divide": "ignore",
     "jax_error_checking_behavior_nan": "ignore",
@@ -135,7 +144,6 @@ ACCEPTED: dict[str, Any] = {
     "jax_persistent_cache_min_entry_size_bytes": 0,
     "jax_pgle_aggregation_percentile": 90,
     "jax_pgle_profiling_runs": 3,
-    "jax_random_seed_offset": 0,
     "jax_serialization_version": 0,
     "jax_traceback_filtering": "auto",
     "jax_traceback_in_locations_limit": 100,
@@ -147,6 +155,8 @@ _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(ACTING, False),
     "jax_numpy_rank_promotion": "allow",
     "jax_numpy_dtype_promotion": "standard",
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_random_seed_offset": 0,
     "jax_platforms": None,
     "jax_platform_name": "",
     "jax_default_device": None,
@@ -244,8 +254,12 @@ def _context(name: str, default: Any = None) -> Callable[..., _Setting]:
     return manager
 
 
+def disable_jit(disable: bool = True) -> _Setting:
+    """Let jitted functions run in Python while a block runs."""
+    return _Setting("jax_disable_jit", disable)
+
+
 enable_x64 = _context("jax_enable_x64", True)
-disable_jit = _context("jax_disable_jit", True)
 debug_nans = _context("jax_debug_nans", True)
 debug_infs = _context("jax_debug_infs", True)
 numpy_rank_promotion = _context("jax_numpy_rank_promotion")

@@ -4,6 +4,7 @@ from volta_fn.transforms.closures import custom_gradient as custom_gradient
 from volta_fn.transforms.custom_jvp import custom_jvp as custom_jvp
 from volta_fn.transforms.custom_vjp import CustomVJPPrimal as CustomVJPPrimal
 from volta_fn.transforms.custom_vjp import custom_vjp as custom_vjp
+from volta_fn.transforms.custom_vjp import zero_from_primal as zero_from_primal
 from volta_fn.transforms.linear_call import linear_call as linear_call
 
 SymbolicZero = Zero

@@ -74,6 +74,10 @@ class OutOfBoundsError(VoltaError, IndexError):
     """A constant index, axis or slice lies outside the array."""
 
 
+class AxisNameError(ArgumentError, NameError):
+    """A named axis is used outside of the `vmap` that has it."""
+
+
 class ImmutableError(VoltaError, TypeError):
     """An attempt to change an array in place; `x.at[i].set(v)` returns a copy."""
 
@@ -138,6 +142,10 @@ class GradientError(VoltaError, TypeError, ValueError):
     """A function has no such derivative: integer inputs, results not scalar or real."""
 
 
+class MissingRuleError(GradientError, NotImplementedError):
+    """A primitive has no rule for a transform."""
+
+
 class DerivativeError(VoltaError, AssertionError):
     """A derivative differs from finite differences; the message has both numbers."""
 
@@ -154,7 +162,7 @@ class CallbackError(ExecutionError):
     """A Python callback raised, or returned something other than what it had promised."""
 
 
-class CheckError(VoltaError, RuntimeError):
+class CheckError(VoltaError, RuntimeError, ValueError):
     """A check failed: of `experimental.checkify`, or an error of it that was thrown."""
 
 

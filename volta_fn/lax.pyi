@@ -55,6 +55,7 @@ from volta_fn.primitives.complex_components import complex as complex
 from volta_fn.primitives.complex_components import conj as conj
 from volta_fn.primitives.complex_components import imag as imag
 from volta_fn.primitives.complex_components import real as real
+from volta_fn.primitives.contraction import DotAlgorithm as DotAlgorithm
 from volta_fn.primitives.contraction import DotAlgorithmPreset as DotAlgorithmPreset
 from volta_fn.primitives.contraction import DotDimensionNumbers as DotDimensionNumbers
 from volta_fn.primitives.contraction import Precision as Precision

@@ -12,6 +12,9 @@ import numpy as np
 from volta_fn.core.device import Device, available_devices, default_backend, device_count, devices, found_devices, synchronize
 from volta_fn.errors import ArgumentError
 
+#: JAX's clients of platforms that are in use, which some libraries look at: devices here are found without any.
+_backends: dict[str, Any] = {}
+
 
 def process_index(backend: str | None = None) -> int:
     """Return the number of this process: 0, as there is one."""

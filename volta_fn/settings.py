@@ -18,6 +18,9 @@ class Settings:
         debug_nans, debug_infs: whether every result is checked for NaN, or infinities.
         disable_jit: whether jitted functions and loops run in Python.
         rank_promotion: "allow", "warn" or "raise": what happens when operands have different ranks.
+        random_seed_offset: what is added to the seeds of random keys.
+        check_static_indices: whether known indices out of range raise although `permissive` is set.
+        default_prng_impl: the implementation of random keys, if none is named.
     """
 
     permissive: bool = False
@@ -25,6 +28,9 @@ class Settings:
     debug_infs: bool = False
     disable_jit: bool = False
     rank_promotion: str = "allow"
+    default_prng_impl: str = "threefry2x32"
+    random_seed_offset: int = 0
+    check_static_indices: bool = False
 
 
 current = Settings()

@@ -68,9 +68,9 @@ def _left_out_of_optax() -> dict[str, str]:
 
 #: Names that are left out, with the reason.
 LEFT_OUT: dict[str, str] = {
-    **{f"lax.{name}": _OPTIONS for name in "AccuracyMode DotAlgorithm Tolerance".split()},
+    **{f"lax.{name}": _OPTIONS for name in "AccuracyMode Tolerance".split()},
     **{f"lax.{name}": _MESHES for name in "pbroadcast precv psend ragged_all_to_all".split()},
-    **{f"lax.linalg.{name}": _ALGORITHMS for name in "EigImplementation EighImplementation SvdAlgorithm".split()},
+    **{f"lax.linalg.{name}": _ALGORITHMS for name in "EigImplementation EighImplementation".split()},
     "lax.scaled_dot": "`nn.scaled_matmul` and `nn.scaled_dot_general` multiply block-scaled numbers",
     "lax.rng_uniform": "draws from a hidden state; `random.uniform` takes a key",
     "lax.stage": "an internal of JAX's tracing",

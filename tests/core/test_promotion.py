@@ -157,6 +157,8 @@ def test_a_training_step_is_strict() -> None:
         lambda x: vf.scipy.signal.welch(x, nperseg=8)[1],
         lambda x: vf.scipy.signal.csd(x, x, nperseg=8)[1],
         lambda x: vf.experimental.ode.odeint(lambda y, t: -y, x[:2], x),
+        lambda x: vf.scipy.optimize.minimize(lambda y: (y * y).sum(), x[:2], method="BFGS").x,
+        lambda x: vf.random.multivariate_normal(vf.random.key(0), np.zeros(2), np.eye(2), dtype="float32"),
     ],
 )
 def test_the_package_s_own_functions_are_strict(call: Callable[[Any], Any]) -> None:

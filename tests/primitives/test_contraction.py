@@ -60,7 +60,15 @@ class TestErrors:
 
 @pytest.mark.parametrize(
     "precision",
-    ["highest", "default", lax.Precision.HIGH, (lax.Precision.HIGHEST, None), lax.DotAlgorithmPreset.BF16_BF16_F32_X3, "F32_F32_F32"],
+    [
+        "highest",
+        "default",
+        lax.Precision.HIGH,
+        (lax.Precision.HIGHEST, None),
+        lax.DotAlgorithmPreset.BF16_BF16_F32_X3,
+        "F32_F32_F32",
+        lax.DotAlgorithm("f4", "f4", "f4"),
+    ],
 )
 def test_every_precision_of_jax_is_accepted(precision: Any) -> None:
     np.testing.assert_array_equal(lax.dot(ones(2, 3), ones(3), precision=precision), [3, 3])

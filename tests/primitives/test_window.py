@@ -34,9 +34,15 @@ class TestErrors:
         with pytest.raises(DTypeError, match="init_value is float64 but operand is float32"):
             lax.reduce_window(values(4), np.float64(0), lax.add, (2,))
         with pytest.raises(DTypeError, match="init_value is float32 but operand is int32"):
-            lax.reduce_window(values(4).astype(np.int32), -np.inf, lax.max, (2,))
+            lax.reduce_window(values(4).astype(np.int32), 1.5, lax.max, (2,))
         with pytest.raises(ShapeError, match=r"must be a scalar, got shape \(1,\)"):
             lax.reduce_window(values(4), np.zeros(1, np.float32), lax.add, (2,))
+
+
+def test_an_identity_of_floats_is_that_of_integers() -> None:
+    x = np.array([3, -1, 4, 1], np.int32)
+    assert lax.reduce_window(x, -np.inf, lax.max, (2,), (2,)).tolist() == [3, 4]
+    assert lax.reduce_window(x, np.inf, lax.min, (2,), (2,)).tolist() == [-1, 1]
 
 
 CASES: dict[str, tuple[str, Any, tuple, dict[str, Any]]] = {

@@ -88,6 +88,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
 #: Primitives with parameters, and which ones to sample.
 PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     "integer_pow": ({"y": 2}, {"y": 3}, {"y": 5}, {"y": -2}),
+    "philox4x32_word": tuple([{"word": word} for word in range(4)]),
     "threefry2x32_word": tuple([{"word": word} for word in ("first", "second", "mixed")]),
 }
 

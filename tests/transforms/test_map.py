@@ -59,7 +59,7 @@ MESSAGES = [
     (lambda: lax.map(row, ()), ArgumentError, "length"),
     (lambda: lax.map(row, {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}), ShapeError, "one leading size"),
     (lambda: lax.map(row, {"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)}, batch_size=2), ShapeError, "one leading size"),
-    (lambda: lax.map(row, XS, batch_size=0), ArgumentError, "batch_size must be positive"),
+    (lambda: lax.map(row, XS, batch_size=-1), ArgumentError, "batch_size must not be negative"),
     (lambda: lax.map(3, XS), ArgumentTypeError, "map"),
 ]
 
@@ -68,3 +68,7 @@ MESSAGES = [
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_batch_size_of_0_is_all_rows_at_once() -> None:
+    assert lax.map(row, XS, batch_size=0)["sum"].tolist() == lax.map(row, XS)["sum"].tolist()

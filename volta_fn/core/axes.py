@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import AxisNameError
 
 _axes: ContextVar[tuple[tuple[Any, int], ...]] = ContextVar("named_axes", default=())
 
@@ -32,9 +32,9 @@ def bound_axis(name: Any, size: int) -> Iterator[None]:
 
 
 def axis_size(name: Any) -> int:
-    """Return the size of a named axis; raise `ArgumentError` if it is not bound."""
+    """Return the size of a named axis; raise `AxisNameError` if it is not bound."""
     for bound, size in reversed(_axes.get()):
         if bound == name:
             return size
     known = [n for n, _ in _axes.get()]
-    raise ArgumentError(f"no axis named {name!r} is in scope (bound here: {known}); give one with vmap(f, axis_name={name!r})")
+    raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {known}); give one with vmap(f, axis_name={name!r})")

@@ -7,8 +7,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
+from volta_fn.core.primitive import Zero
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 
 
@@ -42,6 +45,8 @@ def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Arr
     """Convert a function's flat results to arrays; errors name the function."""
     values: list[Array] = []
     for out in outs:
+        if type(out) is Zero:  # of a derivative rule
+            out = np.zeros(out.aval.shape, out.aval.dtype)
         try:
             values.append(as_value(out))
         except ArgumentTypeError:

@@ -116,8 +116,8 @@ class Jaxpr:
         """The primitives that must run even if their results are unused."""
         return frozenset([str(e.primitive) for e in self.eqns if has_effects(e)])
 
-    def pretty_print(self, *, source_info: bool = False) -> str:
-        """Return the program as text, with the user's line of each equation if asked for."""
+    def pretty_print(self, *, source_info: bool = False, use_color: bool = False) -> str:
+        """Return the program as text, with the lines of equations if asked for."""
         return format_jaxpr(self, sources=source_info)
 
     def __repr__(self) -> str:
@@ -192,8 +192,10 @@ class ClosedJaxpr:
         """The outputs."""
         return self.jaxpr.outvars
 
-    def pretty_print(self, *, source_info: bool = False) -> str:
+    def pretty_print(self, *, source_info: bool = False, use_color: bool = False) -> str:
         """Return the program as text, with the user's line of each equation if asked for.
+
+        It has no colors, whatever `use_color` says.
 
         >>> import volta_fn as vf
         >>> print(vf.make_jaxpr(lambda x: x * 2)(1.0).pretty_print(source_info=True))

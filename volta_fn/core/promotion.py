@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.errors import ArgumentError, PromotionWarning, TypePromotionError
-from volta_fn.source import user_location
+from volta_fn.source import is_called_by_user, user_location
 
 Mode = Literal["standard", "strict"]
 
@@ -25,6 +25,9 @@ Mode = Literal["standard", "strict"]
 _VARIABLE = "VOLTA_NUMPY_DTYPE_PROMOTION"
 _WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
 _NARROW = (dtypes.FLOATS | dtypes.COMPLEX) - _WIDE
+
+#: Packages whose own operations are checked, too: they apply operators to the arrays that they are given. Others convert as they need.
+_CHECKED = frozenset({"core", "primitives", "jit", "numpy", "nn", "optim"})
 
 _scoped_mode: ContextVar[Mode | None] = ContextVar("numpy_dtype_promotion", default=None)
 _process_mode: Mode | None = None
@@ -35,7 +38,9 @@ def numpy_dtype_promotion(new_val: Mode) -> contextlib.AbstractContextManager[No
     """Choose in a ``with`` block how arrays of different dtypes combine.
 
     "standard" promotes as JAX does, without a warning; "strict" raises `TypePromotionError` where arrays (not Python's numbers) would
-    change their dtype. Without a choice, the first promotion of a float32 array by float64 data gives a `PromotionWarning` with the line.
+    change their dtype. It holds for operations of the program, of `volta_fn.numpy`, layers and optimizers; not for those that solvers,
+    samplers and the like consist of. Without a choice, the first promotion of a float32 array by float64 data gives a
+    `PromotionWarning` with the line.
     Programs that were traced before keep the mode of their tracing.
 
     Raises `ArgumentError` for another mode.
@@ -92,7 +97,9 @@ def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None
     """
     for operand in operands:
         found = getattr(operand, "dtype", None)
-        if found is not None and found is not dtype and found != dtype and not getattr(operand, "weak_type", False):
+        if found is None or found is dtype or getattr(operand, "weak_type", False):
+            continue
+        if dtypes.canonical(found) != dtype:
             _tell(name, [x for x in operands if hasattr(x, "dtype")], dtype)
             return
 
@@ -101,6 +108,8 @@ def _tell(name: str, arrays: Sequence[Any], dtype: np.dtype) -> None:
     global _warned
     mode = _mode()
     listed = " and ".join(f"{x.dtype.name}[{','.join(map(str, x.shape))}]" for x in arrays)
+    if mode == "strict" and not is_called_by_user(_CHECKED):
+        return
     if mode == "strict":
         raise TypePromotionError(
             f"{name}: {listed} would combine to {dtype.name}, which numpy_dtype_promotion('strict') forbids. "

@@ -97,6 +97,10 @@ class Ref:
         """The number of elements of the array."""
         return self.aval.size
 
+    def unsafe_buffer_pointer(self) -> int:
+        """Return where the elements lie in memory; see `Array.unsafe_buffer_pointer`."""
+        return self.value.unsafe_buffer_pointer()
+
     def __len__(self) -> int:
         return len(self.get())
 

@@ -101,6 +101,21 @@ class _Axes:
         return math.prod(self.axis_sizes)
 
     @property
+    def are_all_axes_auto(self) -> bool:
+        """Whether all axes have the type `AxisType.Auto`."""
+        return all(kind is AxisType.Auto for kind in self.axis_types)
+
+    @property
+    def are_all_axes_explicit(self) -> bool:
+        """Whether all axes have the type `AxisType.Explicit`."""
+        return all(kind is AxisType.Explicit for kind in self.axis_types)
+
+    @property
+    def are_all_axes_manual(self) -> bool:
+        """Whether all axes have the type `AxisType.Manual`."""
+        return all(kind is AxisType.Manual for kind in self.axis_types)
+
+    @property
     def empty(self) -> bool:
         """Whether it has no axes."""
         return not self.axis_names

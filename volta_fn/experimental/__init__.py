@@ -1,7 +1,7 @@
 """What JAX keeps in `jax.experimental`.
 
 `checkify` (checks in traced functions), `io_callback`, `jet` (derivatives of high order), `mesh_utils` and `multihost_utils` (for one
-process), `ode`, `sparse` (arrays). `pallas` is refused.
+process), `ode`, `random` (a generator with a state), `sparse` (arrays). `pallas` is refused.
 
 >>> import volta_fn as vf
 >>> vf.experimental.ode.odeint(lambda y, t: -y, 1.0, vf.numpy.array([0.0, 1.0])).round(3)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Zero
@@ -36,7 +37,7 @@ def _given(value: Any) -> Any:
 
 def _adapted_jvp(rule: Rule) -> Rule:
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> Any:
-        outs, out_tangents = rule(primals, tangents, **params)
+        outs, out_tangents = rule(tuple(primals), tuple(tangents), **params)
         if not isinstance(outs, (tuple, list)):
             return as_value(outs), _tangent(out_tangents, outs)
         outs = [as_value(out) for out in outs]
@@ -47,7 +48,9 @@ def _adapted_jvp(rule: Rule) -> Rule:
 
 def _tangent(tangent: Any, out: Any) -> Any:
     found = _given(tangent)
-    return Zero(as_value(out).aval.at_least_vspace()) if found is None else found
+    if found is None or found.dtype == dtypes.float0:
+        return Zero(as_value(out).aval.at_least_vspace())
+    return found
 
 
 def _adapted_transpose(rule: Rule) -> Rule:

@@ -23,11 +23,11 @@ NotMapped = type(None)
 
 
 def _plain(rule: Rule) -> Rule:
-    return lambda axis, args, dims, **params: rule(list(args), list(dims), **params)
+    return lambda axis, args, dims, **params: rule(tuple(args), tuple(dims), **params)
 
 
 def _with_axis(rule: Rule) -> Rule:
-    return lambda axis, args, dims, **params: rule(axis.size, axis.name, None, list(args), list(dims), **params)
+    return lambda axis, args, dims, **params: rule(axis.size, axis.name, None, tuple(args), tuple(dims), **params)
 
 
 primitive_batchers = Rules("batch", _plain)

@@ -60,8 +60,14 @@ _KINDS = (
 
 
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
-    """Return the dtype that arrays have where this one is asked for."""
-    return dtype if isinstance(dtype, KeyType) else dtypes.as_dtype(dtype)
+    """Return the dtype that arrays have where this one is asked for.
+
+    None is NumPy's default.
+
+    >>> canonicalize_dtype(int)
+    dtype('int32')
+    """
+    return dtype if isinstance(dtype, KeyType) else dtypes.as_dtype(np.dtype(None) if dtype is None else dtype)
 
 
 def scalar_type_of(x: Any) -> type:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from volta_fn import dtypes, random
+from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, canonical_shape
@@ -187,7 +187,7 @@ def _draw_complex(key: Any, shape: Shape, dtype: np.dtype, distribution: Distrib
     else:
         size = vnp.sqrt(-vnp.log1p(-share * real.type(-math.expm1(-4.0)))) / real.type(_CUT_COMPLEX)
     angle = real.type(2 * math.pi) * random.uniform(angle_key, shape, real)
-    return size * vnp.exp(dtype.type(1j) * angle) * deviation
+    return size.astype(dtype) * lax.complex(vnp.cos(angle), vnp.sin(angle)) * deviation
 
 
 def _scaled(name: str, scale: float, mode: Mode, distribution: Distribution, source: str) -> Callable[..., Initializer]:

@@ -109,9 +109,9 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
         raise _not_numbers(leaves)
     if not leaves:
         return from_host(values.astype(dtype_or(dtype, dtypes.default(np.dtype(np.float32)))))
-    pairs = [dtypes.dtype_and_weak_type(leaf) for leaf in _distinct_types(leaves)]
-    found, _ = dtypes.promote(*pairs)
-    return from_host(_exactly(value, dtype_or(dtype, found)))
+    if dtype is None:
+        dtype, _ = dtypes.promote(*[dtypes.dtype_and_weak_type(leaf) for leaf in _distinct_types(leaves)])
+    return from_host(_exactly(value, dtype))
 
 
 def _distinct_types(leaves: Sequence[Any]) -> list[Any]:

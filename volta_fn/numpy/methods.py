@@ -11,7 +11,7 @@ from volta_fn import advice, dtypes
 from volta_fn.core.array import Array, attach
 from volta_fn.core.device import Device
 from volta_fn.core.transfer import device_put
-from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from volta_fn.lazy_imports import load
 from volta_fn.numpy import creation, diagonals, indexing, inspection, products, shapes, sorting
 from volta_fn.numpy.elementwise import arithmetic
@@ -21,7 +21,7 @@ from volta_fn.primitives.cast import bitcast_convert_type
 #: Functions that are methods without change.
 _METHODS: dict[ModuleType, str] = {
     arithmetic: "clip conjugate round",
-    creation: "astype copy",
+    creation: "copy",
     cumulative: "cumprod cumsum",
     diagonals: "diagonal trace",
     indexing: "choose nonzero take",
@@ -50,12 +50,24 @@ def _compress(self: Array, condition: Any, axis: int | None = None) -> Array:
     return indexing.compress(condition, self, axis)
 
 
+def _astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> Array:
+    """Convert to a dtype; see `numpy.astype`."""
+    return creation.astype(self, dtype, copy=copy, device=device)
+
+
 def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
     """Reinterpret the bits as another dtype; see `lax.bitcast_convert_type`."""
     if sizes or isinstance(dtype, (int, tuple)):
         raise ArgumentTypeError("view reinterprets bits as another dtype; a new shape is x.reshape(3, -1), or x[:, None] for a new axis")
     wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
     return self if wanted == self.dtype else bitcast_convert_type(self, wanted)
+
+
+def _address(self: Array) -> int:
+    """Return where the elements of an array on the CPU lie in memory, while it exists."""
+    if self.device.platform != "cpu":
+        raise UnsupportedError(f"unsafe_buffer_pointer: memory of {self.device} has no address for the host; copy the array to the CPU")
+    return int(np.asarray(self).ctypes.data)
 
 
 def _namespace(self: Array, *, api_version: str | None = None) -> Any:
@@ -102,6 +114,7 @@ for _function in (_reshape, _transpose, _flatten, _compress, _view, _to_device):
 for _name, _answer in advice.ARRAYS.items():
     attach(_name, advice.habit("Array", _name, _answer))
 attach("conj", arithmetic.conjugate)
+attach("astype", _astype)
 attach("__matmul__", _matmul)
 attach("__rmatmul__", _rmatmul)
 attach("__round__", lambda self, ndigits=0: arithmetic.round(self, ndigits))
@@ -115,4 +128,5 @@ attach("addressable_shards", property(_shards, doc="The array as its only shard.
 attach("global_shards", property(_shards, doc="The array as its only shard."))
 for _name in ("committed", "is_fully_addressable", "is_fully_replicated"):
     attach(_name, property(lambda self: True, doc="True: an array lies on one device of this process."))
+attach("unsafe_buffer_pointer", _address)
 attach("copy_to_host_async", lambda self: None)

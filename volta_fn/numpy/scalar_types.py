@@ -26,8 +26,8 @@ class ScalarType:
     __slots__ = ("dtype",)
 
     def __init__(self, spec: Any) -> None:
-        #: The NumPy dtype.
-        self.dtype: np.dtype = dtypes.as_dtype(spec)
+        #: The NumPy dtype, whichever one stands for it now (`dtypes.set_width`).
+        self.dtype: np.dtype = np.dtype(spec)
 
     def __call__(self, x: Any = 0) -> Array:
         return asarray(x, dtype=self.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +51,29 @@ DotAlgorithmPreset = enum.Enum(
     module=__name__,
 )
 
+
+class DotAlgorithm(NamedTuple):
+    """Name the dtypes that a product's operands are rounded to, and of its sums.
+
+    Like `DotAlgorithmPreset` it is a lower bound: no target here rounds below the dtypes of the operands and of the result.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> algorithm = vf.lax.DotAlgorithm(np.float16, np.float16, np.float32)
+    >>> vf.lax.dot(vf.numpy.ones(3, "float16"), vf.numpy.ones(3, "float16"), precision=algorithm)
+    Array(3., dtype=float16)
+    """
+
+    lhs_precision_type: Any
+    rhs_precision_type: Any
+    accumulation_type: Any
+    lhs_component_count: int = 1
+    rhs_component_count: int = 1
+    num_primitive_operations: int = 1
+    allow_imprecise_accumulation: bool = False
+
+
 #: What functions take as `precision`: the name of one, or a pair of them, for either operand.
-PrecisionLike = str | Precision | DotAlgorithmPreset | tuple[str, str] | tuple[Precision, Precision] | None
+PrecisionLike = str | Precision | DotAlgorithm | DotAlgorithmPreset | tuple[str, str] | tuple[Precision, Precision] | None
 
 _PRECISIONS = (
     *(None, "float32", "fastest", "bfloat16", "tensorfloat32"),
@@ -63,6 +84,8 @@ _PRECISIONS = (
 
 def check_precision(name: str, precision: Any) -> None:
     """Raise `ArgumentError` unless given a `Precision`, its name, or a pair of them."""
+    if isinstance(precision, DotAlgorithm):
+        return
     for item in precision if isinstance(precision, (tuple, list)) else (precision,):
         if item not in _PRECISIONS:
             names = ", ".join(repr(p) for p in _PRECISIONS if not isinstance(p, DotAlgorithmPreset))

@@ -22,9 +22,23 @@ from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.gather import gather_p
 from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.joining import concatenate, instantiate
-from volta_fn.primitives.movement import broadcast, canonical_axis, expand_dims, moveaxis, reshape, squeeze
+from volta_fn.primitives.movement import broadcast, canonical_axis, expand_dims, iota, moveaxis, reshape, squeeze
 from volta_fn.primitives.scatter import scatter_p
 from volta_fn.primitives.selection import select
+
+
+def ds(start: Any, size: int, stride: int = 1) -> slice | Array:
+    """Return an index for `size` elements from `start`, which may be traced.
+
+    >>> import volta_fn as vf
+    >>> vf.numpy.arange(10)[ds(2, 3)]
+    Array([2, 3, 4], dtype=int32)
+    """
+    if isinstance(start, (int, np.integer)):
+        return slice(int(start), int(start) + size * stride, stride)
+    first = as_value(start)
+    return first + iota(first.dtype, size) * stride
+
 
 CLIP = GatherScatterMode.CLIP
 

@@ -91,7 +91,7 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
         ArgumentTypeError, DTypeError: something that is not an index.
         ConcretizationError: a traced mask, whose number of elements cannot be known, or a slice with traced bounds.
     """
-    strict = strict and not settings.permissive
+    strict = strict and (settings.check_static_indices or not settings.permissive)
     items = list(index) if isinstance(index, tuple) else [index]
     items = [_canonical(item) for item in items]
     consumed = sum(map(_consumes, items))

@@ -1,6 +1,7 @@
-"""Random bits: counters enciphered under a key, by Threefry-2x32.
+"""Random bits: counters enciphered under a key, by Threefry-2x32 or Philox-4x32.
 
-*Key data* is an array of dtype uint32 whose last dimension holds the two words of a key; its other dimensions are an array of keys.
+*Key data* is an array of dtype uint32 whose last dimension holds the words of a key, two of Threefry's or four of those whose bits are
+Philox's; its other dimensions are an array of keys.
 The bits that a key gives for a shape are a function of the key and the shape alone, so mapping over keys gives what a loop gives.
 """
 
@@ -22,14 +23,17 @@ from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.arithmetic import add
 from volta_fn.primitives.cast import convert_element_type
-from volta_fn.primitives.comparison import eq
+from volta_fn.primitives.comparison import lt
 from volta_fn.primitives.declare import Elementwise, align_batched, broadcast_shapes, elementwise
 from volta_fn.primitives.formulas.threefry import evaluate_word
 from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.movement import expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.philox import philox_bits
 from volta_fn.primitives.slicing import index_in_dim
 
 _UINT32 = np.dtype(np.uint32)
+#: The words of a key whose bits are Philox's: two keys of Threefry, from which new keys come.
+PHILOX_WORDS = 4
 
 
 # threefry2x32
@@ -86,16 +90,28 @@ def check_key_data(function: str, key_data: ShapedArray) -> None:
     """Raise `DTypeError` or `ShapeError` unless these are the types of key data."""
     if key_data.dtype != _UINT32:
         raise DTypeError(f"{function}: a key's data has dtype uint32, got {key_data}. Make keys with volta_fn.random.key(seed).")
-    if not key_data.shape or key_data.shape[-1] != 2:
+    if not key_data.shape or key_data.shape[-1] not in (2, PHILOX_WORDS):
         raise ShapeError(
-            f"{function}: a key's data has shape (..., 2), two words per key, got {key_data}. Make keys with volta_fn.random.key(seed)."
+            f"{function}: a key's data has shape (..., 2), two words per key (four of 'rbg'), got {key_data}. "
+            "Make keys with volta_fn.random.key(seed)."
         )
+
+
+def _is_philox(function: str, key_data: Array) -> bool:
+    check_key_data(function, key_data.aval)
+    return key_data.shape[-1] == PHILOX_WORDS
+
+
+def checked_width(bit_width: int) -> int:
+    """Return a width of random bits; raise `ArgumentError` for a wrong one."""
+    if bit_width not in (8, 16, 32, 64):
+        raise ArgumentError(f"random_bits: bit_width is 8, 16, 32 or 64, got {bit_width}")
+    return bit_width
 
 
 def _bits_abstract(key_data: ShapedArray, *, shape: Shape, bit_width: int) -> ShapedArray:
     check_key_data("random_bits", key_data)
-    if bit_width not in (8, 16, 32, 64):
-        raise ArgumentError(f"random_bits: bit_width is 8, 16, 32 or 64, got {bit_width}")
+    checked_width(bit_width)
     return ShapedArray(key_data.shape[:-1] + shape, np.dtype(f"u{bit_width // 8}"))
 
 
@@ -122,7 +138,10 @@ def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Arr
     >>> random_bits(np.array([0, 42], np.uint32), (2,), 16)
     Array([ 5026, 12505], dtype=uint16)
     """
-    return bind(random_bits_p, as_value(key_data), shape=canonical_shape(shape), bit_width=bit_width)
+    data = as_value(key_data)
+    if _is_philox("random_bits", data):
+        return philox_bits(data, canonical_shape(shape), checked_width(bit_width))
+    return bind(random_bits_p, data, shape=canonical_shape(shape), bit_width=bit_width)
 
 
 # new keys from old
@@ -139,14 +158,25 @@ def _pair(first: Array, second: Array) -> Array:
     return concatenate([expand_dims(first, (-1,)), expand_dims(second, (-1,))], first.ndim)
 
 
+def _halves(key_data: Array) -> Array:
+    """Return the two keys of Threefry in each key of four words."""
+    return reshape(key_data, (*key_data.shape[:-1], 2, 2))
+
+
+def _joined(halves: Array, axis: int) -> Array:
+    """Return keys of four words from pairs of keys along `axis`."""
+    pairs = moveaxis(halves, axis, halves.ndim - 2)
+    return reshape(pairs, (*pairs.shape[:-2], PHILOX_WORDS))
+
+
 def random_split(key_data: Any, shape: Sequence[int]) -> Array:
     """Return the key data of `shape` new keys for each key.
 
     Key i is the cipher of the counter i.
     """
-    value = as_value(key_data)
-    check_key_data("random_split", value.aval)
-    sizes = canonical_shape(shape)
+    value, sizes = as_value(key_data), canonical_shape(shape)
+    if _is_philox("random_split", value):
+        return _joined(random_split(_halves(value), sizes), value.ndim - 1)
     k1, k2 = _words(value, len(sizes))
     counts = reshape(iota(_UINT32, math.prod(sizes)), sizes)
     return _pair(*threefry2x32(k1, k2, np.uint32(0), counts))
@@ -158,7 +188,8 @@ def random_fold_in(key_data: Any, data: Any) -> Array:
     The lowest 32 bits of `data` count.
     """
     value = as_value(key_data)
-    check_key_data("random_fold_in", value.aval)
+    if _is_philox("random_fold_in", value):
+        return _joined(random_fold_in(_halves(value), data), value.ndim - 1)
     counter = as_value(data)
     if counter.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"random_fold_in: data is an integer, got {counter.aval}")
@@ -166,10 +197,11 @@ def random_fold_in(key_data: Any, data: Any) -> Array:
 
 
 class RandomAlgorithm(enum.IntEnum):
-    """The generators of `rng_bit_generator`, of which there is one here."""
+    """The generators of `rng_bit_generator`; Philox is the default."""
 
     RNG_DEFAULT = 0
     RNG_THREE_FRY = 1
+    RNG_PHILOX = 2
 
 
 def rng_bit_generator(
@@ -183,7 +215,7 @@ def rng_bit_generator(
         key: four uint32 words: a key's two, and those of a counter, the lower first.
         shape: the shape of the bits.
         dtype: an unsigned integer dtype.
-        algorithm: Threefry-2x32, by either name.
+        algorithm: Philox-4x32, whose bits are JAX's, or Threefry-2x32.
 
     Raises:
         ArgumentError: another algorithm.
@@ -201,9 +233,19 @@ def rng_bit_generator(
         raise DTypeError(f"rng_bit_generator: bits are unsigned integers, got dtype {wanted.name}")
     if algorithm not in tuple(RandomAlgorithm):
         raise ArgumentError(f"rng_bit_generator: algorithm={algorithm!r} is none of {', '.join(map(str, RandomAlgorithm))}")
+    sizes, width = canonical_shape(shape), wanted.itemsize * 8
+    if algorithm != RandomAlgorithm.RNG_THREE_FRY:
+        blocks = -(-math.prod(sizes) * max(width // 32, 1) // PHILOX_WORDS)
+        return _advanced(words, blocks), constrained(philox_bits(words, sizes, width), out_sharding)
     first, second, low, high = [index_in_dim(words, i, keepdims=False) for i in range(4)]
     one_time = concatenate([expand_dims(word, (0,)) for word in threefry2x32(first, second, high, low)], 0)
-    following = add(low, np.uint32(1))
-    carry = convert_element_type(eq(following, np.uint32(0)), _UINT32)
-    next_key = concatenate([expand_dims(word, (0,)) for word in (first, second, following, add(high, carry))], 0)
-    return next_key, constrained(random_bits(one_time, shape, wanted.itemsize * 8), out_sharding)
+    return _advanced(words, 1), constrained(random_bits(one_time, sizes, width), out_sharding)
+
+
+def _advanced(words: Array, steps: int) -> Array:
+    """Return the key with its counter, the last two words, increased."""
+    first, second, low, high = [index_in_dim(words, i, keepdims=False) for i in range(4)]
+    step = np.uint32(steps)
+    following = add(low, step)
+    carry = convert_element_type(lt(following, step), _UINT32)
+    return concatenate([expand_dims(word, (0,)) for word in (first, second, following, add(high, carry))], 0)

@@ -168,7 +168,8 @@ def reduce_window(
     Array([3., 4.], dtype=float32)
     """
     value = as_value(operand)
-    init = _initial(init_value, value)
+    fast = _fast_reduction(computation, value.dtype)
+    init = _initial(init_value, value, fast)
     taps = canonical_ints(window_dimensions, value.ndim, "reduce_window: window_dimensions")
     strides = canonical_ints(window_strides, value.ndim, "reduce_window: window_strides")
     bases = canonical_ints(base_dilation, value.ndim, "reduce_window: base_dilation")
@@ -177,11 +178,9 @@ def reduce_window(
     pads = canonical_padding(padtype_to_pads(sizes, reach, strides, padding), value.ndim, "reduce_window: padding")
     check_cut("reduce_window", value.shape, pads, bases)
     geometry = {"window_dimensions": taps, "window_strides": strides, "padding": pads, "base_dilation": bases, "window_dilation": dilations}
-    for primitive, allowed in _FAST:
-        combines = reduction_of(primitive.name)
-        if getattr(computation, "primitive", None) is PRIMITIVES[combines.step] and value.dtype in allowed:
-            out = bind(primitive, value, **geometry)
-            return out if _is(init, combines.start(value.dtype)) else computation(out, init)
+    if fast:
+        out = bind(fast, value, **geometry)
+        return out if _is(init, reduction_of(fast.name).start(value.dtype)) else computation(out, init)
     return _folded(value, init, computation, geometry)
 
 
@@ -193,8 +192,18 @@ _FAST = (
 )
 
 
-def _initial(init_value: Any, operand: Array) -> Array:
+def _fast_reduction(computation: Any, dtype: np.dtype) -> Primitive | None:
+    """Return the primitive that reduces windows by this computation, if there is one."""
+    found = getattr(computation, "primitive", None)
+    return next((p for p, allowed in _FAST if found is PRIMITIVES[reduction_of(p.name).step] and dtype in allowed), None)
+
+
+def _initial(init_value: Any, operand: Array, fast: Primitive | None) -> Array:
     init = as_value(init_value)
+    if fast and init.dtype in dtypes.FLOATS and operand.dtype in dtypes.INTEGERS and not init.shape:
+        identity = reduction_of(fast.name).start
+        if _is(init, identity(init.dtype)):  # such as -inf
+            return as_value(np.asarray(identity(operand.dtype), operand.dtype))
     if init.shape:
         raise ShapeError(f"reduce_window: init_value must be a scalar, got shape {init.shape}")
     if init.weak_type and dtypes.promote((init.dtype, True), (operand.dtype, False))[0] == operand.dtype:

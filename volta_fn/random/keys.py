@@ -1,8 +1,8 @@
 """Keys: the explicit state of random numbers.
 
 A key is a value: using it twice gives the same numbers twice, so split it first. A *typed* key (or array of keys), `PRNGKeyArray`, wraps
-*raw* key data: a uint32 array with a last dimension of two words. Every function takes either kind, and those that make keys from keys
-return the kind that they were given.
+*raw* key data: a uint32 array with a last dimension of two words, or four of the implementations "rbg" and "unsafe_rbg". Every function
+takes either kind, and those that make keys from keys return the kind that they were given.
 """
 
 from __future__ import annotations
@@ -14,17 +14,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from volta_fn import dtypes, lax, tree
+from volta_fn import dtypes, lax, settings, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from volta_fn.primitives.random import check_key_data, random_fold_in, random_split
+from volta_fn.primitives.random import PHILOX_WORDS, check_key_data, random_bits, random_fold_in, random_split
 from volta_fn.random.arguments import known_integers
 
-#: The only implementation; others would be distinguished by this name.
+#: The implementation of keys of two words.
 THREEFRY = "threefry2x32"
-_UINT32 = np.dtype(np.uint32)
+#: Those of four words, whose bits are Philox's. The second also makes keys by it, which is no hash: they may be related.
+RBG, UNSAFE_RBG = "rbg", "unsafe_rbg"
+#: How each is written in dtypes.
+_TAGS = {THREEFRY: "fry", RBG: "rbg", UNSAFE_RBG: "urbg"}
+#: How many blocks of bits stand for a hash in "unsafe_rbg".
+_UNSAFE_STEPS = 10
+_UINT32, _INT64 = np.dtype(np.uint32), np.dtype(np.int64)
 #: The lowest 32 bits of an integer.
 _LOW_32 = 0xFFFFFFFF
 
@@ -36,8 +42,18 @@ class KeyType(dtypes.ExtendedDType):
     name: str = THREEFRY
     itemsize: ClassVar[int] = 2 * _UINT32.itemsize  # type: ignore[misc]  # an instance's in the base
 
+    @property
+    def words(self) -> int:
+        """How many words a key has."""
+        return 2 if self.name == THREEFRY else PHILOX_WORDS
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of a key."""
+        return 4 * self.words
+
     def __repr__(self) -> str:
-        return "key<fry>"
+        return f"key<{_TAGS[self.name]}>"
 
 
 if TYPE_CHECKING:
@@ -115,7 +131,7 @@ class PRNGKeyArray(_Base):
         sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
         known = math.prod(n for n in sizes if n != -1)
         full = [self.size // max(known, 1) if n == -1 else n for n in sizes]
-        return PRNGKeyArray(lax.reshape(self._data, (*full, 2)), self._impl)
+        return PRNGKeyArray(lax.reshape(self._data, (*full, self._data.shape[-1])), self._impl)
 
     def flatten(self) -> PRNGKeyArray:  # type: ignore[override]
         """Return the keys along one dimension."""
@@ -141,6 +157,11 @@ class PRNGKeyArray(_Base):
     def copy(self) -> PRNGKeyArray:  # type: ignore[override]
         """Return the same keys, which cannot be changed."""
         return self
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of a key."""
+        return self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -182,6 +203,15 @@ class PRNGKeyArray(_Base):
         return f"PRNGKeyArray({self._data!r})"
 
 
+def _of_data(name: str) -> property:
+    """Return a property of keys that is one of their data."""
+    return property(lambda self: getattr(self._data, name))
+
+
+for _name in ("committed", "copy_to_host_async", "delete", "device", "is_deleted", "is_fully_addressable", "is_fully_replicated"):
+    setattr(PRNGKeyArray, _name, _of_data(_name))
+
+
 def _with_words(index: Any) -> tuple[Any, ...]:
     """Return an index of keys as one of their data, with all words."""
     entries = index if isinstance(index, tuple) else (index,)
@@ -215,24 +245,25 @@ class KeyUpdates:
 def key(seed: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
     """Create a typed key from an integer seed.
 
-    The lowest 64 bits count (of a 32-bit integer all 32, as an unsigned number). `impl`, or `dtype`, may name the algorithm;
-    "threefry2x32" is the only one. Raises `DTypeError` for a seed that is no integer and `ShapeError` for an array of seeds (use `vmap`).
+    The lowest 64 bits count (of a 32-bit integer all 32, as an unsigned number). `impl`, or `dtype`, may name the algorithm:
+    "threefry2x32", "rbg" or "unsafe_rbg"; the default is the setting `jax_default_prng_impl`. Raises `DTypeError` for a seed that is no
+    integer and `ShapeError` for an array of seeds (use `vmap`).
 
     >>> vf.random.key(42)
     PRNGKeyArray((), dtype=key<fry>) overlaying:
     [ 0 42]
     """
-    return PRNGKeyArray(_seeded("key", seed), _implementation("key", impl, dtype))
+    name = _implementation("key", impl, dtype)
+    return PRNGKeyArray(_seeded("key", _moved(seed), name), name)
 
 
 def PRNGKey(seed: Any, *, impl: str | KeyType | None = None) -> Array:
-    """Create a raw key, two uint32 words, from a seed; `key` makes typed ones.
+    """Create a raw key, uint32 words, from a seed; `key` makes typed ones.
 
     >>> vf.random.PRNGKey(42)
     Array([ 0, 42], dtype=uint32)
     """
-    _implementation("PRNGKey", impl, None)
-    return _seeded("PRNGKey", seed)
+    return _seeded("PRNGKey", _moved(seed), _implementation("PRNGKey", impl, None))
 
 
 def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyType | None) -> str:
@@ -240,16 +271,30 @@ def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyT
         raise ArgumentError(f"{function}: give impl or dtype, not both")
     given = impl if dtype is None else dtype
     name = given.name if isinstance(given, KeyType) else given
-    if name not in (None, THREEFRY):
-        raise ArgumentError(f"{function}: {name!r} is not a known random number generator; the only one is {THREEFRY!r}")
-    return THREEFRY
+    if name is None:
+        return settings.current.default_prng_impl
+    if name not in _TAGS:
+        raise ArgumentError(f"{function}: {name!r} is not a known random number generator; they are {', '.join(_TAGS)}")
+    return name
 
 
-def _seeded(function: str, seed: Any) -> Array:
+def _moved(seed: Any) -> Any:
+    """Return a seed with the offset of the settings."""
+    return seed + settings.current.random_seed_offset if settings.current.random_seed_offset else seed
+
+
+def _seeded(function: str, seed: Any, impl: str) -> Array:
+    words = _threefry_seeded(function, seed)
+    return words if impl == THREEFRY else lax.concatenate([words, words], 0)
+
+
+def _threefry_seeded(function: str, seed: Any) -> Array:
     if isinstance(seed, PRNGKeyArray):
         raise ArgumentTypeError(f"{function}: the seed must be an integer, got a key; use split or fold_in to make keys from keys")
     if isinstance(seed, str):
         raise ArgumentTypeError(f"{function}: the seed must be an integer, got {seed!r} of type str")
+    if type(seed) is int and dtypes.canonical(_INT64) != _INT64:  # of which the lower word counts, as in JAX
+        return as_value(np.array([0, seed & _LOW_32], _UINT32))
     known = known_integers(seed)
     value = as_value(seed) if known is None else known
     if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
@@ -257,7 +302,7 @@ def _seeded(function: str, seed: Any) -> Array:
     if value.shape:
         raise ShapeError(f"{function}: the seed must be one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
     if isinstance(value, np.ndarray):
-        upper = int(value) >> 32 if value.dtype.itemsize == 8 else 0
+        upper = int(value) >> 32 if dtypes.canonical(value.dtype).itemsize == 8 else 0
         return as_value(np.array([upper & _LOW_32, int(value) & _LOW_32], _UINT32))
     high: Any = lax.shift_right_logical(value, value.dtype.type(32)) if value.dtype.itemsize == 8 else np.uint32(0)
     words = [lax.convert_element_type(word, _UINT32) for word in (high, value)]
@@ -265,19 +310,21 @@ def _seeded(function: str, seed: Any) -> Array:
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: str | KeyType | None = None, dtype: str | KeyType | None = None) -> PRNGKeyArray:
-    """Wrap words, a uint32 array whose last dimension has size 2, as typed keys.
+    """Wrap words, a uint32 array (..., words of a key), as typed keys.
 
     >>> raw = vf.random.PRNGKey(7)
     >>> vf.random.wrap_key_data(raw) == vf.random.key(7)
     Array(True, dtype=bool)
     """
-    data = as_value(key_bits_array)
+    data, name = as_value(key_bits_array), _implementation("wrap_key_data", impl, dtype)
     check_key_data("wrap_key_data", data.aval)
-    return PRNGKeyArray(data, _implementation("wrap_key_data", impl, dtype))
+    if data.shape[-1] != KeyType(name).words:
+        raise ShapeError(f"wrap_key_data: a key of {name!r} does not have {data.shape[-1]} words, got {data.aval}")
+    return PRNGKeyArray(data, name)
 
 
 def key_data(keys: Any) -> Array:
-    """Return the words of typed or raw keys as a uint32 array (..., 2).
+    """Return the words of typed or raw keys as a uint32 array.
 
     >>> vf.random.key_data(vf.random.key(7))
     Array([0, 7], dtype=uint32)
@@ -287,12 +334,11 @@ def key_data(keys: Any) -> Array:
 
 def key_impl(keys: Any) -> str:
     """Return the name of the keys' algorithm."""
-    _data_of("key_impl", keys)
-    return THREEFRY
+    return _impl_of(keys, _data_of("key_impl", keys))
 
 
 def key_dtype(impl: str | KeyType | None = None) -> KeyType:
-    """Return the type of keys for an algorithm (default: the only one)."""
+    """Return the type of keys for an algorithm (default: that of the setting)."""
     return KeyType(_implementation("key_dtype", impl, None))
 
 
@@ -320,6 +366,15 @@ def single_key(function: str, key: Any) -> Array:
     return data
 
 
+def _impl_of(keys: Any, data: Array) -> str:
+    """Return the implementation of keys; raw ones have it by their words."""
+    if isinstance(keys, PRNGKeyArray):
+        return keys._impl
+    if data.shape[-1] == 2:
+        return THREEFRY
+    return RBG if settings.current.default_prng_impl == THREEFRY else settings.current.default_prng_impl
+
+
 def _like(given: Any, data: Array) -> Any:
     return PRNGKeyArray(data, given._impl) if isinstance(given, PRNGKeyArray) else data
 
@@ -335,7 +390,11 @@ def split(key: Key, num: int | Sequence[int] = 2) -> Key:
     (2, 3)
     """
     shape = canonical_shape((num,) if isinstance(num, (int, np.integer)) else num, "num")
-    return _like(key, random_split(single_key("split", key), shape))
+    data = single_key("split", key)
+    if _impl_of(key, data) == UNSAFE_RBG:
+        blocks = random_bits(data, (math.prod(shape), _UNSAFE_STEPS, PHILOX_WORDS))
+        return _like(key, lax.reshape(lax.index_in_dim(blocks, 0, 1, keepdims=False), (*shape, PHILOX_WORDS)))
+    return _like(key, random_split(data, shape))
 
 
 def fold_in(key: Key, data: Any) -> Key:
@@ -351,6 +410,9 @@ def fold_in(key: Key, data: Any) -> Key:
     value = as_value(data if known is None else known.astype(np.uint32))  # the lowest 32 bits, which every device supports
     if value.shape:
         raise ShapeError(f"fold_in: data must be one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
+    if _impl_of(key, words) == UNSAFE_RBG:
+        blocks = random_bits(_seeded("fold_in", value, UNSAFE_RBG), (_UNSAFE_STEPS, PHILOX_WORDS))
+        return _like(key, lax.bitwise_xor(words, lax.index_in_dim(blocks, -1, keepdims=False)))
     return _like(key, random_fold_in(words, value))
 
 

@@ -33,6 +33,18 @@ from volta_fn.transforms.vmap import stack_at, vmap_stacked
 Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
 
 
+def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
+    """Return the zero tangent of a value: of its dtype, or float0 for integers.
+
+    With `symbolic_zeros` it is a `Zero`, which has no elements.
+
+    >>> zero_from_primal(3.0)
+    Array(0., dtype=float32, weak_type=True)
+    """
+    zero = Zero(as_value(val).aval.at_least_vspace())
+    return zero if symbolic_zeros else instantiate(zero)
+
+
 class custom_vjp(CustomFunction):  # JAX's name
     """A function with a custom reverse-mode rule, set with `defvjp`.
 
@@ -115,7 +127,9 @@ class VjpRule(Rule):
         """Run the user's backward rule, and check the cotangents that it returns."""
         name = self.function.name
         bwd: Any = self.function.bwd
-        result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, [instantiate(c) for c in cotangents]))
+        if not self.function.symbolic_zeros:
+            cotangents = [instantiate(c) for c in cotangents]
+        result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, cotangents))
         args = tree.unflatten(self.in_tree, list(range(len(avals))))
         if not isinstance(result, (tuple, list)) or len(result) != len(args):
             given = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__
@@ -189,15 +203,16 @@ def _mapped(backward: Backward, axis: AxisData, residuals: Sequence[Array], cota
     """Run a backward pass for all examples of stacked values; its results are stacked."""
     zeros: list[Zero] = []
     nonzero: list[bool] = []
-    count = len(residuals)
+    count, given = len(residuals), is_nonzero(cotangents)
+    absent = [Zero(z.aval.update(shape=z.aval.shape[1:])) for z in marked(cotangents, given, False)]
 
     def one(*values: Array) -> list[Array]:
-        results = backward(values[:count], values[count:])
+        results = backward(values[:count], merge(given, values[count:], absent))
         nonzero[:] = is_nonzero(results)
         zeros[:] = [Zero(z.aval.update(shape=(axis.size, *z.aval.shape))) for z in marked(results, nonzero, False)]
         return marked(results, nonzero)
 
-    stacked = vmap_stacked(one, axis, [*residuals, *map(instantiate, cotangents)], [0] * (count + len(cotangents)))
+    stacked = vmap_stacked(one, axis, [*residuals, *marked(cotangents, given)], [0] * (count + sum(given)))
     return merge(nonzero, stacked, zeros)
 
 
@@ -254,7 +269,7 @@ def _tangent_transpose(
     count = len(args) - sum(live)
     if any(is_linear(args[:count])):
         _no_forward_mode()
-    results = backward(args[:count], [instantiate(c) for c in cotangents])
+    results = backward(args[:count], cotangents)
     return [None] * count + marked(results, live)
 
 

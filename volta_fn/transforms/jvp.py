@@ -11,7 +11,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_rules
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
-from volta_fn.errors import GradientError
+from volta_fn.errors import MissingRuleError
 from volta_fn.primitives.joining import instantiate
 from volta_fn.transforms.marks import is_nonzero, marked, with_zeros
 
@@ -75,7 +75,7 @@ class JVPTrace(Trace):
                 if tangent is None:
                     tangents[i] = Zero(primals[i].aval.at_least_vspace())
             if primitive.jvp is None:
-                raise GradientError(f"the primitive {primitive} has no derivative rule")
+                raise MissingRuleError(f"the primitive {primitive} has no derivative rule")
             out, out_tangent = primitive.jvp(primals, tangents, **params)
         finally:
             set_trace(before)

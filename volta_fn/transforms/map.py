@@ -42,10 +42,10 @@ def map(f: Callable[[Any], R], xs: Any, *, batch_size: int | None = None) -> R:
     Args:
         f: from a row, a pytree like `xs`, to a pytree of arrays.
         xs: a pytree of arrays that share the size of their leading axis.
-        batch_size: rows per iteration; the remainder makes a smaller last batch. None: one by one.
+        batch_size: rows per iteration; the remainder makes a smaller last batch. None: one by one; 0: all at once.
 
     Raises:
-        ArgumentError: there are no arrays, or `batch_size` is not positive.
+        ArgumentError: there are no arrays, or `batch_size` is negative.
         ShapeError: the leading sizes differ.
 
     >>> import volta_fn as vf
@@ -55,14 +55,15 @@ def map(f: Callable[[Any], R], xs: Any, *, batch_size: int | None = None) -> R:
     check_callable(f, "map")
     if batch_size is None:
         return scan(_Row(f), None, xs)[1]
-    if batch_size < 1:
-        raise ArgumentError(f"map: batch_size must be positive, got {batch_size}")
+    if batch_size < 0:
+        raise ArgumentError(f"map: batch_size must not be negative, got {batch_size}")
     leaves, structure = tree.flatten(xs)
     values = [as_value(x) for x in leaves]
     sizes = {v.shape[0] for v in values if v.ndim}
     if len(sizes) != 1 or not all(v.ndim for v in values):
         return scan(_Row(f), None, xs)[1]  # which raises the error
     (size,) = sizes
+    batch_size = batch_size or max(size, 1)
     count, rest = divmod(size, batch_size)
     batches = tree.unflatten(structure, [reshape(slice_in_dim(v, 0, size - rest), (count, batch_size, *v.shape[1:])) for v in values])
     _, ys = scan(_Batch(f), None, batches)

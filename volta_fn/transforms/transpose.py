@@ -10,7 +10,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Linear, Zero
 from volta_fn.core.staging import current_position, trace_rules
 from volta_fn.core.trace import current_trace
-from volta_fn.errors import GradientError
+from volta_fn.errors import MissingRuleError
 from volta_fn.primitives.arithmetic import add
 from volta_fn.transforms.marks import is_nonzero, marked, merge
 
@@ -85,7 +85,7 @@ def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Seque
     """Return a cotangent or None for each operand, from those of the results."""
     primitive = eqn.primitive
     if primitive.transpose is None:
-        raise GradientError(
+        raise MissingRuleError(
             f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
             "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
         )

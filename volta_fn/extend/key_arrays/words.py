@@ -6,9 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from volta_fn import tree
 from volta_fn.errors import ArgumentTypeError, DTypeError
-from volta_fn.random.keys import PRNGKeyArray
+from volta_fn.primitives.movement import broadcast_in_dim
+from volta_fn.random.keys import KeyType, PRNGKeyArray, wrap_key_data
 from volta_fn.transforms.vmap import vmap
 
 
@@ -22,6 +25,8 @@ def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(kwargs.get("dtype"), KeyType):
+            return _of_type(call, args, kwargs)
         try:
             return function(*args, **kwargs)
         except (ArgumentTypeError, DTypeError):
@@ -37,10 +42,23 @@ def _is_key(value: Any) -> bool:
     return isinstance(value, PRNGKeyArray)
 
 
+def _of_type(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return an array of keys of the wanted type, from keys or from words."""
+    wanted = kwargs["dtype"]
+    if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
+        found = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
+        if found.dtype != wanted:
+            raise DTypeError(f"keys of the type {found.dtype} are none of the type {wanted}")
+        return found
+    words = call(*args, **{**kwargs, "dtype": np.uint32})
+    return wrap_key_data(broadcast_in_dim(words, (*words.shape, wanted.words), range(words.ndim)), dtype=wanted)
+
+
 def _mapped(function: Callable[..., Any], leaves: list[Any], structure: Any) -> Any:
     def one(*words: Any) -> Any:
         following = iter(words)
         args, kwargs = tree.unflatten(structure, [next(following) if _is_key(leaf) else leaf for leaf in leaves])
         return function(*args, **kwargs)
 
-    return tree.map(PRNGKeyArray, vmap(one, -1, -1)(*[leaf._data for leaf in leaves if _is_key(leaf)]))
+    impl = next(leaf._impl for leaf in leaves if _is_key(leaf))
+    return tree.map(lambda words: PRNGKeyArray(words, impl), vmap(one, -1, -1)(*[leaf._data for leaf in leaves if _is_key(leaf)]))

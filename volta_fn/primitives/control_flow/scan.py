@@ -52,6 +52,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    _split_transpose: bool = False,
 ) -> tuple[Carry, Y]: ...
 @overload
 def scan(
@@ -61,6 +62,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    _split_transpose: bool = False,
 ) -> tuple[Carry, Y]: ...
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
@@ -69,6 +71,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    _split_transpose: bool = False,
 ) -> tuple[Any, Any]:
     """Carry a value through the rows of `xs` and stack what each step returns.
 
@@ -85,6 +88,7 @@ def scan(
         length: the number of steps; needed if `xs` has no arrays.
         reverse: go from the last row to the first (``ys[i]`` still belongs to ``xs[i]``).
         unroll: how many steps (0 or True: all) a target that generates loops may write out per iteration; the result is the same.
+        _split_transpose: accepted, as libraries written for JAX pass it; it changes nothing.
 
     Raises:
         TreeError, ShapeError, DTypeError: the carry changes its structure, shape or dtype, or the lengths differ.

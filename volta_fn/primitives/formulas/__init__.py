@@ -8,7 +8,7 @@ and Chebyshev interpolation (float64).
 
 In the order in which to read: `values` (what formulas are written over), `numpy_values` (NumPy arrays as such), `precision` (rounding
 errors, and computing in float64); `exponential`, `logarithm`, `trigonometric` (with `payne_hanek` for large angles), `powers`,
-`remainder`, `error`, `gamma`, `bessel`; `floats` (operations that are exact or rounded once), `complex_numbers`, `threefry`.
+`remainder`, `error`, `gamma`, `bessel`; `floats` (operations that are exact or rounded once), `complex_numbers`, `threefry`, `philox`.
 `numpy_rules` is arithmetic as NumPy evaluates it.
 
 Integrals and sums: `dawson`, `oscillating_integrals` (Fresnel, sine, cosine), `spence`, `owens_t`, `faddeeva` and `hypergeometric`.

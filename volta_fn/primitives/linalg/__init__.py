@@ -15,6 +15,7 @@ from volta_fn.primitives.linalg.condensed import tridiagonal as tridiagonal
 from volta_fn.primitives.linalg.factorization import lu as lu
 from volta_fn.primitives.linalg.factorization import qr as qr
 from volta_fn.primitives.linalg.polar import qdwh as qdwh
+from volta_fn.primitives.linalg.spectral import SvdAlgorithm as SvdAlgorithm
 from volta_fn.primitives.linalg.spectral import eig as eig
 from volta_fn.primitives.linalg.spectral import eigh as eigh
 from volta_fn.primitives.linalg.spectral import svd as svd

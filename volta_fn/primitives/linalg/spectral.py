@@ -6,6 +6,7 @@ undetermined component is taken as zero, which is right for every function that 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,6 +146,16 @@ def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices
 def _leaving(basis: Array, change: Array) -> Array:
     """Return the component of a change that is orthogonal to a basis."""
     return change - matmul(basis, matmul(adjoint(basis), change))
+
+
+class SvdAlgorithm(enum.Enum):
+    """JAX's names of algorithms, of which each target has one."""
+
+    DEFAULT = "default"
+    QR = "QR"
+    JACOBI = "Jacobi"
+    POLAR = "polar"
+    DIVIDE_AND_CONQUER = "divide_and_conquer"
 
 
 svd_p = Primitive("svd", _svd_abstract, jvp=_svd_jvp, multiple_results=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from volta_fn.primitives.formulas.philox import philox4x32_word
 from volta_fn.primitives.formulas.powers import integer_pow
 from volta_fn.primitives.formulas.threefry import threefry2x32_word
 from volta_fn.runtime.llvm.text import Value, element_of, i64
@@ -145,6 +146,7 @@ _EITHER: dict[str, Operation] = {
 UINT: dict[str, Operation] = {
     **_EITHER,
     "threefry2x32_word": threefry2x32_word,
+    "philox4x32_word": philox4x32_word,
     **_UNSIGNED_ORDER,
     "div": _div(signed=False),
     "rem": _rem(signed=False),

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from volta_fn.primitives.formulas.philox import philox4x32_word
 from volta_fn.primitives.formulas.powers import integer_pow
 from volta_fn.primitives.formulas.threefry import threefry2x32_word
 from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
@@ -132,6 +133,10 @@ def _threefry2x32_word(dtype: np.dtype, *words: Lanes, word: str) -> Lanes:
     return outlined(f"threefry2x32_{word}", partial(threefry2x32_word, word=word), *words)
 
 
+def _philox4x32_word(dtype: np.dtype, *words: Lanes, word: int) -> Lanes:
+    return outlined(f"philox4x32_{word}", partial(philox4x32_word, word=word), *words)
+
+
 def _compare(op: str) -> Operation:
     return lambda dtype, x, y: x.let(f"{x.text} {op} {y.text}", "bool")
 
@@ -185,6 +190,7 @@ _EITHER: dict[str, Operation] = {
 UINT: dict[str, Operation] = {
     **_EITHER,
     "threefry2x32_word": _threefry2x32_word,
+    "philox4x32_word": _philox4x32_word,
     "abs": _plain(lambda x: x),
     "sign": lambda dtype, x: x.equals(0).select(0, x.like(1)),
     "pow": _pow_unsigned,
