@@ -43,7 +43,7 @@ LAYERS = [
         "custom_derivatives",
         "ad_checkpoint",
     },
-    {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries"},
+    {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries", "export"},
     {"config", "dlpack", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
     {"jax"},
 ]

@@ -8,6 +8,7 @@ from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import example_libraries as example_libraries
 from volta_fn import experimental as experimental
+from volta_fn import export as export
 from volta_fn import ffi as ffi
 from volta_fn import flatten_util as flatten_util
 from volta_fn import image as image

@@ -92,10 +92,14 @@ def parse_header(text: bytes, data_size: int, path: str) -> Header:
     return Header(tensors, metadata, LENGTH_BYTES + len(text))
 
 
-def parse_json(text: bytes, name: str) -> dict[str, Any]:
-    """Parse a JSON object without duplicate keys; `CorruptFileError` calls it `name`."""
+def parse_json(text: bytes, name: str, *, naturals: bool = True) -> dict[str, Any]:
+    """Parse a JSON object without duplicate keys; `CorruptFileError` calls it `name`.
+
+    With `naturals`, its integers must not be negative.
+    """
+    as_int = _natural if naturals else int
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=_natural, parse_constant=_no_constant)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=as_int, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{name} is invalid: {error}") from error
     if not isinstance(value, dict):
