@@ -53,6 +53,7 @@ CAUGHT_AS = {
     "StateDictError": ValueError,
     "DataError": ValueError,
     "MissingDependencyError": ImportError,
+    "OnnxError": ValueError,
 }
 
 

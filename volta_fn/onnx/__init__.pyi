@@ -1,0 +1,2 @@
+from volta_fn.onnx.loading import OnnxFunction as OnnxFunction
+from volta_fn.onnx.loading import load as load
