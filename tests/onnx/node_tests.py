@@ -22,7 +22,21 @@ import volta_fn.onnx
 from volta_fn import numpy as vnp
 
 #: What arrays do not have: tests with these in their names are out of scope.
-_OUTSIDE = ("float8", "float4", "int4", "int2", "float6", "e8m0", "e4m3", "e5m2", "string", "sequence", "optional", "ai_onnx_ml", "training")
+_OUTSIDE = (
+    "float8",
+    "float4",
+    "int4",
+    "int2",
+    "float6",
+    "e8m0",
+    "e4m3",
+    "e5m2",
+    "string",
+    "sequence",
+    "optional",
+    "ai_onnx_ml",
+    "training",
+)
 #: Results of 16 bits are within a few of their own units of those in the tests.
 _WIDER = 30
 

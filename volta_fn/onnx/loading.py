@@ -95,7 +95,9 @@ class OnnxFunction:
             raise ArgumentError(f"the parameters must be those that load returned; these differ: {difference}")
         given = dict(zip(self.input_names, inputs, strict=False)) | named
         if len(inputs) > len(self.input_names) or given.keys() - set(graph.inputs) or set(self.input_names) - given.keys():
-            raise ArgumentError(f"the model's inputs are {list(self.input_names)}, got {len(inputs)} by position and {sorted(named)} by name")
+            raise ArgumentError(
+                f"the model's inputs are {list(self.input_names)}, got {len(inputs)} by position and {sorted(named)} by name"
+            )
         values.update({name: _as_input(value, self._types[name]) for name, value in given.items()})
         own = {**graph.initializers, **params, **{n: v for n, v in values.items() if n in graph.initializers}}
         outputs = self._interpreter.run(Graph(graph.inputs, graph.outputs, graph.calls, own), values)

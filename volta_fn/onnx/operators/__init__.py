@@ -20,4 +20,17 @@ from volta_fn.onnx.operators import (
 from volta_fn.onnx.operators.registry import OPERATORS as OPERATORS
 from volta_fn.onnx.operators.registry import Node as Node
 
-FAMILIES = (activations, arithmetic, control_flow, convolution, images, indexing, normalization, quantization, recurrent, reductions, shapes, signal)
+FAMILIES = (
+    activations,
+    arithmetic,
+    control_flow,
+    convolution,
+    images,
+    indexing,
+    normalization,
+    quantization,
+    recurrent,
+    reductions,
+    shapes,
+    signal,
+)

@@ -78,9 +78,7 @@ def conv_transpose(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
     flipped = vnp.flip(weight, tuple(range(2, 2 + n))).reshape(groups, inputs // groups, outputs, *kernel)
     flipped = flipped.swapaxes(1, 2).reshape(groups * outputs, inputs // groups, *kernel)
     around = [((k - 1) * d - low, (k - 1) * d - high + e) for k, d, (low, high), e in zip(kernel, dilations, pads, extra, strict=True)]
-    found = lax.conv_general_dilated(
-        x, flipped, [1] * n, around, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=groups
-    )
+    found = lax.conv_general_dilated(x, flipped, [1] * n, around, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=groups)
     return found if bias is None else found + per_channel(bias, found.ndim)
 
 
@@ -154,8 +152,7 @@ def max_unpool(node: Node, x: Any, indices: Any, wanted: Any = None) -> Any:
     n = len(kernel)
     strides, pads = node.get("strides") or [1] * n, node.get("pads") or [0] * 2 * n
     natural = [
-        (size - 1) * s + k - low - high
-        for size, s, k, low, high in zip(x.shape[2:], strides, kernel, pads[:n], pads[n:], strict=True)
+        (size - 1) * s + k - low - high for size, s, k, low, high in zip(x.shape[2:], strides, kernel, pads[:n], pads[n:], strict=True)
     ]
     shape = [*x.shape[:2], *natural]
     flat = vnp.zeros(math.prod(shape), x.dtype).at[as_array(indices).reshape(-1)].set(x.reshape(-1)).reshape(shape)

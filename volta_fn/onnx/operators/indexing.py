@@ -144,9 +144,7 @@ def reverse_sequence(node: Node, x: Any, lengths: Any) -> Any:
 
 
 @operator("NonMaxSuppression")
-def non_max_suppression(
-    node: Node, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, threshold: Any = None
-) -> Any:
+def non_max_suppression(node: Node, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, threshold: Any = None) -> Any:
     """Return the boxes of each class that overlap with no better one.
 
     Their number depends on the data, so it runs on the host.

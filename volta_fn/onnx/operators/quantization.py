@@ -104,9 +104,7 @@ def _integer_conv(node: Node, x: Any, weight: Any) -> Any:
 
 
 @operator("QLinearMatMul")
-def quantized_matmul(
-    node: Node, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any, zero: Any
-) -> Any:
+def quantized_matmul(node: Node, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any, zero: Any) -> Any:
     """Multiply quantised matrices to a quantised one."""
     product = _shifted(x, x_zero, False) @ _shifted(y, y_zero, True)
     return _requantized(product, as_array(x_scale) * as_array(y_scale) / as_array(scale), zero)

@@ -25,7 +25,13 @@ _ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "tanh": lambda x, a, b: vnp.tanh(x),
     "thresholdedrelu": lambda x, a, b: vnp.where(x > a, x, 0),
 }
-_DEFAULTS = {"hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01, 0.0), "elu": (1.0, 0.0), "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0)}
+_DEFAULTS = {
+    "hardsigmoid": (0.2, 0.5),
+    "leakyrelu": (0.01, 0.0),
+    "elu": (1.0, 0.0),
+    "thresholdedrelu": (1.0, 0.0),
+    "scaledtanh": (1.0, 1.0),
+}
 
 Cell = Callable[..., tuple[Any, ...]]
 
@@ -107,9 +113,7 @@ def _bias(bias: Any, gates: int, hidden: int, like: Any) -> tuple[Any, Any]:
 
 
 @operator("RNN")
-def rnn(
-    node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None
-) -> tuple[Any, ...]:
+def rnn(node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None) -> tuple[Any, ...]:
     """Run simple recurrent layers."""
     layer = Layer(node, 1, ["Tanh"])
 
@@ -122,9 +126,7 @@ def rnn(
 
 
 @operator("GRU")
-def gru(
-    node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None
-) -> tuple[Any, ...]:
+def gru(node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None) -> tuple[Any, ...]:
     """Run gated recurrent units."""
     layer = Layer(node, 3, ["Sigmoid", "Tanh"])
     linear_first = bool(node.get("linear_before_reset", 0))

@@ -210,5 +210,3 @@ def space_to_depth(node: Node, x: Any) -> Any:
     block, (n, c, h, w) = node.get("blocksize"), x.shape
     moved = x.reshape(n, c, h // block, block, w // block, block).transpose(0, 3, 5, 1, 2, 4)
     return moved.reshape(n, c * block**2, h // block, w // block)
-
-
