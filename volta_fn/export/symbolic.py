@@ -17,8 +17,8 @@ from volta_fn.errors import ArgumentError, ShapeError
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|([*+\-^()]))")
 _BOUND = re.compile(r"^\s*(\w+)\s*(>=|<=|==)\s*(\d+)\s*$")
 _MULTIPLE = re.compile(r"^\s*mod\(\s*(\w+)\s*,\s*(\d+)\s*\)\s*==\s*0\s*$")
-#: Sizes for tracing, before constraints: unlike those that programs usually have, one of them large.
-_PRIMES = (7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103)
+#: Sizes for tracing, before constraints: unlike those that programs usually have, of all remainders, one of them large.
+_SIZES = (7, 10, 12, 17, 19, 21, 26, 31, 35, 40, 44, 53, 57, 62, 69, 72, 75, 83, 88, 97, 101, 106, 111, 118)
 _LARGE = 5003
 
 
@@ -52,7 +52,7 @@ class SymbolicScope:
         for variable, kind, n in self._bounds:
             step = max(step, n) if variable == name and kind == "mod" else step
         low = max([n for variable, kind, n in self._bounds if variable == name and kind != "<=" and kind != "mod"], default=0)
-        tried = [p * step for p in _PRIMES] + [step * (low // step + p) for p in _PRIMES]
+        tried = [p * step for p in _SIZES] + [step * (low // step + p) for p in _SIZES]
         small = [*dict.fromkeys(size for size in [*tried, *range(1, 200)] if self.allows(name, size))][:count]
         if not small:
             raise ArgumentError(f"no size that was tried satisfies the constraints on {name}: {self.constraints}")

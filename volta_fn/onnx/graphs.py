@@ -22,7 +22,9 @@ _STANDARD = ("", "ai.onnx")
 #: The most elements of arrays on the host that floats may be: constants of formulas, sizes and scales.
 _FEW = 16
 #: Operators whose result is on the host whatever their inputs are.
-_HOST = frozenset({"Constant", "ConstantOfShape", "NonMaxSuppression", "NonZero", "Range", "Shape", "Size", "Unique"})
+_HOST = frozenset(
+    {"Constant", "ConstantOfShape", "NonMaxSuppression", "NonZero", "Range", "SequenceEmpty", "SequenceLength", "Shape", "Size", "Unique"}
+)
 
 Values = dict[str, Any]
 
@@ -143,10 +145,15 @@ class Interpreter:
 
     def _bound(self, proto: Any, given: Mapping[str, Any]) -> Call:
         """Return a node of a definition with the attributes that it takes from its caller."""
-        call = self._reader.call(proto)
+        helper, bound = library().helper, type(proto)()
+        bound.CopyFrom(proto)
+        del bound.attribute[:]
         for attribute in proto.attribute:
-            if attribute.ref_attr_name and attribute.ref_attr_name in given:
-                call.attributes[attribute.name] = given[attribute.ref_attr_name]
+            if not attribute.ref_attr_name:
+                bound.attribute.append(attribute)
+            elif attribute.ref_attr_name in given:
+                bound.attribute.append(helper.make_attribute(attribute.name, _as_attribute(given[attribute.ref_attr_name])))
+        call = self._reader.call(bound)
         for name, value in call.attributes.items():
             if isinstance(value, Graph):
                 protos = next(a for a in proto.attribute if a.name == name).g.node
@@ -179,6 +186,10 @@ class Interpreter:
         return self._known[key]
 
 
+def _as_attribute(value: Any) -> Any:
+    return library().numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+
+
 def _made(schema: Any, call: Call, inputs: Sequence[Any]) -> Any:
     """Return the definition of an operator for the types of its inputs."""
     onnx = library()
@@ -192,7 +203,7 @@ def _made(schema: Any, call: Call, inputs: Sequence[Any]) -> Any:
 
 
 def _on_host(op: str, inputs: Sequence[Any]) -> bool:
-    known = [v for v in inputs if v is not None]
+    known = [part for v in inputs if v is not None for part in (v if isinstance(v, tuple) else (v,))]
     small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in "iub" or v.size <= _FEW) for v in known)
     return small and (bool(known) or op in _HOST)
 

@@ -14,6 +14,7 @@ from volta_fn.onnx.operators import (
     quantization,
     recurrent,
     reductions,
+    sequences,
     shapes,
     signal,
 )
@@ -31,6 +32,7 @@ FAMILIES = (
     quantization,
     recurrent,
     reductions,
+    sequences,
     shapes,
     signal,
 )

@@ -67,7 +67,7 @@ def _positions(node: Node, size: int, length: int, scale: float, span: tuple[flo
     new = np.arange(length, dtype=np.float64)
     form = "asymmetric" if legacy else node.get("coordinate_transformation_mode", "half_pixel")
     if form == "align_corners":
-        return new * (size - 1) / (length - 1) if length > 1 else np.zeros(length)
+        return new * (size - 1) / (scale * size - 1) if length > 1 else np.zeros(length)  # the length before it was rounded
     if form == "asymmetric":
         return new / scale
     if form == "pytorch_half_pixel":

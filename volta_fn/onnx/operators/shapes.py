@@ -208,5 +208,6 @@ def depth_to_space(node: Node, x: Any) -> Any:
 def space_to_depth(node: Node, x: Any) -> Any:
     """Move blocks of pixels to channels."""
     block, (n, c, h, w) = node.get("blocksize"), x.shape
-    moved = x.reshape(n, c, h // block, block, w // block, block).transpose(0, 3, 5, 1, 2, 4)
+    order = (0, 3, 5, 1, 2, 4) if node.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    moved = x.reshape(n, c, h // block, block, w // block, block).transpose(order)
     return moved.reshape(n, c * block**2, h // block, w // block)

@@ -20,6 +20,8 @@ def dft(node: Node, x: Any, length: Any = None, axis: Any = None) -> Any:
     along %= x.ndim
     inverse, one_sided = bool(node.get("inverse", 0)), bool(node.get("onesided", 0))
     values = _as_complex(x)
+    if inverse and one_sided and length is None:
+        return vnp.fft.irfft(values, 2 * (values.shape[along] - 1), axis=along)[..., None].astype(x.dtype)
     count = values.shape[along] if length is None else node.ints(length, "dft_length")[0]
     if inverse and one_sided:
         return vnp.fft.irfft(values, count, axis=along)[..., None].astype(x.dtype)

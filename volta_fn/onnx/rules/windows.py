@@ -10,6 +10,7 @@ import numpy as np
 from volta_fn.core.jaxpr import Equation
 from volta_fn.errors import OnnxError
 from volta_fn.onnx.rules.registry import Writer, aval, ints, result, rule, scalar, shaped
+from volta_fn.onnx.rules.shapes import spread_out
 
 
 class Geometry:
@@ -21,11 +22,24 @@ class Geometry:
         n = len(self.shape)
         self.window, self.strides = list(params["window_dimensions"]), list(params["window_strides"])
         self.pads, self.dilations = list(params["padding"]), list(params["window_dilation"] or [1] * n)
-        if any(d != 1 for d in params["base_dilation"] or ()) or any(width < 0 for pair in self.pads for width in pair):
-            raise OnnxError(f"{eqn.primitive.name} with dilated or cropped operands has no operator in ONNX")
+        self.spacing = list(params["base_dilation"] or [1] * n)
+        self.is_plain = all(d == 1 for d in self.spacing) and all(width >= 0 for pair in self.pads for width in pair)
         self.axes = [i for i in range(n) if self.window[i] != 1 or self.strides[i] != 1 or any(self.pads[i])] or [n - 1]
-        #: The other axes first.
+        #: The axes in the order of pooling: the others first.
         self.order = [i for i in range(n) if i not in self.axes] + self.axes
+
+    def prepared(self, w: Writer, x: str, value: str) -> str:
+        """Put values between elements and crop, which pooling does not do."""
+        for axis, stride in enumerate(self.spacing):
+            if stride != 1:
+                x = spread_out(w, x, self.shape, axis, stride, value)
+                self.shape[axis] = (self.shape[axis] - 1) * stride + 1
+        if all(width >= 0 for pair in self.pads for width in pair):
+            return x
+        x = w.op("Pad", x, ints(w, [low for low, _ in self.pads] + [high for _, high in self.pads]), value)
+        self.shape = [size + low + high for size, (low, high) in zip(self.shape, self.pads, strict=True)]
+        self.pads = [(0, 0)] * len(self.shape)
+        return x
 
     def pool(self, w: Writer, x: str, operator: str, out: tuple[int, ...], **more: Any) -> str:
         """Apply a pooling operator."""
@@ -51,6 +65,8 @@ def reduce_window(w: Writer, eqn: Equation, x: str) -> str:
     geometry, out = Geometry(eqn), result(eqn).shape
     if aval(eqn).dtype.kind != "f":
         raise OnnxError(f"ONNX pools floats, not {aval(eqn).dtype.name}")
+    neutral = {"reduce_window_max": -np.inf, "reduce_window_min": np.inf, "reduce_window_sum": 0}[eqn.primitive.name]
+    x = geometry.prepared(w, x, scalar(w, neutral, aval(eqn)))
     if eqn.primitive.name == "reduce_window_max":
         return geometry.pool(w, x, "MaxPool", out)
     if eqn.primitive.name == "reduce_window_min":
@@ -63,6 +79,8 @@ def reduce_window(w: Writer, eqn: Equation, x: str) -> str:
 def select_and_move(w: Writer, eqn: Equation, moved: str, operand: str) -> str:
     """Send each update to the first winner of its window, or fetch what stands there."""
     geometry, kind = Geometry(eqn, 1), aval(eqn, 1)
+    if not geometry.is_plain:
+        raise OnnxError(f"{eqn.primitive.name} with dilated or cropped operands has no operator in ONNX")
     n, largest = kind.ndim, eqn.params["select"] == "ge"
     pads = [low for low, _ in geometry.pads] + [high for _, high in geometry.pads]
     worst = scalar(w, -np.inf if largest else np.inf, kind)
