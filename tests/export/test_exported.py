@@ -233,7 +233,7 @@ def test_damaged_files_give_typed_errors_only() -> None:
 
 
 def test_newer_versions_and_other_files_are_told_apart() -> None:
-    blob = bytes(FUNCTION).replace(b'"volta_fn.export": "1"', b'"volta_fn.export": "9"')
+    blob = bytes(FUNCTION).replace(b'"volta_fn.export":"1"', b'"volta_fn.export":"9"')
     with pytest.raises(SerializationError, match="install a newer"):
         export.deserialize(blob)
     with pytest.raises(CorruptFileError):

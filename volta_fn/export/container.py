@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationError
-from volta_fn.io.header import LENGTH_BYTES, Header, header_length, parse_header, parse_json
+from volta_fn.io.header import LENGTH_BYTES, Header, header_length, parse_header, parse_json, serialized
 
 #: The version of the format that is written, and the newest that is read.
 VERSION = 1
@@ -31,18 +31,9 @@ _NAME = "the exported function"
 def pack(manifest: dict[str, Any], constants: Sequence[np.ndarray]) -> bytearray:
     """Return the bytes of a file."""
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False)
-    entries: dict[str, Any] = {}
-    parts, position = [], 0
-    for number, constant in enumerate(constants):
-        part = np.ascontiguousarray(constant).tobytes()
-        entries[f"c{number}"] = {"dtype": "U8", "shape": [len(part)], "data_offsets": [position, position + len(part)]}
-        parts.append(part)
-        position += len(part)
-    data = b"".join(parts)
-    metadata = {_VERSION: str(VERSION), _MANIFEST: text, _HASH: _hash(text.encode(), data)}
-    header = json.dumps({"__metadata__": metadata, **entries}).encode()
-    header += b" " * (-len(header) % 8)
-    return bytearray(len(header).to_bytes(LENGTH_BYTES, "little") + header + data)
+    arrays = {f"c{i:06}": np.frombuffer(np.ascontiguousarray(c).tobytes(), np.uint8) for i, c in enumerate(constants)}
+    data = b"".join([a.tobytes() for a in arrays.values()])
+    return bytearray(serialized(arrays, {_VERSION: str(VERSION), _MANIFEST: text, _HASH: _hash(text.encode(), data)}))
 
 
 def unpack(blob: bytes | bytearray | memoryview) -> tuple[dict[str, Any], list[bytes]]:
@@ -59,9 +50,9 @@ def unpack(blob: bytes | bytearray | memoryview) -> tuple[dict[str, Any], list[b
     text = header.metadata.get(_MANIFEST, "").encode()
     if header.metadata.get(_HASH) != _hash(text, content[start:]):
         raise CorruptFileError(f"{_NAME} is damaged: its content does not have the hash that was saved with it")
-    names = [f"c{number}" for number in range(len(header.tensors))]
+    names = [f"c{number:06}" for number in range(len(header.tensors))]
     if set(names) != header.tensors.keys():
-        raise CorruptFileError(f"{_NAME} is damaged: its tensors must be named c0, c1, …, got {sorted(header.tensors)!r:.80}")
+        raise CorruptFileError(f"{_NAME} is damaged: its tensors must be named c000000, c000001, …, got {sorted(header.tensors)!r:.80}")
     ranges = [header.tensors[name] for name in names]
     return parse_json(text, f"{_NAME}: the manifest", naturals=False), [content[start + t.begin : start + t.end] for t in ranges]
 

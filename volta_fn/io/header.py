@@ -64,6 +64,24 @@ class Header:
     data_start: int
 
 
+def serialized(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
+    """Return the bytes of a file with these arrays, those of wide dtypes first."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    parts, position = [], 0
+    for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
+        entries[name] = {
+            "dtype": names[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [position, position + array.nbytes],
+        }
+        parts.append(np.ascontiguousarray(array).tobytes())
+        position += array.nbytes
+    header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *parts])
+
+
 def header_length(prefix: bytes, file_size: int, path: str) -> int:
     """Return the header's length in a file's first eight bytes, if it is possible."""
     if len(prefix) < LENGTH_BYTES:
