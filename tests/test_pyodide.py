@@ -72,6 +72,8 @@ def test_a_network_trains_and_is_saved() -> None:
 
 
 def test_a_part_of_the_suite_passes() -> None:
-    done = run("-m", "tests.pyodide_like", "tests/tree", "--ignore=tests/tree/test_python_trees.py", "tests/data/test_datasets.py", "-k", "not jax")
+    done = run(
+        "-m", "tests.pyodide_like", "tests/tree", "--ignore=tests/tree/test_python_trees.py", "tests/data/test_datasets.py", "-k", "not jax"
+    )
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout

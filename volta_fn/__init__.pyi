@@ -16,8 +16,8 @@ from volta_fn import io as io
 from volta_fn import lax as lax
 from volta_fn import nn as nn
 from volta_fn import numpy as numpy
-from volta_fn import ops as ops
 from volta_fn import onnx as onnx
+from volta_fn import ops as ops
 from volta_fn import optim as optim
 from volta_fn import random as random
 from volta_fn import ref as ref

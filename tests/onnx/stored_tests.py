@@ -34,7 +34,10 @@ def run_small(folder: Path) -> None:
     function, params = volta_fn.onnx.load(folder / "model.onnx")
     data = folder / "test_data_set_0"
     given, wanted = [
-        [numpy_helper.to_array(onnx.load_tensor(str(p))) for p in sorted(data.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))]
+        [
+            numpy_helper.to_array(onnx.load_tensor(str(p)))
+            for p in sorted(data.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
+        ]
         for kind in ("input", "output")
     ]
     names = [i.name for i in onnx.load(folder / "model.onnx").graph.input]

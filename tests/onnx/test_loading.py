@@ -84,7 +84,10 @@ def test_a_traced_shape_says_what_to_do() -> None:
 
 
 def test_unsupported_operators_are_listed_at_once() -> None:
-    nodes = [helper.make_node("Fancy", ["x"], ["h"], name="first", domain="own"), helper.make_node("Odd", ["h"], ["y"], name="second", domain="own")]
+    nodes = [
+        helper.make_node("Fancy", ["x"], ["h"], name="first", domain="own"),
+        helper.make_node("Odd", ["h"], ["y"], name="second", domain="own"),
+    ]
     with pytest.raises(OnnxError, match=r"(?s)own\.Fancy, node 'first'.*own\.Odd, node 'second'"):
         volta_fn.onnx.load(model(nodes, {"x": (TensorProto.FLOAT, [1])}, ["y"]))  # type: ignore[arg-type]
 
@@ -115,7 +118,9 @@ def test_wrong_arguments_and_files_raise_typed_errors() -> None:
 @pytest.mark.parametrize("traced", [False, True])
 def test_loops_and_conditions_run_eagerly_and_traced(traced: bool) -> None:
     def branch(op: str) -> Any:
-        return helper.make_graph([helper.make_node(op, ["x", "x"], ["r"])], op, [], [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)])
+        return helper.make_graph(
+            [helper.make_node(op, ["x", "x"], ["r"])], op, [], [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)]
+        )
 
     body = helper.make_graph(
         [helper.make_node("Mul", ["v", "x"], ["w"]), helper.make_node("Identity", ["c"], ["d"])],
@@ -132,4 +137,6 @@ def test_loops_and_conditions_run_eagerly_and_traced(traced: bool) -> None:
     run = vf.jit(function) if traced else function
     for flag, count in ((True, 3), (False, 20)):
         start = 2.2 if flag else 1.21
-        assert float(run(params, vnp.float32(1.1), np.asarray(flag), np.asarray(count, np.int64))) == pytest.approx(start * 1.1**count, rel=1e-5)
+        assert float(run(params, vnp.float32(1.1), np.asarray(flag), np.asarray(count, np.int64))) == pytest.approx(
+            start * 1.1**count, rel=1e-5
+        )

@@ -83,7 +83,8 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         SerializationError: it is of a newer version.
         ArgumentTypeError: `blob` is not bytes.
     """
-    manifest, parts = unpack(blob)
+    first, parts = unpack(blob)
+    manifest: dict[str, Any] | None = first
     made: Exported | None = None
     levels = []
     while manifest is not None:
@@ -157,7 +158,7 @@ class Exported:
         fits = len(self.in_avals) == self.in_tree.num_leaves and len(self.out_avals) == self.out_tree.num_leaves
         if not fits or any(not 0 <= i < len(shown) for i in full) or len(program["inputs"]) != len(shown) + len(full):
             raise CorruptFileError("the exported function is damaged: its program does not fit its structures")
-        sizes = [d for aval in self.in_avals for d in aval.shape if isinstance(d, Dimension)]
+        sizes: list[Any] = [d for aval in self.in_avals for d in aval.shape if isinstance(d, Dimension)]
         self._names = sorted(frozenset().union(*[d.variables for d in sizes]))
 
     def __repr__(self) -> str:

@@ -49,7 +49,7 @@ class Source:
 def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Source, SymbolicScope]:
     """Trace a jitted function for descriptions of arguments."""
     leaves, structure = tree.flatten((args, kwargs))
-    symbolic = [d for leaf in leaves if isinstance(leaf, ShapeDtypeStruct) for d in leaf.shape if isinstance(d, Dimension)]
+    symbolic: list[Any] = [d for leaf in leaves if isinstance(leaf, ShapeDtypeStruct) for d in leaf.shape if isinstance(d, Dimension)]
     scopes = list({id(d.scope): d.scope for d in symbolic if d.scope is not None}.values())
     scope = SymbolicScope([c for s in scopes for c in s.constraints])
     names = sorted(frozenset().union(*[d.variables for d in symbolic]))

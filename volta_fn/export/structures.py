@@ -89,7 +89,8 @@ def describe(treedef: tree.TreeDef) -> Any:
     level = treedef.one_level()
     if level is None:
         return LEAF
-    kind, children = treedef.type, [describe(child) for child in treedef.children()]
+    kind: Any = treedef.type
+    children = [describe(child) for child in treedef.children()]
     if kind is type(None):
         return None
     if kind is list or kind is tuple:

@@ -25,7 +25,7 @@ def structure_of(form: Any) -> tree.TreeDef:
 def struct_of(kind: Sequence[Any]) -> ShapeDtypeStruct:
     """Return the type that a file describes, with symbolic sizes."""
     dtype, shape, *weak = kind
-    sizes = tuple([dimension_of(size["dim"]) if isinstance(size, dict) else size for size in shape])
+    sizes: Any = tuple([dimension_of(size["dim"]) if isinstance(size, dict) else size for size in shape])
     return ShapeDtypeStruct(sizes, dtype_named(dtype), weak_type=bool(weak))
 
 

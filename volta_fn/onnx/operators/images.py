@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,13 +88,13 @@ def _positions(node: Node, size: int, length: int, scale: float, span: tuple[flo
 
 def _nearest(node: Node, places: np.ndarray, size: int, legacy: bool) -> np.ndarray:
     mode = "floor" if legacy else node.get("nearest_mode", "round_prefer_floor")
-    rounded = {
+    functions: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "round_prefer_floor": lambda p: np.ceil(p - 0.5),
         "round_prefer_ceil": lambda p: np.floor(p + 0.5),
         "floor": np.floor,
         "ceil": np.ceil,
-    }[mode](places)
-    return np.clip(rounded, 0, size - 1).astype(np.int64)
+    }
+    return np.clip(functions[mode](places), 0, size - 1).astype(np.int64)
 
 
 def _weights(node: Node, mode: str, places: np.ndarray, size: int, scale: float) -> np.ndarray:

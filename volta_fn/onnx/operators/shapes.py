@@ -59,7 +59,9 @@ def arange(node: Node, start: Any, limit: Any, delta: Any) -> Any:
 @operator("EyeLike")
 def eye_like(node: Node, x: Any) -> Any:
     """Return ones on a diagonal, zeros elsewhere."""
-    return vnp.eye(*x.shape, k=node.get("k", 0), dtype=dtype_of(node.get("dtype")) if "dtype" in node.attributes else x.dtype)
+    rows, columns = x.shape
+    dtype = dtype_of(node.get("dtype")) if "dtype" in node.attributes else x.dtype
+    return vnp.eye(rows, columns, k=node.get("k", 0), dtype=dtype)
 
 
 @operator("Cast")

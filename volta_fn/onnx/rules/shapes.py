@@ -81,7 +81,7 @@ def spread_out(w: Writer, x: str, shape: list[int], axis: int, stride: int, valu
 
 @rule("iota")
 def iota(w: Writer, eqn: Equation) -> str:
-    """Number the elements along an axis: a constant."""
+    """Count along an axis."""
     kind, axis = result(eqn), eqn.params["dimension"]
     numbers = np.arange(kind.shape[axis]).astype(kind.dtype).reshape([-1 if i == axis else 1 for i in range(kind.ndim)])
     return w.op("Expand", w.constant(numbers), ints(w, kind.shape))
@@ -112,7 +112,7 @@ def dynamic_update_slice(w: Writer, eqn: Equation, x: str, update: str, *starts:
     shape, sizes = list(aval(eqn).shape), list(aval(eqn, 1).shape)
     if not shape:
         return w.op("Identity", update)
-    places = np.stack(np.indices(sizes), -1).astype(np.int64)
+    places = np.moveaxis(np.indices(sizes), 0, -1).astype(np.int64)
     return w.op("ScatterND", x, w.op("Add", w.constant(places), starts_of(w, starts, shape, sizes)), update)
 
 
