@@ -33,17 +33,16 @@ def run_small(folder: Path) -> None:
     """Run a small test."""
     function, params = volta_fn.onnx.load(folder / "model.onnx")
     data = folder / "test_data_set_0"
-    given, wanted = [
-        [
-            numpy_helper.to_array(onnx.load_tensor(str(p)))
-            for p in sorted(data.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
-        ]
-        for kind in ("input", "output")
-    ]
+    given, wanted = [_tensors(data, kind) for kind in ("input", "output")]
     names = [i.name for i in onnx.load(folder / "model.onnx").graph.input]
     if len(given) < len(names):
         names = list(function.input_names)
     compare(function(params, **dict(zip(names, given, strict=False))), wanted, 1e-3, 1e-5)
+
+
+def _tensors(folder: Path, kind: str) -> list[np.ndarray]:
+    files = sorted(folder.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.split("_")[1]))
+    return [numpy_helper.to_array(onnx.load_tensor(str(file))) for file in files]
 
 
 def run_network(path: Path) -> float:

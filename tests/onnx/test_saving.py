@@ -69,52 +69,36 @@ def test_networks_infer_and_train_in_onnxruntime(name: str, tmp_path: Path) -> N
 
 
 X = vnp.asarray(np.array([[3.0, -1.0, 2.0, 5.0], [0.5, 0.0, -2.0, 1.0]], np.float32))
+OUTSIDE, SWAPPED = vnp.array([1, 7]), vnp.array([1, 0])
+UNARY = (vnp.expm1, vnp.log1p, vnp.cbrt, vnp.exp2, vnp.round, vnp.sign, nn.gelu, vnp.isfinite, vnp.abs)
+
+
+def pooled(x: Any) -> Any:
+    image = x[None, None]
+    return vnp.sum(nn.MaxPool2d(2, padding=1)(image) ** 2 + nn.AvgPool2d(2, padding=1)(image))
+
+
+def convolved(x: Any, p: Any) -> Any:
+    weights = vnp.ones((2, 1, 2, 2)) * p
+    return vnp.sum(lax.conv_general_dilated(x[None, None], weights, (2, 1), ((1, 1), (0, 1)), rhs_dilation=(1, 2)) ** 2)
+
+
 FUNCTIONS: dict[str, Any] = {
     "while": lambda p, x: lax.while_loop(lambda c: c[0].sum() < 50, lambda c: (c[0] + p, c[1] * 2), (x, x)),
-    "switch": lambda p, x: (
-        [lax.switch(i, [vnp.sin, vnp.cos, vnp.tanh], x) for i in range(3)] + [lax.switch(vnp.argmax(x[0]), [vnp.sin] * 3 + [vnp.exp], x)]
-    ),
+    "switch": lambda p, x: [lax.switch(vnp.argmax(row), [vnp.sin, vnp.cos, vnp.tanh, vnp.exp], x) for row in x],
     "scan without rows": lambda p, x: lax.fori_loop(0, 4, lambda i, y: y * p + i, x),
     "scan backwards": lambda p, x: lax.scan(lambda c, row: (c * p + row, c), x[0], x, reverse=True),
     "sorting": lambda p, x: (vnp.sort(x), vnp.argsort(x, 0), lax.top_k(x, 2), vnp.argmax(x, 1), vnp.cumsum(x, 1)),
-    "indexing": lambda p, x: (
-        x[:, vnp.array([0, 3, -1])],
-        x[vnp.array([1, 0]), vnp.array([2, 1])],
-        vnp.take(x, vnp.array([1, 7]), 1, mode="fill"),
-    ),
-    "updates": lambda p, x: (x.at[0, 1:3].set(p), x.at[:, vnp.array([1, 1, 2])].add(p), x.at[vnp.array([0]), vnp.array([2])].max(9.0)),
+    "indexing": lambda p, x: (x[:, vnp.array([0, 3, -1])], x[SWAPPED, vnp.array([2, 1])], vnp.take(x, OUTSIDE, 1, mode="fill")),
+    "updates": lambda p, x: (x.at[0, 1:3].set(p), x.at[:, vnp.array([1, 1, 2])].add(p), x.at[SWAPPED, SWAPPED].max(9.0)),
     "slices": lambda p, x: (lax.dynamic_slice(x, (1, 2), (1, 2)), lax.dynamic_update_slice(x, x[:1, :2], (1, 3)), x[::-1, ::2]),
     "padding": lambda p, x: (lax.pad(x, p, ((1, 0, 2), (-1, 2, 1))), vnp.pad(x, 1, mode="edge"), vnp.roll(x, 1, 1)),
-    "elementwise": lambda p, x: [
-        f(x) for f in (vnp.expm1, vnp.log1p, vnp.cbrt, vnp.exp2, vnp.round, vnp.sign, nn.gelu, vnp.isfinite, vnp.abs)
-    ],
-    "pairs": lambda p, x: (
-        vnp.arctan2(x, p),
-        vnp.logaddexp(x, p),
-        lax.rem(x, p * vnp.ones_like(x)),
-        x**3,
-        vnp.clip(x, -1, 1),
-        vnp.where(x > p, x, 0),
-    ),
-    "reductions": lambda p, x: (
-        x.sum(0),
-        x.max(),
-        x.min(1),
-        x.prod(0),
-        (x > 0).all(0),
-        (x > 0).any(),
-        vnp.var(x),
-        vnp.einsum("ij,kj->ik", x, x),
-    ),
+    "elementwise": lambda p, x: [f(x) for f in UNARY],
+    "pairs": lambda p, x: (vnp.arctan2(x, p), vnp.logaddexp(x, p), lax.rem(x, p * vnp.ones_like(x)), x**3, vnp.where(x > p, x, 0)),
+    "reductions": lambda p, x: (x.sum(0), x.max(), x.min(1), x.prod(0), (x > 0).all(0), (x > 0).any(), vnp.var(x), x @ x.T),
     "integers": lambda p, x: (x.astype("int32") // 2, x.astype("int32") & 3, (x > 0) | (x < -1), ~(x > 0), x.astype("int64")),
-    "pooling": lambda p, x: vf.grad(
-        lambda x: vnp.sum(nn.MaxPool2d(2, padding=1)(x[None, None]) ** 2 + nn.AvgPool2d(2, padding=1)(x[None, None]))
-    )(x),
-    "convolutions": lambda p, x: vf.grad(
-        lambda x: vnp.sum(
-            lax.conv_general_dilated(x[None, None], vnp.ones((2, 1, 2, 2)) * p, (2, 1), ((1, 1), (0, 1)), rhs_dilation=(1, 2)) ** 2
-        )
-    )(x),
+    "pooling": lambda p, x: vf.grad(pooled)(x),
+    "convolutions": lambda p, x: vf.grad(convolved)(x, p),
     "custom rules": lambda p, x: vf.grad(lambda x: vnp.sum(nn.softmax(x) * nn.relu(x) + nn.log_softmax(x, axis=0)))(x),
 }
 
