@@ -1,4 +1,4 @@
-"""Run tests as Pyodide would: without optree, wgpu, llvmlite, safetensors, SciPy and threads.
+"""Run tests as in Pyodide: without compiled packages and threads.
 
 ``python -m tests.pyodide_like PYTEST_ARGUMENTS``. The modules cannot be imported, and starting a thread raises what it raises there.
 """

@@ -1,4 +1,4 @@
-"""What is pure Python imports, trains, saves and loads where Pyodide's limits hold; `pyodide_like` says which these are.
+"""The package trains, saves and loads within Pyodide's limits.
 
 ``python -m tests.pyodide_like tests/transforms tests/optim`` runs more of the suite so.
 """
@@ -71,7 +71,7 @@ def test_a_network_trains_and_is_saved() -> None:
     assert done.stdout.strip().endswith("trained")
 
 
-def test_a_part_of_the_suite_passes() -> None:
+def test_some_of_the_suite_passes() -> None:
     done = run(
         "-m", "tests.pyodide_like", "tests/tree", "--ignore=tests/tree/test_python_trees.py", "tests/data/test_datasets.py", "-k", "not jax"
     )

@@ -1,4 +1,4 @@
-"""The jitted functions of the examples: save each, load it in another process, compare bit for bit.
+"""Save each jitted function of the examples; load and compare it elsewhere.
 
 ``python -m tests.export.every_example`` runs every example in its quick form, keeps each program that `jit` compiles with the arguments
 of its first call, and calls the saved functions in one fresh process that has not imported the examples. With names, it runs these alone.
@@ -101,13 +101,13 @@ def raw(value: Any) -> np.ndarray:
 
 
 def compared(names: list[str], folder: Path) -> tuple[list[str], list[str]]:
-    """Run examples, return what a fresh process says of their functions, and those that cannot be exported."""
+    """Run examples; return what a fresh process says of their functions."""
     sys.path.insert(0, str(ROOT / "examples"))
     recorder = Recorder(folder)
     for name in names:
         with recorder.recording(name), contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as out:
             module = importlib.import_module(name)
-            if name == "digits":  # which reads the command line
+            if name == "digits":  # which reads the command text
                 with mock.patch.object(sys, "argv", ["digits.py", "--epochs", "1"]):
                     module.main()
             else:
@@ -126,5 +126,5 @@ def environment() -> dict[str, str]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         told, refused = compared(sys.argv[1:] or [*EXAMPLES], Path(scratch))
-    print("\n".join([*told, *[f"not exported: {line}" for line in refused]]))
-    print(f"{sum(line.endswith(' equal') for line in told)} of {len(told)} functions equal to the bit")
+    print("\n".join([*told, *[f"not exported: {text}" for text in refused]]))
+    print(f"{sum(text.endswith(' equal') for text in told)} of {len(told)} functions equal to the bit")

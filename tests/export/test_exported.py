@@ -1,4 +1,4 @@
-"""Exported functions: what is saved is what is called, for every size, in every order of derivatives."""
+"""Exported functions: bits, sizes, derivatives, structures and damage."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ FUNCTION = export.export(vf.jit(model))(PARAMS, inputs(3)).serialize(vjp_order=1
 
 
 def mutated(count: int) -> Iterator[bytes]:
-    """Yield damaged files: bytes changed, cut, repeated; and files with right hashes whose manifests were changed."""
+    """Yield damaged files, and files with right hashes of changed manifests."""
     rng = np.random.default_rng(0)
     for number in range(count):
         blob = bytearray(FUNCTION)
@@ -206,7 +206,7 @@ def mutated(count: int) -> Iterator[bytes]:
 
 def resigned(rng: np.random.Generator) -> bytes:
     """Return a file whose manifest has one value of another kind or size."""
-    manifest, parts = unpack(FUNCTION)
+    manifest, chunks = unpack(FUNCTION)
     node: Any = manifest
     while True:
         keys = [*node] if isinstance(node, dict) else [*range(len(node))]
@@ -219,7 +219,7 @@ def resigned(rng: np.random.Generator) -> bytes:
         wrong = [None, -1, 2**70, 1, 0.5, "add", [], {}, [[]], {"dim": []}, {"program": 99}, {"float": "x"}, {"enum": ["Precision"]}]
         node[key] = wrong[int(rng.integers(len(wrong)))]
         break
-    return bytes(pack(manifest, [np.frombuffer(part, np.uint8) for part in parts]))
+    return bytes(pack(manifest, [np.frombuffer(chunk, np.uint8) for chunk in chunks]))
 
 
 def test_damaged_files_give_typed_errors_only() -> None:
@@ -232,7 +232,7 @@ def test_damaged_files_give_typed_errors_only() -> None:
     assert refused > 900  # some manifests are still right: a name, a flag that has no meaning alone
 
 
-def test_newer_versions_and_other_files_are_told_apart() -> None:
+def test_newer_versions_and_other_files_are_refused() -> None:
     blob = bytes(FUNCTION).replace(b'"volta_fn.export":"1"', b'"volta_fn.export":"9"')
     with pytest.raises(SerializationError, match="install a newer"):
         export.deserialize(blob)
@@ -245,11 +245,11 @@ def test_newer_versions_and_other_files_are_told_apart() -> None:
 
 
 def test_a_fresh_process_needs_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two examples; ``python -m tests.export.every_example`` runs all."""
+    """Compare two examples; ``python -m tests.export.every_example`` runs all."""
     monkeypatch.setenv("VOLTA_NATIVE", "0")  # as these tests run
     told, refused = compared(["xor", "regression"], tmp_path)
     assert len(told) >= 3
-    assert [line for line in told if not line.endswith(" equal")] == []
+    assert [text for text in told if not text.endswith(" equal")] == []
     assert not refused
 
 

@@ -1,4 +1,4 @@
-"""Models as functions: ONNX's own tests, derivatives, shapes that are known, and what is refused."""
+"""Models as functions: ONNX's own tests, derivatives, shapes, errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_shapes_stay_on_the_host_under_jit() -> None:
     assert vf.jit(function)(params, vnp.ones((2, 3, 4))).shape == (2, 12)
 
 
-def test_a_traced_shape_says_what_to_do() -> None:
+def test_a_traced_shape_has_a_remedy_in_its_message() -> None:
     inputs = {"x": (TensorProto.FLOAT, None), "shape": (TensorProto.INT64, [1])}
     function, params = volta_fn.onnx.load(model([helper.make_node("Reshape", ["x", "shape"], ["y"])], inputs, ["y"]))  # type: ignore[arg-type]
     assert function(params, vnp.ones((2, 3)), np.array([6])).shape == (6,)

@@ -1,4 +1,4 @@
-"""Functions as models: onnxruntime gives what they give, gradients and control flow included."""
+"""Functions as models, gradients and control flow too, in onnxruntime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, OnnxError  # noqa:
 
 
 def agree(folder: Path, function: Any, params: Any, *args: Any, tolerance: float = 1e-5) -> None:
-    """Assert that onnxruntime, and the model loaded again, give what the function gives."""
+    """Assert that onnxruntime and the loaded model agree with the function."""
     path = folder / "model.onnx"
     volta_fn.onnx.save(function, params, args, path)
     options = onnxruntime.SessionOptions()
@@ -36,7 +36,10 @@ def agree(folder: Path, function: Any, params: Any, *args: Any, tolerance: float
 
 
 def training_step(loss: Any) -> tuple[Any, Any]:
-    """A step of gradient descent with momentum; Adam's first step is the gradient's sign, which rounding decides where it is zero."""
+    """Return a step of gradient descent with momentum.
+
+    Adam's first step is the gradient's sign, which rounding decides where it is zero.
+    """
     optimizer = optim.sgd(0.01, momentum=0.9)
 
     def step(model: Any, state: Any, *args: Any) -> Any:
@@ -108,7 +111,7 @@ def test_functions_run_in_onnxruntime(name: str, tmp_path: Path) -> None:
     agree(tmp_path, FUNCTIONS[name], vnp.float32(1.5), X)
 
 
-def test_what_onnx_lacks_is_listed_at_once(tmp_path: Path) -> None:
+def test_missing_operators_are_listed_at_once(tmp_path: Path) -> None:
     with pytest.raises(OnnxError, match=r"(?s)erf_inv, from .*\n.*lgamma, from "):
         volta_fn.onnx.save(lambda p, x: lax.erf_inv(x) + lax.lgamma(x), (), (1.0,), tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
@@ -123,6 +126,6 @@ def test_wrong_arguments_raise_typed_errors(tmp_path: Path) -> None:
         vf.jit(lambda p: volta_fn.onnx.save(lambda p, x: x, p, (1.0,), tmp_path / "m.onnx"))(1.0)
 
 
-def test_parameters_have_the_names_of_their_places(tmp_path: Path) -> None:
+def test_parameters_have_the_names_of_their_paths(tmp_path: Path) -> None:
     volta_fn.onnx.save(lambda p, x: x @ p["layer"][0], {"layer": [vnp.ones((2, 3))]}, (vnp.ones((1, 2)),), tmp_path / "m.onnx")
     assert list(volta_fn.onnx.load(tmp_path / "m.onnx")[1]) == ["params.layer.0"]

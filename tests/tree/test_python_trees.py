@@ -1,4 +1,4 @@
-"""The pure Python trees are those of optree: leaves, paths, structures, and what does not fit."""
+"""Trees in pure Python are optree's: leaves, paths and structures."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def default_export_platform() -> str:
 
 
 def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()) -> Callable[..., Exported]:
-    """Return a function that exports a jitted function for arguments like those it gets.
+    """Return a function of arguments that exports a jitted function for them.
 
     ``export(fun_jit)(*args)`` takes arrays or `ShapeDtypeStruct`, whose sizes may be symbolic (`symbolic_shape`).
 
@@ -83,16 +83,16 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         SerializationError: it is of a newer version.
         ArgumentTypeError: `blob` is not bytes.
     """
-    first, parts = unpack(blob)
+    first, chunks = unpack(blob)
     manifest: dict[str, Any] | None = first
     made: Exported | None = None
     levels = []
     while manifest is not None:
         _check(manifest)
         count = len(manifest["constants"])
-        levels.append((manifest, read_constants(manifest["constants"], parts[:count])))
-        manifest, parts = manifest.get("vjp"), parts[count:]
-    if parts or len(levels) > _HIGHEST_ORDER + 1:
+        levels.append((manifest, read_constants(manifest["constants"], chunks[:count])))
+        manifest, chunks = manifest.get("vjp"), chunks[count:]
+    if chunks or len(levels) > _HIGHEST_ORDER + 1:
         raise CorruptFileError("the exported function is damaged: it has constants or derivatives too many")
     for text, constants in reversed(levels):
         made = Exported(text, constants, made, None)

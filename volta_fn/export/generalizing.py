@@ -116,10 +116,10 @@ class Generalizer:
                 if all(a == b for a, b in zip(made, numbers, strict=True)):
                     return [float(factor).hex(), terms_of(Dimension({name_or_one: Fraction(1)}))]
         if form == "times" or dtype in FLOATS:
-            return self._whole(numbers, form)
+            return self._polynomial_number(numbers, form)
         return None
 
-    def _whole(self, numbers: Sequence[Any], form: str) -> list[Any] | None:
+    def _polynomial_number(self, numbers: Sequence[Any], form: str) -> list[Any] | None:
         """Find a polynomial equal to the numbers, or to their rounded reciprocals."""
         values = [float(x) if form == "times" else 1.0 / float(x) if x else 0.0 for x in numbers]
         rounded = [round(v) for v in values]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import pkgutil
+from pathlib import Path
 
 from volta_fn import primitives
 from volta_fn.lazy_imports import load
@@ -15,7 +15,9 @@ _MODULES = ("volta_fn.random", "volta_fn.scipy.special", "volta_fn.transforms.at
 @functools.cache
 def declare_all() -> None:
     """Load every module that declares primitives which files may have."""
-    for module in pkgutil.walk_packages(primitives.__path__, "volta_fn.primitives."):
-        load(module.name)
+    folder = Path(primitives.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        names = file.relative_to(folder).with_suffix("").parts
+        load(".".join(["volta_fn.primitives", *[name for name in names if name != "__init__"]]))
     for name in _MODULES:
         load(name)

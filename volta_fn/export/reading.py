@@ -39,18 +39,18 @@ def read_program(manifest: Mapping[str, Any], constants: Sequence[Any], sizes: M
         raise CorruptFileError(f"the exported function is damaged: {_first_line(error)}") from error
 
 
-def read_constants(types: Any, parts: Sequence[bytes]) -> list[ConcreteArray]:
+def read_constants(types: Any, chunks: Sequence[bytes]) -> list[ConcreteArray]:
     """Return the constants of a file from their types and bytes."""
     try:
-        return [_constant(decode_aval(kind), part) for kind, part in zip(types, parts, strict=True)]
+        return [_constant(decode_aval(kind), chunk) for kind, chunk in zip(types, chunks, strict=True)]
     except _WRONG as error:
         raise CorruptFileError(f"the exported function is damaged: {_first_line(error)}") from error
 
 
-def _constant(aval: ShapedArray, part: bytes) -> ConcreteArray:
-    if aval.nbytes != len(part):
-        raise CorruptFileError(f"a constant of type {aval} has {len(part)} bytes")
-    return from_host(_array(aval, part), aval.weak_type)
+def _constant(aval: ShapedArray, chunk: bytes) -> ConcreteArray:
+    if aval.nbytes != len(chunk):
+        raise CorruptFileError(f"a constant of type {aval} has {len(chunk)} bytes")
+    return from_host(_array(aval, chunk), aval.weak_type)
 
 
 def _array(aval: ShapedArray, content: bytes) -> np.ndarray:
@@ -131,7 +131,7 @@ class _Reader:
 
 
 def dimension_of(terms: Any) -> Dimension:
-    """Return the polynomial that a file describes: [[coefficient, [[name, exponent], …]], …]."""
+    """Return the polynomial of [[coefficient, [[name, exponent], …]], …]."""
     return Dimension({tuple([(str(n), _natural(e)) for n, e in monomial]): Fraction(c) for c, monomial in terms})
 
 

@@ -149,7 +149,7 @@ def unflatten(form: Any, leaves: Iterator[Any]) -> Any:
 
 
 def flatten(form: Any, value: Any, path: str = "") -> list[Any]:
-    """Return the leaves of a tree that must have a structure; `TreeError` says where not."""
+    """Return a tree's leaves; raise `TreeError` if it has another structure."""
     if form == LEAF:
         if not tree.all_leaves([value]):
             raise TreeError(f"the exported function takes an array at {path or 'its root'}, got a {type(value).__name__}")

@@ -79,31 +79,31 @@ def symbolic_shape(
     (b, 28, 28)
     """
     scope = scope or SymbolicScope(constraints)
-    parts = [part.strip() for part in shape_spec.strip().strip("()").split(",") if part.strip()]
-    if "..." in parts:
-        if like is None or parts[-1] != "..." or len(parts) - 1 > len(like):
+    chunks = [chunk.strip() for chunk in shape_spec.strip().strip("()").split(",") if chunk.strip()]
+    if "..." in chunks:
+        if like is None or chunks[-1] != "..." or len(chunks) - 1 > len(like):
             raise ArgumentError(f"symbolic_shape: '...' in {shape_spec!r} must come last, and needs like= of as many sizes")
-        parts = [*parts[:-1], *["_"] * (len(like) - len(parts) + 1)]
-    return tuple([_size(part, i, like, shape_spec, scope) for i, part in enumerate(parts)])
+        chunks = [*chunks[:-1], *["_"] * (len(like) - len(chunks) + 1)]
+    return tuple([_size(chunk, i, like, shape_spec, scope) for i, chunk in enumerate(chunks)])
 
 
-def _size(part: str, position: int, like: Sequence[int | None] | None, text: str, scope: SymbolicScope) -> Any:
-    if part == "_":
+def _size(chunk: str, position: int, like: Sequence[int | None] | None, text: str, scope: SymbolicScope) -> Any:
+    if chunk == "_":
         size = like[position] if like is not None and position < len(like) else None
         if size is None:
             raise ArgumentError(f"symbolic_shape: '_' in {text!r} needs the size from like=")
         return size
-    return _Parser(part, text, scope).parse()
+    return _Parser(chunk, text, scope).parse()
 
 
 class _Parser:
     """Parses sums of products of numbers and variables."""
 
-    def __init__(self, part: str, text: str, scope: SymbolicScope) -> None:
+    def __init__(self, chunk: str, text: str, scope: SymbolicScope) -> None:
         self._scope = scope
-        self._tokens = [match.group().strip() for match in _TOKEN.finditer(part)]
+        self._tokens = [match.group().strip() for match in _TOKEN.finditer(chunk)]
         self._text = text
-        if "".join(self._tokens) != part.replace(" ", ""):
+        if "".join(self._tokens) != chunk.replace(" ", ""):
             self._fail()
 
     def parse(self) -> Any:
@@ -160,7 +160,7 @@ class _Parser:
 
 
 def symbolic_args_specs(args: Any, shapes_specs: Any, constraints: Sequence[str] = (), scope: SymbolicScope | None = None) -> Any:
-    """Return `ShapeDtypeStruct` for arguments, of the symbolic shapes that texts describe.
+    """Return descriptions of arguments, of symbolic shapes that texts describe.
 
     Args:
         args: a pytree of arrays or descriptions.

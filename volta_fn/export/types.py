@@ -1,4 +1,4 @@
-"""Types of an exported function's arguments and results, and what arguments fit them."""
+"""Types of an exported function, and what arguments fit them."""
 
 from __future__ import annotations
 

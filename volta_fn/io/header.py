@@ -68,18 +68,18 @@ def serialized(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) ->
     """Return the bytes of a file with these arrays, those of wide dtypes first."""
     names = {dtype: name for name, dtype in DTYPES.items()}
     entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
-    parts, position = [], 0
+    chunks, position = [], 0
     for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
         entries[name] = {
             "dtype": names[array.dtype],
             "shape": list(array.shape),
             "data_offsets": [position, position + array.nbytes],
         }
-        parts.append(np.ascontiguousarray(array).tobytes())
+        chunks.append(np.ascontiguousarray(array).tobytes())
         position += array.nbytes
     header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *parts])
+    return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *chunks])
 
 
 def header_length(prefix: bytes, file_size: int, path: str) -> int:

@@ -203,7 +203,7 @@ def _made(schema: Any, call: Call, inputs: Sequence[Any]) -> Any:
 
 
 def _on_host(op: str, inputs: Sequence[Any]) -> bool:
-    known = [part for v in inputs if v is not None for part in (v if isinstance(v, tuple) else (v,))]
+    known = [chunk for v in inputs if v is not None for chunk in (v if isinstance(v, tuple) else (v,))]
     small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in "iub" or v.size <= _FEW) for v in known)
     return small and (bool(known) or op in _HOST)
 

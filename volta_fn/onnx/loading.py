@@ -76,8 +76,8 @@ class OnnxFunction:
     def _check_operators(self, more: list[Any]) -> None:
         missing = [c for c in [*calls_of(self._graph), *more] if not self._interpreter.is_known(c)]
         if missing:
-            lines = [f"  {c.domain or 'ai.onnx'}.{c.op}, node {c.name or ', '.join(c.outputs)!r}" for c in missing]
-            raise OnnxError("the model has operators that are not supported:\n" + "\n".join(lines))
+            texts = [f"  {c.domain or 'ai.onnx'}.{c.op}, node {c.name or ', '.join(c.outputs)!r}" for c in missing]
+            raise OnnxError("the model has operators that are not supported:\n" + "\n".join(texts))
 
     def parameters(self) -> dict[str, Array]:
         """Return the initializers of floating dtypes as arrays."""

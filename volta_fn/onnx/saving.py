@@ -30,7 +30,7 @@ _LARGEST = 2**31 - 2**20
 def save(f: Callable[..., Any], params: Any, example_args: Sequence[Any], path: str | os.PathLike[str], *, opset: int = 21) -> None:
     """Write a function ``f(params, *example_args)`` as an ONNX model.
 
-    The parameters are the model's initializers, named by their place in the tree, the leaves of the arguments its inputs x0, x1, …, those
+    The parameters are the model's initializers, named by their path in the tree, the leaves of the arguments its inputs x0, x1, …, those
     of the result its outputs y0, y1, …. Shapes are those of the example. Gradients are programs too, so a training step can be saved;
     scans, conditionals and while loops become Scan, If and Loop.
 
@@ -38,7 +38,7 @@ def save(f: Callable[..., Any], params: Any, example_args: Sequence[Any], path: 
         f: a function of arrays that `jit` can trace.
         params: a pytree of arrays.
         example_args: arrays or `ShapeDtypeStruct` for the other arguments.
-        path: the file, written atomically. Data of more than 2 GiB are in another file beside it.
+        path: the file, written atomically. Data of more than 2 GiB are in another file of the same folder.
         opset: the version of the operators, from 20 to 24.
 
     Raises:
@@ -109,8 +109,8 @@ def _typed(name: str, kind: ShapedArray) -> Any:
 
 
 def _without_rules(program: ClosedJaxpr) -> list[str]:
-    """List the equations that have no rule, one line for each primitive and user's line."""
-    lines: dict[str, None] = {}
+    """List the primitives that have no rule, with the user's lines."""
+    texts: dict[str, None] = {}
     pending: list[ClosedJaxpr] = [program]
     while pending:
         for eqn in pending.pop().eqns:
@@ -119,9 +119,9 @@ def _without_rules(program: ClosedJaxpr) -> list[str]:
                 pending.append(called)
                 continue
             if eqn.primitive.name not in RULES:
-                lines[f"  {eqn.primitive.name}{'' if eqn.source is None else f', from {eqn.source}'}"] = None
+                texts[f"  {eqn.primitive.name}{'' if eqn.source is None else f', from {eqn.source}'}"] = None
             pending += sub_jaxprs(eqn.params)
-    return [*lines]
+    return [*texts]
 
 
 class Names:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 Flatten = Callable[[Any], tuple[Any, ...]]
 IsLeaf = Callable[[Any], bool] | None
 
-#: How the nodes of registered classes are taken apart and made.
+#: How the nodes of registered classes are flattened and made.
 _REGISTERED: dict[type, tuple[Flatten, Callable[[Any, Any], Any]]] = {}
 
 
@@ -58,7 +58,7 @@ class StructSequenceEntry(NamedTupleEntry):
 
 
 class _Node(NamedTuple):
-    """A node, taken apart."""
+    """A node and its children."""
 
     kind: type
     #: What distinguishes nodes of one class: keys, lengths, auxiliary data.
@@ -121,10 +121,10 @@ class PyTreeSpec:
         return _rebuilt(self.type, self._data, self._entries, [c._made(values) for c in self._children])
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
-        """Return the subtrees at the leaves of this structure; raise ValueError if it differs."""
+        """Return the subtrees at this structure's leaves; ValueError if it differs."""
         if self.type is None:
             return [tree]
-        node = _taken_apart(tree)
+        node = _node_of(tree)
         same_keys = node is not None and self.type in _DICTS and node.kind in _DICTS and set(node.entries) == set(self._entries)
         if node is None or not (same_keys or (node.kind is self.type and node.data == self._data)):
             raise ValueError(f"{self} does not fit {type(tree).__name__}")
@@ -147,19 +147,19 @@ class PyTreeSpec:
         return f"PyTreeSpec({self._text()}, namespace='volta_fn')"
 
     def _text(self) -> str:
-        kind, parts = self.type, [c._text() for c in self._children]
+        kind, texts = self.type, [c._text() for c in self._children]
         if kind is None or kind is type(None):
             return "*" if kind is None else "None"
         if kind is dict:
-            return "{" + ", ".join([f"{k!r}: {p}" for k, p in zip(self._entries, parts, strict=True)]) + "}"
+            return "{" + ", ".join([f"{k!r}: {p}" for k, p in zip(self._entries, texts, strict=True)]) + "}"
         if kind is list:
-            return f"[{', '.join(parts)}]"
+            return f"[{', '.join(texts)}]"
         if kind is tuple:
-            return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+            return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
         if _is_namedtuple(kind):
             fields = getattr(kind, "_fields", ())
-            return f"{kind.__name__}({', '.join([f'{n}={p}' for n, p in zip(fields, parts, strict=True)])})"
-        return f"CustomTreeNode({kind.__name__}[{self._data!r}], [{', '.join(parts)}])"
+            return f"{kind.__name__}({', '.join([f'{n}={p}' for n, p in zip(fields, texts, strict=True)])})"
+        return f"CustomTreeNode({kind.__name__}[{self._data!r}], [{', '.join(texts)}])"
 
 
 LEAF = PyTreeSpec(None, None, (), ())
@@ -178,8 +178,8 @@ def _sorted(keys: Iterable[Any]) -> list[Any]:
         return sorted(given, key=lambda key: (f"{type(key).__module__}.{type(key).__qualname__}", key))
 
 
-def _taken_apart(value: Any) -> _Node | None:
-    """Return a node's parts; None for a leaf."""
+def _node_of(value: Any) -> _Node | None:
+    """Return a node's children and data; None for a leaf."""
     kind = type(value)
     if kind in _REGISTERED:
         children, data, *entries = _REGISTERED[kind][0](value)
@@ -223,7 +223,7 @@ def _entry(kind: type, entry: Any) -> Entry:
 
 
 def _flattened(value: Any, is_leaf: IsLeaf, leaves: list[Any]) -> PyTreeSpec:
-    node = None if is_leaf is not None and is_leaf(value) else _taken_apart(value)
+    node = None if is_leaf is not None and is_leaf(value) else _node_of(value)
     if node is None:
         leaves.append(value)
         return LEAF

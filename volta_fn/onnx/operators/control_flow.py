@@ -53,7 +53,7 @@ def loop(node: Node, count: Any, condition: Any, *carried: Any) -> Any:
 
 
 def _always(node: Node, body: Any, carried: tuple[Any, ...]) -> bool:
-    """Return True if a body keeps its condition true, and the types of what it carries."""
+    """Return True if a body keeps its condition true, and its carry's types."""
     again, *found = node.run(body, np.array(0, np.int64), np.array(True), *carried)
     same = [(v.shape, v.dtype) == (f.shape, f.dtype) for v, f in zip(carried, found, strict=False)]
     return isinstance(again, np.ndarray) and bool(again) and all(same)

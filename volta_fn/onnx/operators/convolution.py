@@ -38,7 +38,7 @@ class Window:
         return [halves(total, auto == "SAME_UPPER") for total in totals]
 
     def with_ceil(self) -> Pads:
-        """Return the padding that has windows at the end that are not whole."""
+        """Return the padding with which incomplete windows at the end count."""
         found = []
         for size, (low, high), span, stride in zip(self.sizes, self.pads, self.spans, self.strides, strict=True):
             count = -(-(size + low + high - span) // stride) + 1
@@ -130,7 +130,7 @@ def _positions(node: Node, x: Any, lowest: Any) -> Any:
     if node.get("storage_order", 0):
         numbers = np.arange(math.prod(x.shape)).reshape(*x.shape[:2], *x.shape[:1:-1]).transpose(0, 1, *range(x.ndim - 1, 1, -1))
     values = vnp.pad(x, [(0, 0), (0, 0), *pads], constant_values=lowest)
-    places = np.pad(numbers, [(0, 0), (0, 0), *pads])
+    positions = np.pad(numbers, [(0, 0), (0, 0), *pads])
     counts = [(n - k) // s + 1 for n, k, s in zip(values.shape[2:], window.spans, window.strides, strict=True)]
     shown, where = [], []
     for tap in np.ndindex(*window.kernel):
@@ -139,7 +139,7 @@ def _positions(node: Node, x: Any, lowest: Any) -> Any:
             for t, d, c, s in zip(tap, window.dilations, counts, window.strides, strict=True)
         ])  # fmt: skip
         shown.append(values[index])
-        where.append(places[index])
+        where.append(positions[index])
     best = vnp.argmax(vnp.stack(shown), axis=0)
     return vnp.take_along_axis(vnp.asarray(np.stack(where)), best[None], 0)[0].astype(np.int64)
 

@@ -33,15 +33,15 @@ def resize(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any =
         if x.shape[axis] == lengths[i] and factors[i] == 1 and not crop:
             continue
         span = None if region is None else (float(region[0][i]), float(region[1][i]))
-        places = _positions(node, x.shape[axis], lengths[i], factors[i], span, legacy)
+        positions = _positions(node, x.shape[axis], lengths[i], factors[i], span, legacy)
         if crop:
-            valid = (places >= 0) & (places <= x.shape[axis] - 1)
+            valid = (positions >= 0) & (positions <= x.shape[axis] - 1)
             shape = [-1 if k == axis else 1 for k in range(x.ndim)]
             inside = valid.reshape(shape) if inside is None else inside & valid.reshape(shape)
         if mode == "nearest":
-            x = vnp.take(x, _nearest(node, places, x.shape[axis], legacy), axis)
+            x = vnp.take(x, _nearest(node, positions, x.shape[axis], legacy), axis)
         else:
-            weights = _weights(node, mode, places, x.shape[axis], factors[i])
+            weights = _weights(node, mode, positions, x.shape[axis], factors[i])
             x = vnp.moveaxis(vnp.tensordot(x, vnp.asarray(weights.astype(np.float32)), ((axis,), (1,))), -1, axis)
     if inside is not None:
         x = vnp.where(inside, x, node.get("extrapolation_value", 0.0))
@@ -86,7 +86,7 @@ def _positions(node: Node, size: int, length: int, scale: float, span: tuple[flo
     return (new + 0.5) / scale - 0.5
 
 
-def _nearest(node: Node, places: np.ndarray, size: int, legacy: bool) -> np.ndarray:
+def _nearest(node: Node, positions: np.ndarray, size: int, legacy: bool) -> np.ndarray:
     mode = "floor" if legacy else node.get("nearest_mode", "round_prefer_floor")
     functions: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "round_prefer_floor": lambda p: np.ceil(p - 0.5),
@@ -94,20 +94,20 @@ def _nearest(node: Node, places: np.ndarray, size: int, legacy: bool) -> np.ndar
         "floor": np.floor,
         "ceil": np.ceil,
     }
-    return np.clip(functions[mode](places), 0, size - 1).astype(np.int64)
+    return np.clip(functions[mode](positions), 0, size - 1).astype(np.int64)
 
 
-def _weights(node: Node, mode: str, places: np.ndarray, size: int, scale: float) -> np.ndarray:
+def _weights(node: Node, mode: str, positions: np.ndarray, size: int, scale: float) -> np.ndarray:
     """Return the matrix whose rows have the weights of the old elements in a new one."""
     antialias = bool(node.get("antialias", 0)) and scale < 1
     stretch = 1 / scale if antialias else 1.0
     reach = (1 if mode == "linear" else 2) * stretch
     a = node.get("cubic_coeff_a", -0.75)
-    found = np.zeros((len(places), size))
-    for row, place in enumerate(places):
-        low = math.floor(place) - math.ceil(reach) + 1
-        taps = np.arange(low, math.floor(place) + math.ceil(reach) + 1)
-        values = _kernel(mode, (taps - place) / stretch, a)
+    found = np.zeros((len(positions), size))
+    for row, centre in enumerate(positions):
+        low = math.floor(centre) - math.ceil(reach) + 1
+        taps = np.arange(low, math.floor(centre) + math.ceil(reach) + 1)
+        values = _kernel(mode, (taps - centre) / stretch, a)
         outside = (taps < 0) | (taps >= size)
         if node.get("exclude_outside", 0):
             values = np.where(outside, 0, values)
@@ -172,8 +172,8 @@ def roi_align(node: Node, x: Any, rois: Any, batch_indices: Any) -> Any:
     images = vnp.take(x, as_array(batch_indices), 0)
     ratio = node.get("sampling_ratio", 0)
     counts = [ratio] * 2 if ratio else _sampling(node, extent, (width, height))
-    xs = _sample_places(corners[:, 0], extent[:, 0], width, counts[0])
-    ys = _sample_places(corners[:, 1], extent[:, 1], height, counts[1])
+    xs = _sample_positions(corners[:, 0], extent[:, 0], width, counts[0])
+    ys = _sample_positions(corners[:, 1], extent[:, 1], height, counts[1])
     values = _bilinear(images, ys, xs).reshape(*images.shape[:2], height, counts[1], width, counts[0])
     if node.get("mode", "avg") == "avg":
         return values.mean((3, 5))
@@ -181,12 +181,12 @@ def roi_align(node: Node, x: Any, rois: Any, batch_indices: Any) -> Any:
 
 
 def _sampling(node: Node, extent: Any, cells: tuple[int, int]) -> list[int]:
-    """Return samples along each axis of a cell, by the regions' sizes, which must be equal."""
+    """Return the samples along each axis of a cell, by the regions' sizes."""
     sizes = node.host(extent, "rois")
     return [int(np.ceil(sizes[:, i] / n).max()) for i, n in enumerate(cells)]
 
 
-def _sample_places(start: Any, extent: Any, cells: int, count: int) -> Any:
+def _sample_positions(start: Any, extent: Any, cells: int, count: int) -> Any:
     steps = (np.arange(cells)[:, None] + (np.arange(count) + 0.5) / count).reshape(-1) / cells
     return start[:, None] + extent[:, None] * vnp.asarray(steps.astype(np.float32))
 
@@ -197,9 +197,9 @@ def _bilinear(images: Any, ys: Any, xs: Any) -> Any:
     return vnp.einsum("nchw,nph,nqw->ncpq", images, rows, columns)
 
 
-def _linear(places: Any, size: int) -> Any:
+def _linear(positions: Any, size: int) -> Any:
     """Return the weights of elements at positions; those far outside have none."""
-    inside = (places >= -1) & (places <= size)
-    at = vnp.clip(places, 0, size - 1)
+    inside = (positions >= -1) & (positions <= size)
+    at = vnp.clip(positions, 0, size - 1)
     distance = abs(at[..., None] - vnp.arange(size))
     return vnp.maximum(0, 1 - distance) * inside[..., None]

@@ -25,15 +25,15 @@ def gather(node: Node, x: Any, indices: Any) -> Any:
 def gather_elements(node: Node, x: Any, indices: Any) -> Any:
     """Take elements along an axis, at positions of their own."""
     axis = node.get("axis", 0) % x.ndim
-    places = _places(wrapped(indices, x.shape[axis]), axis)
-    return as_array(x)[places]
+    positions = _positions_along(wrapped(indices, x.shape[axis]), axis)
+    return as_array(x)[positions]
 
 
-def _places(indices: Any, axis: int) -> tuple[Any, ...]:
+def _positions_along(indices: Any, axis: int) -> tuple[Any, ...]:
     """Return indices for all axes: of one those given, of the others each position."""
-    places: list[Any] = list(np.indices(indices.shape, sparse=True))
-    places[axis] = indices
-    return tuple(places)
+    positions: list[Any] = list(np.indices(indices.shape, sparse=True))
+    positions[axis] = indices
+    return tuple(positions)
 
 
 @operator("GatherND")
@@ -53,8 +53,8 @@ def _split(indices: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple([wrapped(indices[..., i], shape[i]) for i in range(indices.shape[-1])])
 
 
-def _updated(node: Node, x: Any, places: tuple[Any, ...], updates: Any) -> Any:
-    at = as_array(x).at[places]
+def _updated(node: Node, x: Any, positions: tuple[Any, ...], updates: Any) -> Any:
+    at = as_array(x).at[positions]
     functions = {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}
     return functions[node.get("reduction", "none")](as_array(updates))
 
@@ -63,7 +63,7 @@ def _updated(node: Node, x: Any, places: tuple[Any, ...], updates: Any) -> Any:
 def scatter_elements(node: Node, x: Any, indices: Any, updates: Any) -> Any:
     """Update elements along an axis, at positions of their own."""
     axis = node.get("axis", 0) % x.ndim
-    return _updated(node, x, _places(wrapped(indices, x.shape[axis]), axis), updates)
+    return _updated(node, x, _positions_along(wrapped(indices, x.shape[axis]), axis), updates)
 
 
 @operator("ScatterND")
@@ -78,13 +78,13 @@ def tensor_scatter(node: Node, cache: Any, update: Any, starts: Any = None) -> A
     axis = node.get("axis", -2) % cache.ndim
     size, count = cache.shape[axis], update.shape[axis]
     begins = vnp.zeros(cache.shape[0], np.int64) if starts is None else as_array(starts)
-    places = begins[:, None] + vnp.arange(count, dtype=np.int64)
-    places = places % size if node.get("mode", "linear") == "circular" else places
+    positions = begins[:, None] + vnp.arange(count, dtype=np.int64)
+    positions = positions % size if node.get("mode", "linear") == "circular" else positions
 
     def one(kept: Any, new: Any, at: Any) -> Any:
         return vnp.moveaxis(vnp.moveaxis(kept, axis - 1, 0).at[at].set(vnp.moveaxis(new, axis - 1, 0)), 0, axis - 1)
 
-    return vmap(one)(as_array(cache), as_array(update), places)
+    return vmap(one)(as_array(cache), as_array(update), positions)
 
 
 @operator("OneHot")
@@ -129,7 +129,7 @@ def unique(node: Node, x: Any) -> Any:
         order = np.argsort(first)
         found, first, counts = np.take(found, order, axis or 0), first[order], counts[order]
         inverse = np.argsort(order)[inverse]
-    return found, *[part.astype(np.int64) for part in (first, inverse, counts)]
+    return found, *[chunk.astype(np.int64) for chunk in (first, inverse, counts)]
 
 
 @operator("ReverseSequence")

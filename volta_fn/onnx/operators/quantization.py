@@ -14,7 +14,7 @@ from volta_fn.onnx.tensors import dtype_of
 
 
 def _spread(node: Node, values: Any, shape: tuple[int, ...]) -> Any:
-    """Broadcast scales or zero points: of the tensor, of an axis, or of blocks along it."""
+    """Broadcast scales or zero points of a tensor, an axis or blocks of it."""
     values, axis, block = as_array(values), node.get("axis", 1), node.get("block_size", 0)
     if values.size == 1:
         return values.reshape(())

@@ -51,19 +51,19 @@ def sequence_erase(node: Node, sequence: Any, position: Any = None) -> Any:
 
 @operator("SplitToSequence")
 def split_to_sequence(node: Node, x: Any, split: Any = None) -> Any:
-    """Split an array to a sequence, by sizes or into parts of one size."""
+    """Split an array to a sequence, by sizes or into chunks of one size."""
     axis = node.get("axis", 0)
     count = x.shape[axis]
     if split is None:
-        parts = [1] * count
+        chunks = [1] * count
     elif np.ndim(split) == 0:
         size = node.ints(split, "split")[0]
-        parts = [min(size, count - start) for start in range(0, count, size)]
+        chunks = [min(size, count - start) for start in range(0, count, size)]
     else:
-        parts = node.ints(split, "split")
-    found = node.xp.split(x, np.cumsum(parts)[:-1].tolist(), axis)
+        chunks = node.ints(split, "split")
+    found = node.xp.split(x, np.cumsum(chunks)[:-1].tolist(), axis)
     if split is None and not node.get("keepdims", 1):
-        found = [node.xp.squeeze(part, axis) for part in found]
+        found = [node.xp.squeeze(chunk, axis) for chunk in found]
     return (tuple(found),)
 
 

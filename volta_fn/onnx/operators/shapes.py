@@ -16,7 +16,7 @@ from volta_fn.onnx.tensors import dtype_of
 
 @operator("Shape")
 def shape(node: Node, x: Any) -> Any:
-    """Return the shape, or a part of it."""
+    """Return the shape, or a chunk of it."""
     return np.array(x.shape[slice(node.get("start", 0), node.get("end"))], np.int64)
 
 
@@ -137,12 +137,12 @@ def split(node: Node, x: Any, sizes: Any = None) -> Any:
     """Split an array along an axis."""
     axis = node.get("axis", 0)
     count = x.shape[axis]
-    parts = node.get("split") if sizes is None else node.ints(sizes, "split")
-    if parts is None:
+    chunks = node.get("split") if sizes is None else node.ints(sizes, "split")
+    if chunks is None:
         number = node.get("num_outputs", node.outputs)
-        part = -(-count // number)
-        parts = [min(part, max(0, count - part * i)) for i in range(number)]
-    return tuple(node.xp.split(x, np.cumsum(parts)[:-1].tolist(), axis))
+        chunk = -(-count // number)
+        chunks = [min(chunk, max(0, count - chunk * i)) for i in range(number)]
+    return tuple(node.xp.split(x, np.cumsum(chunks)[:-1].tolist(), axis))
 
 
 @operator("Slice")

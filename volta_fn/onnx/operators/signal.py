@@ -71,10 +71,10 @@ def mel_weights(node: Node, bins: Any, length: Any, rate: Any, low: Any, high: A
     count, size, sampling = node.ints(bins, "num_mel_bins")[0], node.ints(length, "dft_length")[0], node.ints(rate, "sample_rate")[0]
     edges = [2595 * math.log10(1 + float(node.host(f, "a frequency").reshape(())) / 700) for f in (low, high)]
     mels = edges[0] + np.arange(count + 2) * (edges[1] - edges[0]) / (count + 2)
-    places = ((size + 1) * (700 * (10 ** (mels / 2595) - 1)) // sampling).astype(int)
+    positions = ((size + 1) * (700 * (10 ** (mels / 2595) - 1)) // sampling).astype(int)
     found = np.zeros((size // 2 + 1, count))
     for i in range(count):
-        begin, centre, end = places[i : i + 3]
+        begin, centre, end = positions[i : i + 3]
         if centre == begin:
             found[centre, i] = 1
         else:

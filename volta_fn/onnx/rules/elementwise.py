@@ -88,7 +88,7 @@ def log2(w: Writer, eqn: Equation, x: str) -> str:
 
 @rule("expm1")
 def expm1(w: Writer, eqn: Equation, x: str) -> str:
-    """Compute exp(x) - 1 as tanh(x / 2) (exp(x) + 1), accurate near 0; far from it as it is."""
+    """Compute exp(x) - 1, near 0 as tanh(x / 2) (exp(x) + 1)."""
     half = w.op("Tanh", w.op("Mul", x, scalar(w, 0.5, aval(eqn))))
     grown = w.op("Exp", x)
     near = w.op("Mul", half, w.op("Add", grown, _one(w, eqn)))
@@ -97,7 +97,7 @@ def expm1(w: Writer, eqn: Equation, x: str) -> str:
 
 @rule("log1p")
 def log1p(w: Writer, eqn: Equation, x: str) -> str:
-    """Compute log(1 + x); x log(u) / (u - 1) with u = 1 + x corrects the rounding of u."""
+    """Compute log(1 + x) as x log(u) / (u - 1), which corrects u = 1 + x."""
     one = _one(w, eqn)
     moved = w.op("Add", one, x)
     error = w.op("Sub", moved, one)

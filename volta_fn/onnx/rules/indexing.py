@@ -15,7 +15,7 @@ _SCATTERS = {"scatter": "none", "scatter_add": "add", "scatter_max": "max", "sca
 _INT64 = 7
 
 
-class Places:
+class Positions:
     """The positions in a flattened operand that index vectors and windows address."""
 
     def __init__(
@@ -33,24 +33,24 @@ class Places:
         self.strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
         self.batch = list(index_shape[:-1])
         wide = w.op("Cast", indices, to=_INT64)
-        parts = [w.op("Gather", wide, ints(w, j), axis=len(self.batch)) for j in range(len(mapped))]
+        chunks = [w.op("Gather", wide, ints(w, j), axis=len(self.batch)) for j in range(len(mapped))]
         limits = [shape[k] - window[k] for k in mapped]
         #: Whether every start lies inside.
-        self.inside = self._inside(parts, limits)
+        self.inside = self._inside(chunks, limits)
         start = ints(w, np.zeros(self.batch))
-        for part, k, limit in zip(parts, mapped, limits, strict=True):
-            clamped = w.op("Max", w.op("Min", part, ints(w, limit)), ints(w, 0))
+        for chunk, k, limit in zip(chunks, mapped, limits, strict=True):
+            clamped = w.op("Max", w.op("Min", chunk, ints(w, limit)), ints(w, 0))
             start = w.op("Add", start, w.op("Mul", clamped, ints(w, self.strides[k])))
         for k, b in zip(operand_batching, index_batching, strict=True):
             numbers = np.arange(self.batch[b]).reshape([-1 if i == b else 1 for i in range(len(self.batch))])
             start = w.op("Add", start, ints(w, numbers * self.strides[k]))
         self.start = start
 
-    def _inside(self, parts: list[str], limits: list[int]) -> str:
+    def _inside(self, chunks: list[str], limits: list[int]) -> str:
         w = self.w
         found = w.constant(np.ones(self.batch, bool))
-        for part, limit in zip(parts, limits, strict=True):
-            low, high = w.op("GreaterOrEqual", part, ints(w, 0)), w.op("LessOrEqual", part, ints(w, limit))
+        for chunk, limit in zip(chunks, limits, strict=True):
+            low, high = w.op("GreaterOrEqual", chunk, ints(w, 0)), w.op("LessOrEqual", chunk, ints(w, limit))
             found = w.op("And", found, w.op("And", low, high))
         return found
 
@@ -75,7 +75,7 @@ def gather(w: Writer, eqn: Equation, x: str, indices: str) -> str:
     d = params["dimension_numbers"]
     missing = (*d.collapsed_slice_dims, *d.operand_batching_dims)
     kept = [k for k in range(operand.ndim) if k not in missing]
-    places = Places(
+    positions = Positions(
         w,
         indices,
         index.shape,
@@ -86,10 +86,10 @@ def gather(w: Writer, eqn: Equation, x: str, indices: str) -> str:
         d.start_indices_batching_dims,
     )
     rank = result(eqn).ndim
-    found = w.op("Gather", shaped(w, x, [-1]), places.flat(d.offset_dims, kept, rank), axis=0)
+    found = w.op("Gather", shaped(w, x, [-1]), positions.flat(d.offset_dims, kept, rank), axis=0)
     if params["mode"] is not GatherScatterMode.FILL_OR_DROP:
         return found
-    return w.op("Where", places.spread(places.inside, d.offset_dims, rank), found, scalar(w, _fill(eqn), operand))
+    return w.op("Where", positions.spread(positions.inside, d.offset_dims, rank), found, scalar(w, _fill(eqn), operand))
 
 
 def _fill(eqn: Equation) -> object:
@@ -113,7 +113,7 @@ def scatter(w: Writer, eqn: Equation, x: str, indices: str, updates: str) -> str
     window = [1] * operand.ndim
     for dim, k in zip(d.update_window_dims, kept, strict=True):
         window[k] = new.shape[dim]
-    places = Places(
+    positions = Positions(
         w,
         indices,
         index.shape,
@@ -123,9 +123,9 @@ def scatter(w: Writer, eqn: Equation, x: str, indices: str, updates: str) -> str
         d.operand_batching_dims,
         d.scatter_indices_batching_dims,
     )
-    flat = places.flat(d.update_window_dims, kept, new.ndim)
+    flat = positions.flat(d.update_window_dims, kept, new.ndim)
     if params["mode"] is not GatherScatterMode.CLIP:
-        flat = w.op("Where", places.spread(places.inside, d.update_window_dims, new.ndim), flat, ints(w, operand.size))
+        flat = w.op("Where", positions.spread(positions.inside, d.update_window_dims, new.ndim), flat, ints(w, operand.size))
     longer = w.op("Concat", shaped(w, x, [-1]), w.constant(np.zeros(1, operand.dtype)), axis=0)
     spread = w.op("Expand", flat, ints(w, new.shape))
     found = w.op(

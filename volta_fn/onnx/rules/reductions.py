@@ -55,8 +55,8 @@ def cumsum(w: Writer, eqn: Equation, x: str) -> str:
 @rule("top_k")
 def top_k(w: Writer, eqn: Equation, x: str) -> Sequence[str]:
     """Find the largest elements along the last axis."""
-    values, places = w.ops("TopK", 2, x, ints(w, [eqn.params["k"]]), axis=int(eqn.params["dimension"]))
-    return values, w.op("Cast", places, to=number_of(eqn.outvars[1].aval.dtype))
+    values, positions = w.ops("TopK", 2, x, ints(w, [eqn.params["k"]]), axis=int(eqn.params["dimension"]))
+    return values, w.op("Cast", positions, to=number_of(eqn.outvars[1].aval.dtype))
 
 
 @rule("sort")
@@ -65,5 +65,5 @@ def sort(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
     if eqn.params["num_keys"] != 1:
         raise OnnxError("ONNX sorts by one key")
     axis = int(eqn.params["dimension"])
-    values, places = w.ops("TopK", 2, names[0], ints(w, [aval(eqn).shape[axis]]), axis=axis, largest=0)
-    return [values, *[w.op("GatherElements", name, places, axis=axis) for name in names[1:]]]
+    values, positions = w.ops("TopK", 2, names[0], ints(w, [aval(eqn).shape[axis]]), axis=axis, largest=0)
+    return [values, *[w.op("GatherElements", name, positions, axis=axis) for name in names[1:]]]

@@ -88,9 +88,9 @@ def iota(w: Writer, eqn: Equation) -> str:
 
 
 def starts_of(w: Writer, names: tuple[str, ...], limits: list[int], sizes: list[int]) -> str:
-    """Return the starts of a slice as one vector; negative ones count from the end, all are moved inside."""
-    parts = [w.op("Reshape", w.op("Cast", name, to=7), ints(w, [1])) for name in names]
-    joined = w.op("Concat", *parts, axis=0)
+    """Return the starts of a slice as one vector, moved inside of the array."""
+    chunks = [w.op("Reshape", w.op("Cast", name, to=7), ints(w, [1])) for name in names]
+    joined = w.op("Concat", *chunks, axis=0)
     counted = w.op("Where", w.op("Less", joined, ints(w, 0)), w.op("Add", joined, ints(w, limits)), joined)
     most = ints(w, [limit - size for limit, size in zip(limits, sizes, strict=True)])
     return w.op("Max", w.op("Min", counted, most), ints(w, 0))
@@ -112,8 +112,8 @@ def dynamic_update_slice(w: Writer, eqn: Equation, x: str, update: str, *starts:
     shape, sizes = list(aval(eqn).shape), list(aval(eqn, 1).shape)
     if not shape:
         return w.op("Identity", update)
-    places = np.moveaxis(np.indices(sizes), 0, -1).astype(np.int64)
-    return w.op("ScatterND", x, w.op("Add", w.constant(places), starts_of(w, starts, shape, sizes)), update)
+    positions = np.moveaxis(np.indices(sizes), 0, -1).astype(np.int64)
+    return w.op("ScatterND", x, w.op("Add", w.constant(positions), starts_of(w, starts, shape, sizes)), update)
 
 
 def zero_of(w: Writer, eqn: Equation) -> str:

@@ -99,11 +99,11 @@ def select_and_move(w: Writer, eqn: Equation, moved: str, operand: str) -> str:
     values = shaped(w, w.op("Pad", operand, ints(w, pads), worst), [-1])
     windows = w.op("Gather", values, w.op("Add", starts, taps), axis=0)
     winner = w.op("ArgMax" if largest else "ArgMin", windows, axis=n, keepdims=0)
-    places = w.op("Add", ints(w, base), w.op("Gather", taps, winner, axis=0))
+    positions = w.op("Add", ints(w, base), w.op("Gather", taps, winner, axis=0))
     if eqn.primitive.name == "select_and_gather_add":
-        return w.op("Gather", shaped(w, w.op("Pad", moved, ints(w, pads), scalar(w, 0, kind)), [-1]), places, axis=0)
+        return w.op("Gather", shaped(w, w.op("Pad", moved, ints(w, pads), scalar(w, 0, kind)), [-1]), positions, axis=0)
     zeros = w.op("Expand", scalar(w, 0, kind), ints(w, [math.prod(padded_shape)]))
-    flat = w.op("ScatterElements", zeros, shaped(w, places, [-1]), shaped(w, moved, [-1]), axis=0, reduction="add")
+    flat = w.op("ScatterElements", zeros, shaped(w, positions, [-1]), shaped(w, moved, [-1]), axis=0, reduction="add")
     low = [low for low, _ in geometry.pads]
     end = [start + size for start, size in zip(low, geometry.shape, strict=True)]
     return w.op("Slice", shaped(w, flat, padded_shape), ints(w, low), ints(w, end), ints(w, range(n)))
