@@ -48,7 +48,7 @@ TREES = [
 ]
 
 
-@pytest.mark.parametrize("tree", TREES, ids=str)
+@pytest.mark.parametrize("tree", TREES, ids=[f"tree {i}" for i in range(len(TREES))])
 def test_leaves_structures_and_paths_are_the_same(tree: Any) -> None:
     theirs, spec = optree.tree_flatten(tree, namespace="test of trees")
     ours, own = python_trees.tree_flatten(tree)

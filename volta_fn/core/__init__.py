@@ -1,6 +1,7 @@
 """The foundation: avals, arrays, devices, primitives, traces, jaxprs.
 
-In the order in which to read: `aval` (abstract values: shapes and dtypes), `dimension` (symbolic sizes), `device`, `dlpack` (memory shared with other libraries),
+In the order in which to read: `aval` (abstract values: shapes and dtypes), `dimension` (symbolic sizes), `device`,
+`dlpack` (memory shared with other libraries),
 `gone` (the buffer of donated arrays), `array`, `transfer` (between devices), `sharding` (meshes of them), `dispatch` (what to run for
 arrays of some types), `primitive` (operations and their rules), `trace` (interpreters of operations: the current one evaluates,
 differentiates, batches or records them), `jaxpr` (programs as data), `staging` (functions traced to jaxprs), `refs` (mutable references),

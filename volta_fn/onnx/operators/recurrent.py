@@ -65,7 +65,10 @@ class Layer:
         return (lambda x: function(x, a, b)) if limit is None else (lambda x: function(vnp.clip(x, -limit, limit), a, b))
 
     def run(self, cell: Cell, x: Any, lengths: Any, states: list[Any], weights: list[Any]) -> tuple[Any, list[Any]]:
-        """Run all directions: outputs (time, directions, batch, hidden), last states (directions, batch, hidden)."""
+        """Run all directions; return the outputs, and the last states.
+
+        Their axes are (time, directions, batch, hidden), without the first for states.
+        """
         x = as_array(x)
         if self.node.get("layout", 0):
             x = x.swapaxes(0, 1)
