@@ -55,6 +55,7 @@ CAUGHT_AS = {
     "StateDictError": ValueError,
     "DataError": ValueError,
     "MissingDependencyError": ImportError,
+    "OnnxError": ValueError,
 }
 
 

@@ -43,8 +43,8 @@ LAYERS = [
         "custom_derivatives",
         "ad_checkpoint",
     },
-    {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries"},
-    {"web"},
+    {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries", "export"},
+    {"web", "onnx"},
     {"config", "dlpack", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
     {"jax"},
 ]

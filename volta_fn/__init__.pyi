@@ -8,6 +8,7 @@ from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import example_libraries as example_libraries
 from volta_fn import experimental as experimental
+from volta_fn import export as export
 from volta_fn import ffi as ffi
 from volta_fn import flatten_util as flatten_util
 from volta_fn import image as image
@@ -15,6 +16,7 @@ from volta_fn import io as io
 from volta_fn import lax as lax
 from volta_fn import nn as nn
 from volta_fn import numpy as numpy
+from volta_fn import onnx as onnx
 from volta_fn import ops as ops
 from volta_fn import optim as optim
 from volta_fn import random as random

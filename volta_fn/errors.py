@@ -214,6 +214,10 @@ class DataError(VoltaError, ValueError):
     """Data are empty, missing or inconsistent; the message says which, and where."""
 
 
+class OnnxError(VoltaError, ValueError):
+    """An ONNX model has what cannot be run here, or a program what ONNX cannot say."""
+
+
 class MissingDependencyError(VoltaError, ImportError):
     """An optional package is not installed; the message says how to install it."""
 

@@ -42,6 +42,8 @@ PAGES = [
     Page("volta_fn.data", "Datasets, loaders and progress bars."),
     Page("volta_fn.io", "State dicts, safetensors, checkpoints, and loggers."),
     Page("volta_fn.web", "Web pages that run and train models."),
+    Page("volta_fn.export", "Jitted functions as files, with the names of `jax.export`."),
+    Page("volta_fn.onnx", "ONNX models as functions, and functions as models."),
     Page("volta_fn.tree", "Functions of pytrees."),
     Page("volta_fn.scipy.special", "Special functions."),
     Page("volta_fn.scipy.linalg", "Linear algebra with SciPy's signatures."),

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core.dimension import Dimension
 from volta_fn.errors import ArgumentTypeError, ConcretizationError, OutOfMemoryError, ShapeError
 
 Shape = tuple[int, ...]
@@ -70,6 +71,7 @@ class ShapedArray:
         if found is not None:
             return found
         shape, dtype = tuple(shape), _as_np_dtype(dtype)
+        shape = tuple([d.__index__() if isinstance(d, Dimension) else d for d in shape])
         key = (shape, dtype, weak_type)
         _check_possible(shape, dtype)
         with _lock:
@@ -130,7 +132,8 @@ class ShapeDtypeStruct:
     like: ClassVar[Callable[[Any], ShapeDtypeStruct]]
 
     def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False) -> None:
-        self.shape = canonical_shape(shape)
+        symbolic = isinstance(shape, tuple) and any(isinstance(d, Dimension) for d in shape)
+        self.shape: Shape = tuple(shape) if symbolic else canonical_shape(shape)
         self.dtype = dtypes.as_dtype(dtype)
         self.sharding = sharding
         self.weak_type = weak_type

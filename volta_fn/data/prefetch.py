@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -16,6 +17,7 @@ from volta_fn.source import user_location
 T = TypeVar("T")
 
 _THREADS = "volta_fn.data"
+_log = logging.getLogger("volta_fn")
 
 
 def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Generator[T, None, None]:
@@ -35,7 +37,8 @@ def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Ge
     def submit(task: Callable[[], T]) -> Future[T]:
         try:
             return pool.submit(contextvars.copy_context().run, task)
-        except RuntimeError:  # the main thread has ended, so that pools start no threads
+        except RuntimeError:  # there are no threads, as in browsers, or none anymore, as the main one has ended
+            _log.info("no thread can be started, so that batches are loaded when they are needed")
             return _done_now(task)
 
     try:

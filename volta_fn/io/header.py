@@ -64,6 +64,24 @@ class Header:
     data_start: int
 
 
+def serialized(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
+    """Return the bytes of a file with these arrays, those of wide dtypes first."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    chunks, position = [], 0
+    for name, array in sorted(arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
+        entries[name] = {
+            "dtype": names[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [position, position + array.nbytes],
+        }
+        chunks.append(np.ascontiguousarray(array).tobytes())
+        position += array.nbytes
+    header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *chunks])
+
+
 def header_length(prefix: bytes, file_size: int, path: str) -> int:
     """Return the header's length in a file's first eight bytes, if it is possible."""
     if len(prefix) < LENGTH_BYTES:
@@ -92,10 +110,14 @@ def parse_header(text: bytes, data_size: int, path: str) -> Header:
     return Header(tensors, metadata, LENGTH_BYTES + len(text))
 
 
-def parse_json(text: bytes, name: str) -> dict[str, Any]:
-    """Parse a JSON object without duplicate keys; `CorruptFileError` calls it `name`."""
+def parse_json(text: bytes, name: str, *, naturals: bool = True) -> dict[str, Any]:
+    """Parse a JSON object without duplicate keys; `CorruptFileError` calls it `name`.
+
+    With `naturals`, its integers must not be negative.
+    """
+    as_int = _natural if naturals else int
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=_natural, parse_constant=_no_constant)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=as_int, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{name} is invalid: {error}") from error
     if not isinstance(value, dict):

@@ -16,7 +16,7 @@ import numpy as np
 from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationError
 from volta_fn.io.arrays import on_host, sharing
 from volta_fn.io.atomic import replacing
-from volta_fn.io.header import LENGTH_BYTES, Header, TensorInfo, check_storable, header_length, parse_header
+from volta_fn.io.header import LENGTH_BYTES, Header, TensorInfo, check_storable, header_length, parse_header, serialized
 from volta_fn.lazy_imports import load
 
 
@@ -90,9 +90,20 @@ def write_tensors(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, 
     hosts = {name: on_host(value) for name, value in arrays.items()}
     for name, host in hosts.items():
         check_storable(name, host.dtype)
-    library = load("safetensors.numpy")  # imported on first use, for shorter start-up
     with replacing(path) as temporary:
+        _write(temporary, hosts, texts, str(path))
+
+
+def _write(file: Path, hosts: Mapping[str, np.ndarray], texts: dict[str, str], name: str) -> None:
+    try:
+        library, errors = load("safetensors.numpy"), load("safetensors")  # imported on first use, for shorter start-up
+    except ImportError:  # as in browsers
         try:
-            library.save_file(hosts, temporary, texts or None)
-        except (load("safetensors").SafetensorError, UnicodeEncodeError) as error:
-            raise SerializationError(f"{path} cannot be written: {error}") from error
+            file.write_bytes(serialized(hosts, texts))
+        except UnicodeEncodeError as error:
+            raise SerializationError(f"{name} cannot be written: {error}") from error
+        return
+    try:
+        library.save_file(hosts, file, texts or None)
+    except (errors.SafetensorError, UnicodeEncodeError) as error:
+        raise SerializationError(f"{name} cannot be written: {error}") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -40,7 +40,6 @@ class KeyType(dtypes.ExtendedDType):
     """The dtype of typed keys: the name of the algorithm that maps keys to bits."""
 
     name: str = THREEFRY
-    itemsize: ClassVar[int] = 2 * _UINT32.itemsize  # type: ignore[misc]  # an instance's in the base
 
     @property
     def words(self) -> int:

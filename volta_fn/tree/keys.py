@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import optree
+from volta_fn.tree.library import optree
 
 
 @dataclass(frozen=True, slots=True)

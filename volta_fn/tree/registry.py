@@ -12,10 +12,9 @@ import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import optree
-
 from volta_fn.errors import TreeError
 from volta_fn.tree.keys import GetAttrKey
+from volta_fn.tree.library import optree
 
 NAMESPACE = "volta_fn"
 

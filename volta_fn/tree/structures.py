@@ -12,10 +12,9 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeAlias
 
-import optree
-
 from volta_fn.errors import TreeError
 from volta_fn.tree.keys import KeyPath, key_of, keystr
+from volta_fn.tree.library import optree
 from volta_fn.tree.registry import NAMESPACE
 
 TreeDef: TypeAlias = optree.PyTreeSpec

@@ -1,0 +1,264 @@
+"""Exported functions: bits, sizes, derivatives, structures and damage."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from tests.export.every_example import ROOT, compared
+from volta_fn import export, lax, nn, optim, random
+from volta_fn import numpy as vnp
+from volta_fn.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ConcretizationError,
+    CorruptFileError,
+    ExportError,
+    GradientError,
+    SerializationError,
+    ShapeError,
+    TreeError,
+    VoltaError,
+)
+from volta_fn.export.container import pack, unpack
+
+
+def model(params: Any, x: Any) -> Any:
+    """Uses custom derivative rules, control flow, constants and a mean."""
+    hidden = nn.gelu(x @ params["w"]) * vnp.asarray(np.linspace(0, 1, 4, dtype=np.float32))
+    last, rows = lax.scan(lambda c, row: (c + row, vnp.tanh(c)), vnp.zeros(4), hidden)
+    return {"mean": vnp.mean(rows), "last": lax.cond(last.sum() > 0, vnp.sin, vnp.cos, last)}
+
+
+PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4) / 7}
+
+
+def inputs(n: int) -> Any:
+    return random.normal(random.key(n), (n, 3))
+
+
+def saved(function: Any, *args: Any, order: int = 0) -> Any:
+    return export.deserialize(export.export(vf.jit(function))(*args).serialize(vjp_order=order))
+
+
+def equal(a: Any, b: Any) -> bool:
+    left, right = vf.tree.flatten(a), vf.tree.flatten(b)
+    return left[1] == right[1] and all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(left[0], right[0], strict=True))
+
+
+def test_a_loaded_function_gives_the_same_bits() -> None:
+    assert equal(saved(model, PARAMS, inputs(5)).call(PARAMS, inputs(5)), vf.jit(model)(PARAMS, inputs(5)))
+
+
+def test_a_symbolic_size_stands_for_every_size() -> None:
+    specs = export.symbolic_args_specs((PARAMS, inputs(5)), (None, "b, ..."))
+    loaded = saved(model, *specs)
+    for n in (1, 2, 7, 30):
+        assert equal(loaded.call(PARAMS, inputs(n)), vf.jit(model)(PARAMS, inputs(n)))
+    assert [str(s) for s in loaded.in_avals[1].shape] == ["b", "3"]
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: x.reshape(-1), "a, b"),
+        (lambda x: vnp.concatenate([x, x[:1]]), "2*b, 3"),
+        (lambda x: x.reshape(x.shape[0] // 2, 2), "b"),
+        (lambda x: vnp.var(x, 0) / x.shape[0], "b, 2"),
+        (lambda x: vnp.arange(x.shape[0]) * x.shape[1], "a, b"),
+        (lambda x: x[:, None] - x, "n"),
+        (lambda x: vnp.fft.fft(x) if False else vnp.pad(x, 1), "n"),
+    ],
+)
+def test_sizes_of_results_are_polynomials(function: Any, shape: str) -> None:
+    spec = vf.ShapeDtypeStruct(export.symbolic_shape(shape, constraints=["mod(b, 2) == 0"]), "float32")
+    loaded = saved(function, spec)
+    for n in (2, 4, 10):
+        sizes = [int(d.evaluate({"a": 3, "b": n, "n": 5})) if export.is_symbolic_dim(d) else d for d in spec.shape]
+        x = random.normal(random.key(n), sizes)
+        assert equal(loaded.call(x), vf.jit(function)(x))
+
+
+def test_programs_that_differ_by_more_than_sizes_are_refused() -> None:
+    spec = vf.ShapeDtypeStruct(export.symbolic_shape("b"), "float32")
+    for function in (lambda x: x.sum() if x.shape[0] > 10 else x.prod(), lambda x: x * np.arange(x.shape[0]), lambda x: x[::2]):
+        with pytest.raises(ExportError):
+            export.export(vf.jit(function))(spec)
+
+
+def test_sizes_and_constraints_are_checked() -> None:
+    spec = vf.ShapeDtypeStruct(export.symbolic_shape("b, b + 1", constraints=["b >= 3", "b <= 8"]), "float32")
+    loaded = saved(lambda x: x * 2, spec)
+    assert loaded.call(vnp.ones((3, 4))).shape == (3, 4)
+    for shape in ((2, 3), (9, 10), (4, 4), (4,)):
+        with pytest.raises(ShapeError):
+            loaded.call(vnp.ones(shape))
+    for text in ("b +", "b;", "2 2", ""):
+        if text:
+            with pytest.raises(ArgumentError):
+                export.symbolic_shape(text)
+    with pytest.raises(ArgumentError, match="must read like"):
+        export.symbolic_shape("b", constraints=["b is even"])
+    with pytest.raises(ConcretizationError, match="symbolic"):
+        vf.jit(lambda x: x).lower(spec)
+
+
+def test_derivatives_are_in_the_file_if_asked_for() -> None:
+    def loss(function: Any) -> Any:
+        return lambda x: function(PARAMS, x)["mean"]
+
+    x = inputs(4)
+    wanted = vf.grad(loss(model))(x)
+    assert np.allclose(vf.grad(loss(saved(model, PARAMS, x, order=1).call))(x), wanted, atol=1e-6)
+    with pytest.raises(GradientError, match="vjp_order"):
+        vf.grad(loss(saved(model, PARAMS, x).call))(x)
+    cube = saved(lambda x: x**3, 1.0, order=2)
+    assert float(vf.grad(vf.grad(cube.call))(2.0)) == 12.0
+    with pytest.raises(GradientError):
+        vf.grad(vf.grad(vf.grad(cube.call)))(2.0)
+    assert float(vf.grad(export.export(vf.jit(lambda x: x**3))(1.0).call)(2.0)) == 12.0
+    counted = saved(lambda x, n: x * n, 1.0, 2, order=1)
+    assert float(vf.grad(counted.call)(3.0, 5)) == 5.0
+
+
+def test_it_works_under_transforms_and_threads() -> None:
+    loaded = saved(lambda x: vnp.sin(x), vf.ShapeDtypeStruct((3,), "float32"))
+    x = random.normal(random.key(0), (5, 3))
+    assert np.allclose(vf.vmap(loaded.call)(x), np.sin(x), atol=1e-6)
+    assert np.allclose(vf.jit(lambda x: loaded.call(x) + 1)(x[0]), np.sin(x[0]) + 1, atol=1e-6)
+
+
+def test_a_training_step_feeds_on_its_own_results() -> None:
+    network = nn.Sequential.init(nn.Linear.init(random.key(0), 3, 4), nn.relu, nn.Linear.init(random.key(1), 4, 1))
+    optimizer = optim.adam(1e-2)
+
+    @vf.jit
+    def step(network: Any, state: Any, x: Any) -> Any:
+        grads = vf.grad(lambda n: vnp.mean(n(x) ** 2))(network)
+        updates, state = optimizer.update(grads, state, network)
+        return optim.apply_updates(network, updates), state
+
+    first = network, optimizer.init(network)
+    loaded = saved(step, *first, inputs(6))
+    mine, own = loaded.call(*first, inputs(6)), step(*first, inputs(6))
+    assert isinstance(mine[0], dict)  # no class of the package stands in a file
+    mine, own = loaded.call(*mine, inputs(6)), step(*own, inputs(6))
+    by_name = sorted([np.asarray(x).tobytes() for x in vf.tree.leaves(mine)])
+    assert by_name == sorted([np.asarray(x).tobytes() for x in vf.tree.leaves(own)])
+
+
+def test_arguments_are_checked() -> None:
+    loaded = saved(lambda p, x: p["a"] * x, {"a": 1.0}, vnp.ones(3))
+    for args, error in [
+        (({"b": 1.0}, vnp.ones(3)), TreeError),
+        (((1.0,), vnp.ones(3)), TreeError),
+        (({"a": 1.0}, vnp.ones(4)), ShapeError),
+        (({"a": 1.0}, vnp.ones(3, "float16")), ArgumentTypeError),
+        (({"a": 1.0},), TreeError),
+    ]:
+        with pytest.raises(error):
+            loaded.call(*args)
+    with pytest.raises(ArgumentTypeError, match="jitted"):
+        export.export(lambda x: x)(1.0)
+    with pytest.raises(ArgumentError, match="platforms"):
+        export.export(vf.jit(lambda x: x), platforms=["tpu"])
+    with pytest.raises(ExportError, match="Python function"):
+        export.export(vf.jit(lambda x: vf.pure_callback(np.sin, x, x)))(1.0)
+    with pytest.raises(ArgumentError, match="vjp_order"):
+        export.export(vf.jit(lambda x: x))(1.0).serialize(vjp_order=-1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int8", "uint64", "bool", "complex64", "complex128"])
+def test_constants_of_every_dtype_and_rank_are_kept(dtype: str) -> None:
+    constants = [vnp.ones((), dtype), vnp.zeros((0, 3), dtype), vnp.asarray(np.arange(6).reshape(2, 3)).astype(dtype)]
+    loaded = saved(lambda x: (x, *constants), 1.0)
+    assert equal(loaded.call(1.0)[1:], tuple(constants))
+
+
+FUNCTION = export.export(vf.jit(model))(PARAMS, inputs(3)).serialize(vjp_order=1)
+
+
+def mutated(count: int) -> Iterator[bytes]:
+    """Yield damaged files, and files with right hashes of changed manifests."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        blob = bytearray(FUNCTION)
+        kind, at = number % 5, int(rng.integers(len(blob)))
+        if kind == 0:
+            blob[at] ^= 1 << int(rng.integers(8))
+        elif kind == 1:
+            del blob[at:]
+        elif kind == 2:
+            blob[at:at] = rng.bytes(int(rng.integers(1, 9)))
+        else:
+            yield resigned(rng)
+            continue
+        yield bytes(blob)
+
+
+def resigned(rng: np.random.Generator) -> bytes:
+    """Return a file whose manifest has one value of another kind or size."""
+    manifest, chunks = unpack(FUNCTION)
+    node: Any = manifest
+    while True:
+        keys = [*node] if isinstance(node, dict) else [*range(len(node))]
+        if not keys:
+            break
+        key = keys[int(rng.integers(len(keys)))]
+        if isinstance(node[key], dict | list) and node[key] and rng.random() < 0.9:
+            node = node[key]
+            continue
+        wrong = [None, -1, 2**70, 1, 0.5, "add", [], {}, [[]], {"dim": []}, {"program": 99}, {"float": "x"}, {"enum": ["Precision"]}]
+        node[key] = wrong[int(rng.integers(len(wrong)))]
+        break
+    return bytes(pack(manifest, [np.frombuffer(chunk, np.uint8) for chunk in chunks]))
+
+
+def test_damaged_files_give_typed_errors_only() -> None:
+    refused = 0
+    for blob in mutated(1000):
+        try:
+            export.deserialize(blob)
+        except VoltaError:
+            refused += 1
+    assert refused > 900  # some manifests are still right: a name, a flag that has no meaning alone
+
+
+def test_newer_versions_and_other_files_are_refused() -> None:
+    blob = bytes(FUNCTION).replace(b'"volta_fn.export":"1"', b'"volta_fn.export":"9"')
+    with pytest.raises(SerializationError, match="install a newer"):
+        export.deserialize(blob)
+    with pytest.raises(CorruptFileError):
+        export.deserialize(b"")
+    with pytest.raises(ArgumentTypeError, match="bytes"):
+        export.deserialize("model.export")  # type: ignore[arg-type]
+    header = int.from_bytes(FUNCTION[:8], "little")
+    assert json.loads(FUNCTION[8 : 8 + header])["__metadata__"]["volta_fn.export"] == "1"  # a safetensors file
+
+
+def test_a_fresh_process_needs_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare two examples; ``python -m tests.export.every_example`` runs all."""
+    monkeypatch.setenv("VOLTA_NATIVE", "0")  # as these tests run
+    told, refused = compared(["xor", "regression"], tmp_path)
+    assert len(told) >= 3
+    assert [text for text in told if not text.endswith(" equal")] == []
+    assert not refused
+
+
+def test_importing_the_package_does_not_import_export() -> None:
+    code = "import sys, volta_fn; sys.exit(any(m.startswith(('volta_fn.export', 'volta_fn.onnx')) for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_jax_has_the_names() -> None:
+    found = vf.export
+    for name in ("export", "deserialize", "symbolic_shape", "symbolic_args_specs", "default_export_platform", "is_symbolic_dim"):
+        assert callable(getattr(found, name))

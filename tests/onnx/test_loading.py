@@ -1,0 +1,142 @@
+"""Models as functions: ONNX's own tests, derivatives, shapes, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import volta_fn as vf  # noqa: E402
+import volta_fn.onnx  # noqa: E402
+from tests.onnx.node_tests import sweep  # noqa: E402
+from tests.onnx.stored_tests import run_small, small_tests  # noqa: E402
+from volta_fn import numpy as vnp  # noqa: E402
+from volta_fn.errors import ArgumentError, CorruptFileError, OnnxError  # noqa: E402
+
+#: Of ONNX's tests, the share that runs here; ``python -m tests.onnx.node_tests`` runs all.
+EVERY = 24
+
+
+def model(nodes: list[Any], inputs: dict[str, Any], outputs: list[str], weights: dict[str, Any] | None = None, opset: int = 21) -> bytes:
+    """Return the bytes of a model of float inputs."""
+    typed = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    tensors = [numpy_helper.from_array(np.asarray(v), name) for name, v in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "test", typed, results, tensors)
+    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10).SerializeToString())
+
+
+def test_a_sample_of_the_operators_tests_pass() -> None:
+    passed, failed = sweep(EVERY, 5)
+    unsupported = {name for name, message in failed.items() if "not supported" in message}
+    assert failed.keys() <= unsupported
+    assert passed > 60
+
+
+@pytest.mark.parametrize("folder", small_tests()[::10], ids=lambda p: p.name)
+def test_stored_models_give_the_stored_results(folder: Path) -> None:
+    run_small(folder)
+
+
+MLP = model(
+    [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Tanh", ["h"], ["y"])],
+    {"x": (TensorProto.FLOAT, ["n", 3])},
+    ["y"],
+    {"w": np.arange(18, dtype=np.float32).reshape(3, 6) / 20, "b": np.linspace(-1, 1, 20, dtype=np.float32)[:6].reshape(1, 6)},
+)
+
+
+def test_it_is_differentiated_mapped_and_compiled() -> None:
+    function, params = volta_fn.onnx.load(MLP)  # type: ignore[arg-type]  # bytes, too
+    x = vnp.asarray(np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32))
+    loss = lambda params: vnp.sum(function(params, x) ** 2)
+    hidden = np.tanh(np.asarray(x) @ np.asarray(params["w"]) + np.asarray(params["b"]))
+    wanted = np.asarray(x).T @ (2 * hidden * (1 - hidden**2))
+    assert np.allclose(vf.jit(vf.grad(loss))(params)["w"], wanted, rtol=1e-4, atol=1e-5)
+    assert np.allclose(vf.vmap(lambda row: function(params, row[None])[0])(x), hidden, atol=1e-6)
+    assert set(params) == {"w", "b"}
+
+
+def test_shapes_stay_on_the_host_under_jit() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Concat", ["n", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    weights = {"zero": np.array([0], np.int64), "rest": np.array([-1], np.int64)}
+    function, params = volta_fn.onnx.load(model(nodes, {"x": (TensorProto.FLOAT, None)}, ["y"], weights))  # type: ignore[arg-type]
+    assert vf.jit(function)(params, vnp.ones((2, 3, 4))).shape == (2, 12)
+
+
+def test_a_traced_shape_has_a_remedy_in_its_message() -> None:
+    inputs = {"x": (TensorProto.FLOAT, None), "shape": (TensorProto.INT64, [1])}
+    function, params = volta_fn.onnx.load(model([helper.make_node("Reshape", ["x", "shape"], ["y"])], inputs, ["y"]))  # type: ignore[arg-type]
+    assert function(params, vnp.ones((2, 3)), np.array([6])).shape == (6,)
+    with pytest.raises(OnnxError, match="traced"):
+        vf.jit(function)(params, vnp.ones((2, 3)), np.array([6]))
+
+
+def test_unsupported_operators_are_listed_at_once() -> None:
+    nodes = [
+        helper.make_node("Fancy", ["x"], ["h"], name="first", domain="own"),
+        helper.make_node("Odd", ["h"], ["y"], name="second", domain="own"),
+    ]
+    with pytest.raises(OnnxError, match=r"(?s)own\.Fancy, node 'first'.*own\.Odd, node 'second'"):
+        volta_fn.onnx.load(model(nodes, {"x": (TensorProto.FLOAT, [1])}, ["y"]))  # type: ignore[arg-type]
+
+
+def test_external_data_are_read_from_the_models_folder(tmp_path: Path) -> None:
+    proto = onnx.load_from_string(MLP)
+    onnx.save_model(proto, tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    function, params = volta_fn.onnx.load(tmp_path / "m.onnx")
+    assert np.array_equal(params["w"], numpy_helper.to_array(onnx.load_from_string(MLP).graph.initializer[0]))
+    (tmp_path / "weights").unlink()
+    with pytest.raises(CorruptFileError):
+        volta_fn.onnx.load(tmp_path / "m.onnx")
+    assert function.input_names == ("x",)
+
+
+def test_wrong_arguments_and_files_raise_typed_errors() -> None:
+    function, params = volta_fn.onnx.load(MLP)  # type: ignore[arg-type]
+    for given in ((), (vnp.ones((1, 3)), 1)):
+        with pytest.raises(ArgumentError):
+            function(params, *given)
+    with pytest.raises(ArgumentError, match="differ"):
+        function({}, vnp.ones((1, 3)))
+    for content in (b"", b"no model", MLP[:40]):
+        with pytest.raises((CorruptFileError, OnnxError)):
+            volta_fn.onnx.load(content)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_loops_and_conditions_run_eagerly_and_traced(traced: bool) -> None:
+    def branch(op: str) -> Any:
+        return helper.make_graph(
+            [helper.make_node(op, ["x", "x"], ["r"])], op, [], [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)]
+        )
+
+    body = helper.make_graph(
+        [helper.make_node("Mul", ["v", "x"], ["w"]), helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [helper.make_tensor_value_info(n, t, []) for n, t in (("i", TensorProto.INT64), ("c", TensorProto.BOOL), ("v", TensorProto.FLOAT))],
+        [helper.make_tensor_value_info(n, t, []) for n, t in (("d", TensorProto.BOOL), ("w", TensorProto.FLOAT))],
+    )
+    nodes = [
+        helper.make_node("If", ["flag"], ["start"], then_branch=branch("Add"), else_branch=branch("Mul")),
+        helper.make_node("Loop", ["count", "", "start"], ["y"], body=body),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, []), "flag": (TensorProto.BOOL, []), "count": (TensorProto.INT64, [])}
+    function, params = volta_fn.onnx.load(model(nodes, inputs, ["y"]))  # type: ignore[arg-type]
+    run = vf.jit(function) if traced else function
+    for flag, count in ((True, 3), (False, 20)):
+        start = 2.2 if flag else 1.21
+        assert float(run(params, vnp.float32(1.1), np.asarray(flag), np.asarray(count, np.int64))) == pytest.approx(
+            start * 1.1**count, rel=1e-5
+        )

@@ -1,0 +1,83 @@
+"""Trees in pure Python are optree's: leaves, paths and structures."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, NamedTuple
+
+import optree
+import pytest
+
+from volta_fn.tree import python_trees
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Pair:
+    def __init__(self, left: Any, right: Any, name: str) -> None:
+        self.left, self.right, self.name = left, right, name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pair) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]  # compared alone
+
+
+for _library in (optree, python_trees):
+    register: Any = _library.register_pytree_node  # type: ignore[attr-defined]
+    register(Pair, lambda p: ((p.left, p.right), p.name, ("left", "right")), lambda name, c: Pair(*c, name), namespace="test of trees")
+
+TREES = [
+    1,
+    None,
+    (),
+    [],
+    {},
+    (1,),
+    [1, (2, [3, None]), {"b": 4, "a": [5]}],
+    {1: 2, "a": 3},
+    Point(1, [2, 3]),
+    collections.OrderedDict(b=1, a=(2,)),
+    collections.defaultdict(list, {"z": 1, "y": 2}),
+    collections.deque([1, (2, 3)], maxlen=4),
+    Pair([1, 2], {"k": 3}, "pair"),
+    [Pair(None, Point(1, 2), "nested"), "text"],
+]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=[f"tree {i}" for i in range(len(TREES))])
+def test_leaves_structures_and_paths_are_the_same(tree: Any) -> None:
+    theirs, spec = optree.tree_flatten(tree, namespace="test of trees")
+    ours, own = python_trees.tree_flatten(tree)
+    assert ours == theirs
+    assert (own.num_leaves, own.num_nodes, own.num_children, own.type) == (spec.num_leaves, spec.num_nodes, spec.num_children, spec.type)
+    assert own.entries() == spec.entries()
+    paths = [[step.entry for step in path] for path in spec.accessors()]
+    assert [[step.entry for step in path] for path in own.accessors()] == paths
+    assert own.unflatten(ours) == tree
+    assert type(own.unflatten(ours)) is type(tree)
+    assert own.flatten_up_to(tree) == ours
+    assert own == python_trees.tree_structure(tree)
+    assert hash(own) == hash(python_trees.tree_structure(tree))
+
+
+def test_structures_differ_where_those_of_optree_do() -> None:
+    for i, a in enumerate(TREES):
+        for j, b in enumerate(TREES):
+            same = optree.tree_structure(a, namespace="test of trees") == optree.tree_structure(b, namespace="test of trees")
+            assert (python_trees.tree_structure(a) == python_trees.tree_structure(b)) == same, (i, j)
+
+
+def test_wrong_numbers_of_leaves_and_other_trees_raise() -> None:
+    spec = python_trees.tree_structure([1, {"a": 2}])
+    with pytest.raises(ValueError, match="too many"):
+        spec.unflatten([1, 2, 3])
+    for other in ([1], [1, {"b": 2}], (1, {"a": 2}), [1, 2]):
+        with pytest.raises(ValueError, match="does not fit"):
+            spec.flatten_up_to(other)
+    assert spec.flatten_up_to([[1, 2], {"a": None}]) == [[1, 2], None]
+    with pytest.raises(ValueError, match="registered already"):
+        python_trees.register_pytree_node(dict, lambda d: ((), None), lambda data, children: {})

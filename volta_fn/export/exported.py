@@ -1,0 +1,292 @@
+"""`export` and `deserialize`, and the functions that they return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value, host_buffer
+from volta_fn.core.device import current_default_device
+from volta_fn.core.dimension import Dimension
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.trace import bind
+from volta_fn.dtypes import INEXACT
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, GradientError, ShapeError
+from volta_fn.export import structures
+from volta_fn.export.container import pack, unpack
+from volta_fn.export.reading import read_constants, read_program
+from volta_fn.export.sources import Source, traced_source
+from volta_fn.export.symbolic import SymbolicScope
+from volta_fn.export.types import converted, output_types, solution, struct_of, structure_of
+from volta_fn.jit import jit
+from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.cast import widened
+from volta_fn.transforms.custom_vjp import custom_vjp
+
+_PLATFORMS = ("cpu", "gpu")
+#: The most derivatives of derivatives in a file.
+_HIGHEST_ORDER = 8
+
+
+def default_export_platform() -> str:
+    """Return the platform of the default device, for which functions are exported.
+
+    >>> default_export_platform() in ("cpu", "gpu")
+    True
+    """
+    return current_default_device().platform
+
+
+def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()) -> Callable[..., Exported]:
+    """Return a function of arguments that exports a jitted function for them.
+
+    ``export(fun_jit)(*args)`` takes arrays or `ShapeDtypeStruct`, whose sizes may be symbolic (`symbolic_shape`).
+
+    Args:
+        fun_jit: a function from `jit`.
+        platforms: "cpu", "gpu" or both, kept in the file. A program runs on every platform, whatever this says.
+        disabled_checks: accepted for compatibility.
+
+    Raises:
+        ArgumentTypeError: `fun_jit` is not jitted. ArgumentError: a platform is unknown.
+        ExportError: the function calls Python, or its programs for several sizes of a symbolic axis are not the same but for sizes.
+
+    >>> import volta_fn as vf
+    >>> shape = vf.export.symbolic_shape("b, 2")
+    >>> exported = vf.export.export(vf.jit(lambda x: x.sum(1)))(vf.ShapeDtypeStruct(shape, "float32"))
+    >>> exported.call(vf.numpy.ones((3, 2)))
+    Array([2., 2., 2.], dtype=float32)
+    """
+    if not hasattr(fun_jit, "trace"):
+        raise ArgumentTypeError(f"export takes a jitted function, got {fun_jit!r:.80}; write export(jit(f))")
+    chosen = (default_export_platform(),) if platforms is None else tuple(platforms)
+    if unknown := [p for p in chosen if p not in _PLATFORMS]:
+        raise ArgumentError(f"export: unknown platforms {unknown}; there are {list(_PLATFORMS)}")
+
+    def exporting(*args: Any, **kwargs: Any) -> Exported:
+        source, scope = traced_source(fun_jit, args, kwargs)
+        return _from_source(source, chosen, scope.constraints, source.stages[0].out_tree)
+
+    return exporting
+
+
+def deserialize(blob: bytes | bytearray) -> Exported:
+    """Return the function of a file's bytes, from `Exported.serialize`.
+
+    Nothing in a file is executed but its programs, whose types are checked first.
+
+    Raises:
+        CorruptFileError: the file is damaged, or of another kind.
+        SerializationError: it is of a newer version.
+        ArgumentTypeError: `blob` is not bytes.
+    """
+    first, chunks = unpack(blob)
+    manifest: dict[str, Any] | None = first
+    made: Exported | None = None
+    levels = []
+    while manifest is not None:
+        _check(manifest)
+        count = len(manifest["constants"])
+        levels.append((manifest, read_constants(manifest["constants"], chunks[:count])))
+        manifest, chunks = manifest.get("vjp"), chunks[count:]
+    if chunks or len(levels) > _HIGHEST_ORDER + 1:
+        raise CorruptFileError("the exported function is damaged: it has constants or derivatives too many")
+    for text, constants in reversed(levels):
+        made = Exported(text, constants, made, None)
+    assert made is not None
+    return made
+
+
+def _from_source(source: Source, platforms: Sequence[str], constraints: Sequence[str], out_tree: tree.TreeDef) -> Exported:
+    manifest, constants = source.manifest(platforms, constraints)
+    types = manifest["constants"]
+    made = Exported(manifest, read_constants(types, [c.tobytes() for c in constants]), None, source)
+    made.out_tree = out_tree
+    return made
+
+
+def _check(manifest: Any) -> None:
+    wanted = {"name", "in_tree", "out_tree", "arguments", "in_full", "programs", "main", "constants", "platforms", "constraints"}
+    if not isinstance(manifest, dict) or not wanted <= manifest.keys() <= wanted | {"vjp"}:
+        raise CorruptFileError(f"the exported function is damaged: its manifest must have {sorted(wanted)}")
+    lists = ("in_full", "programs", "constants", "platforms", "constraints")
+    if not all(isinstance(manifest[key], list) for key in lists) or type(manifest["name"]) is not str:
+        raise CorruptFileError(f"the exported function is damaged: {', '.join(lists)} must be lists, and its name a text")
+
+
+class Exported:
+    """A function with its program, from `export` or `deserialize`.
+
+    >>> import volta_fn as vf
+    >>> exported = vf.export.export(vf.jit(lambda x: x * x))(3.0)
+    >>> exported.in_avals, exported.has_vjp()
+    ((ShapeDtypeStruct(shape=(), dtype=float32, weak_type=True),), True)
+    >>> vf.grad(exported.call)(3.0)
+    Array(6., dtype=float32, weak_type=True)
+    """
+
+    def __init__(self, manifest: Mapping[str, Any], constants: Sequence[Any], derivative: Exported | None, source: Source | None) -> None:
+        self._manifest, self._constants = manifest, constants
+        self._derivative, self._source = derivative, source
+        self._functions: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+        try:
+            self._prepare()
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise CorruptFileError(f"the exported function is damaged: {type(error).__name__}: {error}"[:200]) from error
+        if not self._names:
+            self._program({})
+
+    def _prepare(self) -> None:
+        manifest = self._manifest
+        #: The function's name.
+        self.fun_name: str = manifest["name"]
+        #: The platforms that it was exported for; it runs on all.
+        self.platforms: tuple[str, ...] = tuple(manifest["platforms"])
+        #: The structures of ``(args, kwargs)`` and of the result.
+        self.in_tree = structure_of(manifest["in_tree"])
+        self.out_tree = structure_of(manifest["out_tree"])
+        program = manifest["programs"][manifest["main"]]
+        shown = program["inputs"][: manifest["arguments"]]
+        #: The types of the arguments' leaves, and of the results'.
+        self.in_avals = tuple([struct_of(kind) for kind in shown])
+        self.out_avals = tuple([struct_of(kind) for kind in output_types(program, manifest["constants"])])
+        full = manifest["in_full"]
+        fits = len(self.in_avals) == self.in_tree.num_leaves and len(self.out_avals) == self.out_tree.num_leaves
+        if not fits or any(not 0 <= i < len(shown) for i in full) or len(program["inputs"]) != len(shown) + len(full):
+            raise CorruptFileError("the exported function is damaged: its program does not fit its structures")
+        sizes: list[Any] = [d for aval in self.in_avals for d in aval.shape if isinstance(d, Dimension)]
+        self._names = sorted(frozenset().union(*[d.variables for d in sizes]))
+
+    def __repr__(self) -> str:
+        return f"<exported {self.fun_name}: {list(self.in_avals)} to {list(self.out_avals)}>"
+
+    @property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The program.
+
+        Raises `ShapeError` if it has symbolic sizes, so that there is one for each.
+        """
+        if self._names:
+            raise ShapeError(f"{self.fun_name} has a program for each size of {', '.join(self._names)}; export it for one to see it")
+        return self._program({})
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, eagerly or in a function that is transformed.
+
+        Where results have nodes of classes that this process has not registered for files, dictionaries of their children stand for them.
+
+        Raises:
+            TreeError, ShapeError, ArgumentTypeError: the arguments have other structures or types than those it was exported for.
+            GradientError: it is differentiated, but the file has no derivative (`serialize`).
+        """
+        leaves = structures.flatten(self._manifest["in_tree"], (args, kwargs))
+        results = self._flat(leaves)
+        if self._source is None:
+            return structures.unflatten(self._manifest["out_tree"], iter(results))
+        return tree.unflatten(self.out_tree, results)
+
+    def _flat(self, leaves: Sequence[Any]) -> Sequence[Array]:
+        values = [as_value(x) for x in leaves]
+        sizes = self._solved([v.shape for v in values])
+        values = [converted(v, a, f"argument {i} of {self.fun_name}") for i, (v, a) in enumerate(zip(values, self.in_avals, strict=True))]
+        found: Sequence[Array] = self._function(sizes)(*values)
+        return found
+
+    def _function(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
+        key = tuple(sizes.values())
+        with self._lock:
+            found = self._functions.get(key)
+        if found is None:
+            made = self._compiled(self._program(sizes))
+            with self._lock:
+                found = self._functions.setdefault(key, made)
+        return found
+
+    def _program(self, sizes: Mapping[str, int]) -> ClosedJaxpr:
+        return read_program(self._manifest, self._constants, sizes)
+
+    def _compiled(self, program: ClosedJaxpr) -> Callable[..., Any]:
+        full = self._manifest["in_full"]
+
+        def run(*values: Array) -> list[Array]:
+            extra = widened([values[i] for i in full], range(len(full)))
+            return list(bind(jit_p, *values, *extra, **call_params(program, self.fun_name)))
+
+        run.__name__ = self.fun_name
+        function = custom_vjp(run)
+        function.defvjp(lambda *values: (run(*values), values), partial(self._pull_back, program))
+        return jit(function)
+
+    def _pull_back(self, program: ClosedJaxpr, values: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
+        shown = [c for c, a in zip(cotangents, program.out_avals, strict=True) if a.dtype in INEXACT]
+        found = iter(self.vjp()._flat([*values, *shown]))
+        return tuple([next(found) if v.dtype in INEXACT else None for v in values])
+
+    def has_vjp(self) -> bool:
+        """Return True if the function can be differentiated."""
+        return self._derivative is not None or self._source is not None
+
+    def vjp(self) -> Exported:
+        """Return the function from the arguments' leaves and cotangents to cotangents.
+
+        Cotangents are those of the inexact results, in their order; the result is a list of those of the inexact arguments. Raises
+        `GradientError` if the file has no derivative of this order.
+        """
+        if self._derivative is None:
+            if self._source is None:
+                raise GradientError(
+                    f"{self.fun_name} was saved without this derivative; save it by serialize(vjp_order=…) with a larger order"
+                )
+            source = self._source.vjp()
+            self._derivative = _from_source(source, self.platforms, self._manifest["constraints"], source.stages[0].out_tree)
+        return self._derivative
+
+    def serialize(self, vjp_order: int = 0) -> bytearray:
+        """Return the bytes of a file with the function, and derivatives up to an order.
+
+        The format is that of docs/export.md.
+
+        Args:
+            vjp_order: how often the loaded function can be differentiated in reverse mode.
+
+        Raises `ArgumentError` for an order that is negative, or larger than 8.
+        """
+        if not isinstance(vjp_order, int) or not 0 <= vjp_order <= _HIGHEST_ORDER:
+            raise ArgumentError(f"serialize: vjp_order must be from 0 to {_HIGHEST_ORDER}, got {vjp_order!r}")
+        levels = [self]
+        for _ in range(vjp_order):
+            levels.append(levels[-1].vjp())
+        manifest: dict[str, Any] | None = None
+        for level in reversed(levels):
+            kept = {key: value for key, value in level._manifest.items() if key != "vjp"}
+            manifest = kept if manifest is None else kept | {"vjp": manifest}
+        assert manifest is not None
+        return pack(manifest, [host_buffer(c) for level in levels for c in level._constants])
+
+    def _solved(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """Return the sizes of symbolic axes, given the arguments' shapes."""
+        wanted = [aval.shape for aval in self.in_avals]
+        pairs: list[tuple[Any, int]] = []
+        for i, (want, given) in enumerate(zip(wanted, shapes, strict=True)):
+            if len(want) != len(given):
+                raise ShapeError(f"argument {i} of {self.fun_name} must have shape {want}, got {given}")
+            pairs += zip(want, given, strict=True)
+        sizes: dict[str, int] = {}
+        unsolved = [(d, size) for d, size in pairs if isinstance(d, Dimension)]
+        while len(sizes) < len(self._names):
+            known = len(sizes)
+            for dimension, size in unsolved:
+                sizes |= solution(dimension, size, sizes)
+            if len(sizes) == known:
+                raise ShapeError(f"the sizes {self._names} of {self.fun_name} do not follow from its arguments' shapes {wanted}")
+        wrong = [(d, size) for d, size in pairs if (d.evaluate(sizes) if isinstance(d, Dimension) else d) != size]
+        if wrong:
+            raise ShapeError(f"{self.fun_name} takes arguments of shapes {wanted}, got {list(shapes)}: {wrong[0][0]} is not {wrong[0][1]}")
+        scope = SymbolicScope(self._manifest["constraints"])
+        if bad := [name for name, size in sizes.items() if not scope.allows(name, size)]:
+            raise ShapeError(f"{self.fun_name} takes sizes with {list(scope.constraints)}, got {bad[0]} = {sizes[bad[0]]}")
+        return dict(sorted(sizes.items()))

@@ -1,0 +1,231 @@
+"""Graphs, read from the file's form once, and run node by node.
+
+An operator that has no function here may be defined by the standard in terms of others; then that definition runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from volta_fn import numpy as vnp
+from volta_fn.errors import CorruptFileError, OnnxError, VoltaError
+from volta_fn.lazy_imports import load
+from volta_fn.onnx.operators import OPERATORS, Node
+from volta_fn.onnx.tensors import from_tensor, library, number_of
+
+_STANDARD = ("", "ai.onnx")
+#: The most elements of arrays on the host that floats may be: constants of formulas, sizes and scales.
+_FEW = 16
+#: Operators whose result is on the host whatever their inputs are.
+_HOST = frozenset(
+    {"Constant", "ConstantOfShape", "NonMaxSuppression", "NonZero", "Range", "SequenceEmpty", "SequenceLength", "Shape", "Size", "Unique"}
+)
+
+Values = dict[str, Any]
+
+
+@dataclass
+class Call:
+    """A node of a graph."""
+
+    op: str
+    domain: str
+    name: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    attributes: dict[str, Any]
+    #: The file's own node, for definitions that depend on it.
+    proto: Any = field(repr=False)
+
+
+@dataclass
+class Graph:
+    """A graph: inputs, initializers, nodes and outputs, by name."""
+
+    inputs: list[str]
+    outputs: list[str]
+    calls: list[Call]
+    initializers: dict[str, np.ndarray]
+
+
+class GraphReader:
+    """Reads graphs of a model, whose external data are in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def graph(self, proto: Any) -> Graph:
+        """Return a graph; raise `CorruptFileError` for what cannot be read."""
+        tensors = {t.name: from_tensor(t, self._folder) for t in proto.initializer}
+        if len(proto.sparse_initializer):
+            raise OnnxError("sparse initializers are not supported; convert them to dense ones")
+        return Graph([i.name for i in proto.input], [o.name for o in proto.output], [self.call(n) for n in proto.node], tensors)
+
+    def call(self, proto: Any) -> Call:
+        """Return a node with its attributes as Python values."""
+        attributes = {a.name: self._attribute(a) for a in proto.attribute if not a.ref_attr_name}
+        return Call(proto.op_type, proto.domain, proto.name, list(proto.input), list(proto.output), attributes, proto)
+
+    def _attribute(self, proto: Any) -> Any:
+        value = library().helper.get_attribute_value(proto)
+        if proto.type == proto.TENSOR:
+            return from_tensor(value, self._folder)
+        if proto.type == proto.GRAPH:
+            return self.graph(value)
+        if proto.type in (proto.INTS, proto.FLOATS):
+            return list(value)
+        if proto.type == proto.STRINGS:
+            return [v.decode() for v in value]
+        return value.decode() if isinstance(value, bytes) else value
+
+
+class Interpreter:
+    """Runs graphs of a model."""
+
+    def __init__(self, reader: GraphReader, versions: Mapping[str, int], functions: Mapping[tuple[str, str], Any]) -> None:
+        self._reader, self._functions = reader, functions
+        self.opset = versions.get("", versions.get("ai.onnx", 1))
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def run(self, graph: Graph, values: Values) -> list[Any]:
+        """Run a graph whose inputs, and what surrounds it, are in `values`."""
+        values.update(graph.initializers)
+        for call in graph.calls:
+            self._step(call, values)
+        return [values[name] for name in graph.outputs]
+
+    def _step(self, call: Call, values: Values) -> None:
+        inputs = [values[name] if name else None for name in call.inputs]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        try:
+            found = self._called(call, inputs, values)
+        except (VoltaError, NotImplementedError):
+            raise
+        except (TypeError, ValueError, LookupError, AttributeError, ZeroDivisionError) as error:
+            raise OnnxError(f"the node {call.op} ({call.name or ', '.join(call.outputs)}) cannot be run: {error}") from error
+        for name, value in zip(call.outputs, found if isinstance(found, tuple | list) else (found,), strict=False):
+            values[name] = value
+
+    def _called(self, call: Call, inputs: list[Any], values: Values) -> Any:
+        local = self._functions.get((call.domain, call.op))
+        if local is not None:
+            return self._expanded(call, local, inputs)
+        if call.domain not in _STANDARD or call.op not in OPERATORS:
+            return self._expanded(call, self._definition(call, inputs), inputs)
+        return OPERATORS[call.op](self._node(call, inputs, values), *self._placed(call, inputs))
+
+    def _node(self, call: Call, inputs: Sequence[Any], values: Values) -> Node:
+        def run(graph: Graph, *given: Any) -> list[Any]:
+            return self.run(graph, values | dict(zip(graph.inputs, given, strict=False)))
+
+        xp = np if _on_host(call.op, inputs) else vnp
+        name = call.name or ", ".join(call.outputs)
+        return Node(call.op, name, call.attributes, xp, len(call.outputs), self.opset, run)
+
+    def _placed(self, call: Call, inputs: list[Any]) -> list[Any]:
+        """Make arrays of the floats on the host, where some other input is one."""
+        if _on_host(call.op, inputs) or call.op in _HOST or call.op in ("Loop", "If", "Scan"):
+            return inputs
+        return [vnp.asarray(v) if isinstance(v, np.ndarray) and v.dtype.kind not in "iub" else v for v in inputs]
+
+    def _expanded(self, call: Call, definition: Any, inputs: list[Any]) -> list[Any]:
+        values: Values = dict.fromkeys(definition.input)
+        values.update(zip(definition.input, inputs, strict=False))
+        defaults = {a.name: library().helper.get_attribute_value(a) for a in getattr(definition, "attribute_proto", ())}
+        inner = Interpreter(self._reader, {o.domain: o.version for o in definition.opset_import} or {"": self.opset}, self._functions)
+        for proto in definition.node:
+            inner._step(self._bound(proto, defaults | call.attributes), values)
+        return [values.get(name) for name in definition.output]
+
+    def _bound(self, proto: Any, given: Mapping[str, Any]) -> Call:
+        """Return a node of a definition with the attributes that it takes from its caller."""
+        helper, bound = library().helper, type(proto)()
+        bound.CopyFrom(proto)
+        del bound.attribute[:]
+        for attribute in proto.attribute:
+            if not attribute.ref_attr_name:
+                bound.attribute.append(attribute)
+            elif attribute.ref_attr_name in given:
+                bound.attribute.append(helper.make_attribute(attribute.name, _as_attribute(given[attribute.ref_attr_name])))
+        call = self._reader.call(bound)
+        for name, value in call.attributes.items():
+            if isinstance(value, Graph):
+                protos = next(a for a in proto.attribute if a.name == name).g.node
+                call.attributes[name] = Graph(value.inputs, value.outputs, [self._bound(p, given) for p in protos], value.initializers)
+        return call
+
+    def _definition(self, call: Call, inputs: Sequence[Any]) -> Any:
+        schema = self._schema(call)
+        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+            raise OnnxError(f"the operator {call.domain or 'ai.onnx'}.{call.op} (node {call.name!r}) is not supported")
+        if schema.has_function:
+            return schema.function_body
+        return _made(schema, call, inputs)
+
+    def _schema(self, call: Call) -> Any:
+        onnx = library()
+        try:
+            return onnx.defs.get_schema(call.op, self.opset, "" if call.domain in _STANDARD else call.domain)
+        except onnx.defs.SchemaError:
+            return None
+
+    def is_known(self, call: Call) -> bool:
+        """Return True if an operator can be run."""
+        if (call.domain, call.op) in self._functions or (call.domain in _STANDARD and call.op in OPERATORS):
+            return True
+        key = (call.domain, call.op)
+        if key not in self._known:
+            schema = self._schema(call)
+            self._known[key] = schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
+        return self._known[key]
+
+
+def _as_attribute(value: Any) -> Any:
+    return library().numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+
+
+def _made(schema: Any, call: Call, inputs: Sequence[Any]) -> Any:
+    """Return the definition of an operator for the types of its inputs."""
+    onnx = library()
+    types = []
+    for value in inputs:
+        kind = onnx.TypeProto() if value is None else onnx.helper.make_tensor_type_proto(number_of(value.dtype), value.shape)
+        types.append(kind.SerializeToString())
+    made = onnx.FunctionProto()
+    made.ParseFromString(schema.get_context_dependent_function(call.proto.SerializeToString(), types))
+    return made
+
+
+def _on_host(op: str, inputs: Sequence[Any]) -> bool:
+    known = [chunk for v in inputs if v is not None for chunk in (v if isinstance(v, tuple) else (v,))]
+    small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in "iub" or v.size <= _FEW) for v in known)
+    return small and (bool(known) or op in _HOST)
+
+
+def calls_of(graph: Graph) -> list[Call]:
+    """List the nodes of a graph and of those in it."""
+    found = []
+    for call in graph.calls:
+        found.append(call)
+        for value in call.attributes.values():
+            found += calls_of(value) if isinstance(value, Graph) else []
+    return found
+
+
+def parsed(content: bytes, name: str) -> Any:
+    """Return the model in a file's bytes; raise `CorruptFileError` if there is none."""
+    onnx = library()
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except load("google.protobuf.message").DecodeError as error:
+        raise CorruptFileError(f"{name} is no ONNX model, or damaged: {error}") from error
+    if not model.graph.node and not model.graph.output:
+        raise CorruptFileError(f"{name} is no ONNX model: it has no graph")
+    return model

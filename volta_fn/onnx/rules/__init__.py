@@ -1,0 +1,9 @@
+"""Rules that write ONNX's nodes for primitives, one file per family.
+
+`registry` says what they get; importing this package declares all of them.
+"""
+
+from volta_fn.onnx.rules import contractions, control_flow, elementwise, indexing, reductions, shapes, windows
+from volta_fn.onnx.rules.registry import RULES as RULES
+
+FAMILIES = (contractions, control_flow, elementwise, indexing, reductions, shapes, windows)
