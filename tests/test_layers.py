@@ -44,6 +44,7 @@ LAYERS = [
         "ad_checkpoint",
     },
     {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries"},
+    {"inspection"},
     {"config", "dlpack", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
     {"jax"},
 ]

@@ -71,7 +71,9 @@ class Program:
             self.constants = [gpu.lease_of(c) for c in constants]
             #: Samples of the memory in use; single operations are called from everywhere, so they have none.
             self.trend = Trend() if reads_ahead else None
-            self.sizes, self.numbers = _shared(writer.slots.lifetimes())
+            #: When each temporary value is needed, by the number of the command.
+            self.lifetimes = writer.slots.lifetimes()
+            self.sizes, self.numbers = _shared(self.lifetimes)
             self.commands = command_lists(commands)
             #: Whether steps of the host interrupt it, during which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
