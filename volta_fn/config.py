@@ -17,6 +17,7 @@ from volta_fn.core.promotion import set_numpy_dtype_promotion
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
+from volta_fn.jit.fused import forget_fused
 from volta_fn.settings import current
 
 
@@ -47,6 +48,7 @@ def _dtype_promotion(value: Any) -> None:
 
 def _disable_jit(value: Any) -> None:
     current.disable_jit = bool(value)
+    forget_kernels()  # of loops, which run in Python
     clear_caches()  # so that calls find out
 
 
@@ -54,6 +56,7 @@ def _debug(name: str) -> Callable[[Any], None]:
     def set_to(value: Any) -> None:
         setattr(current, name, bool(value))
         forget_kernels()
+        forget_fused()
         clear_caches()
 
     return set_to

@@ -16,6 +16,7 @@ class Settings:
         permissive: whether, as in JAX, known indices out of range are moved inside or dropped, and values that an array is to hold are
             cast to its dtype, where else an error says so.
         debug_nans, debug_infs: whether every result is checked for NaN, or infinities.
+        check_indices: whether programs that are traced check their indices when they run.
         disable_jit: whether jitted functions and loops run in Python.
         rank_promotion: "allow", "warn" or "raise": what happens when operands have different ranks.
     """
@@ -24,7 +25,13 @@ class Settings:
     debug_nans: bool = False
     debug_infs: bool = False
     disable_jit: bool = False
+    check_indices: bool = False
     rank_promotion: str = "allow"
+
+    @property
+    def sees_results(self) -> bool:
+        """Whether every result is checked, so that programs run equation by equation."""
+        return self.debug_nans or self.debug_infs
 
 
 current = Settings()

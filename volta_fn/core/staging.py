@@ -21,6 +21,10 @@ Position = tuple[CodeType, int]
 current_position: ContextVar[Position | None] = ContextVar("current_position", default=None)
 
 
+#: Whether cotangents are being computed, so that a line is that of the forward computation.
+backward: ContextVar[bool] = ContextVar("backward", default=False)
+
+
 class JaxprTracer(Tracer):
     """A variable of a program being written."""
 

@@ -5,6 +5,7 @@
 - `compile` traces and compiles; `lowered` lets users inspect a traced program, `texts` print its code, and `cost` estimates what it takes.
 - `cache` keeps the programs of a function, and finds the one for a call; `recompilation` warns of many.
 - `function` is `jit` itself; `refs` calls functions that use mutable references.
+- `interpret` runs programs equation by equation for `debug_nans`, and `nonfinite` words its errors.
 - `saved_residuals` tells what a backward pass keeps.
 - `fused` makes functions of the package one program each when they are called eagerly again and again; `views` makes
   views again that such functions return.

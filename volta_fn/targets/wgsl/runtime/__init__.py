@@ -9,5 +9,5 @@ In the order in which to read:
 - compiling programs: `commands` (a compiled program), `copying`, `limits` (dispatches that exceed a limit of the device), `merge_small`
   (small kernels in one dispatch), `writer` and `control_flow` (items to commands), `horizontal_fusion` (independent dispatches in one);
 - running them: `command_lists` (commands recorded and replayed), `call`, `results`, `leak_detector` (memory that grows from call to call),
-  `program`, and `backend`.
+  `program`, `timed` (programs that note the time of each dispatch), and `backend`.
 """
