@@ -17,6 +17,7 @@ from volta_fn import nn as nn
 from volta_fn import numpy as numpy
 from volta_fn import ops as ops
 from volta_fn import optim as optim
+from volta_fn import profiler as profiler
 from volta_fn import random as random
 from volta_fn import ref as ref
 from volta_fn import scipy as scipy

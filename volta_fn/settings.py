@@ -17,6 +17,8 @@ class Settings:
             cast to its dtype, where else an error says so.
         debug_nans, debug_infs: whether every result is checked for NaN, or infinities.
         check_indices: whether programs that are traced check their indices when they run.
+        log_compiles, explain_cache_misses: whether the logger `volta_fn` tells of each trace, and why there was no program.
+        check_tracer_leaks: whether a traced value that outlives its trace is an error at once.
         disable_jit: whether jitted functions and loops run in Python.
         rank_promotion: "allow", "warn" or "raise": what happens when operands have different ranks.
     """
@@ -25,6 +27,9 @@ class Settings:
     debug_nans: bool = False
     debug_infs: bool = False
     disable_jit: bool = False
+    log_compiles: bool = False
+    explain_cache_misses: bool = False
+    check_tracer_leaks: bool = False
     check_indices: bool = False
     rank_promotion: str = "allow"
 

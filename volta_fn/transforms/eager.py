@@ -16,8 +16,7 @@ differentiates one function over and over. So a function that is differentiated 
    time), and the recording goes on.
 6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
 
-On the CPU all of these do the same operations in the same order, so their results have the same bits. On a GPU they may differ, so a
-program is compiled the first time there.
+On the CPU all of these give the same bits. On a GPU they may differ, so a program is compiled the first time there.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class TimedProgram:
     def __call__(self, donate: bool, *buffers: Any) -> Sequence[Any]:
         """Run the program on arrays, and note the times of this call alone."""
         self._log[0] = 0
-        return self._program(False, *buffers)
+        return self._program(donate, *buffers)
 
     def times(self) -> list[tuple[tuple[int, ...], int, int]]:
         """Return (numbers of items, begin, end) in nanoseconds, as `perf_counter_ns`."""

@@ -104,7 +104,7 @@ class TimedProgram(Program):
     def __call__(self, donate: bool, *buffers: Any) -> Any:
         """Run the program on buffers, and note the times of this call alone."""
         self._stamps, self._noted = Timestamps(self.gpu), []
-        return super().__call__(False, *buffers)
+        return super().__call__(donate, *buffers)
 
     def times(self) -> list[tuple[tuple[int, ...], int, int]]:
         """Wait for the call; return (numbers of items, begin, end), in nanoseconds from its begin."""
