@@ -45,7 +45,7 @@ LAYERS = [
     },
     {"nn", "optim", "io", "data", "test_util", "info", "cache", "example_libraries"},
     {"inspection"},
-    {"config", "debug", "dlpack", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
+    {"config", "debug", "dlpack", "doctor", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
     {"jax"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.

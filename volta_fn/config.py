@@ -97,7 +97,7 @@ ACTING: dict[str, Callable[[Any], None]] = {
 #: The settings that are kept and do nothing, and their defaults.
 ACCEPTED: dict[str, Any] = {
     **dict.fromkeys(
-        """jax2tf_associative_scan_reductions jax_allow_f16_reductions jax_check_static_indices jax_check_tracer_leaks
+        """jax2tf_associative_scan_reductions jax_allow_f16_reductions jax_check_static_indices
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug jax_enable_checks
         jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_hlo_source_file_canonicalization_regex
         jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3

@@ -13,7 +13,9 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, set_trace
 from volta_fn.errors import GradientError, RefError
-from volta_fn.source import user_code_position
+from volta_fn.lazy_imports import load
+from volta_fn.settings import current as settings
+from volta_fn.source import ScopedPosition, current_scope, user_code_position
 
 Position = tuple[CodeType, int]
 
@@ -143,6 +145,8 @@ class JaxprTrace(Trace):
         avals = primitive.result_avals(tuple([a.aval for a in args]), params)
         invars = [self.atom(a) for a in args]
         position = current_position.get() or user_code_position()
+        if position is not None and (scope := current_scope.get()):
+            position = ScopedPosition.of(position, scope)
         if primitive.multiple_results:
             outvars = [Var(a) for a in avals]
             self.builder.eqns.append(Equation(primitive, invars, outvars, params, position))
@@ -185,6 +189,9 @@ def trace_to_jaxpr(
             ref.value = value
     if trace.refs:
         raise UsedRefsError(trace.name, [*trace.refs])
+    if settings.check_tracer_leaks:
+        del tracers, outs
+        load("volta_fn.core.leaks").check_leaks(trace)
     full_inputs = trace.full_inputs or {}
     if in_full is not None:
         in_full += full_inputs
