@@ -60,8 +60,8 @@ from volta_fn.core.sharding import set_mesh as set_mesh
 from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put
-from volta_fn.doctor import doctor as doctor
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck
+from volta_fn.inspection.doctor import doctor as doctor
 from volta_fn.inspection.explain import explain as explain
 from volta_fn.inspection.lint import lint as lint
 from volta_fn.jit import jit as jit

@@ -23,14 +23,13 @@ def breakpoint(*, stdin: TextIO | None = None, stdout: TextIO | None = None, **v
         stdin, stdout: where commands come from and answers go; by default the terminal.
 
     >>> import io, volta_fn as vf
+    >>> answers = io.StringIO()
     >>> def f(x):
-    ...     y = 2 * x
-    ...     vf.debug.breakpoint(stdin=io.StringIO("p y + 1\\nc\\n"))
-    ...     return y
-    >>> _ = vf.jit(f)(3.0)  # doctest: +ELLIPSIS
-    stopped ...
-    (volta_fn) 7.0
-    (volta_fn)...
+    ...     vf.debug.breakpoint(stdin=io.StringIO("p x + 1"), stdout=answers, x=x)
+    ...     return x
+    >>> _ = vf.jit(f)(3.0)
+    >>> "4.0" in answers.getvalue()
+    True
     """
     frame = _user_frame()
     variables = {} if frame is None else {**frame.f_locals}

@@ -125,6 +125,7 @@ def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) 
 
     def checked(*buffers: Any) -> Any:
         results = compute(*buffers)
+        results = results if primitive.multiple_results else solid(results)
         for result in results if primitive.multiple_results else [results]:
             values = np.asarray(on_host(result))
             for is_found, name in refused if values.dtype in dtypes.INEXACT else ():
