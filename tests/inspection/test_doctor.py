@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import volta_fn as vf
+from volta_fn.doctor import main
 from volta_fn.inspection import doctor
+
+
+@pytest.fixture(autouse=True)
+def _cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave GPUs out: in software their drivers take seconds to start."""
+    monkeypatch.setattr(doctor, "available_devices", lambda: vf.devices("cpu"))
 
 
 def test_a_healthy_machine() -> None:
@@ -36,6 +40,6 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None
     assert cache.state == "failed" and "VOLTA_CACHE_DIR" in cache.remedy
 
 
-def test_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "volta_fn.doctor"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "machine" in done.stdout
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main() == 0
+    assert "machine" in capsys.readouterr().out

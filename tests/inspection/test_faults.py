@@ -56,6 +56,14 @@ def test_the_message_names_the_line(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [*FAULTS][::8])
+def test_machine_code_gives_the_same_message(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llvmlite")
+    monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)
+    assert shown(raised(FAULTS[name], mode)) == read_golden()[f"{name} under {mode}"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_messages_are_those_of_the_golden_file(mode: str) -> None:
     """`VOLTA_UPDATE_GOLDEN=1` writes the file anew."""
     found = {f"{name} under {mode}": shown(raised(fault, mode)) for name, fault in FAULTS.items()}
