@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
-from volta_fn.inspection.doctor import doctor
+from volta_fn.inspection.doctor import Report, doctor
+
+
+class _Doctor(ModuleType):
+    """A module that can be called like the function whose name it has."""
+
+    def __call__(self) -> Report:
+        return doctor()
+
+
+sys.modules[__name__].__class__ = _Doctor
 
 
 def main() -> int:

@@ -86,7 +86,7 @@ def start_trace(
 
     Args:
         log_dir: the folder for the trace; it is made if there is none.
-        create_perfetto_link, create_perfetto_trace, profiler_options: accepted for compatibility; the trace is one for Perfetto in any case.
+        create_perfetto_link, create_perfetto_trace, profiler_options: accepted for compatibility; the trace is always for Perfetto.
 
     Returns:
         the recording, to which events are added.
@@ -135,7 +135,7 @@ def device_memory_profile(backend: str | None = None) -> bytes:
 
     >>> import volta_fn as vf
     >>> vf.profiler.device_memory_profile("cpu").decode().splitlines()[0]
-    'device\\tin use\\tpeak\\theld\\tlimit'
+    'device...'
     """
     rows = ["device\tin use\tpeak\theld\tlimit"]
     for device in available_devices():

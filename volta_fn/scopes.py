@@ -17,7 +17,7 @@ from volta_fn.source import current_scope
 class named_scope(ContextDecorator):  # JAX's name
     """Give a block a name (context manager or decorator).
 
-    Equations that are traced in it carry the name beside their line, as `make_jaxpr(f)(x).pretty_print(source_info=True)`, `explain` and
+    Equations that are traced in it carry the name with their line, as `make_jaxpr(f)(x).pretty_print(source_info=True)`, `explain` and
     traces of the profiler show. Names of nested blocks are joined by slashes.
 
     >>> import volta_fn as vf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -11,7 +12,7 @@ from volta_fn.errors import LeakedTracerError
 
 
 def check_leaks(trace: Trace) -> None:
-    """Raise `LeakedTracerError` if something still refers to a tracer of a trace that is over."""
+    """Raise `LeakedTracerError` if something refers to a tracer of a finished trace."""
     found = _tracers(trace)
     if found:
         gc.collect()  # what only a cycle holds is no leak
@@ -20,14 +21,18 @@ def check_leaks(trace: Trace) -> None:
         return
     holders = [_describe(holder) for tracer in found[:1] for holder in gc.get_referrers(tracer) if holder is not found]
     raise LeakedTracerError(
-        f"checking_leaks: {len(found)} traced value{'s' * (len(found) > 1)} of {trace.name or 'a function'} outlive its trace, the first of type "
-        f"{found[0].aval}: it is {found[0].origin()}, and is held by {', '.join(filter(None, holders)) or 'something outside of Python'}. "
+        f"checking_leaks: {len(found)} traced value{'s' * (len(found) > 1)} of {trace.name or 'a function'} outlive its trace, the first "
+        f"of type {found[0].aval}: it is {found[0].origin()}, and is held by {_listed(holders)}. "
         "Return such values from the function; do not store them in globals, attributes, lists or closures."
     )
 
 
 def _tracers(trace: Trace) -> list[Tracer]:
     return [value for value in gc.get_referrers(trace) if isinstance(value, Tracer)]
+
+
+def _listed(holders: Sequence[str]) -> str:
+    return ", ".join(filter(None, holders)) or "something outside of Python"
 
 
 def _describe(holder: Any) -> str:

@@ -58,7 +58,9 @@ class _Console(cmd.Cmd):
 
     prompt = "(volta_fn) "
 
-    def __init__(self, variables: dict[str, Any], seen: dict[str, Any], where: tuple[str, int, str], stdin: TextIO | None, stdout: TextIO) -> None:
+    def __init__(
+        self, variables: dict[str, Any], seen: dict[str, Any], where: tuple[str, int, str], stdin: TextIO | None, stdout: TextIO
+    ) -> None:
         super().__init__(stdin=stdin, stdout=stdout)
         self.use_rawinput = stdin is None
         self.variables, self.seen, self.where = variables, seen, where
@@ -97,9 +99,9 @@ class _Console(cmd.Cmd):
         """Go on, as there are no more commands."""
         return True
 
-    def default(self, line: str) -> None:  # the argument's name in cmd.Cmd
+    def default(self, text: str) -> None:  # type: ignore[override]  # cmd.Cmd passes it by position
         """Print an expression, as `p` does."""
-        self.do_p(line)
+        self.do_p(text)
 
     def _write(self, text: str) -> None:
         self.stdout.write(f"{text}\n")

@@ -50,7 +50,7 @@ class Attribution:
         return list(found.values())
 
 
-def lines_of(equations: Sequence[Equation]) -> list[SourceLocation]:
+def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:
     """Return the lines of the user that equations come from, each once.
 
     Lines of an equation's programs count where it has none of its own.
@@ -61,5 +61,5 @@ def lines_of(equations: Sequence[Equation]) -> list[SourceLocation]:
             found[eqn.source] = None
             continue
         for program in sub_jaxprs(eqn.params):
-            found.update(dict.fromkeys(lines_of(program.eqns)))
+            found.update(dict.fromkeys(locations_of(program.eqns)))
     return list(found)

@@ -15,7 +15,7 @@ _ROW = 16
 
 
 def roofline_svg(found: Explanation) -> str:
-    """Plot the kernels' operations per second over operations per byte, with the device's limits."""
+    """Plot operations per second over operations per byte, with the limits."""
     roofline = found.roofline
     steps = [s for s in found.steps if s.seconds and s.flops and s.bytes]
     if roofline is None or not steps:
@@ -62,9 +62,11 @@ class _LogAxis:
 
 def _grid(x: _LogAxis, y: _LogAxis) -> Iterator[str]:
     for value in x.powers():
-        yield f"<path class='grid' d='M{x.at(value):.1f} {y.start}V{y.end}'/><text x='{x.at(value):.1f}' y='{y.start + 15}' class='m'>{value:g}</text>"
+        at = f"{x.at(value):.1f}"
+        yield f"<path class='grid' d='M{at} {y.start}V{y.end}'/><text x='{at}' y='{y.start + 15}' class='m'>{value:g}</text>"
     for value in y.powers():
-        yield f"<path class='grid' d='M{x.start} {y.at(value):.1f}H{x.end}'/><text x='{x.start - 5}' y='{y.at(value) + 4:.1f}' class='e'>{quantity(value)}</text>"
+        at = f"{y.at(value):.1f}"
+        yield f"<path class='grid' d='M{x.start} {at}H{x.end}'/><text x='{x.start - 5}' y='{at}' class='e'>{quantity(value)}</text>"
 
 
 def memory_svg(found: Explanation) -> str:
@@ -104,15 +106,16 @@ def graph_svg(steps: Sequence[Step]) -> str:
         for before in step.after:
             start, end = _ROW * (before - 0.5), _ROW * (step.number - 0.5)
             reach = min(left + 20 + 6 * math.sqrt(end - start) * 2.2, width - 5)
-            drawn.append(
-                f"<path class='arc' data-from='{before}' data-to='{step.number}' d='M{left} {start}C{reach:.0f} {start} {reach:.0f} {end} {left} {end}'/>"
-            )
+            curve = f"M{left} {start}C{reach:.0f} {start} {reach:.0f} {end} {left} {end}"
+            drawn.append(f"<path class='arc' data-from='{before}' data-to='{step.number}' d='{curve}'/>")
     for step in steps:
         heat = (step.seconds or 0.0) / total
         y = _ROW * (step.number - 1)
+        color = f"hsl({220 - 220 * heat:.0f} 70% 50%)"
         drawn.append(
-            f"<g data-step='{step.number}'><rect x='{left - 8}' y='{y + 3}' width='8' height='{_ROW - 6}' style='fill:hsl({220 - 220 * heat:.0f} 70% 50%)'/>"
-            f"<text x='{left - 14}' y='{y + 12}' class='e'>{'› ' * step.depth}{step.number} {escaped(step.name)}</text><title>{escaped(step.shapes)}</title></g>"
+            f"<g data-step='{step.number}'><rect x='{left - 8}' y='{y + 3}' width='8' height='{_ROW - 6}' style='fill:{color}'/>"
+            f"<text x='{left - 14}' y='{y + 12}' class='e'>{'› ' * step.depth}{step.number} {escaped(step.name)}</text>"
+            f"<title>{escaped(step.shapes)}</title></g>"
         )
     return f"<div class='scroll'>{_svg(width, _ROW * len(steps) + 4, drawn)}</div>"
 

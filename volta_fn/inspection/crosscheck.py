@@ -1,16 +1,16 @@
-"""`crosscheck`: a device's results beside NumPy's in 64 bits, equation by equation."""
+"""`crosscheck`: compare a device with NumPy in 64 bits, equation by equation."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, array_spec, as_value, from_host, wrap
+from volta_fn.core.array import Array, array_spec, as_value, wrap
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.flatten import check_callable
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects
@@ -59,17 +59,16 @@ class Difference(NamedTuple):
         where = "" if self.location is None else f" at {self.location}"
         loops = "".join(f", in iteration {i.number} of a {i.primitive}" for i in self.iterations)
         return (
-            f"equation {self.number}, {self.primitive} {self.operands} -> {self.result}{where}{loops}: element {self.index} is {self.found}, "
-            f"and {self.wanted} in 64 bits, {self.excess:.3g} times what rounding explains"
+            f"equation {self.number}, {self.primitive} {self.operands} -> {self.result}{where}{loops}: "
+            f"element {self.index} is {self.found}, and {self.wanted} in 64 bits, {self.excess:.3g} times what rounding explains"
         )
 
 
 @dataclass(frozen=True)
 class Crosscheck:
-    """What `crosscheck` found: `differences` in the order of the program; none if all is well.
+    """What `crosscheck` found: `differences` in order; none if all is well.
 
-    `skipped` are the primitives that have nothing to be compared with, and `outputs` the largest relative difference of each output of the
-    function from the same program in 64 bits throughout.
+    `skipped` are the primitives that have nothing to be compared with.
     """
 
     name: str
@@ -213,7 +212,10 @@ class _Run:
 
 
 def _excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:
-    """Return where a result is off the most, and by how many times the tolerance; None if it is right."""
+    """Return where a result is off the most, and how far; None if it is right.
+
+    The distance is in tolerances.
+    """
     if not result.size:
         return None
     if wanted.tolerance is None:
@@ -223,7 +225,9 @@ def _excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:
     with np.errstate(all="ignore"):
         mine, right = result.astype(kind), wanted.values.astype(kind)
         off = np.abs(mine - right) / wanted.tolerance
-        same = (mine == right) | (np.isnan(mine) & np.isnan(right)) | (~np.isfinite(mine) & _overflows(right, wanted.tolerance, result.dtype))
+        same = (
+            (mine == right) | (np.isnan(mine) & np.isnan(right)) | (~np.isfinite(mine) & _overflows(right, wanted.tolerance, result.dtype))
+        )
     off = np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
     worst = int(np.argmax(off))
     return (worst, float(off.reshape(-1)[worst])) if off.reshape(-1)[worst] > 1 else None

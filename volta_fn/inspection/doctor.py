@@ -67,7 +67,7 @@ def doctor() -> Report:
     >>> doctor().healthy
     True
     """
-    return Report(tuple([*_versions(), *_packages(), _machine_code(), *_devices(), _gpu_driver(), _cache(), *_settings()]))
+    return Report((*_versions(), *_packages(), _machine_code(), *_devices(), _gpu_driver(), _cache(), *_settings()))
 
 
 def _versions() -> Iterator[Diagnosis]:
@@ -84,7 +84,9 @@ def _packages() -> Iterator[Diagnosis]:
         try:
             yield Diagnosis(package, _OK, str(getattr(load(package), "__version__", "installed")))
         except Exception as error:  # a package may fail in any way
-            yield Diagnosis(package, _FAILED, f"cannot be imported: {error!r:.120}", f"reinstall it: pip install --force-reinstall {package}")
+            yield Diagnosis(
+                package, _FAILED, f"cannot be imported: {error!r:.120}", f"reinstall it: pip install --force-reinstall {package}"
+            )
 
 
 def _machine_code() -> Diagnosis:
@@ -163,4 +165,3 @@ def _cache() -> Diagnosis:
 def _settings() -> Iterator[Diagnosis]:
     known = {name: value for name, value in sorted(os.environ.items()) if name.startswith("VOLTA_")}
     yield Diagnosis("settings", _OK, ", ".join(f"{name}={value}" for name, value in known.items()) or "none")
-

@@ -16,7 +16,7 @@ from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import Equation, Var, format_jaxpr
 from volta_fn.core.transfer import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.inspection.attribution import Attribution, lines_of
+from volta_fn.inspection.attribution import Attribution, locations_of
 from volta_fn.inspection.costs import bytes_of, describe, flops_of, shapes_of
 from volta_fn.inspection.explanation import Explanation, Step
 from volta_fn.inspection.measure import Measured, measure
@@ -160,7 +160,7 @@ class _Steps:
             runs=runs,
             seconds=0.0 if seconds is None and self.measured is not None else seconds,
             fraction=fraction,
-            lines=tuple(lines_of(equations)),
+            user_lines=tuple(locations_of(equations)),
             equations=tuple([eqn.primitive.name for eqn in equations]),
             text=item_text(item),
             code=item_code(program, item),

@@ -1,4 +1,4 @@
-"""`Explanation`: what a function becomes, stage by stage, as data that prints itself."""
+"""`Explanation`: what a function becomes, as data that prints itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Step(NamedTuple):
         runs: how often a call runs it.
         seconds: of all runs in a call; None if the program was not measured.
         fraction: the least seconds by the device's roofline, over those measured.
-        lines: the user's lines that it comes from.
+        user_lines: the user's lines that it comes from.
         equations: what it computes.
         text, code: the loops that it is, and LLVM IR or WGSL.
         after: the numbers of the steps whose results it reads.
@@ -42,7 +42,7 @@ class Step(NamedTuple):
     runs: int
     seconds: float | None
     fraction: float | None
-    lines: tuple[SourceLocation, ...]
+    user_lines: tuple[SourceLocation, ...]
     equations: tuple[str, ...]
     text: str
     code: str

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, sub_jaxprs
 
 #: Primitives that only show a key in another shape.
-_VIEWS = frozenset({"reshape", "broadcast_in_dim", "convert_element_type", "squeeze", "expand_dims", "random_wrap", "random_unwrap", "copy"})
+_VIEWS = frozenset(
+    {"reshape", "broadcast_in_dim", "convert_element_type", "squeeze", "expand_dims", "random_wrap", "random_unwrap", "copy"}
+)
 #: The words of a key.
 _WORDS = 2
 
@@ -21,7 +23,7 @@ def reused_keys(program: ClosedJaxpr) -> Iterator[tuple[Equation, Equation]]:
 
 
 class _Walk:
-    """Follows keys through a program by their `roots`, the values that others are views of."""
+    """Follows keys by their `roots`, the values that others are views of."""
 
     def __init__(self) -> None:
         self.used: dict[object, Equation] = {}
@@ -64,7 +66,10 @@ class _Walk:
 
 
 def _shown(eqn: Equation, base: object) -> object:
-    """Return the root of a view: a word of a key is the key, a row of several keys is one of its own."""
+    """Return the root of a view.
+
+    A word of a key counts as the key; a row of several keys is one of its own.
+    """
     if eqn.primitive.name != "slice" or eqn.invars[0].aval.shape == (_WORDS,):
         return base
     return base, str(sorted(eqn.params.items()))

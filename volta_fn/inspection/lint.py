@@ -1,4 +1,4 @@
-"""`lint`: habits that cost time, memory or randomness, each with its line and what to do."""
+"""`lint`: habits that cost time, memory or randomness, and what to do."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from volta_fn.jit.function import Jitted
 from volta_fn.source import SourceLocation
 from volta_fn.transforms.make_jaxpr import make_jaxpr
 
-#: Bytes from which on a constant of a program is worth passing, equations of one line that are an unrolled loop, and operations of a function
-#: that is worth jitting.
+#: Bytes from which on a constant of a program is worth passing, equations of one line that are an unrolled loop, and operations of a
+#: function that is worth jitting.
 _LARGE, _UNROLLED, _WORTH_JIT = 1 << 16, 64, 8
 _FLOAT64 = (np.dtype(np.float64), np.dtype(np.complex128))
 
@@ -147,7 +147,7 @@ def _float64(program: ClosedJaxpr) -> Iterator[Finding]:
                 "float64",
                 f"{eqn.primitive} makes {made[0].aval} of 32-bit numbers, and so does what follows from it",
                 eqn.source,
-                "Give constants of NumPy a dtype, np.float32(c), or let Python numbers be; numpy_dtype_promotion('strict') makes it an error.",
+                "Give constants of NumPy a dtype, np.float32(c), or use Python numbers; numpy_dtype_promotion('strict') makes it an error.",
             )
             return
 
@@ -176,7 +176,7 @@ def _devices(values: Sequence[Array], program: ClosedJaxpr) -> Iterator[Finding]
         first = next((eqn.source for eqn in program.eqns), None)
         yield Finding(
             "devices",
-            f"arrays of the function are on {len(settled)} devices ({', '.join(map(str, settled))}), so that some move in each call, or it fails",
+            f"arrays are on {len(settled)} devices ({', '.join(map(str, settled))}), so that some move in each call, or it fails",
             first,
             "Move them once, before the loop, with device_put.",
         )

@@ -45,7 +45,7 @@ def timeline_of(memory: Memory, lifetimes: Sequence[Lifetime]) -> MemoryTimeline
 
 
 def lifetimes_of(program: ClosedJaxpr) -> list[Lifetime]:
-    """Return the lifetimes of the values that a program's equations compute one by one."""
+    """Return the lifetimes of values that equations compute one by one."""
     last = {v: number for number, eqn in enumerate(program.eqns) for v in eqn.invars if isinstance(v, Var)}
     outputs = set(program.outvars)
     return [

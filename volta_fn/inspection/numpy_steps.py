@@ -10,7 +10,7 @@ from typing import Any
 from volta_fn.core.array import Array, host_buffer
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var
-from volta_fn.inspection.attribution import lines_of
+from volta_fn.inspection.attribution import locations_of
 from volta_fn.inspection.costs import flops_of
 from volta_fn.inspection.explanation import Step
 from volta_fn.inspection.roofline import Roofline, samples
@@ -20,7 +20,7 @@ from volta_fn.jit.eager import PIPELINE
 def numpy_steps(
     program: ClosedJaxpr, traced: ClosedJaxpr, buffers: Sequence[Any], device: Device, calls: int, roofline: Roofline | None
 ) -> tuple[list[Step], float | None, float]:
-    """Return a program's equations as steps, the seconds of a call, and those of no step.
+    """Return equations as steps, the seconds of a call, and those of no step.
 
     Each equation runs as its kernel in NumPy; a call runs the plan of `traced`, which saves memory and so some time.
     """
@@ -76,7 +76,7 @@ def _described(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: 
                 runs=1,
                 seconds=taken,
                 fraction=roofline.seconds(flops, moved) / taken if taken and roofline is not None else None,
-                lines=tuple(lines_of([eqn])),
+                user_lines=tuple(locations_of([eqn])),
                 equations=(eqn.primitive.name,),
                 text=f"{eqn.primitive.name} {operands} -> {results}",
                 code="",

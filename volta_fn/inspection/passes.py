@@ -100,7 +100,7 @@ def _without_repeats(changes: Sequence[Change]) -> Iterator[Change]:
 
 
 def _census(program: ClosedJaxpr | FusedProgram) -> Counter[str]:
-    """Count the equations of a program by primitive, those of its programs included; kernels by the word."""
+    """Count equations by primitive, those of inner programs included, and kernels."""
     if isinstance(program, FusedProgram):
         return sum([_of_node(node) for node in program.nodes], Counter())
     return sum(map(_of_equation, program.eqns), Counter())

@@ -1,4 +1,4 @@
-"""Traces of a profiler: events of the host and of devices, from the begin to the end.
+"""Traces of a profiler: events of the host and of devices.
 
 While a trace is recorded, jitted functions are traced again and run as programs that note the time of each kernel; at its end those are
 dropped. So programs that are not profiled run as they always do.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.device import Device
 from volta_fn.errors import ArgumentError, DeviceError
-from volta_fn.inspection.attribution import Attribution, lines_of
+from volta_fn.inspection.attribution import Attribution, locations_of
 from volta_fn.inspection.costs import describe
 from volta_fn.inspection.explanation import aligned
 from volta_fn.inspection.measure import Span
@@ -72,7 +72,7 @@ class Recording:
         self._events.append(Event(name, kind, begin, end, thread or threading.current_thread().name, details or {}))
 
     def totals(self) -> list[tuple[str, str, int, float]]:
-        """Return kind, name, number and seconds of events of one name, the most seconds first."""
+        """Return kind, name, number and seconds of events of one name, longest first."""
         found: dict[tuple[str, str], tuple[int, float]] = {}
         for event in self.events:
             count, seconds = found.get((event.kind, event.name), (0, 0.0))
@@ -93,11 +93,10 @@ class Recording:
         path, found = self.folder / "volta_fn.trace.json", self.events
         threads = {name: number for number, name in enumerate(dict.fromkeys([e.thread for e in found]))}
         named = [
-            {"ph": "M", "name": "thread_name", "pid": _process(name), "tid": number, "args": {"name": name}} for name, number in threads.items()
+            {"ph": "M", "name": "thread_name", "pid": _process(name), "tid": number, "args": {"name": name}}
+            for name, number in threads.items()
         ]
-        processes = [
-            {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for pid, name in ((0, "host"), (1, "devices"))
-        ]
+        processes = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for pid, name in ((0, "host"), (1, "devices"))]
         events = [
             {
                 "ph": "X", "name": e.name, "cat": e.kind, "pid": _process(e.thread), "tid": threads[e.thread],
@@ -204,5 +203,5 @@ def _names_of(items: Sequence[tuple[LoweredProgram, Item] | None]) -> list[tuple
     for program, item in filter(None, items):
         attribution = known.setdefault(id(program), Attribution(program))
         equations = attribution.equations(item)
-        found.append((describe(item, equations), ", ".join(map(str, lines_of(equations)[:4]))))
+        found.append((describe(item, equations), ", ".join(map(str, locations_of(equations)[:4]))))
     return found

@@ -1,4 +1,4 @@
-"""An equation in NumPy with 64-bit floats, and how far from it a narrower dtype may be.
+"""An equation in 64-bit floats, and how far from it a narrower dtype may be.
 
 What rounding explains is found by rounding the operands: at random by one unit in the last digit, several times. A result that differs by
 many times the largest such change is wrong. Sums lose digits to cancellation, so what they add up counts with its absolute values.
@@ -7,7 +7,7 @@ many times the largest such change is wrong. Sums lose digits to cancellation, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,10 @@ def expected(eqn: Equation, operands: Sequence[np.ndarray]) -> list[Expected]:
     own = _run(eqn, operands, [v.aval.dtype for v in eqn.invars])
     inexact = [v.aval.dtype in dtypes.INEXACT for v in eqn.outvars]
     if not any(inexact) or eqn.primitive.name in _IN_OWN_DTYPE:
-        return [Expected(np.asarray(value), _one_unit(np.asarray(value)) if rounded else None) for value, rounded in zip(own, inexact, strict=True)]
+        return [
+            Expected(np.asarray(value), _one_unit(np.asarray(value)) if rounded else None)
+            for value, rounded in zip(own, inexact, strict=True)
+        ]
     wide = [_wide(v.aval.dtype) for v in eqn.invars]
     values = _run(eqn, operands, wide)
     spread = _spread(eqn, operands, wide, values)
@@ -96,7 +99,9 @@ def _spread(eqn: Equation, operands: Sequence[np.ndarray], wide: Sequence[np.dty
                 if other.dtype in dtypes.INEXACT:
                     np.fmax(change, np.abs(other - value), out=change)
         if eqn.primitive.name in _SUMS:
-            absolute = [np.abs(x.astype(d)) if d in dtypes.INEXACT and x.dtype.kind != "c" else x for x, d in zip(operands, wide, strict=True)]
+            absolute = [
+                np.abs(x.astype(d)) if d in dtypes.INEXACT and x.dtype.kind != "c" else x for x, d in zip(operands, wide, strict=True)
+            ]
             if eqn.primitive.name == "sub":
                 absolute[1] = -absolute[1]
             step = max([_epsilon(x.dtype, operands) for x in operands if x.dtype in dtypes.INEXACT], default=0.0)
@@ -112,7 +117,7 @@ def _rounded(x: np.ndarray, dtype: np.dtype, rng: np.random.Generator) -> np.nda
 
 
 def _epsilon(dtype: np.dtype, operands: Sequence[np.ndarray]) -> float:
-    """Return the rounding of the coarsest dtype that takes part."""
+    """Return the rounding of the coarsest dtype that is involved."""
     kinds = [d for d in (dtype, *[x.dtype for x in operands]) if d in dtypes.INEXACT]
     return max([float(dtypes.finfo(d).eps) for d in kinds], default=0.0)
 

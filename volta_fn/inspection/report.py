@@ -52,7 +52,7 @@ def fragment(found: Explanation) -> str:
 def _cells(step: Step) -> tuple[str, ...]:
     taken = "" if step.seconds is None else duration(step.seconds)
     reached = "" if step.fraction is None else f"{step.fraction:.0%}"
-    return str(step.number), step.name, taken, reached, ", ".join(map(short, step.lines[:3]))
+    return str(step.number), step.name, taken, reached, ", ".join(map(short, step.user_lines[:3]))
 
 
 def _section(title: str, body: str) -> str:
@@ -117,7 +117,7 @@ def _packed(found: Explanation) -> str:
         {
             "kernel": _numbered(texts, step.text),
             "code": _numbered(texts, _shortened(step.code)),
-            "source": _numbered(texts, _sources(step.lines)),
+            "source": _numbered(texts, _sources(step.user_lines)),
             "shapes": step.shapes,
             "equations": " ".join(step.equations),
         }

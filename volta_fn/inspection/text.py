@@ -14,7 +14,7 @@ _COLUMNS, _NAME = 60, 40
 
 def text_of(found: Explanation) -> str:
     """Return an explanation as text."""
-    lines = [
+    rows = [
         f"{found.name} on {found.device} ({found.target}): {len(found.steps)} kernels",
         *_summary(found),
         "",
@@ -29,18 +29,18 @@ def text_of(found: Explanation) -> str:
         f"  peak {size(found.memory.peak)}: arguments {size(found.memory.memory.arguments)}, results {size(found.memory.memory.results)}, "
         f"values in between {size(found.memory.memory.temporaries)}",
     ]
-    return "\n".join(lines)
+    return "\n".join(rows)
 
 
 def _summary(found: Explanation) -> list[str]:
     flops, moved = (sum(getattr(s, name) * s.runs for s in found.steps if s.kind != "control flow") for name in ("flops", "bytes"))
-    lines = [f"{quantity(flops)}FLOP, {size(moved)} moved by kernels"]
+    rows = [f"{quantity(flops)}FLOP, {size(moved)} moved by kernels"]
     if found.seconds is not None:
-        lines.append(f"a call takes {duration(found.seconds)}, its kernels {duration(found.kernel_seconds)}")
+        rows.append(f"a call takes {duration(found.seconds)}, its kernels {duration(found.kernel_seconds)}")
     if found.roofline is not None:
         rates = ", ".join(f"{size(int(rate))}/s up to {size(limit)}" for limit, rate in found.roofline.bandwidths)
-        lines.append(f"the device computes {quantity(found.roofline.flops)}FLOP/s and moves {rates}")
-    return lines
+        rows.append(f"the device computes {quantity(found.roofline.flops)}FLOP/s and moves {rates}")
+    return rows
 
 
 def _table(found: Explanation) -> list[str]:
@@ -59,7 +59,7 @@ def _row(found: Explanation, step: Step) -> tuple[str, ...]:
         quantity(step.flops),
         size(step.bytes),
         str(step.runs),
-        ", ".join(short(at) for at in step.lines[:3]) + (", …" if len(step.lines) > 3 else ""),
+        ", ".join(short(at) for at in step.user_lines[:3]) + (", …" if len(step.user_lines) > 3 else ""),
     )
 
 

@@ -93,9 +93,8 @@ _KEPT: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
 
 def forget_fused() -> None:
     """Drop the programs of all marked functions, which settings change."""
-    for programs, compiled in _KEPT:
-        programs.clear()
-        compiled.clear()
+    for kept in (kept for pair in _KEPT for kept in pair):
+        kept.clear()
 
 
 def _is_large(args: Sequence[Any]) -> bool:

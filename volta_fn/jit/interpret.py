@@ -1,4 +1,4 @@
-"""Run programs equation by equation, as `debug_nans` asks for: each result is seen.
+"""Run programs equation by equation, as `debug_nans` asks for.
 
 `structured` gives the function of arrays for a primitive that holds programs. `steps` tells in which iterations of which loops it is.
 """
@@ -22,7 +22,7 @@ from volta_fn.source import user_code_position
 
 
 class Iteration(NamedTuple):
-    """An iteration of a loop: the primitive, its number, how many there are, the user's line.
+    """An iteration of a loop: primitive, number, how many there are, user's line.
 
     `count` is None for a `while`.
     """
@@ -58,12 +58,14 @@ def structured(primitive: Primitive, params: dict[str, Any], device: Device) -> 
 def structured_by(
     run: Runner, primitive: Primitive, params: dict[str, Any], device: Device, position: Position | None = None
 ) -> Callable[..., Any] | None:
-    """Return how a primitive with programs runs, if `run` runs each program; None for others.
+    """Return how a primitive runs if `run` runs its programs; None if it has none.
 
     `position` is the user's line; by default the one that runs.
     """
     if primitive.name in _LOOPS:
-        return lambda *args: _LOOPS[primitive.name](_Loop(run, device, position or current_position.get() or user_code_position()), args, **params)
+        return lambda *args: _LOOPS[primitive.name](
+            _Loop(run, device, position or current_position.get() or user_code_position()), args, **params
+        )
     if primitive.call_param is not None:
         program: ClosedJaxpr = params[primitive.call_param]
         return lambda *args: tuple(run(program, args))

@@ -1,4 +1,4 @@
-"""The message of a NaN or an infinity: which primitive, where, from what, and what to do."""
+"""The message of a NaN or an infinity: where, from what, and what to do."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _CARRIED = "The operand has it already: it is an argument or a constant, or the 
 
 
 def note_infinite(primitive: Primitive, operands: Sequence[Any], result: Any) -> None:
-    """Remember where a result became infinite, for the message of a NaN that comes of it."""
+    """Remember where a result became infinite, for a NaN that comes of it."""
     known = next((origin for buffer in operands for kept, origin in _born if kept is buffer), None)
     if known is None:
         position = current_position.get() or user_code_position()
@@ -76,7 +76,7 @@ def _origin(operand: Any) -> str:
 
 
 def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: Callable[[Any], Any], found: np.ndarray) -> NonFiniteError:
-    """Make the error of a result, of which `found` marks the elements that are refused.
+    """Make the error of a result that is refused; `found` marks its bad elements.
 
     `operands` are the buffers that it was computed from, which `on_host` reads.
     """
@@ -87,7 +87,10 @@ def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: C
     spread = [f"{_range(i, x)}{_origin(buffer)}" for i, (x, buffer) in enumerate(zip(values, operands, strict=True))]
     has_it = any(_has(name, x) for x in values)
     details = [
-        *[f"in iteration {i.number}{'' if i.count is None else f' of {i.count}'} of a {i.primitive}{_at(i.position)}" for i in iterations.get()],
+        *[
+            f"in iteration {i.number}{'' if i.count is None else f' of {i.count}'} of a {i.primitive}{_at(i.position)}"
+            for i in iterations.get()
+        ],
         *(["in the backward pass: the line below is that of the forward computation whose gradient this is"] if backward.get() else []),
         *spread,
         _CARRIED if has_it else REMEDIES.get(primitive.name, _ANY),
@@ -110,7 +113,7 @@ def _has(name: str, values: np.ndarray) -> bool:
 
 
 def _range(number: int, values: np.ndarray) -> str:
-    """Describe an operand: its type, the range of its finite numbers, and how many others there are."""
+    """Describe an operand: type, range of finite numbers, how many others there are."""
     title = f"operand {number}: {values.dtype.name}[{','.join(map(str, values.shape))}]"
     if not values.size:
         return f"{title}, empty"

@@ -37,7 +37,7 @@ def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
 
 
 def log_trace(request: Request, key: Any, keys: Sequence[Any], program: ClosedJaxpr) -> None:
-    """Log that a function is traced, and why none of its programs, with these keys, would do."""
+    """Log that a function is traced, and why none of its programs would do."""
     name, where = function_name(request.fun), user_location()
     at = "" if where is None else f" at {where}"
     if settings.log_compiles:
@@ -54,7 +54,7 @@ def log_trace(request: Request, key: Any, keys: Sequence[Any], program: ClosedJa
 
 
 def _distance(key: Any, other: Any) -> tuple[int, int]:
-    """Return how many entries of two keys differ: those of structure and statics, and types."""
+    """Return how many entries of two keys differ, and how many types."""
     types = sum(a != b for a, b in zip(key[1], other[1], strict=False)) + abs(len(key[1]) - len(other[1]))
     return sum(a != b for a, b in zip(key[0], other[0], strict=True)), types
 

@@ -85,7 +85,7 @@ class LinearTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line, which only programs (under `JaxprTrace`) and messages have a use for."""
+        """Return the user's line, which only programs and messages have a use for."""
         return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
 

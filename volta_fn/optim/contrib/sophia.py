@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import random, tree
 from volta_fn import numpy as vnp
+from volta_fn import random, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import (

@@ -48,7 +48,10 @@ class Timestamps:
         self.count += 1
 
     def read(self) -> np.ndarray:
-        """Wait for the dispatches; return begin and end of each in nanoseconds, from the first begin on."""
+        """Wait for the dispatches; return begin and end of each.
+
+        They are in nanoseconds from the first begin on.
+        """
         device, queue = self.gpu.opened.device, self.gpu.queue
         buffers = []
         for query_set in self.sets:
@@ -107,7 +110,10 @@ class TimedProgram(Program):
         return super().__call__(donate, *buffers)
 
     def times(self) -> list[tuple[tuple[int, ...], int, int]]:
-        """Wait for the call; return (numbers of items, begin, end), in nanoseconds from its begin."""
+        """Wait for the call; return (numbers of items, begin, end) of its dispatches.
+
+        They are in nanoseconds from its begin.
+        """
         noted = zip(self._noted, self._stamps.read().tolist(), strict=True)
         return [(tuple([self._numbers[id(i)] for i in run.items if id(i) in self._numbers]) or (0,), a, b) for run, (a, b) in noted]
 
