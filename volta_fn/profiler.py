@@ -73,7 +73,7 @@ def annotate_function(func: F, name: str | None = None, **metadata: Any) -> F:
     def annotated(*args: Any, **kwargs: Any) -> Any:
         if current() is None:
             return func(*args, **kwargs)
-        with TraceAnnotation(name or getattr(func, "__qualname__", "function"), **metadata):
+        with TraceAnnotation(name or str(getattr(func, "__qualname__", "function")), **metadata):
             return func(*args, **kwargs)
 
     return annotated  # type: ignore[return-value]

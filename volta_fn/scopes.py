@@ -53,7 +53,7 @@ def named_call(fun: Callable[..., Any] | None = None, *, name: str | None = None
     """
     if fun is None:
         return functools.partial(named_call, name=name)
-    title = name or getattr(fun, "__name__", "function")
+    title = name or str(getattr(fun, "__name__", "function"))
 
     @functools.wraps(fun)
     def named(*args: Any, **kwargs: Any) -> Any:

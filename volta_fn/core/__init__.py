@@ -6,5 +6,5 @@ arrays of some types), `primitive` (operations and their rules), `trace` (interp
 differentiates, batches or records them), `jaxpr` (programs as data), `staging` (functions traced to jaxprs), `refs` (mutable references),
 `flatten` (functions of pytrees as functions of lists), `jitted` (what transforms know of jitted functions), `promotion` (of dtypes, as the
 user allows it), `axes` (names of `vmap`'s axes), `check` (well-formedness of jaxprs), `dce` (dead-code elimination),
-`html` (what notebooks show).
+`leaks` (traced values that outlive their trace), `html` (what notebooks show).
 """

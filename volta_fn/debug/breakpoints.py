@@ -99,7 +99,7 @@ class _Console(cmd.Cmd):
         """Go on, as there are no more commands."""
         return True
 
-    def default(self, text: str) -> None:  # type: ignore[override]  # cmd.Cmd passes it by position
+    def default(self, text: str) -> None:
         """Print an expression, as `p` does."""
         self.do_p(text)
 

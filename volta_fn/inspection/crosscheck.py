@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, array_spec, as_value, wrap
+from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, wrap
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.flatten import check_callable
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects
@@ -37,7 +37,7 @@ class Difference(NamedTuple):
         primitive: its primitive's name.
         location: the user's line that it comes from, or None.
         result: the type of the result that differs.
-        index: of the element that is off the most.
+        element: the index of the element that is off the most.
         found, wanted: what the device and NumPy give there.
         excess: how many times the difference is what rounding explains.
         operands: the types of its operands.
@@ -48,7 +48,7 @@ class Difference(NamedTuple):
     primitive: str
     location: SourceLocation | None
     result: str
-    index: tuple[int, ...]
+    element: tuple[int, ...]
     found: Any
     wanted: Any
     excess: float
@@ -60,7 +60,7 @@ class Difference(NamedTuple):
         loops = "".join(f", in iteration {i.number} of a {i.primitive}" for i in self.iterations)
         return (
             f"equation {self.number}, {self.primitive} {self.operands} -> {self.result}{where}{loops}: "
-            f"element {self.index} is {self.found}, and {self.wanted} in 64 bits, {self.excess:.3g} times what rounding explains"
+            f"element {self.element} is {self.found}, and {self.wanted} in 64 bits, {self.excess:.3g} times what rounding explains"
         )
 
 
@@ -171,7 +171,7 @@ class _Run:
             one = Equation(eqn.primitive, [*invars], outvars, eqn.params, eqn.position)
             closed = ClosedJaxpr(Jaxpr([], invars, [*outvars], [one]))
             run = self._compiled[key] = self.device.backend.compile(closed, (False,) * len(invars), PIPELINE)
-        buffers = run(False, *[x.buffer() for x in operands])
+        buffers = run(False, *[concrete.buffer() for concrete in _concrete(operands)])
         return [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(buffers, eqn.outvars, strict=True)]
 
     def _compare(self, eqn: Equation, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
@@ -209,6 +209,10 @@ class _Run:
                 iterations.get(),
             )
         )
+
+
+def _concrete(arrays: Sequence[Any]) -> Sequence[ConcreteArray]:
+    return arrays
 
 
 def _excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:

@@ -7,6 +7,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ class Diagnosis(NamedTuple):
     remedy: str = ""
 
 
-class Report(NamedTuple):
+@dataclass(frozen=True)
+class Report:
     """All diagnoses; it prints as a table, followed by what to do."""
 
     diagnoses: tuple[Diagnosis, ...]

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from volta_fn.core.array import Array, host_buffer
+import numpy as np
+
+from volta_fn.core.array import host_buffer
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var
 from volta_fn.inspection.attribution import locations_of
@@ -41,11 +43,11 @@ def _kernel(eqn: Equation, device: Device) -> Callable[..., Sequence[Any]]:
 
 def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], buffers: Sequence[Any]) -> list[float]:
     """Run the equations one by one, and return the seconds of each."""
-    values: dict[Var, Any] = dict(zip(program.constvars, map(host_buffer, program.consts), strict=True))
+    values: dict[Var, Any] = dict(zip(program.constvars, map(_on_host, program.consts), strict=True))
     values.update(zip(program.invars, buffers, strict=True))
     seconds = []
     for eqn, run in zip(program.eqns, runs, strict=True):
-        operands = [_literal(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
+        operands = [_on_host(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
         start = time.perf_counter()
         results = run(*operands)
         seconds.append(time.perf_counter() - start)
@@ -53,7 +55,7 @@ def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], b
     return seconds
 
 
-def _literal(value: Array) -> Any:
+def _on_host(value: Any) -> np.ndarray:
     return host_buffer(value)
 
 

@@ -96,7 +96,7 @@ def eager_kernel(
         run = eager_kernel(primitive, on_device(args, device), params)
         return lambda *args: run(*on_device(args, device))
     if (settings.sees_results or settings.disable_jit) and (in_python := _STEPWISE.structured(primitive, params, device)) is not None:
-        return in_python  # type: ignore[no-any-return]
+        return in_python
     compute = _compute(primitive, avals, params, device)
     if settings.sees_results:
         compute = _checked(compute, primitive, device)

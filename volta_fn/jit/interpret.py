@@ -24,12 +24,12 @@ from volta_fn.source import user_code_position
 class Iteration(NamedTuple):
     """An iteration of a loop: primitive, number, how many there are, user's line.
 
-    `count` is None for a `while`.
+    `length` is None for a `while`.
     """
 
     primitive: str
     number: int
-    count: int | None
+    length: int | None
     position: Position | None
 
 

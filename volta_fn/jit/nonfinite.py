@@ -88,7 +88,7 @@ def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: C
     has_it = any(_has(name, x) for x in values)
     details = [
         *[
-            f"in iteration {i.number}{'' if i.count is None else f' of {i.count}'} of a {i.primitive}{_at(i.position)}"
+            f"in iteration {i.number}{'' if i.length is None else f' of {i.length}'} of a {i.primitive}{_at(i.position)}"
             for i in iterations.get()
         ],
         *(["in the backward pass: the line below is that of the forward computation whose gradient this is"] if backward.get() else []),
