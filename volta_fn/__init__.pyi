@@ -4,6 +4,7 @@ from volta_fn import custom_batching as custom_batching
 from volta_fn import custom_derivatives as custom_derivatives
 from volta_fn import data as data
 from volta_fn import debug as debug
+from volta_fn import doctor as doctor
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import example_libraries as example_libraries
@@ -61,7 +62,6 @@ from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck
-from volta_fn.inspection.doctor import doctor as doctor
 from volta_fn.inspection.explain import explain as explain
 from volta_fn.inspection.lint import lint as lint
 from volta_fn.jit import jit as jit

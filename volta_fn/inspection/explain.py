@@ -32,8 +32,8 @@ from volta_fn.jit.function import Jitted
 from volta_fn.jit.lowered import Lowered
 from volta_fn.jit.texts import item_code, item_text
 
-#: Timed calls, whose median counts.
-_CALLS = 5
+#: Timed calls, of which the fastest counts.
+_CALLS = 15
 
 
 def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> Callable[..., Explanation]:
@@ -44,7 +44,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
     Args:
         f: a function, jitted or not, of pytrees of arrays.
         run: whether to run and measure it; else arguments may be `ShapeDtypeStruct`.
-        calls: the calls that are timed; the median counts.
+        calls: the calls that are timed; the fastest counts.
 
     Returns:
         a function ``(*args) -> Explanation``, which prints as a table, is rich in notebooks, and writes a report with ``.html(path)``.

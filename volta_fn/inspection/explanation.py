@@ -61,7 +61,7 @@ class Explanation:
         steps: the kernels, in order.
         passes: what each pass of the compiler changed.
         memory: the memory over time.
-        seconds: of one call, the median; None if nothing was measured.
+        seconds: of the fastest call; None if nothing was measured.
         roofline: the device's measured rates, or None.
     """
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.inspection.roofline import samples
 from volta_fn.jit.eager import PIPELINE
 
 #: A time: the numbers of the items, begin and end in nanoseconds.
@@ -21,8 +20,8 @@ class Measured(NamedTuple):
 
     Attributes:
         items: the program and the item of each number; None for number 0, what is between items.
-        seconds: a call of the program as it always runs, the median.
-        spans: of the call whose total was the median: items, begin and end.
+        seconds: the fastest call of the program as it always runs; what disturbs calls only makes them slower.
+        spans: of the fastest timed call: items, begin and end.
         program: the timed program.
     """
 
@@ -65,8 +64,10 @@ def measure(closed: ClosedJaxpr, donated: Sequence[bool], device: Device, buffer
     timed.times()
     seconds, spans = [], []
     for _ in range(max(calls, 1)):  # in alternation, so that both see the same load of the machine
-        seconds += [min(samples(call, seconds=0.0))]
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
         timed(False, *buffers)
         spans.append(timed.times())
     spans.sort(key=lambda found: sum(end - begin for _, begin, end in found))
-    return Measured(timed.items, statistics.median(seconds), spans[len(spans) // 2], timed)
+    return Measured(timed.items, min(seconds), spans[0], timed)
