@@ -1,6 +1,6 @@
 """Learn to turn noise into points of two moons, by denoising.
 
-    python examples/diffusion.py
+    python examples/moon_diffusion.py
 
 A network learns to predict the noise in noisy points (Ho et al. 2020); sampling starts from noise alone and removes it step by step, in
 one `scan`.
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     for number in range(steps):
         model, moments, _ = step(model, moments, random.fold_in(train_key, number))
     path, data = sample(model, sample_key, 1000), moons(data_key, 1000)
-    with common.plot(options.out / "diffusion.png") as axes:
+    with common.plot(options.out / "moon_diffusion.png") as axes:
         for column, at in enumerate([0, STEPS // 2, 3 * STEPS // 4, STEPS - 1]):
             axes.plot(*np.add(path[at], [5 * column, 0]).T, ".", markersize=2, label=f"step {at + 1}")
         axes.plot(*np.add(data, [20, 0]).T, ".", markersize=2, color="gray", label="data")

@@ -1,6 +1,6 @@
 """Sample a curved distribution with many chains of Hamiltonian Monte Carlo.
 
-    python examples/hamiltonian_monte_carlo.py
+    python examples/banana_hmc.py
 
 One chain is a `scan` over leapfrog steps that `grad` drives (Neal 2011); `vmap` runs a hundred chains as one program. The distribution is
 a banana, whose moments are known.
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # R̂ compares the variance between chains with that within (Gelman & Rubin 1992): 1 when all see the same distribution.
     within, between = jnp.mean(jnp.var(kept, axis=1), axis=0), jnp.var(jnp.mean(kept, axis=1), axis=0)
-    with common.plot(options.out / "hamiltonian_monte_carlo.png") as axes:
+    with common.plot(options.out / "banana_hmc.png") as axes:
         points = np.asarray(kept).reshape(-1, 2)[::7]
         axes.plot(*points.T, ",", color="gray", label="samples of all chains")
         axes.plot(*np.asarray(found[0, :60]).T, ".-", linewidth=0.8, label="the first chain's beginning")

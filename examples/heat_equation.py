@@ -1,6 +1,6 @@
 """Solve a differential equation with a network that has never seen the solution.
 
-    python examples/physics_informed.py
+    python examples/heat_equation.py
 
 The heat equation u_t = κ u_xx on a rod that starts as sin πx and is kept at 0 at both ends: the loss is how far the network is from
 obeying it (Raissi et al. 2019). The derivatives in the equation come from `grad`, and those of the loss go through them.
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     x, t = jnp.linspace(0, 1, 51), jnp.linspace(0, 1, 5)
     table = vf.vmap(vf.vmap(temperature, in_axes=(None, 0, None)), in_axes=(None, None, 0))
     right = solution(x[None, :], t[:, None])
-    with common.plot(options.out / "physics_informed.png") as axes:
+    with common.plot(options.out / "heat_equation.png") as axes:
         for row, exact, time in zip(table(model, x, t), right, t.tolist(), strict=True):
             axes.plot(np.asarray(x), np.asarray(row), label=f"network, t = {time:.2f}")
             axes.plot(np.asarray(x), np.asarray(exact), "k:", linewidth=2)

@@ -1,6 +1,6 @@
 """Fit a Gaussian process to a few noisy points, and draw its uncertainty.
 
-    python examples/gaussian_process.py
+    python examples/curve_gp.py
 
 The logarithm of the marginal likelihood is a function of three numbers (Rasmussen & Williams 2006, equation 2.30): its gradient, through
 a Cholesky factorisation, finds the length scale, the amplitude and the noise.
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parameters = fit(x, y, 100 if options.quick else 500)
     grid = jnp.linspace(-3.0, 3.0, 200)
     mean, deviation = predict(parameters, x, y, grid)
-    with common.plot(options.out / "gaussian_process.png") as axes:
+    with common.plot(options.out / "curve_gp.png") as axes:
         low, high = (np.asarray(mean + sign * 2 * deviation) for sign in (-1, 1))
         axes.fill_between(np.asarray(grid), low, high, alpha=0.25, label="two standard deviations")
         axes.plot(np.asarray(grid), np.asarray(mean), label="mean")

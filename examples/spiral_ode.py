@@ -1,6 +1,6 @@
 """Learn the law of motion of a spiral from noisy points of some of its paths.
 
-    python examples/neural_ode.py
+    python examples/spiral_ode.py
 
 A network gives the velocity at a point; `odeint` follows it through time, and the gradient of the error goes back through the solver by
 the adjoint equation (Chen et al. 2018). The learnt law is then followed from points that it has not seen.
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     new = random.uniform(new_key, (4, 2), minval=-1.0, maxval=1.0)
     wanted = vf.vmap(truth)(new)
-    with common.plot(options.out / "neural_ode.png") as axes:
+    with common.plot(options.out / "spiral_ode.png") as axes:
         for number, (found, right) in enumerate(zip(vf.vmap(path, in_axes=(None, 0))(model, new), wanted, strict=True)):
             axes.plot(*np.asarray(right).T, ".", color="gray", label="true paths from new points" if number == 0 else None)
             axes.plot(*np.asarray(found).T, label=f"path {number + 1} of the learnt law")
