@@ -43,9 +43,9 @@ LAYERS = [
         "custom_derivatives",
         "ad_checkpoint",
     },
-    {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries", "export"},
-    {"web", "onnx"},
-    {"config", "dlpack", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
+    {"nn", "optim", "io", "data", "test_util", "info", "cache", "example_libraries", "export"},
+    {"inspection", "web", "onnx"},
+    {"config", "debug", "dlpack", "doctor", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
     {"jax"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.

@@ -4,6 +4,7 @@ from volta_fn import custom_batching as custom_batching
 from volta_fn import custom_derivatives as custom_derivatives
 from volta_fn import data as data
 from volta_fn import debug as debug
+from volta_fn import doctor as doctor
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import example_libraries as example_libraries
@@ -19,6 +20,7 @@ from volta_fn import numpy as numpy
 from volta_fn import onnx as onnx
 from volta_fn import ops as ops
 from volta_fn import optim as optim
+from volta_fn import profiler as profiler
 from volta_fn import random as random
 from volta_fn import ref as ref
 from volta_fn import scipy as scipy
@@ -62,6 +64,9 @@ from volta_fn.core.sharding import set_mesh as set_mesh
 from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get
 from volta_fn.core.transfer import device_put as device_put
+from volta_fn.inspection.crosscheck import crosscheck as crosscheck
+from volta_fn.inspection.explain import explain as explain
+from volta_fn.inspection.lint import lint as lint
 from volta_fn.jit import jit as jit
 from volta_fn.jit.cache import clear_caches as clear_caches
 from volta_fn.jit.memory_limit import set_memory_limit as set_memory_limit

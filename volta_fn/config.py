@@ -17,10 +17,11 @@ from volta_fn.core.promotion import set_numpy_dtype_promotion
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
+from volta_fn.jit.fused import forget_fused
 from volta_fn.settings import current
 
 
-def _flag(name: str) -> Callable[[Any], None]:
+def _plain(name: str) -> Callable[[Any], None]:
     """Return the function that sets a switch to a truth value."""
     return lambda value: setattr(current, name, bool(value))
 
@@ -47,6 +48,7 @@ def _dtype_promotion(value: Any) -> None:
 
 def _disable_jit(value: Any) -> None:
     current.disable_jit = bool(value)
+    forget_kernels()  # of loops, which run in Python
     clear_caches()  # so that calls find out
 
 
@@ -54,6 +56,7 @@ def _debug(name: str) -> Callable[[Any], None]:
     def set_to(value: Any) -> None:
         setattr(current, name, bool(value))
         forget_kernels()
+        forget_fused()
         clear_caches()
 
     return set_to
@@ -88,6 +91,9 @@ ACTING: dict[str, Callable[[Any], None]] = {
     "jax_disable_jit": _disable_jit,
     "jax_debug_nans": _debug("debug_nans"),
     "jax_debug_infs": _debug("debug_infs"),
+    "jax_log_compiles": _plain("log_compiles"),
+    "jax_explain_cache_misses": _plain("explain_cache_misses"),
+    "jax_check_tracer_leaks": _debug("check_tracer_leaks"),
     "jax_numpy_rank_promotion": _one_of("numpy_rank_promotion", "allow", "warn", "raise"),
     "jax_numpy_dtype_promotion": _dtype_promotion,
     "jax_default_prng_impl": _one_of("default_prng_impl", "threefry2x32", "rbg", "unsafe_rbg"),
@@ -101,10 +107,10 @@ ACTING: dict[str, Callable[[Any], None]] = {
 #: The settings that are kept and do nothing, and their defaults.
 ACCEPTED: dict[str, Any] = {
     **dict.fromkeys(
-        """jax2tf_associative_scan_reductions jax_allow_f16_reductions jax_check_tracer_leaks
+        """jax2tf_associative_scan_reductions jax_allow_f16_reductions
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug jax_enable_checks
-        jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_explain_cache_misses jax_hlo_source_file_canonicalization_regex
-        jax_log_compiles jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
+        jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_hlo_source_file_canonicalization_regex
+        jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
         jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_bwd_checks jax_disable_vmap_shmap_error
         jax_high_dynamic_range_gumbel jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma""".split(),
         False,

@@ -199,7 +199,22 @@ class KeyReuseError(VoltaError, RuntimeError):
 
 
 class NonFiniteError(VoltaError, FloatingPointError):
-    """A result is NaN or infinite, and `jax_debug_nans` or `jax_debug_infs` is set."""
+    """A result is NaN or infinite, and `jax_debug_nans` or `jax_debug_infs` is set.
+
+    `index` is that of its first such element, in a result of `shape`.
+    """
+
+    index: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+
+    def in_batch(self, size: int) -> None:
+        """Add which example of a batch it is, found by the size of the axis."""
+        axis = next((a for a, n in enumerate(self.shape) if n == size), None)
+        if axis is None:
+            return
+        first, _, rest = self.message.partition("\n")
+        self.args = (f"{first}\n  example {self.index[axis]} of {size} that vmap maps\n{rest}",)
+        self.index, self.shape = (tuple([n for a, n in enumerate(some) if a != axis]) for some in (self.index, self.shape))
 
 
 class UnknownSettingError(VoltaError, AttributeError):

@@ -16,6 +16,9 @@ class Settings:
         permissive: whether, as in JAX, known indices out of range are moved inside or dropped, and values that an array is to hold are
             cast to its dtype, where else an error says so.
         debug_nans, debug_infs: whether every result is checked for NaN, or infinities.
+        check_indices: whether programs that are traced check their indices when they run.
+        log_compiles, explain_cache_misses: whether the logger `volta_fn` tells of each trace, and why there was no program.
+        check_tracer_leaks: whether a traced value that outlives its trace is an error at once.
         disable_jit: whether jitted functions and loops run in Python.
         rank_promotion: "allow", "warn" or "raise": what happens when operands have different ranks.
         random_seed_offset: what is added to the seeds of random keys.
@@ -27,10 +30,19 @@ class Settings:
     debug_nans: bool = False
     debug_infs: bool = False
     disable_jit: bool = False
+    log_compiles: bool = False
+    explain_cache_misses: bool = False
+    check_tracer_leaks: bool = False
+    check_indices: bool = False
     rank_promotion: str = "allow"
     default_prng_impl: str = "threefry2x32"
     random_seed_offset: int = 0
     check_static_indices: bool = False
+
+    @property
+    def sees_results(self) -> bool:
+        """Whether every result is checked, so that programs run equation by equation."""
+        return self.debug_nans or self.debug_infs
 
 
 current = Settings()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
@@ -29,15 +30,37 @@ class SourceLocation:
     file: str
     lineno: int
     function: str
+    #: The names of the blocks (`named_scope`) that it ran in, joined by slashes.
+    scope: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.lineno} ({self.function})"
+        scope = f" in {self.scope}" if self.scope else ""
+        return f"{self.file}:{self.lineno} ({self.function}){scope}"
 
     @classmethod
     def of(cls, position: tuple[CodeType, int]) -> SourceLocation:
         """Return the location of a raw position from `user_code_position`."""
         code, lineno = position
-        return cls(code.co_filename, lineno, code.co_qualname)
+        return cls(code.co_filename, lineno, code.co_qualname, getattr(position, "scope", ""))
+
+
+#: The names of the blocks that run, joined by slashes.
+current_scope: ContextVar[str] = ContextVar("current_scope", default="")
+
+
+class ScopedPosition(tuple[CodeType, int]):
+    """A raw position with the names of the blocks that it is in, its `scope`."""
+
+    scope: str
+
+    @classmethod
+    def of(cls, position: tuple[CodeType, int], scope: str) -> ScopedPosition:
+        """Return a position in some blocks; one that is in blocks already stays in those."""
+        if isinstance(position, cls):
+            return position
+        made = cls(position)
+        made.scope = scope
+        return made
 
 
 def is_internal(module: str) -> bool:

@@ -97,6 +97,9 @@ class Backend(Protocol):
     def temporaries(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> int:
         """Return the most bytes that a program needs for intermediate values."""
 
+    def timed(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Any:
+        """Return a program that notes the time of each kernel; None if there is none."""
+
     def hardware(self) -> Hardware:
         """Describe the device."""
 

@@ -14,12 +14,18 @@ from volta_fn.core.nesting import deeper
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, set_trace
 from volta_fn.errors import GradientError, RefError
-from volta_fn.source import user_code_position
+from volta_fn.lazy_imports import load
+from volta_fn.settings import current as settings
+from volta_fn.source import ScopedPosition, current_scope, user_code_position
 
 Position = tuple[CodeType, int]
 
 #: While a program is interpreted: the user's line of the current equation, which is also that of the equations its rules record.
 current_position: ContextVar[Position | None] = ContextVar("current_position", default=None)
+
+
+#: Whether cotangents are being computed, so that a line is that of the forward computation.
+backward: ContextVar[bool] = ContextVar("backward", default=False)
 
 
 class JaxprTracer(Tracer):
@@ -140,6 +146,8 @@ class JaxprTrace(Trace):
         avals = primitive.result_avals(tuple([a.aval for a in args]), params)
         invars = [self.atom(a) for a in args]
         position = current_position.get() or user_code_position()
+        if position is not None and (scope := current_scope.get()):
+            position = ScopedPosition.of(position, scope)
         if primitive.multiple_results:
             outvars = [Var(a) for a in avals]
             self.builder.eqns.append(Equation(primitive, invars, outvars, params, position))
@@ -183,6 +191,9 @@ def trace_to_jaxpr(
             ref.value = value
     if trace.refs:
         raise UsedRefsError(trace.name, [*trace.refs])
+    if settings.check_tracer_leaks:
+        del tracers, outs
+        load("volta_fn.core.leaks").check_leaks(trace)
     full_inputs = trace.full_inputs or {}
     if in_full is not None:
         in_full += full_inputs

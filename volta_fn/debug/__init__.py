@@ -2,6 +2,9 @@
 
 from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
+from volta_fn.debug.breakpoints import breakpoint as breakpoint
+from volta_fn.debug.checks import indices as indices
+from volta_fn.debug.checks import nans as nans
 from volta_fn.debug.monitor import Checkpoint as Checkpoint
 from volta_fn.debug.monitor import Health as Health
 from volta_fn.debug.monitor import Monitor as Monitor

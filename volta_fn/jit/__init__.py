@@ -7,6 +7,7 @@
 - `cache` keeps the programs of a function, and finds the one for a call; `recompilation` warns of many.
 - `function` is `jit` itself; `refs` calls functions that use mutable references.
 - `memory_limit` has programs notice a limit.
+- `interpret` runs programs equation by equation for `debug_nans`, and `nonfinite` words its errors.
 - `saved_residuals` tells what a backward pass keeps.
 - `fused` makes functions of the package one program each when they are called eagerly again and again; `views` makes
   views again that such functions return.

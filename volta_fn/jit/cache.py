@@ -26,6 +26,7 @@ from volta_fn.jit.arguments import Request, call_key
 from volta_fn.jit.compile import Traced, trace_function
 from volta_fn.jit.recompilation import MANY_PROGRAMS, warn_of_programs
 from volta_fn.lazy_imports import load
+from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
@@ -110,6 +111,8 @@ class Cache:
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
         traced = trace_function(request.function, values, request.in_tree, avals, function_name(request.fun))
         traced.donate(request.donated(), request.in_tree)
+        if settings.log_compiles or settings.explain_cache_misses:
+            load("volta_fn.jit.recompilation").log_trace(request, key, [*self.traced], traced.jaxpr)
         if traced.captured:
             return traced
         with self.lock:

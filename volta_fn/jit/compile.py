@@ -91,9 +91,20 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     return (lambda args: run(with_full(args, traced))) if traced.in_full else run
 
 
+#: While a profiler records: makes the function ``(donate, *buffers) -> buffers`` of a program, in place of the backend.
+observer: Callable[[Traced, Device], Callable[..., Any]] | None = None
+
+
+def set_observer(function: Callable[[Traced, Device], Callable[..., Any]] | None) -> None:
+    """Set what makes programs from now on; None for the backend itself."""
+    global observer
+    observer = function
+
+
 def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     with gc_paused():
-        run_flat = device.backend.compile(traced.jaxpr, traced.donated, PIPELINE)
+        observed = observer
+        run_flat = device.backend.compile(traced.jaxpr, traced.donated, PIPELINE) if observed is None else observed(traced, device)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
 

@@ -18,10 +18,11 @@ def cost_of(program: ClosedJaxpr) -> dict[str, float]:
 
 
 def _operations(program: ClosedJaxpr) -> int:
-    return sum(map(_operations_of, program.eqns))
+    return sum(map(operations_of, program.eqns))
 
 
-def _operations_of(eqn: Equation) -> int:
+def operations_of(eqn: Equation) -> int:
+    """Count the operations of an equation, those of its programs included."""
     name, params = eqn.primitive.name, eqn.params
     inside = [_operations(sub) for sub in sub_jaxprs(params)]
     if name == "cond":

@@ -15,7 +15,7 @@ from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
-from volta_fn.errors import DeviceError, NonFiniteError
+from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.full_width import keeps_number
@@ -25,6 +25,8 @@ from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers 
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
 PIPELINE = deferred("volta_fn.compiler.pipeline")
+#: What only debugging needs.
+_STEPWISE, _NONFINITE = deferred("volta_fn.jit.interpret"), deferred("volta_fn.jit.nonfinite")
 
 #: Kernels kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096
@@ -93,9 +95,11 @@ def eager_kernel(
     if any(a.device is not device for a in args):
         run = eager_kernel(primitive, on_device(args, device), params)
         return lambda *args: run(*on_device(args, device))
+    if (settings.sees_results or settings.disable_jit) and (in_python := _STEPWISE.structured(primitive, params, device)) is not None:
+        return in_python
     compute = _compute(primitive, avals, params, device)
-    if settings.debug_nans or settings.debug_infs:
-        compute = _checked(compute, primitive)
+    if settings.sees_results:
+        compute = _checked(compute, primitive, device)
     if primitive.multiple_results:
         return _several_results(compute, [array_spec(a, device) for a in out_avals])
     spec = array_spec(out_avals, device)
@@ -113,18 +117,23 @@ def _compute(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[
     return partial(device.backend.compile(params["jaxpr"], (False,) * len(avals), PIPELINE), False)
 
 
-def _checked(compute: Callable[..., Any], primitive: Primitive) -> Callable[..., Any]:
+def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) -> Callable[..., Any]:
     """Let a kernel raise `NonFiniteError` for results that the settings refuse."""
     kinds = [(settings.debug_nans, np.isnan, "nan"), (settings.debug_infs, np.isinf, "inf")]
     refused = [(is_found, name) for is_on, is_found, name in kinds if is_on]
+    on_host = device.backend.get
 
     def checked(*buffers: Any) -> Any:
         results = compute(*buffers)
+        results = results if primitive.multiple_results else solid(results)
         for result in results if primitive.multiple_results else [results]:
-            values = np.asarray(result)
+            values = np.asarray(on_host(result))
             for is_found, name in refused if values.dtype in dtypes.INEXACT else ():
-                if is_found(values).any():
-                    raise NonFiniteError(f"invalid value ({name}) encountered in {primitive}")
+                found = np.asarray(is_found(values))
+                if found.any():
+                    raise _NONFINITE.refused(name, primitive, buffers, on_host, found)
+            if values.dtype in dtypes.INEXACT and np.isinf(values).any():
+                _NONFINITE.note_infinite(primitive, buffers, result)
         return results
 
     return checked

@@ -16,7 +16,7 @@ from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jitted import JittedFunction
 from volta_fn.core.refs import positions_of_refs
-from volta_fn.core.staging import UsedRefsError, eval_jaxpr
+from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
@@ -222,7 +222,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _traced_call(self, args: tuple[Any, ...]) -> Any:
         """Call it in a function that is being traced; a known call becomes one equation."""
-        if current_trace() is EVAL or settings.disable_jit:
+        if current_trace() is EVAL or settings.disable_jit or settings.sees_results:
             return self._slow_call(args, {})
         try:
             found = self._cache.staged.get(self._staged_key(args))
@@ -239,7 +239,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return included(self._new_call, args, kwargs)
 
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if settings.disable_jit:
+        if settings.disable_jit or settings.sees_results:
             return self._fun(*args, **kwargs)
         if self._impure is not None:
             return self._impure(args, kwargs)
@@ -269,8 +269,6 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
         check_usable(values)
         device = common_device(values)
-        if settings.debug_nans or settings.debug_infs:
-            return tree.unflatten(traced.out_tree, eval_jaxpr(traced.jaxpr, *with_full(values, traced)))
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))

@@ -50,13 +50,14 @@ def fused(function: F) -> F:
     #: Compiled programs of calls with nothing but arrays, by their specs.
     compiled: dict[Any, Callable[..., Any]] = {}
     find: Finder | None = None
+    _KEPT.append((programs, compiled))
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         return find(*args) if find is not None and not kwargs else unknown(*args, **kwargs)
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
-        if current_trace() is not EVAL or not _is_large(args) or settings.debug_nans or settings.debug_infs:
+        if current_trace() is not EVAL or not _is_large(args) or settings.sees_results:
             return function(*args, **kwargs)
         arrays: list[ConcreteArray] = []
         try:
@@ -84,6 +85,16 @@ def fused(function: F) -> F:
 
     when_available(install)
     return call  # type: ignore[return-value]
+
+
+#: The programs of all marked functions.
+_KEPT: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+
+
+def forget_fused() -> None:
+    """Drop the programs of all marked functions, which settings change."""
+    for kept in (kept for pair in _KEPT for kept in pair):
+        kept.clear()
 
 
 def _is_large(args: Sequence[Any]) -> bool:

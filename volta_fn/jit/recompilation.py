@@ -1,15 +1,20 @@
-"""The warning that a function is compiled again and again, and why."""
+"""Why a function is compiled again: a warning, and what `log_compiles` logs."""
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from volta_fn.core.flatten import argument_labels, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import RecompilationWarning
 from volta_fn.jit.arguments import Request
+from volta_fn.settings import current as settings
 from volta_fn.source import user_location
+
+_LOG = logging.getLogger("volta_fn")
 
 #: The number of programs of a function at which it warns.
 MANY_PROGRAMS = 32
@@ -29,6 +34,29 @@ def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
     )
     where = user_location()
     warnings.warn_explicit(message, RecompilationWarning, where.file if where else "", where.lineno if where else 0)
+
+
+def log_trace(request: Request, key: Any, keys: Sequence[Any], program: ClosedJaxpr) -> None:
+    """Log that a function is traced, and why none of its programs would do."""
+    name, where = function_name(request.fun), user_location()
+    at = "" if where is None else f" at {where}"
+    if settings.log_compiles:
+        types = ", ".join(map(str, key[1])) or "no arrays"
+        _LOG.warning("compiling %s for %s: %d equations, called%s", name, types, len(program.eqns), at)
+    if not settings.explain_cache_misses:
+        return
+    if not keys:
+        _LOG.warning("cache miss of %s%s: its first call, or the first of a function that is made anew each time", name, at)
+        return
+    closest = min(keys, key=lambda other: _distance(key, other))
+    reasons = "; ".join(_reasons(request, [closest, key])) or "the named axes, the default device or a static argument differ"
+    _LOG.warning("cache miss of %s%s: compared with the closest of %d programs, %s", name, at, len(keys), reasons)
+
+
+def _distance(key: Any, other: Any) -> tuple[int, int]:
+    """Return how many entries of two keys differ, and how many types."""
+    types = sum(a != b for a, b in zip(key[1], other[1], strict=False)) + abs(len(key[1]) - len(other[1]))
+    return sum(a != b for a, b in zip(key[0], other[0], strict=True)), types
 
 
 def _reasons(request: Request, keys: Sequence[Any]) -> Iterator[str]:

@@ -30,7 +30,7 @@ def code_of(closed: ClosedJaxpr, dialect: str, device: Device) -> str:
         raise ArgumentError(f"as_text: the dialects are {', '.join(map(repr, DIALECTS))}, got {dialect!r}")
     program = pipeline.lower(closed, _target(dialect, device))
     if dialect == "kernels":
-        return "\n\n".join([_kernel(item) for _, item in _items(program)])
+        return "\n\n".join([item_text(item) for _, item in _items(program)])
     comment = ";" if dialect == "llvm" else "//"
     texts = [text for owner, item in _items(program) for text in _code(owner, item, comment)]
     return "\n\n".join([f"{comment} {number} of {len(texts)}\n{text}" for number, text in enumerate(texts, 1)])
@@ -53,13 +53,18 @@ def _items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
             yield from _items(nested)
 
 
-def _kernel(item: Item) -> str:
+def item_text(item: Item) -> str:
     """Return a kernel, or an equation that a target has another routine for."""
     if isinstance(item.node, KernelCall):
         return format_kernel(item.node.kernel)
     operands = " ".join(str(v.aval) for v in item.operands)
     results = " ".join(str(v.aval) for v in item.results)
     return f"{item.node.primitive} {operands} -> {results}".rstrip()
+
+
+def item_code(program: LoweredProgram, item: Item) -> str:
+    """Return the LLVM IR or WGSL of an item; of what runs on the host, why it does."""
+    return "\n\n".join(_code(program, item, "//" if program.target.name == "wgsl" else ";"))
 
 
 def _code(program: LoweredProgram, item: Item, comment: str) -> list[str]:

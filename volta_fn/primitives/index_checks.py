@@ -14,6 +14,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import OutOfBoundsError
 from volta_fn.lazy_imports import deferred
+from volta_fn.settings import current as settings
 from volta_fn.source import user_location
 
 #: Loaded when a check is traced: it depends on indexing.
@@ -22,7 +23,7 @@ _CALLBACKS = deferred("volta_fn.primitives.callbacks")
 
 def checks_indices() -> bool:
     """Return True if programs that are traced now check their indices."""
-    return os.environ.get("VOLTA_CHECK_INDICES", "0") != "0"
+    return settings.check_indices or os.environ.get("VOLTA_CHECK_INDICES", "0") != "0"
 
 
 class _Check:

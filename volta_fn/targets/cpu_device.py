@@ -143,6 +143,10 @@ class CpuBackend(NumpyBackend):
             _native_program().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
         )
 
+    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
+        """Return a program that notes the time of each item; None if NumPy runs programs."""
+        return load("volta_fn.targets.cpu.runtime.timed").TimedProgram(closed, donated, pipeline) if self.native else None
+
 
 def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
     """Return True for what programs leave to NumPy, or what it has vectors for."""

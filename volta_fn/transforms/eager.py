@@ -16,8 +16,7 @@ differentiates one function over and over. So a function that is differentiated 
    time), and the recording goes on.
 6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
 
-On the CPU all of these do the same operations in the same order, so their results have the same bits. On a GPU they may differ, so a
-program is compiled the first time there. Figures are in docs/rejected.md.
+On the CPU all of these give the same bits. On a GPU they may differ, so a program is compiled the first time there.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_un
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.cast import convert_element_type_p
+from volta_fn.settings import current as settings
 from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
 from volta_fn.transforms.linearize import LinearizeTrace, linearize_flat
 from volta_fn.transforms.transpose import pull_back
@@ -433,7 +433,7 @@ def linearize_eagerly(
 
 def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
     """Return True if `values` are floats on one device, outside of all transforms."""
-    if current_trace() is not EVAL or not values or type(values[0]) is not ConcreteArray:
+    if current_trace() is not EVAL or not values or type(values[0]) is not ConcreteArray or settings.sees_results:
         return False
     device = values[0].device
     for value in values:

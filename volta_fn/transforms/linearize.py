@@ -15,6 +15,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, program
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, current_position, eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, current_trace, run_under
+from volta_fn.settings import current as settings
 from volta_fn.source import user_code_position
 from volta_fn.transforms.jvp import JVPTrace
 from volta_fn.transforms.marks import is_nonzero, marked, merge
@@ -84,8 +85,8 @@ class LinearTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line, which only programs (under `JaxprTrace`) have a use for."""
-        return current_position.get() or (user_code_position() if isinstance(self.parent, JaxprTrace) else None)
+        """Return the user's line, which only programs and messages have a use for."""
+        return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
 
 class LinearizeTrace(JVPTrace):

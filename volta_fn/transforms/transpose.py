@@ -8,7 +8,7 @@ from typing import Any
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.core.primitive import Linear, Zero
-from volta_fn.core.staging import current_position, trace_rules
+from volta_fn.core.staging import backward, current_position, trace_rules
 from volta_fn.core.trace import current_trace
 from volta_fn.errors import MissingRuleError
 from volta_fn.primitives.arithmetic import add
@@ -33,7 +33,7 @@ def backward_pass(
     jaxpr = closed.jaxpr
     #: The variables with values; all others are linear.
     known: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    token = current_position.set(current_position.get())
+    token, outside = current_position.set(current_position.get()), backward.set(True)
     try:
         if not all_linear:
             known.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
@@ -41,6 +41,7 @@ def backward_pass(
         pending = _walk_back(jaxpr, known, cotangents)
     finally:
         current_position.reset(token)
+        backward.reset(outside)
     return [
         None if not is_linear else (pending[v] if v in pending else Zero(v.aval)) for v, is_linear in zip(jaxpr.invars, linear, strict=True)
     ]

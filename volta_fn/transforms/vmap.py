@@ -17,7 +17,7 @@ from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
-from volta_fn.errors import ArgumentError, MissingRuleError, ShapeError
+from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError
 from volta_fn.primitives.movement import broadcast, moveaxis
 
 P = ParamSpec("P")
@@ -183,7 +183,11 @@ class BatchTrace(Trace):
             return run_under(parent, parent.process, primitive, values, params)
         if primitive.batch is None:
             raise MissingRuleError(f"the primitive {primitive} has no batching rule, so vmap cannot map over it")
-        out, dim = run_under(parent, primitive.batch, self.axis, values, dims, **params)
+        try:
+            out, dim = run_under(parent, primitive.batch, self.axis, values, dims, **params)
+        except NonFiniteError as error:
+            error.in_batch(self.axis.size)
+            raise
         if primitive.multiple_results:
             return tuple([self.attach(o, d) for o, d in zip(out, dim, strict=True)])
         return self.attach(out, dim)

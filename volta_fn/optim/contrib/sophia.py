@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import debug, random, tree
 from volta_fn import numpy as vnp
+from volta_fn import random, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import (
@@ -29,6 +29,7 @@ from volta_fn.optim.tree_rules import branch, count_zero, map_leaves, map_with_s
 from volta_fn.optim.tree_utils.arrays import tree_random_like, tree_size
 from volta_fn.optim.tree_utils.math import tree_sum
 from volta_fn.optim.wrappers.chain import chain
+from volta_fn.primitives.callbacks import debug_callback
 from volta_fn.transforms.forward import jvp
 from volta_fn.transforms.grad import grad
 
@@ -120,13 +121,17 @@ def scale_by_sophia(
     return GradientTransformationExtraArgs(init, update)
 
 
+def _print_rate(rate: Array) -> None:
+    print(f"Sophia: {rate} of the elements are not clipped")
+
+
 def _print_win_rate(steps: Updates, limit: Any, count: Array, every: Any) -> None:
     """Print the fraction of elements that are not clipped, once in `every` steps."""
     rate = tree_sum(tree.map(lambda u: vnp.abs(u) < limit, steps)) / tree_size(steps)
     due = count % vnp.maximum(every, 1) == 0
 
     def report() -> Array:
-        debug.print("Sophia: {} of the elements are not clipped", rate)
+        debug_callback(_print_rate, rate)
         return count
 
     branch(due & (vnp.asarray(every) > 0), report, lambda: count)

@@ -147,6 +147,10 @@ class NumpyBackend:
         """
         return most_temporaries(pipeline.plan(closed, donated, written), lambda inner: pipeline.plan(inner, (), written), workspace)
 
+    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
+        """Return None: NumPy's steps are timed one by one by whoever runs them."""
+        return None
+
     def hardware(self) -> Hardware:
         """Describe a processor."""
         return Hardware("cpu", (), {})

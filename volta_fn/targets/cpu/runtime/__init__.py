@@ -4,5 +4,5 @@ In the order in which to read: `executor` (a program as commands, and the machin
 launch's tasks), `support_code` (both, compiled, with what `runtime.internals` adds), `disk_cache` (the cache on disk), `fingerprint` (a
 traced program as text), `program_cache` (compiled programs in the cache, by that text), and `program` (a program as a function of NumPy
 arrays). The rest is loaded for programs that are not in the cache: `code_cache` (routines, compiled and loaded), `host_calls` (equations
-that NumPy evaluates) and `compile` (lowered programs to commands).
+that NumPy evaluates), `compile` (lowered programs to commands), and `timed` (programs that note the time of each item).
 """

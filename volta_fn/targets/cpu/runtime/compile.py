@@ -230,14 +230,20 @@ def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> B
     """Compile a program, and meanwhile the support code, which is needed next."""
     meanwhile = on_own_thread(support_code_of_process)
     try:
-        return _build(pipeline.lower(closed, TARGET), donated)
+        program = pipeline.lower(closed, TARGET)
+        return written(program, donated, CommandWriter(loaded_routines(program), CONTROL_FLOW))
     finally:
         meanwhile.error()
 
 
-def _build(program: LoweredProgram, donated: Sequence[bool]) -> Built:
+def loaded_routines(program: LoweredProgram) -> dict[Any, LoadedRoutine | None]:
+    """Return a program's routines by their keys, compiled where they have to be."""
     keys = program.routine_keys()
-    writer = CommandWriter(dict(zip([k.key for k in keys], CODE_CACHE.load(keys), strict=True)), CONTROL_FLOW)
+    return dict(zip([k.key for k in keys], CODE_CACHE.load(keys), strict=True))
+
+
+def written(program: LoweredProgram, donated: Sequence[bool], writer: CommandWriter) -> Built:
+    """Write a lowered program's commands, and return the compiled program."""
     writer.write(program)
     outputs = tuple([_on_host(output) for output in program.outputs()])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in program.results])

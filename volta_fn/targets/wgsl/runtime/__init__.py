@@ -10,5 +10,5 @@ In the order in which to read:
   (small kernels in one dispatch), `writer` and `control_flow` (items to commands), `horizontal_fusion` (independent dispatches in one),
   `program_plan` (all of that, from a device's capabilities alone);
 - running them: `command_lists` (commands recorded and replayed), `call`, `results`, `leak_detector` (memory that grows from call to call),
-  `program`, `recovery` (arrays of a lost device made again), and `backend`.
+  `program`, `timed` (programs that note the time of each dispatch), `recovery` (arrays of a lost device made again), and `backend`.
 """

@@ -19,6 +19,9 @@ from volta_fn.targets.wgsl.runtime.wgpu_ffi import FORKED, native, wgpu
 #: Features that shaders may use, and the fields of `TargetCapabilities` that tell of them.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
 
+#: The feature that lets profilers note when dispatches begin and end.
+_TIMESTAMPS = "timestamp-query"
+
 #: Limits that `TargetCapabilities` holds, with the values that every WebGPU device guarantees.
 _LIMITS = {
     "max-storage-buffers-per-shader-stage": 8,
@@ -106,7 +109,7 @@ def open_device(adapter: Any) -> Opened:
     if wanted not in ("", "webgpu"):
         raise ArgumentError(f"VOLTA_GPU_LIMITS must be 'webgpu' or not be set, got {wanted!r}")
     least = wanted == "webgpu"
-    features = [] if least else [name for name in _FEATURES if name in adapter.features]
+    features = [] if least else [name for name in (*_FEATURES, _TIMESTAMPS) if name in adapter.features]
     limits = {name: value if least else adapter.limits[name] for name, value in _LIMITS.items()}
     try:
         device = adapter.request_device_sync(required_features=features, required_limits=limits)

@@ -13,6 +13,7 @@ from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError
+from volta_fn.lazy_imports import load
 from volta_fn.targets.wgsl.runtime.adapter import adapters
 from volta_fn.targets.wgsl.runtime.gpu import Counters, Gpu
 from volta_fn.targets.wgsl.runtime.memory import Buffer, exclusive
@@ -164,6 +165,13 @@ class GpuBackend:
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
         return self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, called=False)).temporaries
+
+    def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
+        """Return a program that notes the time of each dispatch.
+
+        Raises `DeviceError` if the device has no timestamp queries.
+        """
+        return load("volta_fn.targets.wgsl.runtime.timed").TimedProgram(self.gpu, closed, donated, pipeline)
 
     def hardware(self) -> Hardware:
         """Describe the device as it was opened, with the limits in force."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
+from volta_fn.compiler.program import Item
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.shader_module import ShaderModule
 
@@ -100,6 +101,8 @@ class Run:
     deferred: bool = False
     #: Generates a faster shader that takes longer to compile (see `Dispatch`).
     better: Callable[[], ShaderModule] | None = None
+    #: The items of the program that it computes, for profilers.
+    items: tuple[Item, ...] = ()
 
     @staticmethod
     def of(dispatch: Dispatch, ranges: Sequence[BufferRange], *, deferred: bool = False) -> Run:

@@ -150,7 +150,8 @@ def _one(runs: Sequence[Run]) -> Run:
     for run in runs:
         written |= {before + binding for binding in run.written}
         before += len(run.ranges)
-    return Run(shader, frozenset(written), ranges, (sum(counts), 1, 1))
+    items = tuple(dict.fromkeys([item for run in runs for item in run.items]))
+    return Run(shader, frozenset(written), ranges, (sum(counts), 1, 1), items=items)
 
 
 def _live(commands: Sequence[Command], slots: Slots) -> None:

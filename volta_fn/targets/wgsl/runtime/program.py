@@ -58,6 +58,8 @@ class Program:
             self.constants = [gpu.lease_of(c) for c in constants]
             #: Samples of the memory in use; single operations are called from everywhere, so they have none.
             self.trend = Trend() if reads_ahead else None
+            #: When each temporary value is needed, by the number of the command.
+            self.lifetimes = plan.lifetimes
             self.sizes, self.numbers = plan.blocks, plan.block_of
             self.commands = command_lists(plan.commands)
             #: Whether steps of the host interrupt it, during which other programs may run.

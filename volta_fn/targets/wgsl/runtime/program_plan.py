@@ -75,6 +75,8 @@ class ProgramPlan(NamedTuple):
     computed: tuple[ShapedArray, ...]
     reuse: dict[int, int]
     commands: tuple[Command, ...]
+    #: When each temporary value is needed, by the number of the command.
+    lifetimes: list[Lifetime]
     #: Bytes of the blocks of temporary values, and the block of each value.
     blocks: list[int]
     block_of: list[int]
@@ -170,7 +172,8 @@ def plan_program(
         begin(*run.key)
     for number, slot in enumerate(writer.regions, len(writer.slots.ordered())):
         slot.number = number
-    blocks, block_of = share_blocks(writer.slots.lifetimes())
+    lifetimes = writer.slots.lifetimes()
+    blocks, block_of = share_blocks(lifetimes)
     return ProgramPlan(
         program,
         tuple(closed.in_avals),
@@ -178,6 +181,7 @@ def plan_program(
         tuple([v.aval for v in program.results]),
         reuse,
         tuple(commands),
+        lifetimes,
         blocks,
         block_of,
         writer.slots.arrays(),

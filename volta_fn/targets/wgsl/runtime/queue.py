@@ -116,6 +116,20 @@ class Queue:
             self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
         return self.run
 
+    def begin_timed(self, queries: Any, first: int) -> None:
+        """Begin a compute pass that notes its begin and its end in two queries of a set."""
+        self._end_run()
+        writes = self.ffi.new("WGPUPassTimestampWrites *", {"querySet": queries})
+        writes.beginningOfPassWriteIndex, writes.endOfPassWriteIndex = first, first + 1
+        descriptor = self.ffi.new("WGPUComputePassDescriptor *", {"timestampWrites": writes})
+        self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), descriptor)
+
+    def resolve(self, queries: Any, count: int, buffer: Any) -> None:
+        """Write what queries noted to a buffer, 64 bits for each."""
+        self._end_run()
+        self.lib.wgpuCommandEncoderResolveQuerySet(self._encoder(), queries, 0, count, buffer, 0)
+        self.commands += 1
+
     def copy(self, to: Any, source: Any, offset: int, size: int) -> None:
         """Copy `size` bytes at an offset of a buffer to the beginning of another."""
         self._end_run()

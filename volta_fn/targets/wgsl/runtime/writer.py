@@ -68,6 +68,8 @@ class Writer(ProgramWriter):
         self.regions: list[Slot] = []
         #: The small kernels of the last command, if it computes any.
         self.batch: Batch | None = None
+        #: The item that is being emitted.
+        self.current: Item | None = None
 
     def grids(self, block: Block) -> Slot:
         """Return a slot for a region's buffer."""
@@ -87,6 +89,11 @@ class Writer(ProgramWriter):
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Emit an item."""
+        outer, self.current = self.current, item
+        self._item(item, operands, results, block)
+        self.current = outer
+
+    def _item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         check_elements([v.aval.size for v in (*item.operands, *item.results)])
         if isinstance(item.node, KernelCall):
             if largest(item.node.kernel) > self.capabilities.binding and self.chunks(item, operands, results, block):
@@ -148,6 +155,7 @@ class Writer(ProgramWriter):
         self.slots.time -= 1  # they run concurrently: none may write memory that another one reads
         self.touch(block, *operands, *results)
         self.slots.time += 1
+        run.items = (*self.commands[-1].items, item)
         self.commands[-1] = run
         return True
 
@@ -191,6 +199,7 @@ class Writer(ProgramWriter):
         """Emit a dispatch, in portions if it has very many multiplications (`work`)."""
         portions = in_portions(in_sections(run, self.capabilities), work, self.rung, self.capabilities)
         for one in portions:
+            one.items = () if self.current is None else (self.current,)
             if self.region is not None:
                 region, branch = self.region
                 one.region, one.entry = region, len(region.entries)

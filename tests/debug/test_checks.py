@@ -1,0 +1,112 @@
+"""Blocks that find NaN, infinities and indices; switches that tell of traces; breakpoints."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import Any
+
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn import config, errors, lax
+from volta_fn.scopes import named_call, named_scope
+
+
+def test_infinities_are_refused_if_asked_for() -> None:
+    with vf.debug.nans():
+        vnp.ones(2) / vnp.zeros(2)
+    with vf.debug.nans(infs=True), pytest.raises(errors.NonFiniteError, match=r"inf.*div"):
+        vnp.ones(2) / vnp.zeros(2)
+
+
+def test_a_carried_nan_is_said_to_be_one() -> None:
+    x = vnp.array([1.0, float("nan")])
+    with vf.debug.nans(), pytest.raises(errors.NonFiniteError, match="has it already"):
+        x + 1
+
+
+def test_repeated_functions_of_the_package_are_checked_too() -> None:
+    x = -vnp.ones(2000)
+    for _ in range(5):  # by then it may be a compiled program
+        vf.nn.logsumexp(vnp.log(x)) if hasattr(vf.nn, "logsumexp") else vnp.log(x)
+    with vf.debug.nans(), pytest.raises(errors.NonFiniteError, match="log"):
+        vnp.log(x)
+
+
+def test_indices_in_programs() -> None:
+    take = vf.jit(lambda x, i: vnp.take(x, i))
+    with vf.debug.indices(), pytest.raises((errors.OutOfBoundsError, errors.CallbackError), match="7"):
+        take(vnp.arange(3.0), 7)
+    take(vnp.arange(3.0), 7)
+
+
+def test_loops_run_in_python_without_jit() -> None:
+    seen: list[float] = []
+    with config.disable_jit():
+        total, ys = lax.scan(lambda c, x: (vf.debug.callback(lambda v: seen.append(float(v)), c) or c + x, c * x), 0.0, vnp.arange(4.0))
+        done = lax.while_loop(lambda c: c < 3, lambda c: c + 1, 0)
+    assert (float(total), ys.tolist(), int(done), seen) == (6.0, [0.0, 0.0, 2.0, 9.0], 3, [0.0, 0.0, 1.0, 3.0])
+
+
+def test_traces_and_misses_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    double = vf.jit(lambda x: 2 * x)
+    with caplog.at_level(logging.WARNING, "volta_fn"), config.log_compiles(), config.explain_cache_misses():
+        double(vnp.ones(3))
+        double(vnp.ones(3))
+        double(vnp.ones(4))
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 4
+    assert texts[0].startswith("compiling <lambda> for f32[3]") and "test_checks.py" in texts[0]
+    assert "first call" in texts[1]
+    assert "x has 2 types, such as f32[3], f32[4]" in texts[3]
+
+
+def test_leaks_are_found_at_once() -> None:
+    kept: list[Any] = []
+
+    def leak(x: Any) -> Any:
+        y = x * 2
+        kept.append(y)
+        return y
+
+    with config.checking_leaks(), pytest.raises(errors.LeakedTracerError, match=r"`mul` at .*test_checks.py.*a list"):
+        vf.jit(leak)(1.0)
+    with config.checking_leaks():
+        assert float(vf.jit(vf.grad(lambda x: vnp.sin(x) * lax.cond(x > 0, lambda: x, lambda: -x)))(0.5)) != 0
+
+
+def test_names_of_blocks_are_in_the_program() -> None:
+    @named_call
+    def layer(x: Any) -> Any:
+        with named_scope("inner"):
+            return vnp.tanh(x)
+
+    text = vf.make_jaxpr(lambda x: layer(x) + 1)(1.0).pretty_print(source_info=True)
+    assert "in layer/inner" in text and text.count(" in layer") == 1
+    with pytest.raises(errors.ArgumentTypeError):
+        named_scope(3)  # type: ignore[arg-type]
+
+
+def stopped(commands: str) -> str:
+    """Return what a breakpoint prints for some commands."""
+    answers = io.StringIO()
+
+    def f(x: Any) -> Any:
+        y = {"sum": x + 1}
+        vf.debug.breakpoint(stdin=io.StringIO(commands), stdout=answers)
+        return y["sum"]
+
+    assert float(vf.jit(f)(3.0)) == 4.0
+    return answers.getvalue()
+
+
+def test_a_breakpoint_shows_values_of_the_running_program() -> None:
+    assert "test_checks.py" in stopped("c\n")
+    assert "4.0" in stopped("p y['sum']\nc\n") or "4." in stopped("p y['sum']\nc\n")
+    assert "NameError" in stopped("z\n")
+    assert "-> " in stopped("l\n")
+    assert "x = " in stopped("a\n")
+    with pytest.raises(errors.CallbackError, match="ended"):
+        stopped("q\n")

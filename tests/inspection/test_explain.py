@@ -1,0 +1,140 @@
+"""Explanations: every kernel once with its line, times that add up, the memory's peak, the report."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llvmlite")
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn import errors, lax, nn
+from volta_fn.compiler import pipeline
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.inspection.passes import changes_of
+from volta_fn.targets.cpu.target import TARGET
+
+
+@pytest.fixture(autouse=True)
+def _native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)
+
+
+def loss(w: Any, x: Any) -> Any:
+    hidden = vnp.tanh(x @ w)
+    return (hidden * hidden).mean()
+
+
+def step(w: Any, x: Any) -> Any:
+    return w - 0.1 * vf.grad(loss)(w, x)
+
+
+def recurrent(w: Any, xs: Any) -> Any:
+    def cell(h: Any, x: Any) -> Any:
+        h = vnp.tanh(h @ w + x)
+        return h, h.sum()
+
+    return lax.scan(cell, vnp.zeros((8, 16)), xs)
+
+
+W, X = vnp.ones((16, 16)), vnp.ones((64, 16))
+
+
+@pytest.mark.parametrize(("function", "args"), [(step, (W, X)), (recurrent, (W, vnp.ones((20, 8, 16)))), (nn.softmax, (X,))])
+def test_every_kernel_once_with_a_line_and_times_that_add_up(function: Any, args: Any) -> None:
+    found = vf.explain(function)(*args)
+    program = pipeline.lower(vf.jit(function).lower(*args).jaxpr, TARGET)
+
+    def count(program: Any) -> int:
+        return sum(item.is_needed + sum(map(count, item.programs)) for item in program.items)
+
+    assert len(found.steps) == count(program)
+    assert [s.number for s in found.steps] == [*range(1, len(found.steps) + 1)]
+    assert all(s.user_lines for s in found.steps)
+    assert all(s.seconds is not None and s.seconds >= 0 for s in found.steps)
+    own = {Path(at.file).name for s in found.steps for at in s.user_lines}
+    assert own <= {"test_explain.py"}
+    spans = sum(s.seconds or 0.0 for s in found.steps) + found.overhead
+    assert found.kernel_seconds == pytest.approx(spans)
+
+
+def test_kernels_in_loops_run_once_per_iteration() -> None:
+    found = vf.explain(recurrent)(W, vnp.ones((20, 8, 16)))
+    inner = [s for s in found.steps if s.depth]
+    assert inner and all(s.runs == 20 for s in inner)
+    assert [s.kind for s in found.steps if s.kind == "control flow"] == ["control flow"]
+
+
+def test_operations_and_bytes_are_those_of_the_program() -> None:
+    found = vf.explain(lambda w, x: x @ w)(W, X)
+    (product,) = found.steps
+    assert product.flops == 2 * 64 * 16 * 16
+    assert product.bytes == 4 * (16 * 16 + 2 * 64 * 16)
+
+
+def test_the_peak_is_that_of_the_compiled_program() -> None:
+    found = vf.explain(step)(W, X)
+    memory = vf.jit(step).lower(W, X).memory()
+    assert found.memory.peak == memory.peak
+    assert max(found.memory.temporaries) <= memory.temporaries
+    assert max(found.memory.temporaries) >= 0.9 * memory.temporaries or memory.temporaries < 1 << 14
+
+
+def test_passes_lead_from_the_traced_program_to_the_kernels() -> None:
+    lowered = vf.jit(recurrent).lower(W, vnp.ones((20, 8, 16)))
+    changes = changes_of(lowered.jaxpr, TARGET)
+    for before, after in itertools.pairwise(changes):
+        assert after.before <= before.after or after.name == before.name
+    assert {"fusion", "dead code", "inline"} <= {change.name for change in changes}
+    fused = pipeline.fused(lowered.jaxpr, TARGET)
+    assert sum(isinstance(node, KernelCall) for node in fused.nodes) == sum(change.difference.get("kernel", 0) for change in changes)
+
+
+def test_nothing_runs_without_arrays() -> None:
+    shapes = vf.ShapeDtypeStruct((16, 16), "float32"), vf.ShapeDtypeStruct((64, 16), "float32")
+    found = vf.explain(step, run=False)(*shapes)
+    assert found.seconds is None and all(s.seconds is None for s in found.steps)
+    with pytest.raises(errors.ArgumentTypeError, match="run=False"):
+        vf.explain(step)(*shapes)
+    with pytest.raises(errors.ArgumentError, match="at least 1"):
+        vf.explain(step, calls=0)
+
+
+def test_donated_arguments_stay_usable() -> None:
+    w = vnp.ones((16, 16))
+    vf.explain(vf.jit(step, donate_argnums=0))(w, X)
+    assert float(w.sum()) == 256
+
+
+def test_numpy_explains_its_equations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", False)
+    found = vf.explain(step)(W, X)
+    assert found.target == "numpy"
+    assert len(found.steps) == len(vf.jit(step).lower(W, X).simplified.eqns)
+    assert all(s.user_lines for s in found.steps) and found.seconds
+
+
+def test_text_has_kernels_passes_and_memory() -> None:
+    text = str(vf.explain(step)(W, X))
+    assert "dot_general" in text and "fusion:" in text and "peak" in text and "test_explain.py:" in text
+
+
+def test_the_report_needs_nothing_else(tmp_path: Path) -> None:
+    found = vf.explain(step)(W, X)
+    page = found.html(tmp_path / "report.html").read_text()
+    assert not re.search(r"(src|href)=['\"](?!data:)", page)
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    data = re.search(r"id='data'[^>]*>([^<]+)<", page)
+    assert data is not None
+    unpacked = json.loads(gzip.decompress(base64.b64decode(data[1])))
+    assert len(unpacked["steps"]) == len(found.steps)
+    assert any("▶" in text and "tanh" in text for text in unpacked["texts"])
+    assert "<table" in found._repr_html_()

@@ -1,0 +1,100 @@
+"""`lint` finds each habit with its line, and nothing in programs without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn import errors, lax, random
+
+TABLE = vnp.ones((256, 256))
+X = vnp.ones((2, 256))
+
+
+def rules(f: Any, *args: Any) -> list[str]:
+    return [finding.rule for finding in vf.lint(f)(*args).findings]
+
+
+def line_of(f: Any, *args: Any) -> int:
+    """Return the line of the only finding, counted from that of the function."""
+    (finding,) = vf.lint(vf.jit(f))(*args).findings
+    assert finding.location is not None and finding.remedy
+    assert finding.location.file == __file__
+    return finding.location.lineno - f.__code__.co_firstlineno
+
+
+def test_a_key_used_twice() -> None:
+    def f(key: Any) -> Any:
+        a = random.normal(key)
+        return a + random.uniform(key)
+
+    def drawn_and_split(key: Any) -> Any:
+        a = random.normal(key)
+        return a, random.split(key)
+
+    assert line_of(f, random.key(0)) == 2
+    assert line_of(drawn_and_split, random.key(0)) == 2
+
+
+def test_split_and_folded_keys_are_fine() -> None:
+    @vf.jit
+    def f(key: Any) -> Any:
+        k1, k2 = random.split(key)
+        return random.normal(k1) + random.uniform(k2) + random.normal(random.fold_in(k2, 1)) + random.normal(random.fold_in(k2, 2))
+
+    assert not rules(f, random.key(0))
+    assert vf.lint(f)(random.key(0))
+
+
+def test_a_captured_constant() -> None:
+    def f(x: Any) -> Any:
+        y = x + 1
+        return y @ TABLE
+
+    assert line_of(f, X) == 2
+
+
+def test_float64_creeping_in() -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        return y + np.ones(256)
+
+    with vf.numpy_dtype_promotion("standard"):
+        assert line_of(f, X) == 2
+
+
+def test_an_unrolled_loop() -> None:
+    def f(x: Any) -> Any:
+        for _ in range(80):
+            x = vnp.sin(x)
+        return x
+
+    assert line_of(f, X) == 2
+    assert not rules(vf.jit(lambda x: lax.fori_loop(0, 80, lambda i, x: vnp.sin(x), x)), X)
+
+
+def test_work_for_want_of_jit() -> None:
+    def f(x: Any) -> Any:
+        a = vnp.sin(x) + vnp.sin(x)
+        b = vnp.exp(x) * vnp.exp(x) + vnp.cos(x)
+        return a + b
+
+    (finding,) = vf.lint(f)(X).findings
+    assert finding.rule == "jit" and "2 of them compute again" in finding.message
+    assert not rules(vf.jit(f), X)
+
+
+def test_a_jit_that_is_made_anew() -> None:
+    def f(x: Any) -> Any:
+        return vf.jit(lambda y: y * 2)(x)
+
+    assert line_of(f, X) == 1
+
+
+def test_bad_input() -> None:
+    with pytest.raises(errors.ArgumentTypeError):
+        vf.lint(3)  # type: ignore[arg-type]

@@ -1,0 +1,169 @@
+"""What works on this machine, what does not, and what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.core.array import from_host
+from volta_fn.core.device import Device, available_devices
+from volta_fn.errors import VoltaError
+from volta_fn.inspection.explanation import aligned
+from volta_fn.jit import jit
+from volta_fn.lazy_imports import is_installed, load
+from volta_fn.runtime.cache_dir import cache_dir
+from volta_fn.runtime.llvm.host import host, lacks_compiler, may_compile
+from volta_fn.runtime.threads import thread_count
+
+#: Optional packages, and what they are for.
+PACKAGES = {
+    "llvmlite": "machine code for the CPU",
+    "scipy": "LAPACK in compiled programs",
+    "wgpu": "the GPU",
+    "safetensors": "saving and loading models",
+    "optree": "fast pytrees",
+    "ml_dtypes": "bfloat16",
+}
+_OK, _WARNING, _FAILED = "ok", "warning", "failed"
+
+
+class Diagnosis(NamedTuple):
+    """One thing that was looked at: its state, what was found, and what to do."""
+
+    name: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All diagnoses; it prints as a table, followed by what to do."""
+
+    diagnoses: tuple[Diagnosis, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing failed."""
+        return all(d.state != _FAILED for d in self.diagnoses)
+
+    def __str__(self) -> str:
+        rows = aligned([(d.state, d.name, d.found) for d in self.diagnoses])
+        remedies = [f"- {d.name}: {d.remedy}" for d in self.diagnoses if d.remedy]
+        return "\n".join([*rows, *(["", "What to do:", *remedies] if remedies else [])])
+
+    __repr__ = __str__
+
+
+def doctor() -> Report:
+    """Look at lanes, devices, drivers, packages and caches, and try each of them.
+
+    >>> doctor().healthy
+    True
+    """
+    return Report((*_versions(), *_packages(), _machine_code(), *_devices(), _gpu_driver(), _cache(), *_settings()))
+
+
+def _versions() -> Iterator[Diagnosis]:
+    version = sys.modules["volta_fn"].__version__
+    yield Diagnosis("volta_fn", _OK, f"{version}, Python {platform.python_version()}, NumPy {np.__version__}")
+    yield Diagnosis("machine", _OK, f"{platform.platform()}, {os.cpu_count()} CPUs, {thread_count()} threads")
+
+
+def _packages() -> Iterator[Diagnosis]:
+    for package, purpose in PACKAGES.items():
+        if not is_installed(package):
+            yield Diagnosis(package, _WARNING, f"not installed: no {purpose}", f"pip install {package}")
+            continue
+        try:
+            yield Diagnosis(package, _OK, str(getattr(load(package), "__version__", "installed")))
+        except Exception as error:  # a package may fail in any way
+            yield Diagnosis(
+                package, _FAILED, f"cannot be imported: {error!r:.120}", f"reinstall it: pip install --force-reinstall {package}"
+            )
+
+
+def _machine_code() -> Diagnosis:
+    name = "machine code"
+    if may_compile():
+        here = host()
+        return Diagnosis(name, _OK, f"for {here.cpu}, vectors of {here.vector_bytes} bytes")
+    if lacks_compiler():
+        return Diagnosis(name, _WARNING, "programs run on NumPy, which may take ten times as long", "pip install llvmlite scipy")
+    return Diagnosis(name, _OK, "switched off by VOLTA_NATIVE=0")
+
+
+def _devices() -> Iterator[Diagnosis]:
+    for device in available_devices():
+        yield _tried(f"{device.platform} {device.id}", lambda device=device: _self_test(device), device.kind)  # type: ignore[misc]
+
+
+def _tried(name: str, test: Callable[[], float], found: str) -> Diagnosis:
+    try:
+        off = test()
+    except Exception as error:  # drivers fail in any way
+        return Diagnosis(name, _FAILED, f"{found}: {error!r:.160}", "update the driver, or leave the device out with VOLTA_DEVICE=cpu")
+    if off > _TOLERANCE:
+        remedy = "crosscheck(f)(*args) tells which operation is wrong; update the driver"
+        return Diagnosis(name, _FAILED, f"{found}: a test is off by {off:.2g}", remedy)
+    return Diagnosis(name, _OK, f"{found}: a test program is right to {off:.1g}")
+
+
+_TOLERANCE = 1e-4
+
+
+def _self_test(device: Device) -> float:
+    """Run a small program on a device; return its largest relative error."""
+    x = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
+    on_device = from_host(x.copy(), device=device)
+    found = np.asarray(jit(lambda a: (a @ a.T).sum(axis=0) + abs(a).max())(on_device))
+    wide = x.astype(np.float64)
+    wanted = (wide @ wide.T).sum(axis=0) + np.abs(wide).max()
+    return float(np.max(np.abs(found - wanted) / np.abs(wanted).max()))
+
+
+def _gpu_driver() -> Diagnosis:
+    name = "GPU driver"
+    gpus = [device for device in available_devices() if device.platform == "gpu"]
+    if not gpus:
+        if not is_installed("wgpu"):
+            return Diagnosis(name, _WARNING, "unknown, as wgpu is not installed", "pip install wgpu")
+        remedy = "install a driver for Vulkan, Metal or DirectX 12 (on Linux mesa-vulkan-drivers has one in software)"
+        return Diagnosis(name, _WARNING, "no GPU was found", remedy)
+    try:
+        hardware = gpus[0].backend.hardware()
+    except VoltaError as error:
+        return Diagnosis(name, _FAILED, error.message, "update the driver")
+    missing = [feature for feature in ("shader-f16", "subgroup", "timestamp-query") if feature not in hardware.features]
+    found = f"{hardware.kind}, {', '.join(hardware.features) or 'core WebGPU'}" + (f"; without {', '.join(missing)}" if missing else "")
+    if hardware.kind == "cpu":
+        return Diagnosis(name, _WARNING, f"a GPU in software: {found}", "install the driver of the GPU, if the machine has one")
+    return Diagnosis(name, _OK, found)
+
+
+def _cache() -> Diagnosis:
+    folder = cache_dir()
+    if folder is None:
+        return Diagnosis("cache", _WARNING, "none: each process compiles anew", "set VOLTA_CACHE_DIR to a folder, or unset it")
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        return Diagnosis("cache", _FAILED, f"{path} cannot be written: {error}", "set VOLTA_CACHE_DIR to a folder that can be written")
+    held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return Diagnosis("cache", _OK, f"{path}, {held / 1e6:,.1f} MB; python -m volta_fn.cache verifies and clears it")
+
+
+def _settings() -> Iterator[Diagnosis]:
+    known = {name: value for name, value in sorted(os.environ.items()) if name.startswith("VOLTA_")}
+    yield Diagnosis("settings", _OK, ", ".join(f"{name}={value}" for name, value in known.items()) or "none")

@@ -1,0 +1,228 @@
+"""`lint`: habits that cost time, memory or randomness, and what to do."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.device import Device
+from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
+from volta_fn.core.trace import Tracer
+from volta_fn.inspection.key_use import reused_keys
+from volta_fn.inspection.text import size
+from volta_fn.jit.function import Jitted
+from volta_fn.source import SourceLocation
+from volta_fn.transforms.make_jaxpr import make_jaxpr
+
+#: Bytes from which on a constant of a program is worth passing, equations of one line that are an unrolled loop, and operations of a
+#: function that is worth jitting.
+_LARGE, _UNROLLED, _WORTH_JIT = 1 << 16, 64, 8
+_FLOAT64 = (np.dtype(np.float64), np.dtype(np.complex128))
+
+
+class Finding(NamedTuple):
+    """A habit that was found.
+
+    `rule` is "key reuse", "captured constant", "float64", "unrolled loop", "devices", "jit" or "jit in a loop".
+    """
+
+    rule: str
+    message: str
+    location: SourceLocation | None
+    remedy: str
+
+    def __str__(self) -> str:
+        where = "" if self.location is None else f"{self.location}: "
+        return f"{where}{self.rule}: {self.message}\n  {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Lint:
+    """What `lint` found; it is true if there is nothing."""
+
+    name: str
+    findings: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        """Return True if nothing was found."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.name}: {len(self.findings)} findings", *map(str, self.findings)])
+
+    __repr__ = __str__
+
+
+def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
+    """Make a function that looks for costly habits in `f`, for arguments.
+
+    The function is traced twice, and never run. It finds random keys that are used twice, arrays that closures bake into programs, 32-bit
+    numbers that become float64, Python loops that unroll, arrays on several devices, functions that are not jitted, and functions that are
+    jitted anew in each call.
+
+    Args:
+        f: a function of pytrees of arrays, jitted or not.
+
+    Returns:
+        a function ``(*args) -> Lint``, which is true if nothing was found, and prints line, finding and remedy.
+
+    Raises `ArgumentTypeError` if `f` cannot be called.
+
+    >>> import volta_fn as vf
+    >>> @vf.jit
+    ... def f(key):
+    ...     return vf.random.normal(key) + vf.random.uniform(key)
+    >>> [finding.rule for finding in vf.lint(f)(vf.random.key(0)).findings]
+    ['key reuse']
+    """
+    check_callable(f, "lint")
+    plain = f._fun if isinstance(f, Jitted) and not f._statics.some else f
+
+    @functools.wraps(f)
+    def linted(*args: Any, **kwargs: Any) -> Lint:
+        first, second = make_jaxpr(plain)(*args, **kwargs), make_jaxpr(plain)(*args, **kwargs)
+        values = [as_value(x) for x in tree.leaves((args, kwargs)) if hasattr(x, "dtype")]
+        found = [
+            *_keys(first),
+            *_constants(first),
+            *_float64(first),
+            *_unrolled(first),
+            *_devices(values, first),
+            *([] if isinstance(f, Jitted) else _not_jitted(f, first)),
+            *_jitted_anew(first, second),
+        ]
+        return Lint(function_name(f), tuple(dict.fromkeys(found)))
+
+    return linted
+
+
+def all_equations(program: ClosedJaxpr) -> Iterator[Equation]:
+    """Yield the equations of a program and of the programs in it."""
+    for eqn in program.eqns:
+        yield eqn
+        for inner in sub_jaxprs(eqn.params):
+            yield from all_equations(inner)
+
+
+def _keys(program: ClosedJaxpr) -> Iterator[Finding]:
+    for eqn, before in reused_keys(program):
+        where = "" if before.source is None or before.source == eqn.source else f", which {before.source} used already"
+        yield Finding(
+            "key reuse",
+            f"a random key is used again{where}; the numbers are the same, or depend on each other",
+            eqn.source,
+            "Split the key first, k1, k2 = random.split(key), and use each of them once.",
+        )
+
+
+def _constants(program: ClosedJaxpr) -> Iterator[Finding]:
+    for inner in [program, *[p for eqn in all_equations(program) for p in sub_jaxprs(eqn.params)]]:
+        for var, value in zip(inner.constvars, inner.consts, strict=True):
+            if var.aval.nbytes >= _LARGE and not isinstance(value, Tracer):
+                user = next((eqn.source for eqn in inner.eqns if var in eqn.invars), None)
+                yield Finding(
+                    "captured constant",
+                    f"an array of type {var.aval} ({size(var.aval.nbytes)}) from outside of the function is baked into its program",
+                    user,
+                    "Pass it as an argument: then a new value needs no new program, and memory holds it once.",
+                )
+
+
+def _float64(program: ClosedJaxpr) -> Iterator[Finding]:
+    if any(v.aval.dtype in _FLOAT64 and not v.aval.weak_type for v in program.invars):
+        return
+    for eqn in all_equations(program):
+        given = [v.aval.dtype for v in eqn.invars if not (isinstance(v, Literal) and v.aval.weak_type)]
+        made = [v for v in eqn.outvars if v.aval.dtype in _FLOAT64 and v.aval.size > 1 and not v.aval.weak_type]
+        if made and not any(dtype in _FLOAT64 for dtype in given):
+            yield Finding(
+                "float64",
+                f"{eqn.primitive} makes {made[0].aval} of 32-bit numbers, and so does what follows from it",
+                eqn.source,
+                "Give constants of NumPy a dtype, np.float32(c), or use Python numbers; numpy_dtype_promotion('strict') makes it an error.",
+            )
+            return
+
+
+def _unrolled(program: ClosedJaxpr) -> Iterator[Finding]:
+    for inner in [program, *[p for eqn in all_equations(program) for p in sub_jaxprs(eqn.params)]]:
+        counts = Counter([(eqn.source, eqn.primitive.name) for eqn in inner.eqns if eqn.source is not None])
+        by_location: dict[SourceLocation, tuple[int, str]] = {}
+        for (location, name), count in counts.items():
+            if count >= _UNROLLED and count > by_location.get(location, (0, ""))[0]:
+                by_location[location] = count, name
+        if by_location:
+            location, (count, name) = max(by_location.items(), key=lambda entry: entry[1])
+            yield Finding(
+                "unrolled loop",
+                f"the line is traced {count:,} times ({name}), as a Python loop unrolls; tracing and compilation take as much longer",
+                location,
+                "Use lax.scan or lax.fori_loop, whose body is traced once.",
+            )
+
+
+def _devices(values: Sequence[Array], program: ClosedJaxpr) -> Iterator[Finding]:
+    consts = [value for value in program.consts if not isinstance(value, Tracer)]
+    settled: dict[Device, None] = dict.fromkeys([a.device for a in (*values, *consts) if a.shape])
+    if len(settled) > 1:
+        first = next((eqn.source for eqn in program.eqns), None)
+        yield Finding(
+            "devices",
+            f"arrays are on {len(settled)} devices ({', '.join(map(str, settled))}), so that some move in each call, or it fails",
+            first,
+            "Move them once, before the loop, with device_put.",
+        )
+
+
+def _not_jitted(f: Callable[..., Any], program: ClosedJaxpr) -> Iterator[Finding]:
+    count = sum(eqn.primitive.name != "jit" for eqn in program.eqns)
+    if count < _WORTH_JIT:
+        return
+    code = getattr(f, "__code__", None)
+    location = None if code is None else SourceLocation(code.co_filename, code.co_firstlineno, code.co_qualname)
+    repeated = _repeated(program)
+    again = f"; {repeated} of them compute again what another did" if repeated else ""
+    yield Finding(
+        "jit",
+        f"{function_name(f)} runs {count:,} operations one by one{again}",
+        location,
+        "Put it under jit, which makes them one program, fuses them, and computes equal ones once.",
+    )
+
+
+def _repeated(program: ClosedJaxpr) -> int:
+    """Count the equations that compute what an earlier one did."""
+    same: dict[Var, Var] = {}
+    seen: dict[Any, list[Var]] = {}
+    count = 0
+    for eqn in program.eqns:
+        if eqn.primitive.effectful or sub_jaxprs(eqn.params):
+            continue
+        operands = tuple([(str(v), v.aval) if isinstance(v, Literal) else same.get(v, v) for v in eqn.invars])
+        key = (eqn.primitive, operands, str(sorted(eqn.params.items())))
+        if key in seen:
+            count += 1
+            same.update(zip(eqn.outvars, seen[key], strict=True))
+        seen.setdefault(key, eqn.outvars)
+    return count
+
+
+def _jitted_anew(first: ClosedJaxpr, second: ClosedJaxpr) -> Iterator[Finding]:
+    """Find programs of `jit` that a second trace of the function made again."""
+    again = [eqn for eqn in second.eqns if eqn.primitive.name == "jit"]
+    for eqn, other in zip([eqn for eqn in first.eqns if eqn.primitive.name == "jit"], again, strict=False):
+        if eqn.params["jaxpr"] is not other.params["jaxpr"]:
+            yield Finding(
+                "jit in a loop",
+                f"{eqn.params.get('name') or 'a function'} is jitted anew in each call, so it is traced and compiled each time",
+                eqn.source,
+                "Call jit once, outside of the function, and call what it returns.",
+            )
