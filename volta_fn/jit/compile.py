@@ -19,6 +19,7 @@ from volta_fn.core.device import Device
 from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.same_program import checked
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import PIPELINE, of_arrays, solid
 from volta_fn.primitives.cast import widened
@@ -86,7 +87,7 @@ def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
 
 def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     with gc_paused():
-        run_flat = device.backend.compile(traced.jaxpr, traced.donated, PIPELINE)
+        run_flat = device.backend.compile(checked(traced.jaxpr), traced.donated, PIPELINE)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
 

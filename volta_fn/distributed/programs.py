@@ -1,0 +1,35 @@
+"""Comparison of what processes compile, equation by equation."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from volta_fn.core.jaxpr import ClosedJaxpr
+
+#: Where an object is in memory, which differs between processes.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def text_of(closed: ClosedJaxpr, *, sources: bool = False) -> str:
+    """Return a program's text, which is the same in all processes that traced the same function."""
+    return _ADDRESS.sub("", closed.jaxpr.pretty_print(source_info=sources))
+
+
+def digest(text: str) -> bytes:
+    """Return a hash of a program's text."""
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
+
+
+def first_difference(texts: Sequence[str]) -> str:
+    """Describe the first line in which the programs of processes differ, with the line of each."""
+    lines = [text.splitlines() for text in texts]
+    for number in range(max(map(len, lines))):
+        found = [program[number].strip() if number < len(program) else "nothing, it has ended" for program in lines]
+        compared = [line.partition("  # ")[0] for line in found]
+        if len({*compared}) > 1:
+            first = next(i for i, line in enumerate(compared) if line != compared[0])
+            where = "inputs differ" if number == 0 else f"equation {number} differs"
+            return f"{where}:\n  process 0: {found[0]}\n  process {first}: {found[first]}"
+    return "only constants differ"
