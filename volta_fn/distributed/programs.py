@@ -11,6 +11,9 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 #: Where an object is in memory, which differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
+#: A line with the results of an equation.
+_EQUATION = re.compile(r"^\s*[a-z]+:\S+.* = ")
+
 
 def text_of(closed: ClosedJaxpr, *, sources: bool = False) -> str:
     """Return a program's text, which is the same in all processes that traced the same function."""
@@ -30,6 +33,7 @@ def first_difference(texts: Sequence[str]) -> str:
         compared = [line.partition("  # ")[0] for line in found]
         if len({*compared}) > 1:
             first = next(i for i, line in enumerate(compared) if line != compared[0])
-            where = "inputs differ" if number == 0 else f"equation {number} differs"
+            equation = len([line for line in lines[0][: number + 1] if _EQUATION.match(line)])
+            where = f"equation {equation} differs" if equation else "the inputs differ"
             return f"{where}:\n  process 0: {found[0]}\n  process {first}: {found[first]}"
     return "only constants differ"

@@ -15,12 +15,14 @@ _ORDER = ("lost", "failed", "ended")
 
 
 class Report(NamedTuple):
-    """Why a process has ended: "failed" by itself, or because another was "lost", or has "ended"."""
+    """Why a process has ended: it has "failed" itself, or because another was "lost", or has "ended"."""
 
     time: float
     rank: int
     kind: str
     text: str
+    #: The process to blame.
+    about: int | None
 
 
 def is_launched() -> bool:
@@ -28,13 +30,13 @@ def is_launched() -> bool:
     return FOLDER in os.environ
 
 
-def report(rank: int, kind: str, text: str) -> None:
+def report(rank: int, kind: str, text: str, about: int | None) -> None:
     """Leave a report, if the launcher asks for it; the first one of a process counts."""
     if not is_launched():
         return
     path = Path(os.environ[FOLDER]) / f"{rank}.json"
     if not path.exists():
-        path.write_text(json.dumps([time.time(), rank, kind, text]))
+        path.write_text(json.dumps([time.time(), rank, kind, text, about]))
 
 
 def cause(folder: Path) -> Report | None:
@@ -45,4 +47,6 @@ def cause(folder: Path) -> Report | None:
             found.append(Report(*json.loads(path.read_text())))
         except ValueError:  # a process that was killed while it wrote
             continue
+    failed = {r.rank for r in found if r.kind == "failed"}
+    found = [r for r in found if r.kind != "lost" or r.about not in failed]  # it was lost because it had failed
     return min(found, key=lambda r: (_ORDER.index(r.kind), r.time), default=None)

@@ -13,12 +13,10 @@ from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyEr
 from volta_fn.lazy_imports import deferred, is_installed
 
 _mpi_world = deferred("volta_fn.distributed.world")
+_watch = deferred("volta_fn.distributed.watch")
 
 #: Variables in which starters of MPI programs tell the number of processes.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
-#: Seconds that others have to read of a failure before this process ends.
-_LAST_WORDS = 0.3
-
 _initialized = False
 
 
@@ -99,7 +97,7 @@ def _end_all_after_exceptions(found: Any) -> None:
             sys.stderr.flush()
             sys.stdout.flush()
             found.watch.fail(f"{kind.__name__}: {error}")
-            time.sleep(_LAST_WORDS)
+            time.sleep(_watch.LAST_WORDS)
             os._exit(1)
 
     sys.excepthook = hook

@@ -20,6 +20,8 @@ from volta_fn.distributed.report import is_launched, report
 
 #: Seconds between two looks, and after which the others are asked.
 _LOOK, _ASK = 0.1, 1.0
+#: Seconds that others have to read of a failure before this process ends, and with it maybe the switchboard.
+LAST_WORDS = 0.3
 
 
 class Watch:
@@ -44,7 +46,7 @@ class Watch:
     def fail(self, text: str) -> None:
         """Tell the others that this process has failed."""
         self._stopped = True
-        report(self.line.rank, "failed", text)
+        report(self.line.rank, "failed", text, self.line.rank)
         self.line.send("failed", text=text)
 
     def _watch(self) -> None:
@@ -112,12 +114,13 @@ class Watch:
 
     def _end(self, kind: str, text: str, rank: int | None) -> NoReturn:
         """End this process."""
-        report(self.line.rank, kind, text)
+        report(self.line.rank, kind, text, rank)
         if kind == "failed":
             self.line.send("failed", text=text)
         if not is_launched():
             print(f"volta_fn: {text}. Process {self.line.rank} ends.", file=sys.stderr, flush=True)
         sys.stdout.flush()
+        time.sleep(LAST_WORDS)
         os._exit(1)
 
 
