@@ -39,12 +39,13 @@ LAYERS = [
         "ref",
         "stages",
         "sharding",
+        "distributed",
         "custom_batching",
         "custom_derivatives",
         "ad_checkpoint",
     },
     {"nn", "optim", "io", "data", "debug", "test_util", "info", "cache", "example_libraries"},
-    {"config", "dlpack", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
+    {"config", "dlpack", "extend", "ffi", "launch", "monitoring", "process", "profiler", "scopes", "typing"},
     {"jax"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.

@@ -254,7 +254,7 @@ def make_mesh(
     if isinstance(axis_shapes, Mapping):
         if axis_names is not None:
             raise ArgumentError(f"make_mesh: {axis_shapes} has the names of the axes; got {axis_names}, too")
-        axis_shapes, axis_names = tuple(axis_shapes.values()), tuple(axis_shapes)
+        axis_names, axis_shapes = list(axis_shapes), list(axis_shapes.values())
     if axis_names is None:
         raise ArgumentError(f"make_mesh: the axes of the shape {tuple(axis_shapes)} need names: make_mesh({{name: size, …}})")
     wanted = math.prod(axis_shapes)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.distributed.buckets import BFLOAT16, buckets_of
+from volta_fn.distributed.buckets import BFLOAT16, buckets_of, wire_dtype
 from volta_fn.errors import DistributedError
 from volta_fn.lazy_imports import load
 
@@ -114,14 +114,11 @@ class MpiCommunicator:
 
     def reduce_scatter(self, array: np.ndarray, what: str) -> np.ndarray:
         """Sum the arrays, and return this process's row."""
-        (bucket,) = buckets_of([array]) or [None]
-        found = np.empty(array.shape[1:], array.dtype)
-        if bucket is not None:
-            wide = np.ascontiguousarray(array, bucket.dtype)
-            row = np.empty(array.shape[1:], bucket.dtype)
-            self._run(what, lambda: self.comm.Reduce_scatter_block(wide, row, _operation("sum", bucket.dtype)))
-            found[...] = row.astype(array.dtype, copy=False)
-        return found
+        dtype = wire_dtype(array.dtype)
+        wide, row = np.ascontiguousarray(array, dtype), np.empty(array.shape[1:], dtype)
+        if row.size:
+            self._run(what, lambda: self.comm.Reduce_scatter_block(wide, row, _operation("sum", dtype)))
+        return row.astype(array.dtype, copy=False)
 
     def exchange(self, array: np.ndarray, what: str) -> np.ndarray:
         """Send row i to process i."""

@@ -81,7 +81,7 @@ def _connect(count: int, limit: float) -> None:
         raise MissingDependencyError(
             f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
         )
-    found = _mpi_world.connected(limit)
+    found: Any = _mpi_world.connected(limit)
     world.set_current(found)
     _end_all_after_exceptions(found)
     atexit.register(shutdown)
@@ -93,7 +93,7 @@ def _end_all_after_exceptions(found: Any) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         before(kind, error, trace)
-        if world.current() is found:
+        if world.current() is found:  # not after `shutdown`
             sys.stderr.flush()
             sys.stdout.flush()
             found.watch.fail(f"{kind.__name__}: {error}")

@@ -83,7 +83,7 @@ class MpiWorld:
         result, error = self._together("a step that process 0 does for all", lambda: self.comm.bcast((result, error), 0))
         if error is not None:
             raise error
-        return result  # type: ignore[no-any-return]  # what process 0 has sent
+        return result
 
     def stop(self) -> None:
         """Wait for all processes, and end the threads."""

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from volta_fn.core import world
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from volta_fn.io.atomic import remove_leftovers
 from volta_fn.io.manifest import write_manifest
@@ -28,6 +29,9 @@ class Checkpointer:
 
     A checkpoint is one safetensors file, which is written atomically: a process that is killed while saving leaves the previous checkpoints
     valid. One process at a time may save in a folder; any number may read.
+
+    With several processes (`volta_fn.distributed`) all of them call each method: the first one writes the state, which is the same in all,
+    and all read it. The parts of a sharded state are joined before (`optim.gather_states`), so that any number of processes can go on.
 
     Args:
         directory: the folder, which the first `save` makes.
@@ -65,12 +69,15 @@ class Checkpointer:
             SerializationError, OSError: the file cannot be written; older checkpoints remain.
         """
         path = self._path(step)
+        world.current().run_once(lambda: self._write(int(step), path, state))
+
+    def _write(self, step: int, path: Path, state: Any) -> None:
         tensors, entries = encode(state)
         with self._lock:
             self.directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.directory, _NAME)
             write_tensors(path, tensors, write_manifest(entries))
-            self._remove_old(int(step))
+            self._remove_old(step)
 
     def restore(self, template: Any, step: int | None = None) -> Any:
         """Restore the state of a step, by default of the latest.
@@ -100,6 +107,9 @@ class Checkpointer:
 
     def all_steps(self) -> list[int]:
         """Return the steps that have checkpoints, in order."""
+        return world.current().run_once(self._steps_on_disk)
+
+    def _steps_on_disk(self) -> list[int]:
         entries = os.scandir(self.directory) if self.directory.is_dir() else ()
         names = (entry.name for entry in entries if entry.is_file())
         return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
@@ -116,6 +126,6 @@ class Checkpointer:
     def _remove_old(self, newest: int) -> None:
         if self.keep is None:
             return
-        others = [step for step in self.all_steps() if step != newest]
+        others = [step for step in self._steps_on_disk() if step != newest]
         for step in others[: max(len(others) - (self.keep - 1), 0)]:
             self._path(step).unlink(missing_ok=True)

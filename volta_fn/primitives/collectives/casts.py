@@ -43,4 +43,4 @@ pcast_p.jvp = linear_jvp(pcast_p)
 
 def pcast(x: Array, axes: Names, to: str) -> Array:
     """Let a value, the same in all processes along `axes`, be "varying" (on entering) or "replicated" (on leaving)."""
-    return bind(pcast_p, x, axis_names=axes, to=to) if axes else x  # type: ignore[no-any-return]  # one result
+    return bind(pcast_p, x, axis_names=axes, to=to) if axes else x
