@@ -72,7 +72,10 @@ def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(seed: i
         ("an exception", "process 1 has failed: ValueError: the data are missing"),
         ("other programs", r"equation 2 differs:\n  process 0: .*mul . 2\.0:f32\[\].*\n  process 1: .*mul . 3\.0:f32\[\]"),
         ("other shapes", r"the inputs differ:\n  process 0: .*f32\[4\].*\n  process 1: .*f32\[5\]"),
-        ("one shape more", r"process \d waits for process \d in .*: the processes run different programs, or the same with different shapes"),
+        (
+            "one shape more",
+            r"process \d waits for process \d in .*: the processes run different programs, or the same with different shapes",
+        ),
         ("too few steps", r"process \d waits for process \d in .*distributed.shutdown"),
         ("waiting", r"process 0 has waited longer than 2 s in psum of float32\[3\] over 'data': of the processes \[1\] have not come"),
     ][:: 1 if STRESS else 2],

@@ -5,7 +5,6 @@ In the order in which to read: `aval` (abstract values: shapes and dtypes), `dev
 arrays of some types), `primitive` (operations and their rules), `trace` (interpreters of operations: the current one evaluates,
 differentiates, batches or records them), `jaxpr` (programs as data), `staging` (functions traced to jaxprs), `refs` (mutable references),
 `flatten` (functions of pytrees as functions of lists), `jitted` (what transforms know of jitted functions), `promotion` (of dtypes, as the
-user allows it), `axes` (names of the axes of `vmap` and of processes), `world` (the
-processes), `same_program` (which all of them have to compile), `sharded_arrays`, `check` (well-formedness of jaxprs), `dce` (dead-code elimination),
-`html` (what notebooks show).
+user allows it), `axes` (names of the axes of `vmap` and of processes), `world` (the processes), `same_program` (which all of them have
+to compile), `sharded_arrays`, `check` (well-formedness of jaxprs), `dce` (dead-code elimination), `html` (what notebooks show).
 """

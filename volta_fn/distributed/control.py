@@ -64,10 +64,21 @@ class Switchboard:
         self._connections: list[_Connection] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        threading.Thread(target=self._serve, name="volta_fn switchboard", daemon=True).start()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._serve, name="volta_fn switchboard", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close all connections."""
+        self._stopped = True
+        socket.create_connection(self._listener.getsockname()).close()  # so that it looks
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]  # sockets
+        self._selector.close()
 
     def _serve(self) -> None:
-        while True:
+        while not self._stopped:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
                     connection = _Connection(self._listener.accept()[0])
@@ -123,6 +134,10 @@ class Line:
     def send(self, kind: str, **content: Any) -> None:
         """Send a message to all others, or to the process that `to` names."""
         self._connection.send({"kind": kind, "rank": self.rank, **content})
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.sock.close()
 
     def messages(self, seconds: float) -> Iterator[Message]:
         """Wait for messages for some seconds, and yield them; after the connection's end, that process 0 is lost."""

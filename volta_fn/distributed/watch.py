@@ -42,6 +42,7 @@ class Watch:
         self._stopped = True
         self.line.send("left")
         self._thread.join()
+        self.line.close()
 
     def fail(self, text: str) -> None:
         """Tell the others that this process has failed."""

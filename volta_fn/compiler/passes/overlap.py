@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.passes.effects import COLLECTIVES
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, program_cache
 from volta_fn.primitives.collectives.reductions import psum_done_p, psum_p, psum_start_p
 
 #: Bytes of a sum that is started by itself: fewer take little longer than none.
-_BUCKET = 1 << 20
+_BUCKET = 1 << 18
 #: Elements of a result from which computing it takes longer than starting a sum, and operations that always do.
 _MANY = 1 << 16
 _LONG = frozenset(["dot_general", "conv_general_dilated", "scan", "while", "reduce_window_sum", "reduce_window_max", "fft", "attention"])
@@ -89,8 +90,8 @@ def _sums(eqn: Equation, made: dict[Var, int], read: dict[Atom, int], end: int) 
 
 def _is_long(eqns: Sequence[Equation]) -> bool:
     """Return True if computing these equations takes longer than starting a sum."""
-    work = [math.inf if e.primitive.name in _LONG else sum([v.aval.size for v in e.outvars]) for e in eqns if e.primitive is not psum_p]
-    return sum(work) >= _MANY
+    computed = [eqn for eqn in eqns if eqn.primitive not in COLLECTIVES]
+    return sum([math.inf if e.primitive.name in _LONG else sum([v.aval.size for v in e.outvars]) for e in computed]) >= _MANY
 
 
 def _in_two_steps(eqn: Equation, one: _Sum) -> tuple[Equation, Equation]:
