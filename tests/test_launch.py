@@ -19,8 +19,8 @@ def test_lines_get_the_numbers_of_their_processes() -> None:
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ("The first process to do so was:\n\n   Process name: [prterun-vm-26479@1,1]\n   Exit code:    3\n", "process 1 has ended with exit code 3"),
-        ("prterun noticed that process rank 0 with PID 5337 on node vm exited on\nsignal 9 (Killed).\n", "process 0 has died of signal 9 (Killed)"),
+        ("to do so was:\n\n   Process name: [prterun-vm-26479@1,1]\n   Exit code:    3\n", "process 1 has ended with exit code 3"),
+        ("noticed that process rank 0 with PID 5337 on node vm exited on\nsignal 9 (Killed).\n", "process 0 has died of signal 9 (Killed)"),
     ],
 )  # fmt: skip
 def test_the_process_to_blame_is_found(said: str, text: str) -> None:

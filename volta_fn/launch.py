@@ -25,7 +25,7 @@ from typing import IO
 from volta_fn.distributed.report import FOLDER, Report, cause
 
 #: A line of Open MPI with its process, and of MPICH.
-_TAGGED = re.compile(r"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>: )?(.*)$", re.DOTALL)
+_TAGGED = re.compile(r"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:)? ?(.*)$", re.DOTALL)
 #: What `mpiexec` says of a process that ended badly.
 _ENDED = re.compile(r"(?:\[[^\]]*,|process rank )(\d+)\D.*?(?:Exit code:\s*(\d+)|exited on\s+signal (\d+))", re.DOTALL)
 #: Seconds that processes have to end by themselves.
