@@ -1,8 +1,8 @@
-"""Processes of one machine beside PyTorch's (gloo) and JAX's (gloo): `python -m benchmarks.distributed`.
+"""Compare processes with those of JAX and PyTorch (`benchmarks.distributed`).
 
 Measures a sum over processes of 1 KB, 1 MB and 100 MB, and a data-parallel training step of an MLP and a LeNet (plain gradient descent),
-each with one thread per process. Frameworks take turns, each in processes of its own; of all turns' medians the fastest counts. For
-volta_fn it shows the share of communication that was hidden behind the backward pass, too.
+each with one thread per process. Frameworks alternate, each in processes of its own; the fastest of their medians counts. For
+volta_fn it shows the share of communication that was overlapped with the backward pass, too.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ def step_of(name: str, api: Any, np_: Any, lax: Any) -> Callable[..., Any]:
     return step
 
 
-def jax_like(api: Any, place: Callable[[np.ndarray, Any], Any], mesh: Any, P: Any, name: str, rank: int) -> Call:
+def jax_like(api: Any, put: Callable[[np.ndarray, Any], Any], mesh: Any, P: Any, name: str, rank: int) -> Call:
     """Return one call of a workload, for JAX and volta_fn."""
     if name in SIZES:
         total = api.jit(api.shard_map(lambda x: api.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P()))
-        values = place(np.ones(SIZES[name], np.float32), P("data"))
+        values = put(np.ones(SIZES[name], np.float32), P("data"))
         return lambda: api.block_until_ready(total(values))
     specs = {"in_specs": (P(), P("data"), P("data")), "out_specs": (P(), P())}
     # JAX: pmean's results are typed as varying without this option, and gradients would be summed twice with it.
     checked = {"check_vma": False} if api.__name__ == "jax" else {}
     step = api.jit(api.shard_map(step_of(name, api, api.numpy, api.lax), mesh=mesh, **specs, **checked), donate_argnums=0)
-    state = [{key: place(value, P()) for key, value in parameters(name).items()}, None]
-    x, y = [place(a, P("data")) for a in examples(name, rank)]
+    state = [{key: put(value, P()) for key, value in parameters(name).items()}, None]
+    x, y = [put(a, P("data")) for a in examples(name, rank)]
 
     def call() -> None:
         state[:] = step(state[0], x, y)
@@ -118,8 +118,8 @@ def of_jax() -> tuple[int, Callable[[str], Call]]:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{os.environ['MASTER_PORT']}", int(os.environ["WORLD_SIZE"]), rank)
     mesh = jax.make_mesh((jax.process_count(),), ("data",))
-    place = lambda x, spec: jax.make_array_from_process_local_data(NamedSharding(mesh, spec), x)
-    return rank, lambda name: jax_like(jax, place, mesh, P, name, rank)
+    put = lambda x, spec: jax.make_array_from_process_local_data(NamedSharding(mesh, spec), x)
+    return rank, lambda name: jax_like(jax, put, mesh, P, name, rank)
 
 
 def of_torch() -> tuple[int, Callable[[str], Call]]:
@@ -203,7 +203,7 @@ def work(framework: str, only: str) -> None:
 
 
 def measure(framework: str, count: int, only: str) -> list[dict[str, Any]]:
-    """Run one turn of a framework in processes of its own."""
+    """Run a framework once in processes of its own."""
     arguments = [os.path.abspath(__file__), "--work", framework, "--only", only]
     single = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VOLTA_NUM_THREADS"], "1")
     single["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -218,14 +218,14 @@ def measure(framework: str, count: int, only: str) -> list[dict[str, Any]]:
         subprocess.Popen(command, env={**os.environ, **single, **extra}, stdout=subprocess.PIPE, text=True) for command, extra in starts
     ]
     output = "".join([process.communicate()[0] for process in processes])
-    return [json.loads(line.partition("RESULT ")[2]) for line in output.splitlines() if "RESULT " in line]
+    return [json.loads(text.partition("RESULT ")[2]) for text in output.splitlines() if "RESULT " in text]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status is 1 if losses disagree."""
+    """Run the command text; the exit status is 1 if losses disagree."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.distributed", description="Processes beside PyTorch's and JAX's.")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=3, help="of each framework (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each framework (default %(default)s)")
     parser.add_argument("--only", default="", help="a part of a workload's name")
     parser.add_argument("--work", choices=FRAMEWORKS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work(options.work, options.only)
         return 0
     best: dict[tuple[str, str], dict[str, Any]] = {}
-    for _ in range(options.turns):
+    for _ in range(options.rounds):
         for framework in FRAMEWORKS:
             for found in measure(framework, options.processes, options.only):
                 known = best.setdefault((found["name"], framework), found)

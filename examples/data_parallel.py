@@ -1,4 +1,4 @@
-"""Train on several processes, each with a part of every batch; a run that is killed goes on from its last checkpoint.
+"""Train on several processes, each with a shard of every batch.
 
     python examples/data_parallel.py --model gpt                                        # one process
     python -m volta_fn.launch -n 4 examples/data_parallel.py --model gpt                # four, the same losses
@@ -113,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         model, state, moments, value = step(model, state, moments, x, y)
         losses = losses.at[number].set(value)
         if checkpoints is not None and (number + 1) % 5 == 0:
-            whole = gather(moments, model) if options.zero else moments
-            checkpoints.save(number + 1, {"model": model, "state": state, "moments": whole, "step": number + 1, "losses": losses})
+            unsharded = gather(moments, model) if options.zero else moments
+            checkpoints.save(number + 1, {"model": model, "state": state, "moments": unsharded, "step": number + 1, "losses": losses})
     parameters = b"".join([np.asarray(x).tobytes() for x in vf.tree.leaves(model)])
     print(f"losses {[float(x) for x in losses]} parameters {hashlib.sha256(parameters).hexdigest()[:16]}", flush=True)
     return [float(x) for x in losses]

@@ -1,4 +1,4 @@
-"""Give each process some layers of a network: micro-batches pass from stage to stage (GPipe, Huang et al. 2019).
+"""Give each process some layers of a network (GPipe, Huang et al. 2019).
 
     python -m volta_fn.launch -n 4 examples/pipeline.py
 
@@ -26,7 +26,7 @@ def stage(layers: vf.Array, x: vf.Array) -> vf.Array:
 
 
 def pipeline(layers: vf.Array, micro: vf.Array) -> vf.Array:
-    """Return what the last stage makes of micro-batches of shape (count, size, width); in other processes zeros."""
+    """Return the last stage's results for micro-batches; in other processes zeros."""
     stages, own = lax.axis_size("stage"), lax.axis_index("stage")
     onward = [(i, i + 1) for i in range(stages - 1)]
 
@@ -40,7 +40,7 @@ def pipeline(layers: vf.Array, micro: vf.Array) -> vf.Array:
 
 
 def loss(layers: vf.Array, x: vf.Array, y: vf.Array) -> vf.Array:
-    """Return this process's share of the loss: all of it in the last stage, nothing in the others."""
+    """Return the loss in the last stage, and zero in the others."""
     is_last = lax.axis_index("stage") == lax.axis_size("stage") - 1
     return jnp.where(is_last, jnp.mean((pipeline(layers, x) - y) ** 2), 0)
 
@@ -57,8 +57,8 @@ def train(steps: int = 20) -> list[float]:
         return layers - 0.2 * grads, lax.psum(value, "stage")
 
     k1, k2, k3 = random.split(random.key(0), 3)
-    whole = 0.2 * random.normal(k1, (LAYERS, WIDTH, WIDTH))
-    layers = vf.device_put(whole, vf.NamedSharding(mesh, P("stage")))  # this stage's
+    layers_of_all = 0.2 * random.normal(k1, (LAYERS, WIDTH, WIDTH))
+    layers = vf.device_put(layers_of_all, vf.NamedSharding(mesh, P("stage")))  # this stage's
     x, y = random.normal(k2, (COUNT, MICRO, WIDTH)), random.normal(k3, (COUNT, MICRO, WIDTH))
     losses = []
     for _ in range(steps):

@@ -1,9 +1,9 @@
-"""Split a transformer block over processes: each has some of the heads and of the hidden features (Megatron, Shoeybi et al. 2019).
+"""Split a transformer block over processes (Megatron, Shoeybi et al. 2019).
 
     python -m volta_fn.launch -n 2 examples/tensor_parallel.py
 
 The first product of a pair is split by columns, the second by rows, so that one sum over processes completes each pair. The gradients are
-those of the whole block: what enters the split part is the same in all processes, so its cotangents are summed (`shared`).
+those of the unsplit block: what enters the split layers is the same in all processes, so its cotangents are summed (`shared`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPECS = {"qkv": P(None, None, "model"), "out": P("model"), "up": P(None, "model"
 
 @functools.partial(vf.custom_vjp, nondiff_argnums=(1,))
 def shared(x: vf.Array, axis: str) -> vf.Array:
-    """Return x, which is the same in all processes; its cotangent is the sum of theirs."""
+    """Return x, equal in all processes; its cotangent is the sum of theirs."""
     return x
 
 
@@ -41,7 +41,7 @@ total.defvjp(lambda x, axis: (lax.psum(x, axis), None), lambda axis, _, ct: (ct,
 
 
 def init(key: vf.Array) -> dict[str, vf.Array]:
-    """Return the parameters of the whole block."""
+    """Return the parameters of the unsplit block."""
     shapes = {
         "qkv": (WIDTH, 3, HEADS, WIDTH // HEADS),
         "out": (HEADS, WIDTH // HEADS, WIDTH),
@@ -63,7 +63,7 @@ def row_linear(x: vf.Array, w: vf.Array, axis: str) -> vf.Array:
 
 
 def block(p: dict[str, vf.Array], x: vf.Array, axis: str) -> vf.Array:
-    """Return attention and a feed-forward network, each with a skip connection, of this process's heads and features."""
+    """Return attention and a feed-forward network, with skip connections."""
     q, k, v = jnp.moveaxis(column_linear(x, p["qkv"], axis), 2, 0)
     x = x + row_linear(nn.dot_product_attention(q, k, v, is_causal=True), p["out"], axis)
     return x + row_linear(nn.gelu(column_linear(x, p["up"], axis)), p["down"], axis)
@@ -75,7 +75,7 @@ def loss(p: dict[str, vf.Array], x: vf.Array, y: vf.Array, axis: str) -> vf.Arra
 
 
 def train(steps: int = 20) -> list[float]:
-    """Train all parts together; return the losses."""
+    """Train all shards together; return the losses."""
     vf.distributed.initialize()
     mesh = vf.make_mesh({"model": vf.process_count()})
     specs = dict(SPECS) | {"qkv": P(None, None, "model")}
@@ -87,8 +87,8 @@ def train(steps: int = 20) -> list[float]:
         return vf.tree.map(lambda w, g: w - 0.5 * g, p, grads), value
 
     k1, k2, k3 = random.split(random.key(0), 3)
-    whole = init(k1)
-    p = {name: vf.device_put(whole[name], vf.NamedSharding(mesh, specs[name])) for name in whole}  # this process's part
+    unsplit = init(k1)
+    p = {name: vf.device_put(unsplit[name], vf.NamedSharding(mesh, specs[name])) for name in unsplit}  # this process's shard
     x, y = random.normal(k2, (BATCH, TIME, WIDTH)), random.normal(k3, (BATCH, TIME, WIDTH))
     losses = []
     for _ in range(steps):

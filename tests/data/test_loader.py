@@ -267,7 +267,7 @@ def test_parts_have_random_transforms_of_their_own_and_one_position() -> None:
 
 def test_parts_must_be_equal() -> None:
     dataset = data.ArrayDataset(np.arange(10))
-    with pytest.raises(ArgumentError, match=r"batches of \[4, 2\] examples do not divide into 4 equal parts"):
+    with pytest.raises(ArgumentError, match=r"batches of \[4, 2\] examples do not divide into 4 equal shards"):
         data.DataLoader(dataset, 4, shard=(0, 4))
     assert len(data.DataLoader(dataset, 4, shard=(0, 4), drop_last=True)) == 2
     with pytest.raises(ArgumentError, match="0 <= index < count"):

@@ -13,7 +13,7 @@ import volta_fn as vf
 from volta_fn.core import world
 from volta_fn.distributed.buckets import LARGE, buckets_of, wire_dtype
 from volta_fn.distributed.calls import Calls
-from volta_fn.distributed.control import Line, Switchboard
+from volta_fn.distributed.control import Connection, Switchboard
 from volta_fn.distributed.programs import digest, first_difference, text_of
 from volta_fn.distributed.report import FOLDER, cause, report
 from volta_fn.errors import ArgumentError, MissingDependencyError
@@ -39,7 +39,7 @@ def test_dtypes_that_mpi_cannot_add_travel_wider(dtype: str, wire: str) -> None:
     assert wire_dtype(np.dtype(getattr(ml_dtypes, dtype, dtype))).name == wire
 
 
-def received(line: Line, count: int) -> list[tuple[str, int]]:
+def received(line: Connection, count: int) -> list[tuple[str, int]]:
     """Return the kinds and senders of the next messages."""
     found: list[tuple[str, int]] = []
     deadline = time.monotonic() + 30
@@ -50,7 +50,7 @@ def received(line: Line, count: int) -> list[tuple[str, int]]:
 
 def test_messages_reach_the_others_and_a_lost_process_is_announced() -> None:
     board = Switchboard("127.0.0.1", "secret")
-    lines = [Line("127.0.0.1", board.port, "secret", rank) for rank in range(3)]
+    lines = [Connection("127.0.0.1", board.port, "secret", rank) for rank in range(3)]
     lines[1].send("failed", text="why")
     assert received(lines[0], 1) == received(lines[2], 1) == [("failed", 1)]
     lines[2].send("here", to=0)
@@ -60,7 +60,7 @@ def test_messages_reach_the_others_and_a_lost_process_is_announced() -> None:
     lines[2].send("left")
     lines[2].close()
     assert received(lines[0], 1) == [("left", 2)]
-    stranger = Line("127.0.0.1", board.port, "guess", 1)
+    stranger = Connection("127.0.0.1", board.port, "guess", 1)
     assert received(stranger, 1) == [("lost", 0)]
     stranger.close()
     lines[0].close()

@@ -1,4 +1,4 @@
-"""Named axes: the names and sizes that `vmap(..., axis_name=...)` and `shard_map` have bound.
+"""Named axes: what `vmap(..., axis_name=...)` and `shard_map` have bound.
 
 The positions along an axis are the examples of a `vmap`, or processes. Collectives refer to an axis of examples by its name, which the
 `vmap` resolves, and to one of processes by its `ProcessAxis`, which stays in the program.
@@ -30,7 +30,7 @@ class ProcessGrid:
 
     @functools.cache  # noqa: B019  # grids are few, and compared by value
     def group(self, names: tuple[Any, ...], rank: int) -> tuple[int, ...]:
-        """Return the processes along the named axes, the last one varying fastest, with all other coordinates those of `rank`."""
+        """Return the processes that differ from `rank` along the named axes only."""
         grid = np.asarray(self.ranks).reshape(self.shape)
         own = np.argwhere(grid == rank)[0]
         found = grid[tuple([slice(None) if name in names else own[i] for i, name in enumerate(self.names)])]
@@ -55,7 +55,7 @@ class ProcessAxis:
 
 
 def axis_environment() -> tuple[tuple[Any, int | ProcessAxis], ...]:
-    """Return the bound names, outermost first, each with its size or its processes; programs depend on them."""
+    """Return the bound names, outermost first; programs depend on them."""
     return _axes.get()
 
 
@@ -74,7 +74,7 @@ def bound_axis(name: Any, size: int | ProcessAxis) -> Iterator[None]:
 
 
 def bound_axes(axis_name: Any) -> tuple[Any, ...]:
-    """Return what one or more names are bound to: the name of a `vmap`'s axis itself, or a `ProcessAxis`.
+    """Return what names are bound to: themselves by `vmap`, or a `ProcessAxis`.
 
     Raises `ArgumentError` for a name that is not bound.
     """
@@ -82,7 +82,7 @@ def bound_axes(axis_name: Any) -> tuple[Any, ...]:
 
 
 def axis_size(axis_name: Any) -> int:
-    """Return the number of positions along one or more axes; raise `ArgumentError` if one is not bound."""
+    """Return the number of positions; raise `ArgumentError` for an unbound name."""
     size = 1
     for name in _listed(axis_name):
         size *= _bound(name)[1]
@@ -96,8 +96,8 @@ def _listed(axis_name: Any) -> Sequence[Any]:
 def _bound(name: Any) -> tuple[Any, int]:
     if isinstance(name, ProcessAxis):
         return name, name.size
-    for bound, what in reversed(_axes.get()):
+    for bound, size in reversed(_axes.get()):
         if bound == name:
-            return (what, what.size) if isinstance(what, ProcessAxis) else (name, what)
+            return (size, size.size) if isinstance(size, ProcessAxis) else (name, size)
     known = [n for n, _ in _axes.get()]
     raise ArgumentError(f"no axis named {name!r} is in scope (bound here: {known}); give one with vmap(f, axis_name={name!r})")

@@ -289,7 +289,7 @@ def local_device_count(backend: str | None = None) -> int:
 
 
 def process_index(backend: str | None = None) -> int:
-    """Return the index of this process, its rank in MPI: 0 without `distributed.initialize`."""
+    """Return the rank of this process; 0 without `distributed.initialize`."""
     return world.current().rank
 
 

@@ -8,7 +8,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
 
 
 def checked(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program, after a check that all processes compile it, if its collectives need them."""
+    """Return a program, after a check that all processes compile it."""
     if world.current().size > 1 and names_processes(closed):
         world.current().check_program(closed)
     return closed

@@ -31,9 +31,9 @@ def make_array_from_callback(
 
 
 def make_array_from_process_local_data(sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None) -> Array:
-    """Return this process's part of an array: a process holds no more of it.
+    """Return this process's shard of an array: a process holds no more of it.
 
-    Raises `ShapeError` if `global_shape` is given, and its part for one process has another shape.
+    Raises `ShapeError` if `global_shape` is given, and its shard for one process has another shape.
 
     >>> import numpy as np, volta_fn as vf
     >>> sharding = vf.NamedSharding(vf.make_mesh({"data": vf.process_count()}), vf.P("data"))
@@ -42,9 +42,9 @@ def make_array_from_process_local_data(sharding: Sharding, local_data: Any, glob
     """
     array = as_value(local_data)
     if global_shape is not None and isinstance(sharding, NamedSharding):
-        wanted = sharding.own_part(np.broadcast_to(False, tuple(global_shape))).shape
+        wanted = sharding.own_shard(np.broadcast_to(False, tuple(global_shape))).shape
         if array.shape != wanted:
-            raise ShapeError(f"a process's part of an array of shape {tuple(global_shape)} has shape {wanted}, not {array.shape}")
+            raise ShapeError(f"a process's shard of an array of shape {tuple(global_shape)} has shape {wanted}, not {array.shape}")
     return array
 
 

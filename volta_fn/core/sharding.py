@@ -169,7 +169,7 @@ class Mesh(_Axes):
 
     @functools.cached_property
     def processes(self) -> ProcessGrid | None:
-        """The processes along those of its axes along which the process changes; None if there is one process.
+        """The processes along the axes that cross processes; None if there is one.
 
         Raises `ArgumentError` unless the positions of each process are a box of the other axes.
         """
@@ -363,19 +363,19 @@ class NamedSharding(Sharding):
         """Whether all devices belong to this process."""
         return self.mesh.processes is None
 
-    def own_part(self, x: Any) -> Any:
-        """Return the part of an array that belongs to this process: all of it if there is one."""
+    def own_shard(self, x: Any) -> Any:
+        """Return the shard of an array that belongs to this process."""
         grid = self.mesh.processes
         if grid is None:
             return x
         self.shard_shape(x.shape)
-        parts = []
+        slices = []
         for dimension, size in enumerate(x.shape):
             names = tuple([name for name in self.spec.axes_of(dimension) if name in grid.names])
             group = grid.group(names, world.current().rank) if names else (world.current().rank,)
-            part, position = size // len(group), group.index(world.current().rank)
-            parts.append(slice(position * part, (position + 1) * part))
-        return x[tuple(parts)]
+            length, position = size // len(group), group.index(world.current().rank)
+            slices.append(slice(position * length, (position + 1) * length))
+        return x[tuple(slices)]
 
     @property
     def mesh_size(self) -> int:

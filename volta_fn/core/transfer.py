@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Any)
 def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
     """Move a pytree of arrays and scalars to a device.
 
-    `device` is a device, its name, or a sharding. By one over a mesh of several processes, each keeps its part of the arrays.
+    `device` is a device, its name, or a sharding. By one over a mesh of several processes, each keeps its shard of the arrays.
 
     By default arrays stay where they are, and other values go to the default device. `src`, `donate` and `may_alias` are accepted for
     compatibility.
@@ -35,9 +35,9 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     >>> vf.device_put({"w": np.ones(2, np.float32)}, "cpu")
     {'w': Array([1., 1.], dtype=float32)}
     """
-    part = getattr(device, "own_part", None)
+    shard = getattr(device, "own_shard", None)
     target = None if device is None else _target(device)
-    return tree.map(lambda leaf: _put(leaf if part is None else part(as_value(leaf)), target), x)
+    return tree.map(lambda leaf: _put(leaf if shard is None else shard(as_value(leaf)), target), x)
 
 
 def _target(device: Any) -> Device:

@@ -1,4 +1,4 @@
-"""The processes that run this program together; this module knows what others ask of them, and `volta_fn.distributed` provides it.
+"""The processes that run a program together, as the package sees them.
 
 Without `distributed.initialize`, and with one process, the world is this process alone.
 """
@@ -24,35 +24,35 @@ class Pending(Protocol):
 
 
 class Communicator(Protocol):
-    """Collectives of NumPy arrays among some processes, which all of them call in the same order.
+    """Collectives of NumPy arrays, which all processes call in the same order.
 
-    `what` describes the call in messages.
+    `description` describes the call in messages.
     """
 
     #: The number of processes, and which of them this one is.
     size: int
     index: int
 
-    def reduce(self, step: str, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], what: str) -> None:
-        """Combine each array over the processes by "sum", "max" or "min", and write the result; an `out` may be its operand."""
+    def reduce(self, step: str, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
+        """Combine each array by "sum", "max" or "min"; an `out` may be its operand."""
 
-    def compressed_sum(self, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], what: str) -> None:
+    def compressed_sum(self, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
         """Sum float32 arrays that travel as bfloat16."""
 
-    def start_sum(self, arrays: Sequence[np.ndarray], compression: str | None, what: str) -> Pending:
+    def start_sum(self, arrays: Sequence[np.ndarray], compression: str | None, description: str) -> Pending:
         """Begin a sum of copies of the arrays."""
 
-    def gather(self, array: np.ndarray, what: str) -> np.ndarray:
+    def gather(self, array: np.ndarray, description: str) -> np.ndarray:
         """Stack the arrays of all processes along a new first axis."""
 
-    def reduce_scatter(self, array: np.ndarray, what: str) -> np.ndarray:
+    def reduce_scatter(self, array: np.ndarray, description: str) -> np.ndarray:
         """Sum the arrays, whose first axis numbers processes, and return this one's row."""
 
-    def exchange(self, array: np.ndarray, what: str) -> np.ndarray:
+    def exchange(self, array: np.ndarray, description: str) -> np.ndarray:
         """Send row i to process i; row i of the result is from process i."""
 
-    def permute(self, array: np.ndarray, pairs: Sequence[tuple[int, int]], what: str) -> np.ndarray:
-        """Send the array by pairs of source and target; where none arrives, the result is zeros."""
+    def permute(self, array: np.ndarray, pairs: Sequence[tuple[int, int]], description: str) -> np.ndarray:
+        """Send the array by pairs of source and target; others receive zeros."""
 
 
 class World(Protocol):
@@ -68,7 +68,7 @@ class World(Protocol):
         """Raise `ProgramMismatchError` unless all processes compile the same program now."""
 
     def run_once(self, function: Callable[[], T]) -> T:
-        """Call a function in the first process, and return its result, or raise its error, in all of them."""
+        """Call a function in the first process; return or raise the same in all."""
 
 
 class _Alone:
@@ -77,7 +77,7 @@ class _Alone:
     rank, size = 0, 1
 
     def communicator(self, ranks: tuple[int, ...]) -> Communicator:
-        """None: meshes of one process have no axes of processes."""
+        """Fail: meshes of one process have no axes of processes."""
         raise NotImplementedError
 
     def check_program(self, closed: ClosedJaxpr) -> None:
@@ -110,4 +110,4 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
     if axis_index_groups is None:
         return group
     own = group.index(_world.rank)
-    return tuple([group[i] for part in axis_index_groups if own in part for i in part])
+    return tuple([group[i] for group in axis_index_groups if own in group for i in group])

@@ -52,13 +52,13 @@ class DataLoader(Generic[Batch]):
         device: the device of the arrays (default: the default device).
         first_epoch: the epoch of the first iteration. A resumed run gives the number of epochs that are done, or calls `restore`; else it
             would begin with the order of epoch 0 again.
-        shard: ``(index, count)``, as of this process and all: of each batch, the loader yields part number `index` of `count` equal
-            parts. Loaders with the same key yield parts of the same batches, so all of them yield as many, of the same sizes; `augment`
-            gets a key of its own in each. `state` fits any number of parts.
+        shard: ``(index, count)``, as of this process and all: of each batch, the loader yields slice number `index` of `count` equal
+            ones. Loaders with the same key yield slices of the same batches, so all of them yield as many, of the same sizes; `augment`
+            gets a key of its own in each. `state` fits any `count`.
 
     Raises:
         DataError: the dataset is empty, or `drop_last` drops all of it. ArgumentError: an argument is out of range, or a batch does not
-            divide into `count` parts (`drop_last` may help).
+            divide by `count` (`drop_last` may help).
 
     An exception in a worker is raised in the loop that consumes the batches. Leaving the loop ends the workers.
 
@@ -153,7 +153,7 @@ class DataLoader(Generic[Batch]):
             raise ArgumentError(f"DataLoader: there is no batch {start} of epoch {number}; an epoch has {len(self)} batches")
         order = self._order(number)
         chunks = ((i, order[i * self.batch_size : (i + 1) * self.batch_size]) for i in range(start, len(self)))
-        tasks = (functools.partial(self._load, number, i, self._part(rows)) for i, rows in chunks)
+        tasks = (functools.partial(self._load, number, i, self._shard_of(rows)) for i, rows in chunks)
         return prefetched(tasks, self.workers, self.workers * self.prefetch)
 
     def state(self) -> dict[str, int]:
@@ -202,7 +202,7 @@ class DataLoader(Generic[Batch]):
             return np.arange(self._length)
         return np.asarray(random.permutation(random.fold_in(random.fold_in(self._key, 0), epoch), self._length))
 
-    def _part(self, rows: np.ndarray) -> np.ndarray:
+    def _shard_of(self, rows: np.ndarray) -> np.ndarray:
         index, count = self.shard
         size = len(rows) // count
         return rows[index * size : (index + 1) * size]
@@ -230,14 +230,14 @@ class DataLoader(Generic[Batch]):
 
 
 def _checked_shard(shard: Any, sizes: Sequence[int]) -> tuple[int, int]:
-    """Return the part to load, and how many parts batches of these sizes have."""
+    """Return the shard to load, and how many batches of these sizes have."""
     if shard is None:
         return 0, 1
     index, count = map(int, shard)
     if not 0 <= index < count:
         raise ArgumentError(f"DataLoader: shard is (index, count) with 0 <= index < count, got {shard!r}")
     if any(size % count for size in sizes):
-        raise ArgumentError(f"DataLoader: batches of {[s for s in sizes if s]} examples do not divide into {count} equal parts")
+        raise ArgumentError(f"DataLoader: batches of {[s for s in sizes if s]} examples do not divide into {count} equal shards")
     return index, count
 
 

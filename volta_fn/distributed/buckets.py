@@ -1,4 +1,4 @@
-"""Buckets: small arrays that travel together, and the dtypes in which arrays travel."""
+"""Buckets: small arrays that are sent together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def wire_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which MPI combines elements of a dtype: the same if it knows that, else a wider one."""
+    """Return the dtype, as wide as needed, in which MPI combines a dtype."""
     if dtype == np.bool_:
         return np.dtype(np.uint8)
     if dtype.isbuiltin == 1 and dtype.kind in "iufc" and dtype != np.float16:
@@ -35,16 +35,16 @@ class Bucket:
     def packed(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Copy the arrays one after another."""
         joined = np.empty(sum([arrays[i].size for i in self.positions]), self.dtype)
-        for part, i in self._parts(joined, arrays):
-            part[...] = arrays[i].reshape(-1)
+        for block, i in self._slices(joined, arrays):
+            block[...] = arrays[i].reshape(-1)
         return joined
 
     def unpack(self, joined: np.ndarray, outs: Sequence[np.ndarray]) -> None:
         """Copy the results to where they belong."""
-        for part, i in self._parts(joined, outs):
-            outs[i][...] = part.reshape(outs[i].shape).astype(outs[i].dtype, copy=False)
+        for block, i in self._slices(joined, outs):
+            outs[i][...] = block.reshape(outs[i].shape).astype(outs[i].dtype, copy=False)
 
-    def _parts(self, joined: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+    def _slices(self, joined: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
         at = 0
         for i in self.positions:
             yield joined[at : at + arrays[i].size], i
@@ -52,7 +52,7 @@ class Bucket:
 
 
 def buckets_of(arrays: Sequence[np.ndarray], wire: Callable[[np.dtype], np.dtype] = wire_dtype) -> list[Bucket]:
-    """Group arrays into buckets, by their types alone, so that all processes do the same."""
+    """Group arrays into buckets, by their types alone."""
     buckets: list[Bucket] = []
     shared: dict[np.dtype, Bucket] = {}
     for i, array in enumerate(arrays):

@@ -14,7 +14,7 @@ Group = tuple[int, ...]
 class Call(NamedTuple):
     """A call that waits for other processes."""
 
-    what: str
+    description: str
     ranks: Group
     #: What numbers its calls for each group: the "program", its sums in the "background", or the "control" of all.
     thread: str
@@ -23,7 +23,7 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """The calls of collectives that are under way, and how many there were in each group of processes."""
+    """The collectives under way, and how many there were in each group."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[Group, str], int] = {}
@@ -31,11 +31,11 @@ class Calls:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def waiting(self, ranks: Group, thread: str, what: str) -> Iterator[None]:
+    def waiting(self, ranks: Group, thread: str, description: str) -> Iterator[None]:
         """Count a call, and note that it is under way in a ``with`` block."""
         with self._lock:
             number = self._counts[ranks, thread] = self._counts.get((ranks, thread), 0) + 1
-            self._current[thread] = Call(what, ranks, thread, number, time.monotonic())
+            self._current[thread] = Call(description, ranks, thread, number, time.monotonic())
         try:
             yield
         finally:

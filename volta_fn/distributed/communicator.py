@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def _operation(step: str, dtype: np.dtype) -> Any:
-    """Return MPI's operation; of floats the largest and the smallest are NaN if one is, which MPI does not promise."""
+    """Return MPI's operation; its extremes are NaN if an operand is."""
     mpi = load("mpi4py.MPI")
     if step == "sum" or dtype.kind != "f":
         return {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}[step]
@@ -53,15 +53,15 @@ class MpiCommunicator:
         self.size, self.index = self.comm.size, self.comm.rank
         self._calls, self._background = calls, background
 
-    def _run(self, what: str, call: Callable[[], None], thread: str = "program") -> None:
+    def _run(self, description: str, call: Callable[[], None], thread: str = "program") -> None:
         """Do a call, which waits for the other processes."""
-        with self._calls.waiting(self.ranks, thread, what):
+        with self._calls.waiting(self.ranks, thread, description):
             try:
                 call()
             except load("mpi4py.MPI").Exception as error:
-                raise DistributedError(f"{what} failed: {error}. Have all processes arrays of the same shape and dtype?") from error
+                raise DistributedError(f"{description} failed: {error}. Have all processes arrays of the same shape and dtype?") from error
 
-    def reduce(self, step: str, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], what: str) -> None:
+    def reduce(self, step: str, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
         """Combine each array over the processes, and write the result."""
         mpi = load("mpi4py.MPI")
         buckets = buckets_of(arrays)
@@ -78,22 +78,22 @@ class MpiCommunicator:
                 self.comm.Allreduce(mpi.IN_PLACE, joined, operation)
                 bucket.unpack(joined, outs)
 
-        self._run(what, call)
+        self._run(description, call)
 
-    def compressed_sum(self, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], what: str) -> None:
+    def compressed_sum(self, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
         """Sum float32 arrays that travel as bfloat16."""
 
         def call() -> None:
             for bucket in buckets_of(arrays, lambda dtype: BFLOAT16):
                 bucket.unpack(_compressed(self.comm, bucket.packed(arrays)), outs)
 
-        self._run(what, call)
+        self._run(description, call)
 
-    def start_sum(self, arrays: Sequence[np.ndarray], compression: str | None, what: str) -> PendingSum:
+    def start_sum(self, arrays: Sequence[np.ndarray], compression: str | None, description: str) -> PendingSum:
         """Begin a sum of copies of the arrays."""
-        return self._background.start(PendingSum(self, arrays, compression, what))
+        return self._background.start(PendingSum(self, arrays, compression, description))
 
-    def sum_in_thread(self, joined: np.ndarray, compression: str | None, what: str) -> np.ndarray:
+    def sum_in_thread(self, joined: np.ndarray, compression: str | None, description: str) -> np.ndarray:
         """Sum an array in the background thread; it may be overwritten."""
         found = [joined]
 
@@ -103,30 +103,30 @@ class MpiCommunicator:
             else:
                 found[0] = _compressed(self._comm_of_thread, joined)
 
-        self._run(what, call, "background")
+        self._run(description, call, "background")
         return found[0]
 
-    def gather(self, array: np.ndarray, what: str) -> np.ndarray:
+    def gather(self, array: np.ndarray, description: str) -> np.ndarray:
         """Stack the arrays of all processes."""
         found = np.empty((self.size, *array.shape), array.dtype)
-        self._run(what, lambda: self.comm.Allgather(_bytes(array), _bytes(found)))
+        self._run(description, lambda: self.comm.Allgather(_bytes(array), _bytes(found)))
         return found
 
-    def reduce_scatter(self, array: np.ndarray, what: str) -> np.ndarray:
+    def reduce_scatter(self, array: np.ndarray, description: str) -> np.ndarray:
         """Sum the arrays, and return this process's row."""
         dtype = wire_dtype(array.dtype)
         wide, row = np.ascontiguousarray(array, dtype), np.empty(array.shape[1:], dtype)
         if row.size:
-            self._run(what, lambda: self.comm.Reduce_scatter_block(wide, row, _operation("sum", dtype)))
+            self._run(description, lambda: self.comm.Reduce_scatter_block(wide, row, _operation("sum", dtype)))
         return row.astype(array.dtype, copy=False)
 
-    def exchange(self, array: np.ndarray, what: str) -> np.ndarray:
+    def exchange(self, array: np.ndarray, description: str) -> np.ndarray:
         """Send row i to process i."""
         found = np.empty(array.shape, array.dtype)
-        self._run(what, lambda: self.comm.Alltoall(_bytes(array), _bytes(found)))
+        self._run(description, lambda: self.comm.Alltoall(_bytes(array), _bytes(found)))
         return found
 
-    def permute(self, array: np.ndarray, pairs: Sequence[tuple[int, int]], what: str) -> np.ndarray:
+    def permute(self, array: np.ndarray, pairs: Sequence[tuple[int, int]], description: str) -> np.ndarray:
         """Send the array by pairs of source and target."""
         sent, found = _bytes(array), np.zeros(array.shape, array.dtype)
         target = next((t for s, t in pairs if s == self.index), None)
@@ -137,17 +137,17 @@ class MpiCommunicator:
             arrived = _bytes(found) if source is not None else None
             self.comm.Sendrecv(sent, null if target is None else target, recvbuf=arrived, source=null if source is None else source)
 
-        self._run(what, call)
+        self._run(description, call)
         return found
 
 
 def _compressed(comm: Any, joined: np.ndarray) -> np.ndarray:
-    """Sum bfloat16 arrays in float32, each process one part of them, and gather the sums as bfloat16."""
+    """Sum bfloat16 arrays in float32, each process a block of them."""
     size = comm.size
-    part = -(-joined.size // size)
-    sent = np.zeros((size, part), BFLOAT16)
+    block = -(-joined.size // size)
+    sent = np.zeros((size, block), BFLOAT16)
     sent.reshape(-1)[: joined.size] = joined
-    arrived = np.empty((size, part), BFLOAT16)
+    arrived = np.empty((size, block), BFLOAT16)
     comm.Alltoall(_bytes(sent), _bytes(arrived))
     own = arrived.astype(np.float32).sum(0).astype(BFLOAT16)
     comm.Allgather(_bytes(own), _bytes(sent))
@@ -157,8 +157,8 @@ def _compressed(comm: Any, joined: np.ndarray) -> np.ndarray:
 class PendingSum:
     """A sum that the background thread computes."""
 
-    def __init__(self, communicator: MpiCommunicator, arrays: Sequence[np.ndarray], compression: str | None, what: str) -> None:
-        self._communicator, self._compression, self._what = communicator, compression, what
+    def __init__(self, communicator: MpiCommunicator, arrays: Sequence[np.ndarray], compression: str | None, description: str) -> None:
+        self._communicator, self._compression, self._description = communicator, compression, description
         self._types = [(a.shape, a.dtype) for a in arrays]
         self._buckets = buckets_of(arrays) if compression is None else buckets_of(arrays, lambda dtype: BFLOAT16)
         self._joined = [bucket.packed(arrays) for bucket in self._buckets]
@@ -171,7 +171,7 @@ class PendingSum:
         """Compute it; called by the background thread."""
         start = time.perf_counter()
         try:
-            self._joined = [self._communicator.sum_in_thread(j, self._compression, self._what) for j in self._joined]
+            self._joined = [self._communicator.sum_in_thread(j, self._compression, self._description) for j in self._joined]
         except BaseException as error:  # raised where the results are read
             self._error = error
         self.seconds = time.perf_counter() - start

@@ -1,6 +1,6 @@
-"""Messages between processes beside MPI: who failed, who is lost, who waits for what.
+"""Messages between processes about failures, outside of MPI.
 
-The first process has a `Switchboard`, a thread that passes each message on to all others; every process has a `Line` to it. A process
+The first process has a `Switchboard`, a thread that passes each message on to all others; every process has a `Connection` to it. A process
 that ends without saying so closes its connection, and the switchboard tells the others. Messages are lines of JSON, the first of which
 proves that the process knows the secret, which MPI has told all.
 """
@@ -24,7 +24,7 @@ _MOST = 1 << 20
 _CONNECT = 60.0
 
 
-class _Connection:
+class _Channel:
     """A socket that receives and sends messages."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -47,9 +47,9 @@ class _Connection:
             data = b""
         if not data or len(self._received) > _MOST:
             return None
-        *lines, self._received = (self._received + data).split(b"\n")
+        *complete, self._received = (self._received + data).split(b"\n")
         try:
-            return [json.loads(line) for line in lines]
+            return [json.loads(text) for text in complete]
         except ValueError:
             return None
 
@@ -61,7 +61,7 @@ class Switchboard:
         self._listener = socket.create_server((host, 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
         self._secret = secret
-        self._connections: list[_Connection] = []
+        self._connections: list[_Channel] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._stopped = False
@@ -81,12 +81,12 @@ class Switchboard:
         while not self._stopped:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
-                    connection = _Connection(self._listener.accept()[0])
+                    connection = _Channel(self._listener.accept()[0])
                     self._selector.register(connection.sock, selectors.EVENT_READ, connection)
                 else:
                     self._attend(key.data)
 
-    def _attend(self, connection: _Connection) -> None:
+    def _attend(self, connection: _Channel) -> None:
         messages = connection.receive()
         if messages is None:
             self._selector.unregister(connection.sock)
@@ -103,7 +103,7 @@ class Switchboard:
             connection.left = connection.left or message["kind"] == "left"
             self._pass_on(message, connection)
 
-    def _admit(self, connection: _Connection, message: Message) -> None:
+    def _admit(self, connection: _Channel, message: Message) -> None:
         if message.get("secret") != self._secret:
             self._selector.unregister(connection.sock)
             connection.sock.close()
@@ -112,13 +112,13 @@ class Switchboard:
         self._connections.append(connection)
         connection.send({"kind": "admitted"})
 
-    def _pass_on(self, message: Message, source: _Connection) -> None:
+    def _pass_on(self, message: Message, source: _Channel) -> None:
         for other in list(self._connections):
             if other is not source and message.get("to") in (None, other.rank):
                 other.send(message)
 
 
-class Line:
+class Connection:
     """The connection of this process to the switchboard."""
 
     def __init__(self, host: str, port: int, secret: str, rank: int) -> None:
@@ -127,7 +127,7 @@ class Line:
             sock = socket.create_connection((host, port), _CONNECT)
         except OSError as error:
             raise DistributedError(f"process {rank} cannot reach process 0 at {host}:{port}: {error}") from error
-        self._connection = _Connection(sock)
+        self._connection = _Channel(sock)
         self._connection.send({"rank": rank, "secret": secret})
         self._connection.receive()
 
@@ -140,7 +140,7 @@ class Line:
         self._connection.sock.close()
 
     def messages(self, seconds: float) -> Iterator[Message]:
-        """Wait for messages for some seconds, and yield them; after the connection's end, that process 0 is lost."""
+        """Yield the messages of some seconds; at the end, that process 0 is lost."""
         self._connection.sock.settimeout(None)
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection.sock, selectors.EVENT_READ)

@@ -11,12 +11,12 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 #: Where an object is in memory, which differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
-#: A line with the results of an equation.
+#: A row with the results of an equation.
 _EQUATION = re.compile(r"^\s*[a-z]+:\S+.* = ")
 
 
 def text_of(closed: ClosedJaxpr, *, sources: bool = False) -> str:
-    """Return a program's text, which is the same in all processes that traced the same function."""
+    """Return a program's text, which is the same in all processes."""
     return _ADDRESS.sub("", closed.jaxpr.pretty_print(source_info=sources))
 
 
@@ -26,14 +26,14 @@ def digest(text: str) -> bytes:
 
 
 def first_difference(texts: Sequence[str]) -> str:
-    """Describe the first line in which the programs of processes differ, with the line of each."""
-    lines = [text.splitlines() for text in texts]
-    for number in range(max(map(len, lines))):
-        found = [program[number].strip() if number < len(program) else "nothing, it has ended" for program in lines]
-        compared = [line.partition("  # ")[0] for line in found]
+    """Describe the first equation in which the programs of processes differ."""
+    rows = [text.splitlines() for text in texts]
+    for number in range(max(map(len, rows))):
+        found = [program[number].strip() if number < len(program) else "nothing, it has ended" for program in rows]
+        compared = [row.partition("  # ")[0] for row in found]
         if len({*compared}) > 1:
-            first = next(i for i, line in enumerate(compared) if line != compared[0])
-            equation = len([line for line in lines[0][: number + 1] if _EQUATION.match(line)])
+            first = next(i for i, row in enumerate(compared) if row != compared[0])
+            equation = len([row for row in rows[0][: number + 1] if _EQUATION.match(row)])
             where = f"equation {equation} differs" if equation else "the inputs differ"
             return f"{where}:\n  process 0: {found[0]}\n  process {first}: {found[first]}"
     return "only constants differ"

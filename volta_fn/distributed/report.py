@@ -15,7 +15,7 @@ _ORDER = ("lost", "failed", "ended")
 
 
 class Report(NamedTuple):
-    """Why a process has ended: it has "failed" itself, or because another was "lost", or has "ended"."""
+    """Why a process has ended: "failed", or another was "lost" or has "ended"."""
 
     time: float
     rank: int

@@ -88,7 +88,7 @@ def _connect(count: int, limit: float) -> None:
 
 
 def _end_all_after_exceptions(found: Any) -> None:
-    """After an exception that nobody catches, end all processes: the others would wait forever."""
+    """End all processes after an uncaught exception: others would wait forever."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -140,7 +140,7 @@ class Statistics(NamedTuple):
 
 
 def statistics() -> Statistics:
-    """Return how long sums in the background took so far, and how much of that was hidden.
+    """Return how long overlapped sums took so far, and how much was hidden.
 
     >>> import volta_fn as vf
     >>> vf.distributed.statistics()

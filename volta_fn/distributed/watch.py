@@ -1,9 +1,9 @@
-"""The thread that watches over this process's collectives, and ends it when they cannot.
+"""The thread that watches over a process's collectives.
 
-A collective waits in MPI's code, where nothing can be raised. So a thread listens to the other processes. It ends this process, after one
-line that says why, when another one has failed or is lost. When a collective takes longer than `_ASK`, it asks the others where they are:
-those that have not come to it are missing. If a missing process waits for this one in another collective, or has ended, or the limit is
-over, the process ends with an error that names them.
+A collective waits in MPI's code, where nothing can be raised. So a thread listens to the other processes. It ends this process, after a
+message that says why, when another one has failed or is lost. When a collective takes longer than `_ASK`, it asks the others where they
+are: those that have not come to it are missing. If a missing process waits for this one in another collective, or has ended, or the limit
+is over, the process ends with an error that names them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from typing import Any, NoReturn
 
 from volta_fn.distributed.calls import Call, Calls
-from volta_fn.distributed.control import Line, Message
+from volta_fn.distributed.control import Connection, Message
 from volta_fn.distributed.report import is_launched, report
 
 #: Seconds between two looks, and after which the others are asked.
@@ -27,8 +27,8 @@ LAST_WORDS = 0.3
 class Watch:
     """Watches over the collectives of this process."""
 
-    def __init__(self, line: Line, calls: Calls, limit: float) -> None:
-        self.line, self.calls, self.limit = line, calls, limit
+    def __init__(self, connection: Connection, calls: Calls, limit: float) -> None:
+        self.connection, self.calls, self.limit = connection, calls, limit
         self._answers: dict[int, Message] = {}
         self._left: set[int] = set()
         self._asked: Call | None = None
@@ -40,19 +40,19 @@ class Watch:
     def stop(self) -> None:
         """Say that this process needs no others any more."""
         self._stopped = True
-        self.line.send("left")
+        self.connection.send("left")
         self._thread.join()
-        self.line.close()
+        self.connection.close()
 
     def fail(self, text: str) -> None:
         """Tell the others that this process has failed."""
         self._stopped = True
-        report(self.line.rank, "failed", text, self.line.rank)
-        self.line.send("failed", text=text)
+        report(self.connection.rank, "failed", text, self.connection.rank)
+        self.connection.send("failed", text=text)
 
     def _watch(self) -> None:
         while not self._stopped:
-            for message in self.line.messages(_LOOK):
+            for message in self.connection.messages(_LOOK):
                 self._on_message(message)
             for call in self.calls.current():
                 self._look_at(call)
@@ -68,58 +68,58 @@ class Watch:
         elif kind == "left":
             self._left.add(rank)
         elif kind == "where":
-            self.line.send("here", to=rank, call=message["call"], **self._place(message["call"]))
+            self.connection.send("here", to=rank, call=message["call"], **self._position(message["call"]))
         elif kind == "here" and self._asked is not None and message["call"][1:] == _named(self._asked)[1:]:
             self._answers[rank] = message
 
-    def _place(self, call: Any) -> dict[str, Any]:
+    def _position(self, call: Any) -> dict[str, Any]:
         """Say how far this process is in a group's calls, and what it waits for."""
         _, ranks, thread, _ = call
         return {"count": self.calls.count(tuple(ranks), thread), "waits": [_named(c) for c in self.calls.current()]}
 
     def _look_at(self, call: Call) -> None:
-        """Ask where the others are, if a call waits for long; end the process if some will not come."""
+        """Find out why a call waits for long; end the process if it is in vain."""
         now = time.monotonic()
         if now - call.since < _ASK:
             return
         if self._asked != call:
             self._asked, self._answers, self._next_question = call, {}, now
-        others = [r for r in call.ranks if r != self.line.rank]
+        others = [r for r in call.ranks if r != self.connection.rank]
         missing = [r for r in others if not self._has_come(r, call)]
         for rank in others:
             if reason := self._never_comes(rank, call, rank in missing):
-                self._end("failed", f"process {self.line.rank} waits for process {rank} in {call.what}, but {reason}", rank)
+                self._end("failed", f"process {self.connection.rank} waits for process {rank} in {call.description}, but {reason}", rank)
         if now - call.since > self.limit:
             who = f"{missing} have not come" if missing else "all others have come"
-            text = f"process {self.line.rank} has waited longer than {self.limit:g} s in {call.what}: of the processes {who}"
+            text = f"process {self.connection.rank} has waited longer than {self.limit:g} s in {call.description}: of the processes {who}"
             self._end("failed", text, missing[0] if missing else None)
         if now >= self._next_question:
             self._next_question = now + _ASK
-            self.line.send("where", call=_named(call))
+            self.connection.send("where", call=_named(call))
 
     def _has_come(self, rank: int, call: Call) -> bool:
         answer = self._answers.get(rank)
         return answer is not None and answer["count"] >= call.number
 
     def _never_comes(self, rank: int, call: Call, missing: bool) -> str | None:
-        """Return why a process does not take part in a call, if that is known."""
+        """Return why a process does not join a call, if that is known."""
         if missing and rank in self._left:
             return "that has ended"
         answer = self._answers.get(rank)
-        for what, ranks, thread, number in answer["waits"] if answer is not None else ():
-            in_same = (tuple(ranks), thread, number) == call[1:4] and what != call.what
-            waits_for_this = missing and self.line.rank in ranks and self.calls.count(tuple(ranks), thread) < number
+        for description, ranks, thread, number in answer["waits"] if answer is not None else ():
+            in_same = (tuple(ranks), thread, number) == call[1:4] and description != call.description
+            waits_for_this = missing and self.connection.rank in ranks and self.calls.count(tuple(ranks), thread) < number
             if in_same or waits_for_this:
-                return f"that waits for it in {what}: the processes run different programs, or the same with different shapes"
+                return f"that waits for it in {description}: the processes run different programs, or the same with different shapes"
         return None
 
     def _end(self, kind: str, text: str, rank: int | None) -> NoReturn:
         """End this process."""
-        report(self.line.rank, kind, text, rank)
+        report(self.connection.rank, kind, text, rank)
         if kind == "failed":
-            self.line.send("failed", text=text)
+            self.connection.send("failed", text=text)
         if not is_launched():
-            print(f"volta_fn: {text}. Process {self.line.rank} ends.", file=sys.stderr, flush=True)
+            print(f"volta_fn: {text}. Process {self.connection.rank} ends.", file=sys.stderr, flush=True)
         sys.stdout.flush()
         time.sleep(LAST_WORDS)
         os._exit(1)
@@ -127,4 +127,4 @@ class Watch:
 
 def _named(call: Call) -> list[Any]:
     """Return what identifies a call, as JSON has it."""
-    return [call.what, list(call.ranks), call.thread, call.number]
+    return [call.description, list(call.ranks), call.thread, call.number]

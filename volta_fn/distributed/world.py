@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.distributed.calls import Calls
 from volta_fn.distributed.communicator import Background, MpiCommunicator
-from volta_fn.distributed.control import Line, Switchboard
+from volta_fn.distributed.control import Connection, Switchboard
 from volta_fn.distributed.programs import digest, first_difference, text_of
 from volta_fn.distributed.watch import Watch
 from volta_fn.errors import ProgramMismatchError
@@ -30,9 +30,9 @@ class MpiWorld:
         self.background = Background()
         self._communicators: dict[tuple[int, ...], MpiCommunicator] = {}
         self._everyone = tuple(range(self.size))
-        self.watch = Watch(self._line(), self.calls, limit)
+        self.watch = Watch(self._connected(), self.calls, limit)
 
-    def _line(self) -> Line:
+    def _connected(self) -> Connection:
         """Connect all processes to a switchboard in the first."""
         hosts = self.comm.allgather(socket.gethostname())
         host = "127.0.0.1" if len({*hosts}) == 1 else hosts[0]
@@ -41,12 +41,12 @@ class MpiWorld:
             secret = secrets.token_hex(16)
             board = Switchboard("127.0.0.1" if host == "127.0.0.1" else "", secret)
         port, secret = self.comm.bcast((board and board.port, secret), 0)
-        line = Line(host, port, secret, self.rank)
+        connection = Connection(host, port, secret, self.rank)
         self.comm.Barrier()
-        return line
+        return connection
 
     def communicator(self, ranks: tuple[int, ...]) -> MpiCommunicator:
-        """Return the communicator of some processes, in this order; all of them make it at the same time."""
+        """Return the communicator of some processes, which all of them make."""
         found = self._communicators.get(ranks)
         if found is None:
             with self.calls.waiting(ranks, "control", f"the first collective of the processes {list(ranks)}"):
@@ -55,24 +55,24 @@ class MpiWorld:
             self._communicators[ranks] = found
         return found
 
-    def _together(self, what: str, call: Callable[[], T]) -> T:
-        with self.calls.waiting(self._everyone, "control", what):
+    def _together(self, description: str, call: Callable[[], T]) -> T:
+        with self.calls.waiting(self._everyone, "control", description):
             return call()
 
     def check_program(self, closed: ClosedJaxpr) -> None:
         """Raise `ProgramMismatchError` unless all processes compile the same program now."""
         text = text_of(closed)
-        what = f"the compilation of a program of {len(closed.eqns)} equations with the inputs {', '.join(map(str, closed.in_avals))}"
-        digests = self._together(what, lambda: self.comm.allgather(digest(text)))
+        description = f"the compilation of a program of {len(closed.eqns)} equations with the inputs {', '.join(map(str, closed.in_avals))}"
+        digests = self._together(description, lambda: self.comm.allgather(digest(text)))
         if len({*digests}) > 1:
-            texts = self._together(what, lambda: self.comm.allgather(text_of(closed, sources=True)))
+            texts = self._together(description, lambda: self.comm.allgather(text_of(closed, sources=True)))
             raise ProgramMismatchError(
                 f"the processes compile different programs; {first_difference(texts)}\nAll processes have to call the same functions with "
                 "arguments of the same types, in the same order. What depends on the process is data, or follows from lax.axis_index"
             )
 
     def run_once(self, function: Callable[[], T]) -> T:
-        """Call a function in the first process, and return its result, or raise its error, in all of them."""
+        """Call a function in the first process; return or raise the same in all."""
         result: Any = None
         error: Exception | None = None
         if self.rank == 0:

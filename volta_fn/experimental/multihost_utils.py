@@ -40,7 +40,7 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """Return the values of the first process, or of the one whose `is_source` is True, as NumPy arrays."""
+    """Return the values of the first process, or of the one that is the source."""
     if world.current().size == 1:
         return device_get(in_tree)
     sources = process_allgather(np.array(world.current().rank == 0 if is_source is None else is_source))

@@ -31,7 +31,7 @@ class Checkpointer:
     valid. One process at a time may save in a folder; any number may read.
 
     With several processes (`volta_fn.distributed`) all of them call each method: the first one writes the state, which is the same in all,
-    and all read it. The parts of a sharded state are joined before (`optim.gather_states`), so that any number of processes can go on.
+    and all read it. The shards of a state are joined before (`optim.gather_states`), so that any number of processes can go on.
 
     Args:
         directory: the folder, which the first `save` makes.

@@ -1,4 +1,4 @@
-"""`shard_map` and `pmap`: `vmap` over named axes of devices, and one program for the processes along others."""
+"""`shard_map` and `pmap`: maps over axes of devices and of processes."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def pmap(
 
 
 def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """Map over one device of each process: axes have size 1 in each, and the number of processes in all."""
+    """Map over one device of each process: axes have size 1 in each."""
     name = _UNNAMED if axis_name is None else axis_name
     spec = lambda axis: PartitionSpec() if axis is None else PartitionSpec(name)  # noqa: E731  # of the processes' axis, only whether it is there counts
     is_none = lambda x: x is None  # noqa: E731

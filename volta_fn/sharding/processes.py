@@ -1,4 +1,4 @@
-"""Functions mapped over the processes of a mesh: each process runs the function on its own part."""
+"""Functions mapped over the processes of a mesh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def without(spec: PartitionSpec, grid: ProcessGrid) -> PartitionSpec:
 
 
 class OverProcesses:
-    """Runs a function of arrays in every process of a grid, of which `names` are mapped."""
+    """Runs a function of arrays in every process of a grid."""
 
     def __init__(self, grid: ProcessGrid, names: Sequence[Any]) -> None:
         self.axes = {name: ProcessAxis(name, grid) for name in names if name in grid.names}

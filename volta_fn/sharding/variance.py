@@ -1,4 +1,4 @@
-"""Which values of a program may differ between processes, and along which axes of their mesh.
+"""Which values of a program may differ between processes.
 
 A result that a spec calls replicated must not; nor may what decides whether a collective runs.
 """
@@ -15,12 +15,12 @@ from volta_fn.errors import ArgumentError
 #: The axes along which a value varies.
 Variance = frozenset[Any]
 _NOWHERE: Variance = frozenset()
-#: Collectives whose results are the same for all that take part.
+#: Collectives whose results are the same for all members.
 _COMBINING = frozenset(["psum", "pmax", "pmin", "all_gather"])
 
 
 def variance_of(closed: ClosedJaxpr, inputs: Sequence[Variance]) -> list[Variance]:
-    """Return the axes along which each output of a program varies, from those of its inputs.
+    """Return the axes along which each output varies, from those of its inputs.
 
     Raises `ArgumentError` if a condition that varies along an axis decides about a collective over it.
     """
@@ -107,5 +107,5 @@ def _axes_in(closed: ClosedJaxpr) -> Variance:
     return _union([frozenset(own), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
 
 
-def _union(parts: Sequence[Variance]) -> Variance:
-    return frozenset().union(*parts)
+def _union(variances: Sequence[Variance]) -> Variance:
+    return frozenset().union(*variances)

@@ -48,12 +48,12 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
     for number, eqn in enumerate(eqns):
         if eqn.primitive is not psum_p:
             continue
-        apart = [s for s in _sums(eqn, made, read, len(eqns)) if _is_long(eqns[s.start : s.done])]
-        for one in apart:
+        separate = [s for s in _sums(eqn, made, read, len(eqns)) if _is_long(eqns[s.start : s.done])]
+        for one in separate:
             start, done = _in_two_steps(eqn, one)
             after.setdefault(one.start, []).append(start)
             before.setdefault(one.done, []).append(done)
-        split = {i for s in apart for i in s.operands}
+        split = {i for s in separate for i in s.operands}
         if split:
             replaced[number] = _rest(eqn, [i for i in range(len(eqn.invars)) if i not in split])
     if not replaced:
@@ -102,7 +102,7 @@ def _in_two_steps(eqn: Equation, one: _Sum) -> tuple[Equation, Equation]:
 
 
 def _rest(eqn: Equation, operands: Sequence[int]) -> list[Equation]:
-    """Return the sum of the operands that are not summed apart."""
+    """Return the sum of the operands that are not summed separately."""
     if not operands:
         return []
     return [eqn.replace([eqn.invars[i] for i in operands], [eqn.outvars[i] for i in operands])]

@@ -1,4 +1,4 @@
-"""Optimizers on several processes: averaged gradients, and states of which each process keeps a part (ZeRO-1, Rajbhandari et al. 2020)."""
+"""Optimizers on several processes: averaged gradients and sharded states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def average_gradients(updates: Updates, axis_name: Any, *, compression: str | No
 
 
 def _rows(x: Any, axis_name: Any) -> Array:
-    """Return the elements in rows, one for each position of the axis, padded with zeros."""
+    """Return the elements in rows, one per position, padded with zeros."""
     size = lax.axis_size(axis_name)
     flat = vnp.ravel(x)
     length = -(-flat.size // size)
@@ -43,21 +43,21 @@ def _own_row(x: Any, axis_name: Any) -> Array:
     return lax.dynamic_index_in_dim(_rows(x, axis_name), lax.axis_index(axis_name), keepdims=False)
 
 
-def _whole(row: Any, like: Any, axis_name: Any) -> Array:
+def _joined(row: Any, like: Any, axis_name: Any) -> Array:
     """Join the rows of all positions to an array of the shape of `like`."""
     flat = lax.all_gather(row, axis_name, tiled=True)
     return flat[: vnp.size(like)].reshape(vnp.shape(like))
 
 
 def shard_states(inner: GradientTransformation, axis_name: str, *, average: bool = True) -> GradientTransformationExtraArgs:
-    """Keep a part of the optimizer's state in each process (ZeRO-1).
+    """Keep a shard of the optimizer's state in each process (ZeRO-1).
 
-    Each position of the axis updates its part of the elements of each array, and gathers the updates of the others: the state takes a part
-    of the memory, and messages are as long as those of averaged gradients. `init` and `update` are called where the axis is bound.
+    Each position of the axis updates its shard of the elements of each array, and gathers the updates of the others: the state takes a
+    fraction of the memory, and messages are as long as those of averaged gradients. `init` and `update` are called where the axis is bound.
 
     Args:
         inner: a transformation that treats each element by itself, such as `adam`, `adamw` or `sgd`. One that combines elements of an array
-            (`clip_by_global_norm`, `lamb`, `adafactor`) would combine those of one part only: put it before this one, with `average=False`.
+            (`clip_by_global_norm`, `lamb`, `adafactor`) would combine those of one shard only: put it before, with `average=False`.
         axis_name: the axis over which states are shared out and gradients averaged.
         average: whether `update` gets each position's own gradients, and averages them; else they are equal already.
 
@@ -79,29 +79,29 @@ def shard_states(inner: GradientTransformation, axis_name: str, *, average: bool
         return lax.psum_scatter(_rows(gradient, axis_name), axis_name) / lax.axis_size(axis_name)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        parts = None if params is None else tree.map(lambda p: _own_row(p, axis_name), params)
-        found, state = transform.update(tree.map(own, updates), state, parts, **extra_args)
-        return tree.map(lambda row, like: _whole(row, like, axis_name), found, updates), state
+        shards = None if params is None else tree.map(lambda p: _own_row(p, axis_name), params)
+        found, state = transform.update(tree.map(own, updates), state, shards, **extra_args)
+        return tree.map(lambda row, like: _joined(row, like, axis_name), found, updates), state
 
     return GradientTransformationExtraArgs(init, update)
 
 
 def gather_states(inner: GradientTransformation, state: OptState, params: Params, axis_name: str) -> OptState:
-    """Join the parts of a state of `shard_states` to that of `inner`, which has the parameters' shapes.
+    """Join the shards of a state to the state of `inner`.
 
     That is what checkpoints hold, since it does not depend on the number of processes; see `scatter_states`.
 
-    >>> def whole(params):
+    >>> def unsharded(params):
     ...     state = optim.shard_states(optim.adam(0.1), "data").init(params)
     ...     return optim.gather_states(optim.adam(0.1), state, params, "data")[0].mu
-    >>> vf.vmap(whole, axis_name="data", in_axes=None, out_axes=None, axis_size=2)(vf.numpy.ones(3))
+    >>> vf.vmap(unsharded, axis_name="data", in_axes=None, out_axes=None, axis_size=2)(vf.numpy.ones(3))
     Array([0., 0., 0.], dtype=float32)
     """
-    return tree_map_params(inner, lambda row, p: _whole(row, p, axis_name), state, params)
+    return tree_map_params(inner, lambda row, p: _joined(row, p, axis_name), state, params)
 
 
 def scatter_states(inner: GradientTransformation, state: OptState, axis_name: str) -> OptState:
-    """Return the part of a whole state, as `inner` or `gather_states` makes it, that belongs to this position of the axis.
+    """Return the shard of an unsharded state that belongs to this position.
 
     >>> state = optim.adam(0.1).init(vf.numpy.ones(3))
     >>> vf.vmap(lambda s: optim.scatter_states(optim.adam(0.1), s, "data")[0].mu, None, axis_name="data", axis_size=2)(state).shape

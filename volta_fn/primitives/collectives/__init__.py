@@ -7,5 +7,5 @@ equation runs on the host, which talks to the other processes (`on_host`).
 `groups` has what all have in common, `reductions`, `gathers` and `exchanges` have the functions, `casts` the border of a program on several
 processes.
 
-Each primitive's ``axis_names`` says which named axes it speaks of, and ``axis_index_groups`` which positions take part together.
+Each primitive's ``axis_names`` says which named axes it speaks of, and ``axis_index_groups`` which positions communicate.
 """

@@ -1,4 +1,4 @@
-"""The border of a program on several processes: values that all have in common, and values of each.
+"""The border of a program on several processes, which derivatives see.
 
 Inside, a cotangent is that of a process's own value. Outside, a value that does not vary along an axis is one value, with one cotangent:
 the sum of those of all processes. So `pcast` does nothing to values, but its transpose adds or shares out cotangents.
@@ -42,5 +42,5 @@ pcast_p.jvp = linear_jvp(pcast_p)
 
 
 def pcast(x: Array, axes: Names, to: str) -> Array:
-    """Let a value, the same in all processes along `axes`, be "varying" (on entering) or "replicated" (on leaving)."""
+    """Mark a value as "varying", on entering, or "replicated", on leaving."""
     return bind(pcast_p, x, axis_names=axes, to=to) if axes else x

@@ -1,4 +1,4 @@
-"""Values that travel between the positions of a named axis: `ppermute`, `pshuffle`, `all_to_all`, `pswapaxes`."""
+"""Values exchanged between positions: `ppermute`, `all_to_all`, …."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The position along an axis, and arrays that are gathered along it or scattered: `axis_index`, `all_gather`, `psum_scatter`."""
+"""Positions, gathering and scattering: `axis_index`, `all_gather`, …."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What collectives have in common: names, groups of positions, rules of linear operations."""
+"""What collectives have in common: names, groups, rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Groups = tuple[tuple[int, ...], ...] | None
 
 
 def one_name(axis_name: Any, collective: str) -> Names:
-    """Return what the only name is bound to; raise `ArgumentError` if there are several."""
+    """Return what the only name is bound to; raise `ArgumentError` for several."""
     names = bound_axes(axis_name)
     if len(names) != 1:
         raise ArgumentError(f"{collective} takes one axis name, got {names}; call it once per axis")
@@ -46,7 +46,7 @@ def checked_groups(axis_index_groups: Any, names: Names, collective: str) -> Gro
 
 
 def group_size(names: Names, groups: Groups) -> int:
-    """Return the number of positions that take part together."""
+    """Return the number of positions that communicate."""
     return axis_size(names) if groups is None else len(groups[0])
 
 

@@ -1,4 +1,4 @@
-"""Collectives between processes, as NumPy functions: what their primitives mean on every target."""
+"""Collectives between processes, as NumPy functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _communicator(axis_names: Axes, axis_index_groups: Groups) -> world.Communic
     return world.current().communicator(world.members_of(axis_names, axis_index_groups))
 
 
-def _what(name: str, axis_names: Axes, arrays: Sequence[np.ndarray]) -> str:
+def _described(name: str, axis_names: Axes, arrays: Sequence[np.ndarray]) -> str:
     """Describe a call."""
     types = ", ".join([f"{a.dtype.name}{list(a.shape)}" for a in arrays[:3]]) + (f" and {len(arrays) - 3} more" if len(arrays) > 3 else "")
     return f"{name} of {types} over {', '.join([repr(axis.name) for axis in axis_names])}"
@@ -37,18 +37,19 @@ def psum(
     *arrays: np.ndarray, axis_names: Axes, axis_index_groups: Groups, compression: str | None, out: Outs = None
 ) -> Sequence[np.ndarray]:
     """Sum each array over processes."""
-    outs, communicator, what = _results(arrays, out), _communicator(axis_names, axis_index_groups), _what("psum", axis_names, arrays)
+    outs, communicator = _results(arrays, out), _communicator(axis_names, axis_index_groups)
+    description = _described("psum", axis_names, arrays)
     if compression is None:
-        communicator.reduce("sum", arrays, outs, what)
+        communicator.reduce("sum", arrays, outs, description)
     else:
-        communicator.compressed_sum(arrays, outs, what)
+        communicator.compressed_sum(arrays, outs, description)
     return outs
 
 
 def extreme(*arrays: np.ndarray, axis_names: Axes, axis_index_groups: Groups, step: str, out: Outs = None) -> Sequence[np.ndarray]:
     """Return the maximum or minimum of each array over processes."""
     outs = _results(arrays, out)
-    _communicator(axis_names, axis_index_groups).reduce(step, arrays, outs, _what(f"p{step}", axis_names, arrays))
+    _communicator(axis_names, axis_index_groups).reduce(step, arrays, outs, _described(f"p{step}", axis_names, arrays))
     return outs
 
 
@@ -60,7 +61,7 @@ def psum_start(*arrays: np.ndarray, axis_names: Axes, axis_index_groups: Groups,
     """Begin a sum over processes, and return the number by which `psum_done` finds it."""
     ticket = next(_tickets) & 0x7FFFFFFF
     communicator = _communicator(axis_names, axis_index_groups)
-    _pending[ticket] = communicator.start_sum(arrays, compression, _what("psum", axis_names, arrays))
+    _pending[ticket] = communicator.start_sum(arrays, compression, _described("psum", axis_names, arrays))
     return np.array(ticket, np.int32)
 
 
@@ -83,23 +84,23 @@ def axis_index(*, axis_names: Axes) -> np.ndarray:
 
 def all_gather(array: np.ndarray, *, axis_names: Axes, axis_index_groups: Groups, axis: int, size: int) -> np.ndarray:
     """Stack the arrays of all processes along a new axis."""
-    rows = _communicator(axis_names, axis_index_groups).gather(array, _what("all_gather", axis_names, [array]))
+    rows = _communicator(axis_names, axis_index_groups).gather(array, _described("all_gather", axis_names, [array]))
     return np.ascontiguousarray(np.moveaxis(rows, 0, axis))
 
 
 def reduce_scatter(array: np.ndarray, *, axis_names: Axes, axis_index_groups: Groups, axis: int, size: int) -> np.ndarray:
     """Sum arrays over processes; each keeps its own row along an axis."""
     rows = np.ascontiguousarray(np.moveaxis(array, axis, 0))
-    return _communicator(axis_names, axis_index_groups).reduce_scatter(rows, _what("psum_scatter", axis_names, [array]))
+    return _communicator(axis_names, axis_index_groups).reduce_scatter(rows, _described("psum_scatter", axis_names, [array]))
 
 
 def ppermute(array: np.ndarray, *, axis_names: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
     """Send an array by pairs of source and target."""
-    return _communicator(axis_names, None).permute(array, perm, _what("ppermute", axis_names, [array]))
+    return _communicator(axis_names, None).permute(array, perm, _described("ppermute", axis_names, [array]))
 
 
 def all_to_all(array: np.ndarray, *, axis_names: Axes, axis_index_groups: Groups, split_axis: int, concat_axis: int) -> np.ndarray:
     """Exchange slices between all processes."""
     rows = np.ascontiguousarray(np.moveaxis(array, split_axis, 0))
-    found = _communicator(axis_names, axis_index_groups).exchange(rows, _what("all_to_all", axis_names, [array]))
+    found = _communicator(axis_names, axis_index_groups).exchange(rows, _described("all_to_all", axis_names, [array]))
     return np.ascontiguousarray(np.moveaxis(found, 0, concat_axis))

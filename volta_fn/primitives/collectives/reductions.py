@@ -124,7 +124,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | None) -> Any:
-    """Do what `psum` does; if `compression` is "bfloat16", float32 arrays are rounded to that on their way."""
+    """Do what `psum` does, with `compression` of float32 arrays or without."""
     if compression not in (None, "bfloat16"):
         raise ArgumentError(f'psum: compression is None or "bfloat16", got {compression!r}')
     names = bound_axes(axis_name)
