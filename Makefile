@@ -9,6 +9,9 @@ PRIMITIVES := tests/test_registry.py tests/test_registry_elementwise.py
 ON_GPU := $(PRIMITIVES) tests/test_random_programs.py tests/test_nan_and_empty.py tests/nn tests/optim
 # Of repeated runs, on a GPU and with narrower vectors, `make test` has one test in so many: EVERY=1 for all of them.
 EVERY ?= 24
+# Of the tests that compile shaders or JAX's programs, `make test` has one in so many, other ones after each commit: HEAVY_EVERY=1 for all.
+HEAVY_EVERY ?= 4
+HEAVY := --heavy-every $(HEAVY_EVERY) --heavy-shift `git rev-list --count HEAD 2> /dev/null || echo 0`
 # Widths of vectors that are narrower than this CPU's widest.
 NARROWER := from volta_fn.runtime.llvm.host import vector_widths; print(*vector_widths()[:-1])
 
@@ -35,12 +38,12 @@ check: $(VENV)/test.stamp
 	    $(RUN) -m pytest --every 10 tests; tests=$$?; \
 	    wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
 
-# Linter, type checker, all tests: make test ARGS="-k tree" for some of the tests.
+# Linter, type checker, tests: make test ARGS="-k tree" for some of them, make test HEAVY_EVERY=1 EVERY=1 for all that there are.
 test: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest $(or $(ARGS),$(HEAVY))
 	$(if $(ARGS),,$(MAKE) test-vectors test-gpu)
 
 # The tests of machine code with narrower vectors than this CPU has: make test-vectors EVERY=1 for all of them.

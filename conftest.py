@@ -43,21 +43,29 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--every N`, which runs a sample of the tests."""
+    """Add the options that run samples of the tests."""
     parser.addoption("--every", type=int, default=1, metavar="N", help="run one test in N, the same ones in every run")
+    parser.addoption("--heavy-every", type=int, default=1, metavar="N", help="of the tests that take long, run one in N")
+    parser.addoption("--heavy-shift", type=int, default=0, metavar="K", help="which of N samples of those: K modulo N")
 
 
 #: Folders of tests that take long, as they compile shaders or run programs: they have a third of their share in samples.
-_HEAVY = ("tests/targets/wgsl/", "tests/examples/", "tests/benchmarks/")
+_HEAVY = ("tests/targets/wgsl/", "tests/programs/", "tests/examples/", "tests/benchmarks/")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests outside the sample, which a hash of their names draws."""
-    every = config.getoption("every")
-    share = {item: every * 3 if every > 1 and item.nodeid.startswith(_HEAVY) else every for item in items}
-    number = {item: zlib.crc32(item.nodeid.encode()) % share[item] for item in items}
-    config.hook.pytest_deselected(items=[item for item in items if number[item]])
-    items[:] = [item for item in items if not number[item]]
+    every, heavy_every, shift = (config.getoption(name) for name in ("every", "heavy_every", "heavy_shift"))
+
+    def is_drawn(item: pytest.Item) -> bool:
+        number = zlib.crc32(item.nodeid.encode())
+        if not item.nodeid.startswith(_HEAVY):
+            return number % every == 0
+        return number % (every * 3 if every > 1 else 1) == 0 and (number + shift) % heavy_every == 0
+
+    drawn = [item for item in items if is_drawn(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not is_drawn(item)])
+    items[:] = drawn
 
 
 @pytest.fixture(autouse=True, scope="session")

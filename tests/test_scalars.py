@@ -66,6 +66,9 @@ OTHER_ALGORITHMS = {
 #: Arguments whose result takes the dtype of the number, a weak one, whatever that of the other arrays is.
 _WEAK_RESULTS = {("numpy", f"histogram{kind}", "weights") for kind in ("", "2d", "dd")}
 
+#: Functions whose time grows with the numbers; the other dtypes have small ones.
+_LARGE_NUMBERS = {("int64", "scipy.special", "hyp2f1")}
+
 REFERENCES = {"numpy": np, "numpy.linalg": np.linalg, "numpy.fft": np.fft, "scipy.special": scipy.special}
 
 
@@ -90,7 +93,11 @@ def test_python_numbers_keep_their_digits(kind, space):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         found = [
-            (n, p) for n, f in functions(space).items() for p in scalar_arguments(f, kind) if (space, n, p.parameter) not in _WEAK_RESULTS
+            (name, argument)
+            for name, function in functions(space).items()
+            if (kind.dtype, space, name) not in _LARGE_NUMBERS
+            for argument in scalar_arguments(function, kind)
+            if (space, name, argument.parameter) not in _WEAK_RESULTS
         ]
         assert not [problem for name, argument in found for problem in problems(kind, space, name, argument)]
 

@@ -28,6 +28,8 @@ BANNED = ("turn", "place", "part", "piece", "whole", "apart", "beside", "behind"
 #: Banned as identifiers only; in prose they have their usual sense.
 BANNED_NAMES = (*BANNED, "what", "line")
 
+_BANNED_WORD = re.compile(rf"\b({'|'.join(BANNED)})s?\b", re.IGNORECASE)
+
 #: Phrases in which a banned word has its usual, or a technical, sense.
 ALLOWED = re.compile(
     r"in[- _]place|last place|takes? place|decimal places?"
@@ -73,9 +75,9 @@ def _is_property(node: ast.AST) -> bool:
     )
 
 
-def first_lines(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+def first_lines(nodes: list[ast.AST]) -> Iterator[tuple[int, str, bool]]:
     """Yield each docstring's line number, first line, and if it must be imperative."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Module)) and (text := ast.get_docstring(node)):
             imperative = isinstance(node, FUNCTIONS) and not _is_property(node)
             yield getattr(node, "lineno", 1), text.splitlines()[0], imperative
@@ -87,9 +89,9 @@ def _words(name: str) -> list[str]:
     return [w.removesuffix("s") for w in spaced.lower().split("_") if w]
 
 
-def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def defined_names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield every name that a module defines, with its line number."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
@@ -100,12 +102,12 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
 
 
-def _prose(source: str) -> Iterator[tuple[int, str]]:
+def _prose(source: str, nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the comments and docstrings of a file, line by line."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Module)) and ast.get_docstring(node):
             value = node.body[0].value  # type: ignore[attr-defined]
             for offset, text in enumerate(value.value.splitlines()):
@@ -115,8 +117,8 @@ def _prose(source: str) -> Iterator[tuple[int, str]]:
 def violations(path: Path) -> Iterator[Violation]:
     """Yield the violations in a file."""
     source = path.read_text()
-    tree, name = ast.parse(source), str(path.relative_to(ROOT))
-    for number, text, imperative in first_lines(tree):
+    nodes, name = list(ast.walk(ast.parse(source))), str(path.relative_to(ROOT))
+    for number, text, imperative in first_lines(nodes):
         if len(text) > FIRST_LENGTH:
             yield Violation(name, number, "long first line", text)
         if not text.endswith((".", "!", "?")):
@@ -124,11 +126,10 @@ def violations(path: Path) -> Iterator[Violation]:
         word = re.split(r"[\s,.:;]", text, maxsplit=1)[0]
         if imperative and (word.lower() in _NOT_IMPERATIVE or not re.match(r"[`A-Z]", word)):
             yield Violation(name, number, "not imperative", text)
-    banned = re.compile(rf"\b({'|'.join(BANNED)})s?\b", re.IGNORECASE)
-    for number, text in _prose(source):
-        if found := banned.search(ALLOWED.sub("", text)):
+    for number, text in _prose(source, nodes) if _BANNED_WORD.search(source) else ():  # tokens take long
+        if found := _BANNED_WORD.search(ALLOWED.sub("", text)):
             yield Violation(name, number, f"word {found.group()!r}", text.strip())
-    for number, text in defined_names(tree):
+    for number, text in defined_names(nodes):
         kept = ALLOWED_NAMES.sub("", text)
         if (found_names := [w for w in _words(kept) if w in BANNED_NAMES]) and (name, text) not in PUBLIC:
             yield Violation(name, number, f"name {found_names[0]!r}", text)

@@ -47,3 +47,14 @@ time.sleep({0.3 + 0.17 * attempt % 1})
 print("the end")
 """)
     check(result, "the end")
+
+
+@pytest.mark.parametrize("attempt", range(rounds(2)))
+def test_a_process_ends_well_while_what_was_repeated_compiles_in_the_background(attempt: int) -> None:
+    result = run(f"""
+for size in range(1000, 1012):
+    for _ in range(2):
+        jnp.var(jnp.linspace(0.0, 1.0, size + 100 * {attempt}))
+print("the end")
+""")
+    check(result, "the end")

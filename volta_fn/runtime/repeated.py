@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.runtime.compiling import included
 from volta_fn.runtime.threads import Background, Call
 
 _log = logging.getLogger("volta_fn")
@@ -78,7 +79,7 @@ class Repeated:
 
     def _made(self) -> Callable[..., Any] | None:
         """Return the compiled function, or None if the process ends anyway."""
-        return self._make() if threading.main_thread().is_alive() else None
+        return included(self._make) if threading.main_thread().is_alive() else None
 
     def _compiled(self, *args: Any) -> Any:
         job = self._job
