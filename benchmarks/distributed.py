@@ -78,6 +78,11 @@ def step_of(name: str, api: Any, np_: Any, lax: Any) -> Callable[..., Any]:
     return step
 
 
+def _first(values: Any) -> float:
+    """Return a scalar that all processes have."""
+    return float(np.asarray(values.addressable_data(0) if hasattr(values, "addressable_data") else values))
+
+
 def jax_like(api: Any, put: Callable[[np.ndarray, Any], Any], mesh: Any, P: Any, name: str, rank: int) -> Call:
     """Return one call of a workload, for JAX and volta_fn."""
     if name in SIZES:
@@ -95,7 +100,7 @@ def jax_like(api: Any, put: Callable[[np.ndarray, Any], Any], mesh: Any, P: Any,
         state[:] = step(state[0], x, y)
         api.block_until_ready(state[0])
 
-    call.loss = lambda: float(np.asarray(state[1].addressable_data(0) if hasattr(state[1], "addressable_data") else state[1]))  # type: ignore[attr-defined]
+    call.loss = lambda: _first(state[1])  # type: ignore[attr-defined]
     return call
 
 
@@ -208,7 +213,7 @@ def measure(framework: str, count: int, only: str) -> list[dict[str, Any]]:
     single = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VOLTA_NUM_THREADS"], "1")
     single["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     if framework == "volta_fn":
-        starts = [([sys.executable, "-m", "volta_fn.launch", "-n", str(count), *arguments], {})]
+        starts: list[tuple[list[str], dict[str, str]]] = [([sys.executable, "-m", "volta_fn.launch", "-n", str(count), *arguments], {})]
     else:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])

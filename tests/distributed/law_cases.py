@@ -68,7 +68,7 @@ def contexts() -> dict[str, Callable[[Case], Case]]:
         "grad of scan": lambda f: vf.grad(lambda x: lax.scan(lambda c, k: (c + total(floats(f)(x * k)), c), 0.0, vnp.arange(1.0, 3.0))[0]),
         "cond": lambda f: lambda x: lax.cond(lax.psum(vnp.sum(x), "i") > 0, floats(f), lambda y: floats(f)(-2 * y), x),
         "while": lambda f: (
-            lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 0.5 + total(floats(f)(c[1])) * 0.01), (0, x))
+            lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 0.5 + vnp.tanh(total(floats(f)(c[1]))) * 0.01), (0, x))
         ),
     }
 

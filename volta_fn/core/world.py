@@ -110,4 +110,4 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
     if axis_index_groups is None:
         return group
     own = group.index(_world.rank)
-    return tuple([group[i] for group in axis_index_groups if own in group for i in group])
+    return tuple([group[i] for positions in axis_index_groups if own in positions for i in positions])

@@ -81,7 +81,7 @@ def _connect(count: int, limit: float) -> None:
         raise MissingDependencyError(
             f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
         )
-    found: Any = _mpi_world.connected(limit)
+    found = _mpi_world.connected(limit)
     world.set_current(found)
     _end_all_after_exceptions(found)
     atexit.register(shutdown)
@@ -89,14 +89,14 @@ def _connect(count: int, limit: float) -> None:
 
 def _end_all_after_exceptions(found: Any) -> None:
     """End all processes after an uncaught exception: others would wait forever."""
-    before = sys.excepthook
+    before, watch = sys.excepthook, found.watch
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         before(kind, error, trace)
         if world.current() is found:  # not after `shutdown`
             sys.stderr.flush()
             sys.stdout.flush()
-            found.watch.fail(f"{kind.__name__}: {error}")
+            watch.fail(f"{kind.__name__}: {error}")
             time.sleep(_watch.LAST_WORDS)
             os._exit(1)
 
