@@ -44,6 +44,17 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
+#: Bytes from which two processes exchange an array, and each adds: several times as fast as MPI's own sum, which alternates between them.
+_EXCHANGED = 1 << 22
+
+
+def _sum_of_two(comm: Any, source: np.ndarray, target: np.ndarray, received: np.ndarray) -> None:
+    """Sum the arrays of two processes; the order does not matter to the bits."""
+    other = 1 - comm.rank
+    comm.Sendrecv(source, other, recvbuf=received, source=other)
+    np.add(source, received, out=target)
+
+
 class MpiCommunicator:
     """The collectives of some processes."""
 
@@ -72,6 +83,9 @@ class MpiCommunicator:
                 source, target = arrays[bucket.positions[0]], outs[bucket.positions[0]]
                 if bucket.is_direct(arrays) and source.flags.c_contiguous and target.flags.c_contiguous:
                     same = source.ctypes.data == target.ctypes.data
+                    if step == "sum" and self.size == 2 and source.nbytes >= _EXCHANGED:
+                        _sum_of_two(self.comm, source, target, np.empty_like(source) if same else target)
+                        continue
                     self.comm.Allreduce(mpi.IN_PLACE if same else source, target, operation)
                     continue
                 joined = bucket.packed(arrays)
