@@ -15,7 +15,7 @@ HEAVY := --heavy-every $(HEAVY_EVERY) --heavy-shift `git rev-list --count HEAD 2
 # Widths of vectors that are narrower than this CPU's widest.
 NARROWER := from volta_fn.runtime.llvm.host import vector_widths; print(*vector_widths()[:-1])
 
-.PHONY: demo examples check test test-gpu test-vectors bench clean
+.PHONY: demo examples check test test-gpu test-vectors docs bench clean
 
 # Train a small network on handwritten digits and print its accuracy: make demo ARGS="--data DIR" for MNIST's files.
 demo: $(VENV)/examples.stamp
@@ -34,6 +34,7 @@ examples: $(VENV)/examples.stamp
 check: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/codespell
 	$(VENV)/bin/mypy > $(VENV)/mypy.log & types=$$!; \
 	    $(RUN) -m pytest --every 10 tests; tests=$$?; \
 	    wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
@@ -42,6 +43,7 @@ check: $(VENV)/test.stamp
 test: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/codespell
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest $(or $(ARGS),$(HEAVY))
 	$(if $(ARGS),,$(MAKE) test-vectors test-gpu)
@@ -58,12 +60,16 @@ test-gpu: $(VENV)/test.stamp
 	$(RUN) -m pytest --every $(EVERY) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
 	VOLTA_GPU_LIMITS=webgpu $(RUN) -m pytest --every $(EVERY) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
 
+# The documentation, in docs/_build/html: every cell runs, and every warning is an error.
+docs: $(VENV)/docs.stamp
+	$(RUN) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
 # Speed and memory beside JAX and PyTorch: make bench ARGS="--only conv" for some of it.
 bench: $(VENV)/benchmarks.stamp
 	$(RUN) -m benchmarks $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info docs/_build docs/reference/api
 
 $(VENV)/%.stamp: pyproject.toml | $(VENV)/bin/python
 	$(RUN) -m pip install --quiet --disable-pip-version-check --editable ".[$*]"

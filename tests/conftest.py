@@ -11,7 +11,17 @@ import pytest
 
 #: Tests whose jitted functions become machine code, where llvmlite is installed. All others run on the NumPy target: compiling takes far
 #: longer than computing a handful of numbers, and that machine code computes the same is what the CPU target's own tests are about.
-COMPILED = ("targets/cpu", "runtime", "models", "programs", "stress", "jit/test_function.py", "test_random_programs.py", "test_threads.py")
+COMPILED = (
+    "targets/cpu",
+    "runtime",
+    "models",
+    "programs",
+    "stress",
+    "docs/test_pages.py",
+    "jit/test_function.py",
+    "test_random_programs.py",
+    "test_threads.py",
+)
 
 #: Tests that are about the CPU, or compute their reference values there: they run there whatever VOLTA_DEVICE says, as does every test that
 #: uses `on_cpu`.

@@ -34,7 +34,7 @@ def test_the_second_program_trains_saves_and_loads(capsys):
 def test_the_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     commands = set(re.findall(r"^make ([\w-]+)", README, re.MULTILINE))
-    assert commands == {"check", "demo", "examples", "test", "test-gpu", "bench"}
+    assert commands == {"check", "demo", "examples", "test", "test-gpu", "bench", "docs"}
     for command in commands:
         assert re.search(rf"^{command}:", makefile, re.MULTILINE)
 

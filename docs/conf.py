@@ -1,0 +1,80 @@
+"""The settings of Sphinx, which builds the documentation: `make docs`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+
+from volta_fn import errors
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent / "examples")]
+# Cells run in processes of their own, which find the same modules.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), str(HERE.parent / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+project = "volta_fn"
+author = copyright = "The authors of volta_fn"
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "myst_nb",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "reference_pages",
+]
+exclude_patterns = ["_build", "_extensions"]
+default_role = "code"
+
+html_theme = "furo"
+html_title = "volta_fn"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+
+napoleon_use_ivar = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# Every cell runs when the site is built, and a cell that raises ends the build, unless it says that it does.
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_execution_show_tb = True
+nb_merge_streams = True
+
+
+def escape_signs(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Escape the signs in docstrings that are markup in reStructuredText: |x| and (*batch, n)."""
+    if what in ("attribute", "data", "property") and lines:
+        lines[0] = lines[0].replace(": ", " – ", 1)  # what is before a colon would be taken for a type
+    for number, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...", ":", "..", "Array(")):
+            lines[number] = "".join(
+                text if text.startswith("`") else re.sub(r"([|*])", r"\\\1", text) for text in re.split(r"(`+[^`]*`+)", line)
+            )
+
+
+def link_errors(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Link the name of an error, as docstrings have it, to its section on the page of errors."""
+    name = node.get("reftarget", "").rpartition(".")[2]
+    if node.get("reftype") != "exc" or not hasattr(errors, name):
+        return None
+    address = app.builder.get_relative_uri(node["refdoc"], "reference/errors")
+    return nodes.reference("", "", content, internal=True, refuri=f"{address}#{name.lower()}")
+
+
+def setup(app: Any) -> None:
+    """Connect the hooks; docstrings are seen before their sections are read."""
+    app.connect("autodoc-process-docstring", escape_signs, priority=400)
+    app.connect("missing-reference", link_errors)

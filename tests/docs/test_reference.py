@@ -1,0 +1,72 @@
+"""The reference has every public name, and an example of each function or a reason why there is none."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import volta_fn
+
+EXTENSIONS = Path(__file__).resolve().parents[2] / "docs" / "_extensions"
+sys.path.insert(0, str(EXTENSIONS))
+pages = importlib.import_module("reference_pages")
+sys.path.remove(str(EXTENSIONS))
+
+#: Packages of internals, and those whose names are JAX's for what the reference has elsewhere.
+INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit"}
+OTHER_NAMES = {
+    "jax",
+    "extend",
+    "tree_util",
+    "example_libraries",
+    "ad",
+    "ref",
+    "process",
+    "scopes",
+    "monitoring",
+    "profiler",
+    "typing",
+    "ffi",
+    "dlpack",
+}
+OWN_PAGES = {"errors", "info", "cache"}  # the page of errors; commands
+PRIVATE = {"settings", "source", "lazy_imports", "tracebacks", "advice"}
+
+
+def test_every_public_module_has_a_page() -> None:
+    listed = {page.module.split(".")[1] for page in pages.PAGES if "." in page.module}
+    modules = {info.name for info in pkgutil.iter_modules(volta_fn.__path__)}
+    assert modules - listed == INNER | OTHER_NAMES | OWN_PAGES | PRIVATE
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.module)
+def test_every_public_name_is_on_its_page(page: pages.Page) -> None:
+    text = pages.page_text(page, set())
+    module = pages.find_module(page.module)
+    names = pages.public_names(module)
+    assert names or page.module == "volta_fn.scipy.stats"
+    assert not [name for name in names if f":: {page.module}.{name}\n" not in f"{text}\n"]
+
+
+def undocumented(module: types.ModuleType) -> list[str]:
+    """Return a module's public functions and classes without a docstring."""
+    values = {name: getattr(module, name) for name in pages.public_names(module)}
+    return [name for name, value in values.items() if (inspect.isclass(value) or inspect.isroutine(value)) and not inspect.getdoc(value)]
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.module)
+def test_every_function_is_documented(page: pages.Page) -> None:
+    assert not undocumented(pages.find_module(page.module))
+
+
+def test_elementwise_functions_get_an_example() -> None:
+    call, result = pages.example("volta_fn.numpy", "sqrt", volta_fn.numpy.sqrt)
+    assert call == ">>> jnp.sqrt(jnp.array([0.25, 0.5]))"
+    assert result.startswith("Array([0.5")
+    assert not pages.example("volta_fn.numpy", "concatenate", volta_fn.numpy.concatenate)
