@@ -25,6 +25,8 @@ CAUGHT_AS = {
     "ExecutionError": RuntimeError,
     "DeviceError": (errors.ExecutionError, RuntimeError),
     "DeviceTimeoutError": TimeoutError,
+    "DistributedError": (errors.ExecutionError, RuntimeError),
+    "ProgramMismatchError": (errors.DistributedError, RuntimeError),
     "OutOfMemoryError": MemoryError,
     "TreeError": (ValueError, TypeError),
     "TracerError": TypeError,

@@ -39,13 +39,14 @@ LAYERS = [
         "ref",
         "stages",
         "sharding",
+        "distributed",
         "custom_batching",
         "custom_derivatives",
         "ad_checkpoint",
     },
     {"nn", "optim", "io", "data", "test_util", "info", "cache", "example_libraries", "export"},
     {"inspection", "web", "onnx"},
-    {"config", "debug", "dlpack", "doctor", "extend", "ffi", "monitoring", "process", "profiler", "scopes", "typing"},
+    {"config", "debug", "dlpack", "doctor", "extend", "ffi", "launch", "monitoring", "process", "profiler", "scopes", "typing"},
     {"jax"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.

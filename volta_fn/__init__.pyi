@@ -4,6 +4,7 @@ from volta_fn import custom_batching as custom_batching
 from volta_fn import custom_derivatives as custom_derivatives
 from volta_fn import data as data
 from volta_fn import debug as debug
+from volta_fn import distributed as distributed
 from volta_fn import doctor as doctor
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
@@ -54,10 +55,11 @@ from volta_fn.core.promotion import set_numpy_dtype_promotion as set_numpy_dtype
 from volta_fn.core.refs import Ref as Ref
 from volta_fn.core.refs import freeze as freeze
 from volta_fn.core.refs import new_ref as new_ref
+from volta_fn.core.sharded_arrays import make_array_from_callback as make_array_from_callback
+from volta_fn.core.sharded_arrays import make_array_from_process_local_data as make_array_from_process_local_data
+from volta_fn.core.sharded_arrays import make_array_from_single_device_arrays as make_array_from_single_device_arrays
 from volta_fn.core.sharding import NamedSharding as NamedSharding
 from volta_fn.core.sharding import PartitionSpec as PartitionSpec
-from volta_fn.core.sharding import make_array_from_callback as make_array_from_callback
-from volta_fn.core.sharding import make_array_from_single_device_arrays as make_array_from_single_device_arrays
 from volta_fn.core.sharding import make_mesh as make_mesh
 from volta_fn.core.sharding import reshard as reshard
 from volta_fn.core.sharding import set_mesh as set_mesh

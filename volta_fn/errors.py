@@ -94,6 +94,14 @@ class DeviceError(ExecutionError):
     """A device does not exist, was lost, or arguments live on different devices."""
 
 
+class DistributedError(ExecutionError):
+    """Processes cannot start, or cannot go on together."""
+
+
+class ProgramMismatchError(DistributedError):
+    """Processes compile different programs, whose collectives would wait forever."""
+
+
 class DeviceTimeoutError(DeviceError, TimeoutError):
     """A device finished nothing within the time limit. Waiting again may succeed."""
 

@@ -1,4 +1,4 @@
-"""The process, which is the only one, its platforms and devices: by JAX's names."""
+"""The process, its platforms and devices, by JAX's names."""
 
 from __future__ import annotations
 
@@ -9,41 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.device import Device, available_devices, default_backend, device_count, devices, found_devices, synchronize
-from volta_fn.errors import ArgumentError
+from volta_fn.core.device import (
+    Device,
+    available_devices,
+    current_default_device,
+    default_backend,
+    devices,
+    found_devices,
+    local_devices,
+    process_count,
+    process_index,
+    synchronize,
+)
 
 #: JAX's clients of platforms that are in use, which some libraries look at: devices here are found without any.
 _backends: dict[str, Any] = {}
 
 
-def process_index(backend: str | None = None) -> int:
-    """Return the number of this process: 0, as there is one."""
-    return 0
-
-
-def process_count(backend: str | None = None) -> int:
-    """Return the number of processes: 1."""
-    return 1
-
-
 def process_indices(backend: str | None = None) -> list[int]:
     """Return the numbers of all processes."""
-    return [0]
+    return list(range(process_count()))
 
 
 host_id, host_count, host_ids = process_index, process_count, process_indices
-
-
-def local_devices(process_index: int | None = None, backend: str | None = None, host_id: int | None = None) -> list[Device]:
-    """Return the devices of this process; raise `ArgumentError` for another process."""
-    if process_index or host_id:
-        raise ArgumentError(f"local_devices: there is one process, of index 0, got {process_index or host_id}")
-    return devices(backend)
-
-
-def local_device_count(backend: str | None = None) -> int:
-    """Return the number of devices of this process."""
-    return device_count(backend)
 
 
 def effects_barrier() -> None:
@@ -82,17 +70,21 @@ class Backend:
         """Return the platform's devices."""
         return devices(self.platform)
 
-    local_devices = devices
+    def local_devices(self) -> Sequence[Device]:
+        """Return the platform's devices of this process."""
+        return local_devices(backend=self.platform)
 
     def device_count(self) -> int:
         """Return the number of the platform's devices."""
         return len(self.devices())
 
-    local_device_count = device_count
+    def local_device_count(self) -> int:
+        """Return the number of the platform's devices of this process."""
+        return len(self.local_devices())
 
     def process_index(self) -> int:
         """Return the number of this process."""
-        return 0
+        return process_index()
 
 
 def backends() -> dict[str, Backend]:
@@ -102,7 +94,7 @@ def backends() -> dict[str, Backend]:
 
 def get_default_device() -> Device:
     """Return the device that new arrays are made on."""
-    return devices(default_backend())[0]
+    return current_default_device()
 
 
 def set_cache_dir(path: Any) -> None:

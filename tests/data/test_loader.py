@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import volta_fn as vf
-from volta_fn import data
+from volta_fn import data, random
 from volta_fn.core.device import Device
 from volta_fn.errors import ArgumentError, DataError, DeviceError, DTypeError
 
@@ -241,3 +242,33 @@ def test_the_repr_has_the_types_of_a_batch():
     assert "of" not in repr(loader).split("batches")[-1]
     list(loader)
     assert repr(loader).endswith("3 batches of {'x': f64[2,3], 'y': i32[2]})")
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_parts_of_batches_join_to_the_batches(count: int) -> None:
+    dataset = data.ArrayDataset(np.arange(20, dtype=np.int32))
+    options: dict[str, Any] = {"shuffle": True, "key": 3}
+    whole = [np.asarray(batch) for batch in data.DataLoader(dataset, 8, **options)]
+    parts = [[np.asarray(batch) for batch in data.DataLoader(dataset, 8, shard=(i, count), **options)] for i in range(count)]
+    for batch, *own in zip(whole, *parts, strict=True):
+        np.testing.assert_array_equal(np.concatenate(own), batch)
+        assert len({len(part) for part in own}) == 1
+
+
+def test_parts_have_random_transforms_of_their_own_and_one_position() -> None:
+    dataset = data.ArrayDataset(np.zeros(8, np.float32))
+    noise = lambda key, batch: batch + random.normal(key, batch.shape)
+    first, second = [data.DataLoader(dataset, 4, augment=noise, key=0, shard=(i, 2)) for i in range(2)]
+    a, b = next(iter(first)), next(iter(second))
+    assert not np.array_equal(a, b)
+    second.restore(first.state())
+    data.DataLoader(dataset, 4, augment=noise, key=0).restore(first.state())
+
+
+def test_parts_must_be_equal() -> None:
+    dataset = data.ArrayDataset(np.arange(10))
+    with pytest.raises(ArgumentError, match=r"batches of \[4, 2\] examples do not divide into 4 equal shards"):
+        data.DataLoader(dataset, 4, shard=(0, 4))
+    assert len(data.DataLoader(dataset, 4, shard=(0, 4), drop_last=True)) == 2
+    with pytest.raises(ArgumentError, match="0 <= index < count"):
+        data.DataLoader(dataset, 4, shard=(2, 2))

@@ -22,6 +22,7 @@ from volta_fn.compiler.passes.loop_fission.move_products import move_products_ou
 from volta_fn.compiler.passes.loop_variance import simplify_loops
 from volta_fn.compiler.passes.nested import choose_branches, simplify_nested
 from volta_fn.compiler.passes.onehot_indexing import expand_onehot_indexing
+from volta_fn.compiler.passes.overlap import overlap_sums
 from volta_fn.compiler.passes.random_bits import expand_random_bits
 from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
@@ -45,6 +46,7 @@ LOOP_FISSION = ProgramPass("loop fission", "Move matrix products that no iterati
 EXPANSIONS = (
     ProgramPass("random bits", "Expand random bits to integer operations on counters.", expand_random_bits),
     ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", expand_onehot_indexing),
+    ProgramPass("overlapped sums", "Start sums between processes early, and await them late.", overlap_sums),
 )
 
 
@@ -121,7 +123,7 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
 
     `writes` says which results an equation's kernel writes into given arrays.
     """
-    return make_plan(optimize(closed), donated, writes)
+    return make_plan(overlap_sums(optimize(closed)), donated, writes)
 
 
 def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> FusedProgram:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 #: How an equation becomes a routine: (operands' types, parameters) -> routine, or None if the target has none for these.
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Any]
 
-#: Why callbacks run on the host.
+#: Why callbacks, and collectives between processes, run on the host.
 CALLS_PYTHON = "it calls a Python function"
+CALLS_PROCESSES = "it talks to other processes"
 
 CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 
@@ -184,6 +185,8 @@ class Target:
         """Explain why an item that the target generates no code for runs on the host."""
         if isinstance(item.node, Equation) and (item.node.primitive.effectful or item.node.primitive.name == "pure_callback"):
             return CALLS_PYTHON
+        if isinstance(item.node, Equation) and ("axis_names" in item.node.params or item.node.primitive.name == "psum_done"):
+            return CALLS_PROCESSES
         if item.key is None:
             return f"the {self.name} target has no routine for it"
         return f"the {self.name} target has no routine for {', '.join(str(v.aval) for v in item.operands)} with these parameters"

@@ -6,6 +6,7 @@ shared with other libraries), `gone` (the buffer of donated arrays), `donations`
 rules), `trace` (interpreters of operations: the current one evaluates, differentiates, batches or records them), `jaxpr` (programs as
 data), `staging` (functions traced to jaxprs), `nesting` (how deep), `refs` (mutable references), `flatten` (functions of pytrees as
 functions of lists), `jitted` (what transforms know of jitted functions), `promotion` (of dtypes, as the user allows it), `axes` (names
-of `vmap`'s axes), `check` (well-formedness of jaxprs), `dce` (dead-code elimination), `leaks` (traced values that outlive their trace),
-`html` (what notebooks show).
+of the axes of `vmap` and of processes), `world` (the processes), `same_program` (which all of them have to compile), `sharded_arrays`,
+`check` (well-formedness of jaxprs), `dce` (dead-code elimination), `leaks` (traced values that outlive their trace), `html` (what
+notebooks show).
 """

@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
+from volta_fn.core import world
 from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
 
 #: Seconds from a time-out to the next wait.
@@ -157,8 +158,8 @@ class Device:
 
     @property
     def process_index(self) -> int:
-        """0, the index of the only process."""
-        return 0
+        """The index of the process that it belongs to: this one."""
+        return world.current().rank
 
     @property
     def name(self) -> str:
@@ -184,6 +185,37 @@ class Device:
         return find_device, (str(self),)
 
 
+class RemoteDevice(Device):
+    """A device of another process: a position of a mesh."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, platform: str, process: int) -> None:
+        self.platform, self.id, self.device_kind, self._process = platform, process, platform, process
+
+    @property
+    def backend(self) -> NoReturn:  # type: ignore[override]  # there is none here
+        """None: raises `DeviceError`."""
+        raise DeviceError(f"{self} belongs to process {self._process}; this is process {world.current().rank}, which cannot use it")
+
+    @property
+    def process_index(self) -> int:
+        """The index of the process that it belongs to."""
+        return self._process
+
+    def __str__(self) -> str:
+        return f"{self.platform}@{self._process}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteDevice) and (other.platform, other._process) == (self.platform, self._process)
+
+    def __hash__(self) -> int:
+        return hash((self.platform, self._process))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteDevice, (self.platform, self._process)
+
+
 _discoverers: dict[str, Callable[[], list[Device]]] = {}
 _found: dict[str, list[Device]] = {}
 _lock = threading.RLock()
@@ -199,7 +231,8 @@ def register_platform(platform: str, discover: Callable[[], list[Device]]) -> No
 def devices(backend: str | None = None) -> list[Device]:
     """Return the devices of a platform ("cpu", …), which JAX calls a backend here.
 
-    The default is the platform of the default device.
+    The default is the platform of the default device. With several processes (`volta_fn.distributed`) they are one device of each, in the
+    order of the processes.
 
     Raises `DeviceError` for an unknown platform.
 
@@ -207,13 +240,11 @@ def devices(backend: str | None = None) -> list[Device]:
     >>> vf.devices("cpu")
     [CpuDevice(id=0)]
     """
-    name = backend or current_default_device().platform
-    with _lock:
-        if name not in _found:
-            if name not in _discoverers:
-                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}")
-            _found[name] = _discoverers[name]()
-        return list(_found[name])
+    own = local_devices(backend=backend)
+    everyone = world.current()
+    if everyone.size == 1:
+        return own
+    return [own[0] if rank == everyone.rank else RemoteDevice(own[0].platform, rank) for rank in range(everyone.size)]
 
 
 def available_devices() -> tuple[Device, ...]:
@@ -221,7 +252,7 @@ def available_devices() -> tuple[Device, ...]:
     found: list[Device] = []
     for platform in _discoverers:
         with contextlib.suppress(DeviceError):
-            found += devices(platform)
+            found += local_devices(backend=platform)
     return tuple(found)
 
 
@@ -242,23 +273,35 @@ def device_count(backend: str | None = None) -> int:
 
 
 def local_devices(process_index: int | None = None, backend: str | None = None, host_id: int | None = None) -> list[Device]:
-    """Do what `devices` does: all devices belong to the only process."""
-    return devices(backend)
+    """Return the devices of this process; see `devices`.
+
+    Raises `ArgumentError` for another process, whose devices this one does not know.
+    """
+    for index in (process_index, host_id):
+        if index is not None and index != world.current().rank:
+            raise ArgumentError(f"local_devices: this is process {world.current().rank}, which does not know the devices of {index}")
+    name = backend or current_default_device().platform
+    with _lock:
+        if name not in _found:
+            if name not in _discoverers:
+                raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}")
+            _found[name] = _discoverers[name]()
+        return list(_found[name])
 
 
 def local_device_count(backend: str | None = None) -> int:
-    """Do what `device_count` does: all devices belong to the only process."""
-    return device_count(backend)
+    """Return the number of devices of this process."""
+    return len(local_devices(backend=backend))
 
 
 def process_index(backend: str | None = None) -> int:
-    """Return 0, the index of the only process."""
-    return 0
+    """Return the rank of this process; 0 without `distributed.initialize`."""
+    return world.current().rank
 
 
 def process_count(backend: str | None = None) -> int:
-    """Return 1: there is one process."""
-    return 1
+    """Return the number of processes: 1 without `distributed.initialize`."""
+    return world.current().size
 
 
 def default_backend() -> str:
@@ -276,7 +319,7 @@ def find_device(spec: str | Device) -> Device:
     if isinstance(spec, Device):
         return spec
     platform, _, number = str(spec).partition(":")
-    found = devices(platform)
+    found = local_devices(backend=platform)
     index = int(number) if number.isdigit() else 0
     if (number and not number.isdigit()) or index >= len(found):
         raise DeviceError(f"no device {spec!r}; platform {platform!r} has {[str(d) for d in found]}")

@@ -7,8 +7,9 @@ device may stand at several positions of a mesh.
 from __future__ import annotations
 
 import enum
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core import world
+from volta_fn.core.array import ConcreteArray, as_value
+from volta_fn.core.axes import ProcessGrid
 from volta_fn.core.device import Device, devices, find_device
-from volta_fn.core.transfer import device_put
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
 
@@ -177,8 +179,29 @@ class Mesh(_Axes):
 
     @property
     def local_devices(self) -> list[Device]:
-        """The devices in it."""
-        return list(self.devices.flat)
+        """The devices in it that belong to this process."""
+        return [device for device in self.devices.flat if device.process_index == world.current().rank]
+
+    @functools.cached_property
+    def processes(self) -> ProcessGrid | None:
+        """The processes along the axes that cross processes; None if there is one.
+
+        Raises `ArgumentError` unless the positions of each process are a box of the other axes.
+        """
+        of = np.vectorize(lambda device: device.process_index, otypes=[int])(self.devices)
+        if len(np.unique(of)) < 2:
+            return None
+        across = [bool(np.any(np.diff(of, axis=i))) for i in range(of.ndim)]
+        first = of[tuple([slice(None) if a else slice(0, 1) for a in across])]
+        if np.any(of != first) or len(np.unique(first)) < first.size:
+            raise ArgumentError(
+                f"{self}: along an axis, the process must change with every step or with none; the processes are {of.tolist()}"
+            )
+        names = tuple([name for name, a in zip(self.axis_names, across, strict=True) if a])
+        ranks = tuple(first.ravel().tolist())
+        if world.current().rank not in ranks:
+            raise ArgumentError(f"{self} has no device of process {world.current().rank}, only of {sorted(ranks)}")
+        return ProcessGrid(names, tuple([size for size in first.shape if size > 1]), ranks)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):
@@ -223,16 +246,32 @@ class set_mesh:  # JAX's name
         _current.reset(self._token)
 
 
-def make_mesh(axis_shapes: Sequence[int], axis_names: Sequence[str], axis_types: Any = None, *, devices: Any = None) -> Mesh:
-    """Make a mesh of the devices there are.
+def make_mesh(
+    axis_shapes: Sequence[int] | Mapping[str, int], axis_names: Sequence[str] | None = None, axis_types: Any = None, *, devices: Any = None
+) -> Mesh:
+    """Make a mesh of the devices there are, of all processes.
 
-    Raises `DeviceError` if these are too few.
+    Args:
+        axis_shapes: the sizes of the axes, or a dict from names to sizes.
+        axis_names: the names of the axes, unless `axis_shapes` has them.
+        axis_types: accepted for compatibility.
+        devices: the devices, by default all (`devices`); with several processes one of each.
+
+    Raises `DeviceError` if these are too few, and `ArgumentError` if there is not one name for each axis.
 
     >>> import volta_fn as vf
     >>> vf.make_mesh((1, 1), ("data", "model"))
     Mesh('data': 1, 'model': 1)
+    >>> vf.make_mesh({"data": vf.process_count()})
+    Mesh('data': 1)
     """
     found = list(_default_devices() if devices is None else devices)
+    if isinstance(axis_shapes, Mapping):
+        if axis_names is not None:
+            raise ArgumentError(f"make_mesh: {axis_shapes} has the names of the axes; got {axis_names}, too")
+        axis_names, axis_shapes = list(axis_shapes), list(axis_shapes.values())
+    if axis_names is None:
+        raise ArgumentError(f"make_mesh: the axes of the shape {tuple(axis_shapes)} need names: make_mesh({{name: size, …}})")
     wanted = math.prod(axis_shapes)
     if wanted > len(found):
         raise DeviceError(
@@ -335,6 +374,25 @@ class NamedSharding(Sharding):
         return {*self.mesh.devices.flat}
 
     @property
+    def is_fully_addressable(self) -> bool:
+        """Whether all devices belong to this process."""
+        return self.mesh.processes is None
+
+    def own_shard(self, x: Any) -> Any:
+        """Return the shard of an array that belongs to this process."""
+        grid = self.mesh.processes
+        if grid is None:
+            return x
+        self.shard_shape(x.shape)
+        slices = []
+        for dimension, size in enumerate(x.shape):
+            names = tuple([name for name in self.spec.axes_of(dimension) if name in grid.names])
+            group = grid.group(names, world.current().rank) if names else (world.current().rank,)
+            length, position = size // len(group), group.index(world.current().rank)
+            slices.append(slice(position * length, (position + 1) * length))
+        return x[tuple(slices)]
+
+    @property
     def mesh_size(self) -> int:
         """The number of positions in the mesh."""
         return self.mesh.size
@@ -405,33 +463,3 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 
 
 reshard = with_sharding_constraint
-
-
-def make_array_from_callback(
-    shape: Sequence[int], sharding: Sharding, data_callback: Callable[[tuple[slice, ...]], Any], dtype: Any = None
-) -> Array:
-    """Make an array from a function of indices, which is called once, for all of it.
-
-    >>> import numpy as np, volta_fn as vf
-    >>> sharding = vf.sharding.SingleDeviceSharding("cpu")
-    >>> vf.make_array_from_callback((3,), sharding, lambda index: np.arange(3.0, dtype="float32")[index])
-    Array([0., 1., 2.], dtype=float32)
-    """
-    values = np.asarray(data_callback(tuple([slice(0, size) for size in shape])), dtype)
-    if values.shape != tuple(shape):
-        raise ShapeError(f"the callback returned an array of shape {values.shape}, not {tuple(shape)}")
-    result: Array = device_put(values, sharding)
-    return result
-
-
-def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: Any = None) -> Array:
-    """Return the only array of a list, which must have the shape.
-
-    Raises `DeviceError` if there are several: an array lies on one device.
-    """
-    if len(arrays) != 1:
-        raise DeviceError(f"an array lies on one device, but {len(arrays)} shards are given")
-    if arrays[0].shape != tuple(shape):
-        raise ShapeError(f"the shard has shape {arrays[0].shape}, not {tuple(shape)}")
-    result: Array = device_put(arrays[0], sharding)
-    return result

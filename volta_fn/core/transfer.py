@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from volta_fn import tree
+from volta_fn.core import world
 from volta_fn.core.array import Array, ConcreteArray, alias, as_value, from_host
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.trace import Tracer
@@ -19,7 +20,7 @@ T = TypeVar("T", bound=Any)
 def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
     """Move a pytree of arrays and scalars to a device.
 
-    `device` is a device, its name, or a sharding.
+    `device` is a device, its name, or a sharding. By one over a mesh of several processes, each keeps its shard of the arrays.
 
     By default arrays stay where they are, and other values go to the default device. `src`, `donate` and `may_alias` are accepted for
     compatibility.
@@ -34,8 +35,9 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     >>> vf.device_put({"w": np.ones(2, np.float32)}, "cpu")
     {'w': Array([1., 1.], dtype=float32)}
     """
+    shard = getattr(device, "own_shard", None)
     target = None if device is None else _target(device)
-    return tree.map(lambda leaf: _put(leaf, target), x)
+    return tree.map(lambda leaf: _put(leaf if shard is None else shard(as_value(leaf)), target), x)
 
 
 def _target(device: Any) -> Device:
@@ -43,6 +45,7 @@ def _target(device: Any) -> Device:
     found = getattr(device, "device_set", None)
     if found is None:
         return find_device(device)
+    found = {d for d in found if d.process_index == world.current().rank}
     if len(found) > 1:
         raise DeviceError(f"{device} has {len(found)} devices, but an array lies on one")
     (only,) = found

@@ -27,6 +27,7 @@ class _Options(TypedDict, total=False):
     workers: int
     prefetch: int
     device: str | Device | None
+    shard: tuple[int, int] | None
 
 
 class DataLoader(Generic[Batch]):
@@ -51,9 +52,13 @@ class DataLoader(Generic[Batch]):
         device: the device of the arrays (default: the default device).
         first_epoch: the epoch of the first iteration. A resumed run gives the number of epochs that are done, or calls `restore`; else it
             would begin with the order of epoch 0 again.
+        shard: ``(index, count)``, as of this process and all: of each batch, the loader yields slice number `index` of `count` equal
+            ones. Loaders with the same key yield slices of the same batches, so all of them yield as many, of the same sizes; `augment`
+            gets a key of its own in each. `state` fits any `count`.
 
     Raises:
-        DataError: the dataset is empty, or `drop_last` drops all of it. ArgumentError: an argument is out of range.
+        DataError: the dataset is empty, or `drop_last` drops all of it. ArgumentError: an argument is out of range, or a batch does not
+            divide by `count` (`drop_last` may help).
 
     An exception in a worker is raised in the loop that consumes the batches. Leaving the loop ends the workers.
 
@@ -94,6 +99,7 @@ class DataLoader(Generic[Batch]):
         prefetch: int = 2,
         device: str | Device | None = None,
         first_epoch: int = 0,
+        shard: tuple[int, int] | None = None,
     ) -> None:
         _check(batch_size=(batch_size, 1), workers=(workers, 0), prefetch=(prefetch, 1), first_epoch=(first_epoch, 0))
         if key is None and (shuffle or augment is not None):
@@ -105,6 +111,7 @@ class DataLoader(Generic[Batch]):
         self._collate, self._augment = collate, augment
         self._key = None if key is None else as_key(key)
         self._length = len(dataset)
+        self.shard = _checked_shard(shard, [batch_size, 0 if drop_last else len(dataset) % batch_size])
         self._next = self._position = (int(first_epoch), 0)  # (epoch, batch) where the next iteration starts, and of the current one
         self._types: Any = None  # of the arrays of a batch, when one is loaded
         if not len(self):
@@ -148,7 +155,7 @@ class DataLoader(Generic[Batch]):
             raise ArgumentError(f"DataLoader: there is no batch {start} of epoch {number}; an epoch has {len(self)} batches")
         order = self._order(number)
         chunks = ((i, order[i * self.batch_size : (i + 1) * self.batch_size]) for i in range(start, len(self)))
-        tasks = (functools.partial(self._load, number, i, rows) for i, rows in chunks)
+        tasks = (functools.partial(self._load, number, i, self._shard_of(rows)) for i, rows in chunks)
         return prefetched(tasks, self.workers, self.workers * self.prefetch)
 
     def state(self) -> dict[str, int]:
@@ -197,13 +204,19 @@ class DataLoader(Generic[Batch]):
             return np.arange(self._length)
         return np.asarray(random.permutation(random.fold_in(random.fold_in(self._key, 0), epoch), self._length))
 
+    def _shard_of(self, rows: np.ndarray) -> np.ndarray:
+        index, count = self.shard
+        size = len(rows) // count
+        return rows[index * size : (index + 1) * size]
+
     def _load(self, epoch: int, number: int, rows: np.ndarray) -> Any:
         """Load one batch; add its number to an exception."""
         try:
             batch = self._assemble(rows)
             if self._augment is not None:
                 key = random.fold_in(random.fold_in(self._key, 1), epoch)
-                batch = self._augment(random.fold_in(key, number), batch)
+                key = random.fold_in(key, number)
+                batch = self._augment(key if self.shard[1] == 1 else random.fold_in(key, self.shard[0]), batch)
             loaded = device_put(batch, self.device)
             if number == 0 or self._types is None:  # the last batch may be smaller
                 self._types = tree.map(aval_of, loaded)
@@ -216,6 +229,18 @@ class DataLoader(Generic[Batch]):
         if self._collate is None:
             return gather(self.dataset, rows)
         return self._collate([self.dataset[int(row)] for row in rows])
+
+
+def _checked_shard(shard: Any, sizes: Sequence[int]) -> tuple[int, int]:
+    """Return the shard to load, and how many batches of these sizes have."""
+    if shard is None:
+        return 0, 1
+    index, count = map(int, shard)
+    if not 0 <= index < count:
+        raise ArgumentError(f"DataLoader: shard is (index, count) with 0 <= index < count, got {shard!r}")
+    if any(size % count for size in sizes):
+        raise ArgumentError(f"DataLoader: batches of {[s for s in sizes if s]} examples do not divide into {count} equal shards")
+    return index, count
 
 
 def _check(**arguments: tuple[int, int]) -> None:

@@ -1,47 +1,76 @@
-"""What processes tell each other, with JAX's names, for one process."""
+"""What processes tell each other, with JAX's names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from volta_fn import tree
+from volta_fn.core import world
 from volta_fn.core.device import synchronize
 from volta_fn.core.transfer import device_get
+from volta_fn.errors import DistributedError
+
+
+def _everyone() -> world.Communicator:
+    return world.current().communicator(tuple(range(world.current().size)))
+
+
+def _in_all(one: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
+    return tree.map(lambda x: one(np.asarray(x)), device_get(values))
 
 
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     """Return the arrays of all processes, as NumPy arrays.
 
-    They are stacked along a new axis 0 of size 1, or joined along the first axis if `tiled`.
+    They are stacked along a new axis 0, one row for each process, or joined along the first axis if `tiled`.
 
     >>> import volta_fn as vf
     >>> vf.experimental.multihost_utils.process_allgather(vf.numpy.ones(2))
     array([[1., 1.]], dtype=float32)
     """
-    return tree.map(lambda x: np.atleast_1d(x) if tiled else np.asarray(x)[None], device_get(in_tree))
+
+    def gathered(x: np.ndarray) -> np.ndarray:
+        rows = x[None] if world.current().size == 1 else _everyone().gather(x, "process_allgather")
+        return np.concatenate([np.atleast_1d(row) for row in rows]) if tiled else rows
+
+    return _in_all(gathered, in_tree)
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """Return the first process's values: those given."""
-    return device_get(in_tree)
+    """Return the values of the first process, or of the one that is the source."""
+    if world.current().size == 1:
+        return device_get(in_tree)
+    sources = process_allgather(np.array(world.current().rank == 0 if is_source is None else is_source))
+    if sources.sum() != 1:
+        raise DistributedError(f"broadcast_one_to_all: one process is the source, not {np.flatnonzero(sources).tolist()}")
+    return _in_all(lambda x: _everyone().gather(x, "broadcast_one_to_all")[int(np.argmax(sources))], in_tree)
 
 
 def sync_global_devices(name: str) -> None:
-    """Wait for the devices of all processes."""
+    """Wait until all processes have come here, and their devices are idle."""
     synchronize()
+    if world.current().size > 1:
+        _everyone().gather(np.zeros(1, np.uint8), f"sync_global_devices({name!r})")
 
 
 def assert_equal(in_tree: Any, fail_message: str = "") -> None:
-    """Check that all processes have the same values; there is one."""
+    """Check that all processes have the same values.
+
+    Raises `DistributedError`, in all of them, if not.
+    """
+    for rows in tree.leaves(process_allgather(in_tree)):
+        if any(row.tobytes() != rows[0].tobytes() for row in rows):
+            raise DistributedError(f"the values of the processes differ. {fail_message}".strip())
 
 
 def host_local_array_to_global_array(local_inputs: Any, global_mesh: Any, pspecs: Any) -> Any:
-    """Return this process's arrays as those of all processes."""
+    """Return the arrays: a process holds its part of an array, and no more."""
     return local_inputs
 
 
 def global_array_to_host_local_array(global_inputs: Any, global_mesh: Any, pspecs: Any) -> Any:
-    """Return all processes' arrays as those of this one."""
+    """Return the arrays: a process holds its part of an array, and no more."""
     return global_inputs

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
+from volta_fn.core import world
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, CorruptFileError, DamagedCheckpointWarning
 from volta_fn.io.atomic import remove_leftovers
 from volta_fn.io.manifest import write_manifest
@@ -41,6 +42,9 @@ class Checkpointer:
 
     In a ``with`` block, SIGTERM ends the process at the next `save`, whatever its step, when that is on the disk: by `SystemExit` with
     the status 143. This needs the main thread. At the end of the block, `wait_until_finished` is called.
+
+    With several processes (`volta_fn.distributed`) all of them call each method: the first one writes the state, which is the same in all,
+    and all read it. The shards of a state are joined before (`optim.gather_states`), so that any number of processes can go on.
 
     Args:
         directory: the folder, which the first `save` makes.
@@ -104,9 +108,10 @@ class Checkpointer:
             SystemExit: SIGTERM has arrived; the state is on the disk.
         """
         path = self._path(step)
-        terminated = self._terminated
+        terminated = world.current().run_once(lambda: self._terminated)
         if terminated or force or int(step) % self.save_every == 0:
-            self._save(path, int(step), state, wait=terminated or not self.asynchronous)
+            wait = terminated or not self.asynchronous
+            world.current().run_once(lambda: self._save(path, int(step), state, wait=wait))
         if terminated:
             raise SystemExit(128 + signal.SIGTERM)
 
@@ -200,6 +205,9 @@ class Checkpointer:
 
     def all_steps(self) -> list[int]:
         """Return the steps that have checkpoints, in order."""
+        return world.current().run_once(self._steps_on_disk)
+
+    def _steps_on_disk(self) -> list[int]:
         entries = os.scandir(self.directory) if self.directory.is_dir() else ()
         names = (entry.name for entry in entries if entry.is_file())
         return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
@@ -231,6 +239,6 @@ class Checkpointer:
     def _remove_old(self, newest: int) -> None:
         if self.keep is None:
             return
-        others = [step for step in self.all_steps() if step != newest and not (self.keep_every and step % self.keep_every == 0)]
+        others = [step for step in self._steps_on_disk() if step != newest and not (self.keep_every and step % self.keep_every == 0)]
         for step in others[: max(len(others) - (self.keep - 1), 0)]:
             self._path(step).unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from volta_fn.core.donations import Donations, pair_by_path
 from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.same_program import checked
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import PIPELINE, solid
 from volta_fn.primitives.cast import widened
@@ -104,7 +105,8 @@ def set_observer(function: Callable[[Traced, Device], Callable[..., Any]] | None
 def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     with gc_paused():
         observed = observer
-        run_flat = device.backend.compile(traced.jaxpr, traced.donated, PIPELINE) if observed is None else observed(traced, device)
+        program = checked(traced.jaxpr)
+        run_flat = device.backend.compile(program, traced.donated, PIPELINE) if observed is None else observed(traced, device)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
 

@@ -14,6 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
+from volta_fn.core.same_program import checked
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
@@ -114,7 +115,7 @@ def _compute(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[
     if primitive is not jit_p:
         compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
         return compute
-    return partial(device.backend.compile(params["jaxpr"], (False,) * len(avals), PIPELINE), False)
+    return partial(device.backend.compile(checked(params["jaxpr"]), (False,) * len(avals), PIPELINE), False)
 
 
 def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from volta_fn.core.axes import axis_size
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.jit.fused import fused
-from volta_fn.primitives.collective import axis_index
+from volta_fn.primitives.collectives.gathers import axis_index
 from volta_fn.primitives.movement import canonical_axis
 from volta_fn.scipy.special import logsumexp
 

@@ -80,6 +80,7 @@ from volta_fn.optim.wrappers.loss_scale import *
 from volta_fn.optim.wrappers.masking import *
 from volta_fn.optim.wrappers.monitoring import *
 from volta_fn.optim.wrappers.multi_steps import *
+from volta_fn.optim.wrappers.sharding import *
 
 _hyperparameters.check_all(globals())
 

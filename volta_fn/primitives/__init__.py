@@ -9,7 +9,7 @@ Read `declare` first: the declaration of an elementwise primitive, from which it
 - over many elements: `reduction`, `cumulative`, `sorting`, `contraction` (with `ragged`), `convolution` (with `convolution_forms`),
   `window` (`geometry` is the arithmetic of windows), `linalg`, `fourier`;
 - calls of sub-programs: `call`, `attention` (for which targets may have routines), and `control_flow`;
-- the rest: `random` (with `philox`), `callbacks`, `collective`, `barriers`.
+- the rest: `random` (with `philox`), `callbacks`, `collectives`, `barriers`.
 
 Operations on arrays that are built from primitives and that arrays need are here, too: `operators`, ``x[…]`` (`index_expression`,
 `index_checks`, `array_indexing`, `array_updates`) and `shorthand`.

@@ -1,4 +1,4 @@
-"""`shard_map` and `pmap`: `vmap` over named axes of devices."""
+"""`shard_map` and `pmap`: maps over axes of devices and of processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.device import Device
+from volta_fn.core.axes import ProcessGrid
+from volta_fn.core.device import Device, local_devices, process_count
 from volta_fn.core.device import devices as all_devices
 from volta_fn.core.flatten import check_callable, output_arrays
 from volta_fn.core.primitive import AxisData
@@ -19,6 +20,7 @@ from volta_fn.core.sharding import Mesh, NamedSharding, PartitionSpec, get_mesh
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.primitives.movement import broadcast, reshape, transpose
+from volta_fn.sharding.processes import OverProcesses, without
 from volta_fn.transforms.vmap import to_front, vmap, vmap_flat
 
 
@@ -34,8 +36,11 @@ def shard_map(
 ) -> Callable[..., Any]:
     """Map a function over the shards of its arguments.
 
-    The function gets one shard of each argument, and may use collectives over the axes of the mesh. All shards are computed together, as
-    by `vmap`, on the device of the arguments.
+    The function gets one shard of each argument, and may use collectives over the axes of the mesh. All shards of a process are computed
+    together, as by `vmap`, on the device of the arguments.
+
+    With several processes, each has its own part of an array, and nothing else of it: it gives its shard of an argument that `in_specs`
+    split over processes, and gets its shard of such a result. Arguments that are not split must be equal in all processes.
 
     Args:
         f: the function; without it, a decorator is returned.
@@ -47,7 +52,8 @@ def shard_map(
 
     Raises:
         ShapeError: an axis does not divide the dimension that it splits.
-        ArgumentError: a spec names an axis that the mesh lacks.
+        ArgumentError: a spec names an axis that the mesh lacks, or processes would not all come to a collective.
+        ProgramMismatchError: the processes compile different programs.
 
     >>> import numpy as np, volta_fn as vf
     >>> mesh = vf.sharding.Mesh(np.full(2, vf.devices("cpu")[0]), "rows")
@@ -63,14 +69,21 @@ def shard_map(
         return functools.partial(shard_map, **options)
     check_callable(f, "shard_map")
     function = f
+    jitted: dict[Mesh, Callable[..., Any]] = {}
 
     @functools.wraps(function)
     def mapped(*args: Any) -> Any:
         over = get_mesh() if mesh is None else mesh
+        if over.processes is None:
+            return on(over, *args)
+        if over not in jitted:
+            jitted[over] = jit(functools.wraps(function)(functools.partial(on, over)))
+        return jitted[over](*args)
+
+    def on(over: Mesh, *args: Any) -> Any:
         names = [n for n in over.axis_names if not axis_names or n in axis_names]
         leaves, structure = tree.flatten(args)
         specs = _specs(in_specs, args, over)
-        split = [_split(as_value(x), s, over) for x, s in zip(leaves, specs, strict=True)]
         found: list[Any] = []
 
         def flat(*shards: Array) -> list[Array]:
@@ -79,10 +92,22 @@ def shard_map(
             found[:] = [out_tree, _specs(out_specs, result, over)]
             return output_arrays(outs, function)
 
-        outs = _mapped_over(names, flat, split, specs, over)
-        out_tree, wanted = found
-        results = [_joined(o, varying, s, over, check_vma) for (o, varying), s in zip(outs, wanted, strict=True)]
-        return tree.unflatten(out_tree, results)
+        def local(grid: ProcessGrid | None, *values: Array) -> list[Array]:
+            """Map over the axes of this process."""
+            own = [n for n in names if grid is None or n not in grid.names]
+            local_specs = specs if grid is None else [without(s, grid) for s in specs]
+            split = [_split(x, s, over) for x, s in zip(values, local_specs, strict=True)]
+            outs = _mapped_over(own, flat, split, local_specs, over)
+            wanted = found[1] if grid is None else [without(s, grid) for s in found[1]]
+            return [_joined(o, varying, s, over, check_vma) for (o, varying), s in zip(outs, wanted, strict=True)]
+
+        values, grid = [as_value(x) for x in leaves], over.processes
+        if grid is None:
+            results = local(None, *values)
+        else:
+            processes = OverProcesses(grid, names)
+            results = processes.run(functools.partial(local, grid), values, specs, lambda: found[1], check_vma)
+        return tree.unflatten(found[0], results)
 
     return mapped
 
@@ -190,11 +215,33 @@ def pmap(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         axes = (in_axes,) * len(args) if isinstance(in_axes, int) else tuple(in_axes)
         axes = tuple([None if i in static else axis for i, axis in enumerate(axes)])
-        there = len(all_devices(backend) if devices is None else devices)
+        there = len(local_devices(backend=backend) if devices is None else devices)
         _check_size(args, kwargs, axes, axis_size, there)
-        return vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
+        if process_count() == 1:
+            return vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
+        return _pmap_over_processes(fun, axis_name, axes, out_axes)(args, kwargs)
 
     return mapped
+
+
+def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out_axes: Any) -> Callable[..., Any]:
+    """Map over one device of each process: axes have size 1 in each."""
+    name = _UNNAMED if axis_name is None else axis_name
+    spec = lambda axis: PartitionSpec() if axis is None else PartitionSpec(name)  # noqa: E731  # of the processes' axis, only whether it is there counts
+    is_none = lambda x: x is None  # noqa: E731
+
+    def one(args: Any, kwargs: Any) -> Any:
+        return vmap(fun, axes, out_axes)(*args, **kwargs)
+
+    return shard_map(
+        one,
+        mesh=Mesh(np.array(all_devices(), object), (name,)),
+        in_specs=(tree.map(spec, axes, is_leaf=is_none), PartitionSpec(name)),
+        out_specs=tree.map(spec, out_axes, is_leaf=is_none),
+    )
+
+
+_UNNAMED = "the processes"
 
 
 def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, given: int | None, there: int) -> None:

@@ -12,8 +12,7 @@ differentiates one function over and over. So a function that is differentiated 
    a `LinearizeTrace` does the steps one by one.
 5. An operation can be noted if each result is a float that has a tangent. Any other result (an integer, a comparison), and any number
    that Python asks for (``if x > 0``), must be known at once, so the recording is *flushed*: one call of a program computes what was
-   noted, with tangents. The `LinearizeTrace` does what cannot be noted (such as users' custom rules, which may do something else each
-   time), and the recording goes on.
+   noted, with tangents. The `LinearizeTrace` does what cannot be noted (such as users' custom rules), and the recording goes on.
 6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
 
 On the CPU all of these give the same bits. On a GPU they may differ, so a program is compiled the first time there.
@@ -37,6 +36,7 @@ from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
+from volta_fn.core.same_program import checked
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_under
 from volta_fn.lazy_imports import deferred
@@ -489,7 +489,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
     backend, avals = trace.device.backend, tuple(program.in_avals)
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
         return backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
-    return partial(backend.compile(program, (False,) * len(avals), _PIPELINE), False)
+    return partial(backend.compile(checked(program), (False,) * len(avals), _PIPELINE), False)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:

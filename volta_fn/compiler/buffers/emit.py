@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers.buffer_assignment import Block, Slot, Slots
 from volta_fn.compiler.program import HostStep, Item, LoweredProgram, fits
-from volta_fn.compiler.target import CALLS_PYTHON
+from volta_fn.compiler.target import CALLS_PROCESSES, CALLS_PYTHON
 from volta_fn.core.array import host_buffer
 from volta_fn.core.jaxpr import Atom, Literal, Var
 
@@ -61,7 +61,7 @@ class ProgramWriter:
                 seen.add(slot)
         self.body(program, inputs, targets, self.slots.outermost)
         steps = [HostStep.of(item, program.target.explain_host(item)) for item in self.on_host]
-        if steps := [step for step in steps if step.reason != CALLS_PYTHON]:
+        if steps := [step for step in steps if step.reason not in (CALLS_PYTHON, CALLS_PROCESSES)]:
             _LOG.log(program.target.host_log_level, "a program for the %s target: %s", program.target.name, "; ".join(map(str, steps)))
 
     def body(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:

@@ -6,10 +6,15 @@ from volta_fn.core.jaxpr import Equation, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
+from volta_fn.primitives.collectives.exchanges import all_to_all_p, ppermute_p
+from volta_fn.primitives.collectives.gathers import all_gather_p, reduce_scatter_p
+from volta_fn.primitives.collectives.reductions import pmax_p, pmin_p, psum_done_p, psum_p, psum_start_p
 from volta_fn.primitives.control_flow.loops import while_p
 
+#: Collectives between processes, all of which have to come to each in the same order.
+COLLECTIVES = frozenset([psum_p, pmax_p, pmin_p, psum_start_p, psum_done_p, all_gather_p, reduce_scatter_p, ppermute_p, all_to_all_p])
 #: Pure, but a barrier keeps values separate, and the host's functions may be slow, or fail, where the program would not call them.
-_PINNED = frozenset([optimization_barrier_p, pure_callback_p])
+_PINNED = frozenset([optimization_barrier_p, pure_callback_p, *COLLECTIVES])
 
 
 def is_removable(eqn: Equation) -> bool:

@@ -51,7 +51,7 @@ class _BatchNorm(Module):
             eps: added to the variance.
             momentum: the weight of the newest batch in the running statistics; None averages all batches equally.
             affine: whether to scale and shift by learnt numbers.
-            axis_name: a named axis of `vmap` over which the batch's statistics are shared.
+            axis_name: a named axis, of `vmap` or of `shard_map`'s processes, over which the batch's statistics are shared.
             dtype: of the parameters and the state.
         """
         check_sizes(cls.__name__, num_features=num_features)

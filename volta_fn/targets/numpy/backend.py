@@ -1,7 +1,7 @@
 """The NumPy backend: the meaning of every primitive.
 
 A kernel with a parameter ``out`` writes its result there, if it is given an array (of the result's shape and dtype, whose elements lie one
-after another), else into new memory. A scan's ``out`` is a tuple, with None for results that it allocates.
+after another), else into new memory. Of primitives with several results, ``out`` is a tuple, with None for results to allocate.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def written(eqn: Equation) -> Sequence[int]:
     primitive = eqn.primitive
     if primitive.name == "scan":
         return range(eqn.params["num_carry"], len(eqn.outvars))
-    if primitive.multiple_results or primitive.overwrites is not None:
+    if primitive.overwrites is not None:
         return ()
     function = primitive.ufunc_for(eqn.invars[0].aval.dtype) if primitive.inplace else primitive.evaluate
-    return (0,) if function is not None and _takes_out(function) else ()
+    return range(len(eqn.outvars)) if function is not None and _takes_out(function) else ()
 
 
 @cache

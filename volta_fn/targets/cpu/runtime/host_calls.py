@@ -62,7 +62,7 @@ class HostCall:
         self.compute = silenced(compute)
         #: Whether the function may keep its operands, whose memory is the program's.
         self.copies = copies
-        #: Whether it writes its one result into an array that it is given first; else it returns a sequence of new ones.
+        #: Whether it writes its results into arrays, a list of which it is given first; else it returns a sequence of new ones.
         self.into = into
         #: The bytes that it needs for itself.
         self.workspace = workspace
@@ -79,7 +79,7 @@ class HostCall:
         try:
             arrays = [_array(table, *operand) for operand in self.operands]
             if self.into:
-                self.compute(_array(table, *self.results[0]), *arrays)
+                self.compute([_array(table, *result) for result in self.results], *arrays)
                 return 0
             found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
             for result, value in zip(self.results, found, strict=True):
@@ -95,11 +95,13 @@ def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slo
     compute = make_kernel(eqn.primitive, avals, eqn.params)
     sources = [(slot, a.shape, a.dtype) for slot, a in zip(operands, avals, strict=True)]
     targets = [(slot, v.aval.shape, v.aval.dtype) for slot, v in zip(results, eqn.outvars, strict=True)]
-    if not eqn.primitive.multiple_results and written(eqn):
-        return HostCall(lambda out, *arrays: compute(*arrays, out=out), sources, targets, into=True, workspace=workspace(eqn))
-    several = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
+    if written(eqn) and not eqn.primitive.holds_programs:
+        several = eqn.primitive.multiple_results
+        into = lambda outs, *arrays: compute(*arrays, out=outs if several else outs[0])  # noqa: E731  # a function of one line
+        return HostCall(into, sources, targets, into=True, workspace=workspace(eqn))
+    listed = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
     copies = eqn.primitive.effectful or eqn.primitive.name == "pure_callback"  # the user's function
-    return HostCall(several, sources, targets, copies=copies, workspace=workspace(eqn))
+    return HostCall(listed, sources, targets, copies=copies, workspace=workspace(eqn))
 
 
 def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:

@@ -1,0 +1,73 @@
+"""Give each process some layers of a network (GPipe, Huang et al. 2019).
+
+    python -m volta_fn.launch -n 4 examples/pipeline.py
+
+In step t, stage s computes micro-batch t - s, and `ppermute` sends the results on. All stages are busy at once but for the first and the
+last steps. The backward pass is the transpose: cotangents travel the other way, from the last stage to the first.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from volta_fn import P, lax, random
+
+LAYERS, WIDTH, MICRO, COUNT = 4, 32, 8, 6
+
+
+def stage(layers: vf.Array, x: vf.Array) -> vf.Array:
+    """Apply the layers of one stage, of shape (number, width, width)."""
+    return lax.scan(lambda x, w: (x + jnp.tanh(x @ w), None), x, layers)[0]
+
+
+def pipeline(layers: vf.Array, micro: vf.Array) -> vf.Array:
+    """Return the last stage's results for micro-batches; in other processes zeros."""
+    stages, own = lax.axis_size("stage"), lax.axis_index("stage")
+    onward = [(i, i + 1) for i in range(stages - 1)]
+
+    def step(arriving: vf.Array, t: vf.Array) -> tuple[vf.Array, vf.Array]:
+        entering = lax.dynamic_index_in_dim(micro, jnp.clip(t, 0, COUNT - 1), keepdims=False)
+        out = stage(layers, jnp.where(own == 0, entering, arriving))
+        return lax.ppermute(out, "stage", onward), out
+
+    outs = lax.scan(step, jnp.zeros_like(micro[0]), jnp.arange(COUNT + stages - 1))[1]
+    return jnp.where(own == stages - 1, outs[stages - 1 :], 0)
+
+
+def loss(layers: vf.Array, x: vf.Array, y: vf.Array) -> vf.Array:
+    """Return the loss in the last stage, and zero in the others."""
+    is_last = lax.axis_index("stage") == lax.axis_size("stage") - 1
+    return jnp.where(is_last, jnp.mean((pipeline(layers, x) - y) ** 2), 0)
+
+
+def train(steps: int = 20) -> list[float]:
+    """Train all stages together; return the losses."""
+    vf.distributed.initialize()
+    mesh = vf.make_mesh({"stage": vf.process_count()})
+
+    @vf.jit
+    @functools.partial(vf.shard_map, mesh=mesh, in_specs=(P("stage"), P(), P()), out_specs=(P("stage"), P()))
+    def step(layers: vf.Array, x: vf.Array, y: vf.Array) -> Any:
+        value, grads = vf.value_and_grad(loss)(layers, x, y)
+        return layers - 0.2 * grads, lax.psum(value, "stage")
+
+    k1, k2, k3 = random.split(random.key(0), 3)
+    layers_of_all = 0.2 * random.normal(k1, (LAYERS, WIDTH, WIDTH))
+    layers = vf.device_put(layers_of_all, vf.NamedSharding(mesh, P("stage")))  # this stage's
+    x, y = random.normal(k2, (COUNT, MICRO, WIDTH)), random.normal(k3, (COUNT, MICRO, WIDTH))
+    losses = []
+    for _ in range(steps):
+        layers, value = step(layers, x, y)
+        losses.append(float(value))
+    if vf.process_index() == 0:
+        print(f"losses {np.round(losses[:: max(steps // 5, 1)], 4).tolist()}", flush=True)
+    return losses
+
+
+if __name__ == "__main__":
+    train()

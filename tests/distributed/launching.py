@@ -1,0 +1,66 @@
+"""Programs on several processes, for tests: started, killed, and what they printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+#: Seconds after which a program counts as hanging.
+LIMIT = 120.0
+
+
+def command(count: int, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """Return the command of a program on `count` processes."""
+    return [sys.executable, "-m", "volta_fn.launch", "-n", str(count), "--threads", "1", *options, *arguments]
+
+
+def run(count: int, *arguments: str, options: Sequence[str] = (), **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}", **variables}
+    return subprocess.run(
+        command(count, *arguments, options=options), env=environment, cwd=ROOT, text=True, capture_output=True, timeout=LIMIT, check=False
+    )
+
+
+def ranks_of(marker: str) -> dict[int, int]:
+    """Return the process ids of the running processes whose command line has a marker, by rank."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_text()
+            rank = re.search(r"\0OMPI_COMM_WORLD_RANK=(\d+)", "\0" + (path / "environ").read_text(errors="replace"))
+        except OSError:
+            continue
+        if marker in words and "volta_fn.launch" not in words and rank:
+            found[int(rank[1])] = int(path.name)
+    return found
+
+
+def killed(count: int, rank: int, when: Callable[[], bool], marker: str, *arguments: str, restarts: int) -> tuple[str, str, float]:
+    """Run a program, and kill a process of it when something has happened.
+
+    Returns what it printed to both streams, and the seconds from the kill until the launcher had noticed.
+    """
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}"}
+    options = ["--restarts", str(restarts)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    starter = subprocess.Popen(command(count, *arguments, options=options), env=environment, cwd=ROOT, text=True, **pipes)  # type: ignore[call-overload]
+    deadline = time.monotonic() + LIMIT
+    while not (when() and rank in ranks_of(marker)):
+        assert starter.poll() is None and time.monotonic() < deadline, starter.communicate()
+        time.sleep(0.002)  # not to synchronise: whatever the moment, the outcome must be the same
+    old = ranks_of(marker)
+    os.kill(old[rank], signal.SIGKILL)
+    start = time.monotonic()
+    while any(process in ranks_of(marker).values() for process in old.values()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    seconds = time.monotonic() - start
+    out, error = starter.communicate(timeout=LIMIT)
+    return out, error, seconds

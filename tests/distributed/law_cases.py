@@ -1,0 +1,149 @@
+"""The laws of collectives between processes, with `vmap` as the oracle; every process runs this file.
+
+    python -m volta_fn.launch -n 4 tests/distributed/law_cases.py [--every N]
+
+Each case is a function of one position's array. `vmap` computes it for all positions on one process; `shard_map` does it on all.
+`VOLTA_NATIVE=0` and `VOLTA_DEVICE=gpu` choose other targets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn import P, lax, tree
+
+Case = Callable[[Any], Any]
+
+
+def collectives(n: int) -> dict[str, tuple[Case, tuple[int, ...]]]:
+    """Return every collective as a function of one array, with the array's shape; the first dimension divides by n."""
+    ring = [(i, (i + 1) % n) for i in range(n)]
+    half = [list(range(n // 2)), list(range(n // 2, n))] if n > 1 else [[0]]
+    apart = [list(range(0, n, 2)), list(range(1, n, 2))] if n > 1 else [[0]]
+    part = len(half[0])
+    found: dict[str, tuple[Case, tuple[int, ...]]] = {
+        "psum": (lambda x: lax.psum(vnp.sin(x), "i"), (3, 2)),
+        "psum of a tree": (lambda x: lax.psum({"a": x, "b": x.sum(), "c": 2}, "i"), (4,)),
+        "psum of a large array": (lambda x: lax.psum(vnp.outer(x, x), "i"), (300,)),
+        "pmean": (lambda x: lax.pmean(x * x, "i"), (5,)),
+        "all_gather": (lambda x: lax.all_gather(x, "i") * x[0], (2, 3)),
+        "all_gather along another axis": (lambda x: lax.all_gather(x, "i", axis=1), (2, 3)),
+        "all_gather tiled": (lambda x: lax.all_gather(x, "i", tiled=True), (2, 3)),
+        "psum_scatter": (lambda x: lax.psum_scatter(x * x, "i"), (n, 3)),
+        "psum_scatter tiled": (lambda x: lax.psum_scatter(x.T, "i", scatter_dimension=1, tiled=True), (2 * n, 3)),
+        "ppermute": (lambda x: lax.ppermute(x * x, "i", ring), (3,)),
+        "ppermute to some": (lambda x: lax.ppermute(x, "i", ring[:1]), (3,)),
+        "pshuffle": (lambda x: lax.pshuffle(x, "i", list(reversed(range(n)))), (3,)),
+        "all_to_all": (lambda x: lax.all_to_all(x, "i", 0, 1), (n, 3)),
+        "all_to_all tiled": (lambda x: lax.all_to_all(x, "i", 0, 1, tiled=True), (2 * n, 3)),
+        "axis_index": (lambda x: x * lax.axis_index("i").astype(x.dtype), (3,)),
+        "psum in groups": (lambda x: lax.psum(x * x, "i", axis_index_groups=half), (3,)),
+        "pmean in groups apart": (lambda x: lax.pmean(x, "i", axis_index_groups=apart), (3,)),
+        "all_gather in groups": (lambda x: lax.all_gather(x, "i", axis_index_groups=apart), (3,)),
+        "psum_scatter in groups": (lambda x: lax.psum_scatter(x, "i", axis_index_groups=half, tiled=True), (2 * part,)),
+        "all_to_all in groups": (lambda x: lax.all_to_all(x, "i", 0, 0, axis_index_groups=apart, tiled=True), (2 * part,)),
+    }
+    return found
+
+
+def contexts() -> dict[str, Callable[[Case], Case]]:
+    """Return ways to use a function: plain, derived, inside control flow."""
+    total = lambda value: sum([vnp.sum(vnp.sin(leaf)) for leaf in tree.leaves(value)])
+    floats = lambda f: lambda x: [leaf for leaf in tree.leaves(f(x)) if not isinstance(leaf, int)]
+    return {
+        "value": lambda f: f,
+        "jvp": lambda f: lambda x: vf.jvp(floats(f), (x,), (vnp.cos(x),)),
+        "grad": lambda f: vf.grad(lambda x: total(floats(f)(x))),
+        "vjp of jit": lambda f: lambda x: vf.vjp(vf.jit(floats(f)), x)[1](vf.jit(floats(f))(x))[0],
+        "second derivative": lambda f: vf.grad(lambda x: total(vf.grad(lambda y: total(floats(f)(y)))(x))),
+        "vmap": lambda f: lambda x: vf.vmap(floats(f))(vnp.stack([x, 2 * x])),
+        "scan": lambda f: lambda x: lax.scan(lambda c, k: (c + 1, floats(f)(x * c * k)), 1.0, vnp.arange(1.0, 4.0))[1],
+        "grad of scan": lambda f: vf.grad(lambda x: lax.scan(lambda c, k: (c + total(floats(f)(x * k)), c), 0.0, vnp.arange(1.0, 3.0))[0]),
+        "cond": lambda f: lambda x: lax.cond(lax.psum(vnp.sum(x), "i") > 0, floats(f), lambda y: floats(f)(-2 * y), x),
+        "while": lambda f: (
+            lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 0.5 + vnp.tanh(total(floats(f)(c[1]))) * 0.01), (0, x))
+        ),
+    }
+
+
+EXTREMES: dict[str, Case] = {
+    "pmax": lambda x: lax.pmax(x, "i"),
+    "pmin of a tree": lambda x: lax.pmin([x, x[0]], "i"),
+    "pmax of NaN": lambda x: lax.pmax(vnp.where(x > 1, vnp.nan, x), "i"),
+    "while until all agree": lambda x: lax.while_loop(lambda s: lax.pmax(vnp.max(vnp.abs(s)), "i") > 0.1, lambda s: s * 0.7, x),
+}
+DTYPES = ("float16", "bfloat16", "float64", "int8", "int32", "uint32", "int64", "complex64", "bool")
+
+
+def on_processes(function: Case, mesh: Any) -> Callable[[Any], Any]:
+    """Return the function of all positions' arrays, of which this process gives and gets its own."""
+    one = lambda x: tree.map(lambda out: vnp.asarray(out)[None], function(x[0]))
+    return vf.jit(vf.shard_map(one, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False))
+
+
+def check(name: str, function: Case, values: np.ndarray, mesh: Any, tolerance: float = 2e-5) -> None:
+    """Compare a function on processes with that under `vmap`."""
+    rank = vf.process_index()
+    wanted = vf.vmap(function, axis_name="i")(values)
+    found = on_processes(function, mesh)(values[rank : rank + 1])
+    assert tree.structure(wanted) == tree.structure(found), name
+    for want, have in zip(tree.leaves(wanted), tree.leaves(found), strict=True):
+        want, have = np.asarray(want)[rank], np.asarray(have)[0]
+        assert (want.dtype, want.shape) == (have.dtype, have.shape), f"{name}: {want.dtype}{want.shape}, not {have.dtype}{have.shape}"
+        wide = np.complex128 if want.dtype.kind == "c" else np.float64
+        # Processes add in another order, so what cancels has errors like those of the largest numbers.
+        largest = np.max(np.abs(want.astype(wide)), initial=1.0, where=np.isfinite(want.astype(wide)))
+        np.testing.assert_allclose(have.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance * largest, err_msg=name)
+
+
+def typed(dtype: str, n: int) -> np.ndarray:
+    """Return numbers of a dtype for every position."""
+    numbers = np.random.default_rng(1).integers(-3, 4, (n, 2 * n))
+    return (numbers > 0) if dtype == "bool" else np.asarray(vnp.asarray(numbers).astype(dtype))
+
+
+def cases(n: int, mesh: Any) -> list[Callable[[], None]]:
+    """Return all checks."""
+    draw = np.random.default_rng(0)
+    found = []
+    for (name, (function, shape)), (context, wrap) in itertools.product(collectives(n).items(), contexts().items()):
+        values = draw.normal(size=(n, *shape)).astype(np.float32)
+        found.append(lambda a=(f"{context} of {name}", wrap(function), values, mesh): check(*a))
+    for name, function in EXTREMES.items():
+        values = draw.normal(size=(n, 5)).astype(np.float32)
+        found.append(lambda a=(name, function, values, mesh): check(*a))
+    if vf.default_backend() == "cpu":
+        moves = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.psum_scatter(x.astype(lax.psum(x, "i").dtype), "i", tiled=True))
+        ends = lambda x: (lax.pmax(x, "i"), lax.pmin(x, "i"), lax.ppermute(x, "i", [(0, n - 1)]))
+        for dtype in DTYPES:
+            found.append(lambda a=(f"sums of {dtype}", moves, typed(dtype, n), mesh, 1e-2): check(*a))
+            if dtype != "complex64":
+                found.append(lambda a=(f"extremes of {dtype}", ends, typed(dtype, n), mesh): check(*a))
+    empty = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.pmax(x, "i"), lax.ppermute(x, "i", [(0, 0)]))
+    found.append(lambda: check("no elements", empty, np.zeros((n, 0, 2), np.float32), mesh))
+    return found
+
+
+def main() -> None:
+    """Check the laws."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--every", type=int, default=1, help="check one case in so many")
+    every = parser.parse_args().every
+    vf.distributed.initialize()
+    n = vf.process_count()
+    checks = cases(n, vf.make_mesh({"i": n}))[::every]
+    for one in checks:
+        one()
+    if vf.process_index() == 0:
+        print(f"{len(checks)} laws hold at {n} processes", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The parts of `volta_fn.distributed` that need no other process: buckets, messages, reports, comparisons of programs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn.core import world
+from volta_fn.distributed.buckets import LARGE, buckets_of, wire_dtype
+from volta_fn.distributed.calls import Calls
+from volta_fn.distributed.control import Connection, Switchboard
+from volta_fn.distributed.programs import digest, first_difference, text_of
+from volta_fn.distributed.report import FOLDER, cause, report
+from volta_fn.errors import ArgumentError, MissingDependencyError
+
+
+def test_small_arrays_share_a_bucket_and_large_ones_have_their_own() -> None:
+    small, large = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(LARGE // 4, np.float32)
+    arrays = [small, large, np.ones(3, ml_dtypes.bfloat16), np.ones((), np.int32), np.zeros((0, 2), np.float32), 2 * small]
+    buckets = buckets_of(arrays)
+    assert [(b.positions, b.dtype.name) for b in buckets] == [([0, 2, 5], "float32"), ([1], "float32"), ([3], "int32")]
+    assert [b.is_direct(arrays) for b in buckets] == [False, True, True]
+    outs = [np.empty_like(a) for a in arrays]
+    for bucket in buckets:
+        bucket.unpack(3 * bucket.packed(arrays), outs)
+    for array, out in zip(arrays, outs, strict=True):
+        np.testing.assert_array_equal(out, 3 * array)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wire"), [("float16", "float32"), ("bool", "uint8"), ("int64", "int64"), ("complex64", "complex64"), ("int4", "int32")]
+)
+def test_dtypes_that_mpi_cannot_add_travel_wider(dtype: str, wire: str) -> None:
+    assert wire_dtype(np.dtype(getattr(ml_dtypes, dtype, dtype))).name == wire
+
+
+def received(line: Connection, count: int) -> list[tuple[str, int]]:
+    """Return the kinds and senders of the next messages."""
+    found: list[tuple[str, int]] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        found += [(message["kind"], message["rank"]) for message in line.messages(1.0) if message["kind"] != "admitted"]
+    return found
+
+
+def test_messages_reach_the_others_and_a_lost_process_is_announced() -> None:
+    board = Switchboard("127.0.0.1", "secret")
+    lines = [Connection("127.0.0.1", board.port, "secret", rank) for rank in range(3)]
+    lines[1].send("failed", text="why")
+    assert received(lines[0], 1) == received(lines[2], 1) == [("failed", 1)]
+    lines[2].send("here", to=0)
+    assert received(lines[0], 1) == [("here", 2)]
+    lines[1].close()  # as the system does for a process that dies
+    assert received(lines[0], 1) == received(lines[2], 1) == [("lost", 1)]
+    lines[2].send("left")
+    lines[2].close()
+    assert received(lines[0], 1) == [("left", 2)]
+    stranger = Connection("127.0.0.1", board.port, "guess", 1)
+    assert received(stranger, 1) == [("lost", 0)]
+    stranger.close()
+    lines[0].close()
+    board.stop()
+
+
+def test_the_cause_of_an_end_is_what_went_wrong_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    report(0, "ended", "process 2 has failed", 2)
+    report(1, "lost", "process 2 has died", 2)
+    assert cause(tmp_path).text == "process 2 has died"  # type: ignore[union-attr]
+    report(2, "failed", "ValueError", 2)
+    report(2, "failed", "later", 2)
+    (tmp_path / "3.json").write_text("[1.0, ")
+    assert cause(tmp_path).text == "ValueError"  # type: ignore[union-attr]
+
+
+def test_the_first_equation_that_differs_is_named() -> None:
+    texts = [text_of(vf.make_jaxpr(f)(1.0), sources=True) for f in (lambda x: vf.lax.sin(x) * 2, lambda x: vf.lax.sin(x) * 3)]
+    assert digest(texts[0]) != digest(texts[1])
+    message = first_difference([texts[0], texts[0], texts[1]])
+    assert message.startswith("equation 2 differs:\n  process 0: c:f32[] = mul b 2.0:f32[]  # ")
+    assert "\n  process 2: c:f32[] = mul b 3.0:f32[]  # " in message
+    assert first_difference(["{ lambda ; a:f32[2]. let  in (a,) }", "{ lambda ; a:f32[3]. let  in (a,) }"]).startswith("the inputs differ")
+    callback = lambda x: vf.pure_callback(lambda v: v, x, x)
+    assert " at 0x" not in text_of(vf.make_jaxpr(callback)(1.0))
+
+
+def test_calls_are_numbered_by_group() -> None:
+    calls = Calls()
+    with calls.waiting((0, 1), "program", "psum"), calls.waiting((0, 1), "background", "psum"):
+        assert [(c.thread, c.number) for c in calls.current()] == [("program", 1), ("background", 1)]
+    with pytest.raises(ValueError, match="x"), calls.waiting((0, 1), "program", "psum"):
+        raise ValueError("x")
+    assert calls.count((0, 1), "program") == 2
+    assert not calls.current()
+
+
+def test_one_process_is_a_world_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    vf.distributed.initialize(num_processes=1, process_id=0)
+    assert vf.distributed.is_initialized()
+    assert (vf.process_index(), vf.process_count(), vf.local_device_count()) == (0, 1, len(vf.local_devices()))
+    assert world.current().run_once(lambda: 3) == 3
+    with pytest.raises(ArgumentError, match="num_processes=2, but MPI says 1"):
+        vf.distributed.initialize(num_processes=2)
+    with pytest.raises(ArgumentError, match="positive number of seconds"):
+        vf.distributed.initialize(timeout=0)
+    with pytest.raises(ArgumentError, match="does not know the devices of 1"):
+        vf.local_devices(1)
+    vf.distributed.shutdown()
+    assert not vf.distributed.is_initialized()
+
+
+def test_several_processes_need_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setattr("volta_fn.distributed.start.is_installed", lambda package: False)
+    with pytest.raises(MissingDependencyError, match=r"2 processes .* pip install 'volta-fn\[distributed\]'"):
+        vf.distributed.initialize()

@@ -1,0 +1,60 @@
+"""Optimizers over a named axis: sharded states and averaged gradients, with `vmap` as the axis, beside the optimizer itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import optim
+
+PARAMS = {"w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(3, 5), "b": np.float32(0.5), "e": np.zeros((0, 2), np.float32)}
+GRADS = {name: np.random.default_rng(1).normal(size=(4, *np.shape(value))).astype(np.float32) for name, value in PARAMS.items()}
+
+
+def whole(optimizer: Any, steps: int) -> Any:
+    """Return parameters and state after some steps with the mean gradients."""
+    mean = vf.tree.map(lambda g: g.mean(0), GRADS)
+    params, state = PARAMS, optimizer.init(PARAMS)
+    for _ in range(steps):
+        updates, state = optimizer.update(mean, state, params)
+        params = optim.apply_updates(params, updates)
+    return params, state
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("optimizer", [optim.sgd(0.1, momentum=0.9), optim.adamw(0.1)])
+def test_sharded_states_give_the_same_updates(optimizer: Any, average: bool) -> None:
+    sharded = optim.shard_states(optimizer, "data", average=average)
+
+    def steps(grads: Any) -> Any:
+        params, state = PARAMS, sharded.init(PARAMS)
+        given = grads if average else optim.average_gradients(grads, "data")
+        for _ in range(3):
+            updates, state = sharded.update(given, state, params)
+            params = optim.apply_updates(params, updates)
+        return params, state, optim.gather_states(optimizer, state, PARAMS, "data")
+
+    params, state, gathered = vf.vmap(steps, axis_name="data")(GRADS)
+    wanted_params, wanted_state = whole(optimizer, 3)
+    for found, wanted in zip(vf.tree.leaves((params, gathered)), vf.tree.leaves((wanted_params, wanted_state)), strict=True):
+        for row in np.asarray(found):
+            np.testing.assert_allclose(row, wanted, rtol=1e-5, atol=1e-6)
+    sizes = lambda tree: sum(np.size(leaf) for leaf in vf.tree.leaves(tree))
+    assert sizes(state) <= sizes(wanted_state) + 4 * 2 * 4  # not four times as much, but for padding
+
+
+def test_a_whole_state_is_shared_out_again() -> None:
+    optimizer = optim.adam(0.1)
+    _, state = whole(optimizer, 2)
+
+    def back(_: Any) -> Any:
+        parts = optim.scatter_states(optimizer, state, "data")
+        return optim.gather_states(optimizer, parts, PARAMS, "data")
+
+    for count in (1, 2, 3):
+        found = vf.vmap(back, axis_name="data")(np.zeros(count))
+        for leaf, wanted in zip(vf.tree.leaves(found), vf.tree.leaves(state), strict=True):
+            np.testing.assert_array_equal(np.asarray(leaf)[-1], wanted)

@@ -1,0 +1,49 @@
+"""The launcher's reading of what `mpiexec` prints; programs that it starts are in `distributed/test_processes.py`."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from volta_fn import launch
+
+
+def test_lines_get_the_numbers_of_their_processes() -> None:
+    output, target = launch._Output(), io.StringIO()
+    output.follow(io.StringIO("[1,3]<stdout>: a line\n[2] of MPICH\n-----\n"), target)
+    assert target.getvalue() == "[3] a line\n[2] of MPICH\n"
+    assert output.of_starter == ["-----\n"]
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("to do so was:\n\n   Process name: [prterun-vm-26479@1,1]\n   Exit code:    3\n", "process 1 has ended with exit code 3"),
+        ("noticed that process rank 0 with PID 5337 on node vm exited on\nsignal 9 (Killed).\n", "process 0 has died of signal 9 (Killed)"),
+    ],
+)  # fmt: skip
+def test_the_process_to_blame_is_found(said: str, text: str) -> None:
+    output = launch._Output()
+    output.of_starter = said.splitlines(keepends=True)
+    found = output.blamed()
+    assert found is not None and found.text == text
+    assert launch._Output().blamed() is None
+
+
+def test_the_command_line_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        launch.main(["-n", "0", "script.py"])
+    assert "at least 1" in capsys.readouterr().err
+
+
+def test_processes_share_out_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    for name in ("VOLTA_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    options = launch._parser().parse_args(["-n", "4", "--timeout", "5", "script.py", "--its-own", "x"])
+    found = launch._environment(options, "reports")
+    assert (found["VOLTA_NUM_THREADS"], found["VOLTA_COLLECTIVE_TIMEOUT"]) == ("2", "5.0")
+    assert options.arguments == ["--its-own", "x"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert launch._environment(options, "reports")["OMP_NUM_THREADS"] == "3"

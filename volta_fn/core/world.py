@@ -1,0 +1,113 @@
+"""The processes that run a program together, as the package sees them.
+
+Without `distributed.initialize`, and with one process, the world is this process alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from volta_fn.core.jaxpr import ClosedJaxpr
+
+T = TypeVar("T")
+
+
+class Pending(Protocol):
+    """A collective under way."""
+
+    def results(self) -> list[np.ndarray]:
+        """Wait for the results, and return them."""
+
+
+class Communicator(Protocol):
+    """Collectives of NumPy arrays, which all processes call in the same order.
+
+    `description` describes the call in messages.
+    """
+
+    #: The number of processes, and which of them this one is.
+    size: int
+    index: int
+
+    def reduce(self, step: str, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
+        """Combine each array by "sum", "max" or "min"; an `out` may be its operand."""
+
+    def compressed_sum(self, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
+        """Sum float32 arrays that travel as bfloat16."""
+
+    def start_sum(self, arrays: Sequence[np.ndarray], compression: str | None, description: str) -> Pending:
+        """Begin a sum of copies of the arrays."""
+
+    def gather(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Stack the arrays of all processes along a new first axis."""
+
+    def reduce_scatter(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Sum the arrays, whose first axis numbers processes, and return this one's row."""
+
+    def exchange(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Send row i to process i; row i of the result is from process i."""
+
+    def permute(self, array: np.ndarray, pairs: Sequence[tuple[int, int]], description: str) -> np.ndarray:
+        """Send the array by pairs of source and target; others receive zeros."""
+
+
+class World(Protocol):
+    """All processes."""
+
+    rank: int
+    size: int
+
+    def communicator(self, ranks: tuple[int, ...]) -> Communicator:
+        """Return the communicator of some processes, in this order."""
+
+    def check_program(self, closed: ClosedJaxpr) -> None:
+        """Raise `ProgramMismatchError` unless all processes compile the same program now."""
+
+    def run_once(self, function: Callable[[], T]) -> T:
+        """Call a function in the first process; return or raise the same in all."""
+
+
+class _Alone:
+    """The world of one process."""
+
+    rank, size = 0, 1
+
+    def communicator(self, ranks: tuple[int, ...]) -> Communicator:
+        """Fail: meshes of one process have no axes of processes."""
+        raise NotImplementedError
+
+    def check_program(self, closed: ClosedJaxpr) -> None:
+        """Do nothing: there is no other process."""
+
+    def run_once(self, function: Callable[[], T]) -> T:
+        """Call a function."""
+        return function()
+
+
+ALONE: World = _Alone()
+_world: World = ALONE
+
+
+def current() -> World:
+    """Return the world."""
+    return _world
+
+
+def set_current(world: World) -> None:
+    """Replace the world."""
+    global _world
+    _world = world
+
+
+def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
+    """Return the processes with which this one shares a collective, in order."""
+    (grid,) = {axis.grid for axis in axis_names}
+    group: tuple[int, ...] = grid.group(tuple([axis.name for axis in axis_names]), _world.rank)
+    if axis_index_groups is None:
+        return group
+    own = group.index(_world.rank)
+    return tuple([group[i] for positions in axis_index_groups if own in positions for i in positions])

