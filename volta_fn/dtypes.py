@@ -36,9 +36,12 @@ float0: np.dtype = np.dtype([("float0", np.void, 0)])
 class ExtendedDType:
     """The base of dtypes whose elements are no numbers: that of random keys."""
 
-    #: Bytes of an element.
-    itemsize: int
     name: str
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        raise NotImplementedError
 
 
 def _dtypes(*types: type) -> frozenset[np.dtype]:
