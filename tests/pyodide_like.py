@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib.machinery
 import sys
 import threading
@@ -23,7 +24,7 @@ def _hidden(find: Any) -> Any:
     return classmethod(find_spec)
 
 
-def _no_thread(self: threading.Thread) -> NoReturn:
+def _no_thread(*args: Any) -> NoReturn:
     raise RuntimeError("can't start new thread")
 
 
@@ -32,6 +33,7 @@ def become() -> None:
     finder: Any = importlib.machinery.PathFinder
     finder.find_spec = _hidden(finder.find_spec)
     threading.Thread.start = _no_thread  # type: ignore[method-assign]
+    _thread.start_new_thread = _no_thread
 
 
 if __name__ == "__main__":

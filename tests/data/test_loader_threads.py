@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
+import time
 import traceback
 import weakref
 
@@ -11,14 +14,28 @@ import numpy as np
 import pytest
 
 from volta_fn import data
+from volta_fn.data import prefetch
 from volta_fn.data.prefetch import prefetched
 from volta_fn.errors import DataError, OutOfBoundsError
 
 PATIENCE = 20.0  # seconds after which something that should happen is given up
 
 
-def loading_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("volta_fn.data")]
+def loading_threads() -> list[int]:
+    """Return the threads that are in a worker's function."""
+    found = []
+    for thread, frame in sys._current_frames().items():
+        functions = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_stack(frame)]
+        found += [thread] * any(file == prefetch.__file__ and name == "_work" for file, name in functions)
+    return found
+
+
+def ended() -> bool:
+    """Wait for the end of threads that nobody joins."""
+    latest = time.monotonic() + PATIENCE
+    while loading_threads() and time.monotonic() < latest:
+        time.sleep(0.001)
+    return not loading_threads()
 
 
 @pytest.fixture(autouse=True)
@@ -179,10 +196,10 @@ def test_a_worker_may_end_the_iteration():
 
     results = prefetched(iter([int, close, int]), 1, 2)
     assert next(results) == 0
-    worker = next(thread for thread in threading.enumerate() if thread.name.startswith("volta_fn.data"))
+    assert loading_threads()
     asked.set()
     assert closed.wait(PATIENCE)
-    worker.join(PATIENCE)
+    assert ended()
     assert list(results) == []
 
 
@@ -198,3 +215,54 @@ def test_several_consumers_each_have_all():
     for consumer in consumers:
         consumer.join(PATIENCE)
     assert results == [expected] * 4
+
+
+INTERRUPTED = """
+import itertools, sys, threading
+from volta_fn.data import DataLoader
+
+def took_all(after):
+    \"\"\"Take all batches, and interrupt this thread where the n-th handler of a signal could run.\"\"\"
+    seen, moments = [], itertools.count()
+
+    def interrupt(frame, event, argument):
+        closed = frame.f_code.co_name == "<genexpr>"  # which is called to be closed, where no handler runs
+        if event in ("call", "c_return") and not closed and next(moments) == after:
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        for batch in DataLoader([1, 2, 3, 4, 5], 1, workers=2):
+            seen.append(int(batch[0]))
+    finally:
+        sys.setprofile(None)
+    assert seen == [1, 2, 3, 4, 5], seen
+
+took_all(-1)  # everything is imported
+for after in itertools.count():
+    try:
+        took_all(after)
+    except KeyboardInterrupt:
+        continue
+    break
+latest = threading.Event()
+while any(frame.f_code.co_name == "_work" for frame in sys._current_frames().values()):
+    latest.wait(0.001)
+print(after > 100)
+"""
+
+
+def test_an_interrupt_at_any_moment_lets_the_threads_end():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")
+
+
+def test_an_iterator_that_is_left_does_not_keep_the_process_alive():
+    program = """
+import itertools
+from volta_fn.data.prefetch import prefetched
+kept = prefetched(itertools.repeat(int), 2, 4)
+print(next(kept), next(kept))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE * 3, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "0 0", "")

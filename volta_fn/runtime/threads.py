@@ -70,15 +70,22 @@ class Call:
         return self._result
 
 
-def on_own_thread(function: Callable[..., Any], *args: Any) -> Call:
-    """Call a function on a new thread, or at once if a process that ends has none.
+def has_started(call: Call) -> bool:
+    """Make a call on a new thread, and return True if there is one.
 
-    The thread does not keep the process alive.
+    The thread does not keep the process alive. There is none in browsers, nor in a process that ends.
     """
-    call = Call(function, *args)
     try:
         _thread.start_new_thread(call.run, ())
     except RuntimeError:
+        return False
+    return True
+
+
+def on_own_thread(function: Callable[..., Any], *args: Any) -> Call:
+    """Call a function on a new thread, or at once if there can be none."""
+    call = Call(function, *args)
+    if not has_started(call):
         call.run()
     return call
 
