@@ -32,7 +32,7 @@ def become() -> None:
     """Make this process like Pyodide's, before the package is imported."""
     finder: Any = importlib.machinery.PathFinder
     finder.find_spec = _hidden(finder.find_spec)
-    threading.Thread.start = _no_thread  # type: ignore[method-assign]
+    threading.Thread.start = _no_thread  # type: ignore[method-assign,assignment]
     _thread.start_new_thread = _no_thread
 
 

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from volta_fn.errors import VoltaError
 from volta_fn.runtime.compiling import included
@@ -98,13 +98,12 @@ class _Workers:
             del call  # so that its result is free while the next one is awaited
         self.calls.put(None)
 
-    def result(self, call: Call) -> T:
+    def result(self, call: Call) -> Any:
         """Return a call's result; a typed error gets the consumer's line if it has none."""
         if not self._threads:
             call.run()
         try:
-            result: T = call.result()
-            return result
+            return call.result()
         except VoltaError as error:
             error.location = error.location or user_location()
             raise

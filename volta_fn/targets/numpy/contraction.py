@@ -44,6 +44,8 @@ def product_for(lhs: np.dtype, rhs: np.dtype, out: np.dtype) -> Product:
     if out.kind in "iu":
         return lambda a, b: _integer_product(a, b, out)
     working = working_dtype(out)
+    if working.kind == "c":
+        return lambda a, b: _complex_product(a.astype(working, copy=False), b.astype(working, copy=False))
     if lhs == rhs == working:
         return np.matmul
     return lambda a, b: np.matmul(a.astype(working, copy=False), b.astype(working, copy=False))
@@ -55,6 +57,18 @@ def _bool_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     A float32 count may saturate, but never returns to zero.
     """
     return np.matmul(a.astype(np.float32), b.astype(np.float32)) > 0
+
+
+def _complex_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the product; what is not finite is summed again without BLAS.
+
+    BLAS multiplies sums by 1 + 0i, which makes infinite components NaN: which ones depends on the routine, and so on the shapes.
+    """
+    result = np.asarray(np.matmul(a, b))
+    wrong = ~np.isfinite(result)
+    if wrong.any():
+        result[wrong] = np.einsum("...ij,...jk->...ik", a, b)[wrong]
+    return result
 
 
 def _integer_product(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:

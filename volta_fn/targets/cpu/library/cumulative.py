@@ -87,7 +87,7 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
             start = f.plus(base, f.times(_turned(f, scan, i), scan.columns))
             positions = [f.plus(start, i64(k * lanes)) for k in range(vectors)]
             read = [scan.read(f, pointers[0], position, lanes, count) for position, count in zip(positions, counts, strict=True)]
-            totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
+            totals = [scan.extend(f, i, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
             for total, position, count in zip(totals, positions, counts, strict=True):
                 scan.write(f, total, pointers[1], position, count)
             return [p for total in totals for p in total.components]
@@ -216,7 +216,7 @@ def _one_by_one(scan: Scan) -> Routine:
         def step(i: Value, carried: list[Value]) -> list[Value]:
             positions = [f.plus(first, _turned(f, scan, i)) for first in firsts]
             read = [scan.read(f, pointers[0], position, 1) for position in positions]
-            totals = [scan.combine(f, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
+            totals = [scan.extend(f, i, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
             for total, position in zip(totals, positions, strict=True):
                 scan.write(f, total, pointers[1], position)
             return [p for total in totals for p in total.components]

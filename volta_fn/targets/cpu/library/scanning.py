@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from volta_fn.codegen.geometry.cumulative import CumulativeOp
 from volta_fn.core.primitive import reduction_of
-from volta_fn.runtime.llvm.text import Function, Value, element_of
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64
 from volta_fn.targets.cpu.library.numbers import converted
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, splat, store
 
@@ -17,6 +17,17 @@ class Scan(CumulativeOp):
     def combine(self, f: Function, x: Number, y: Number) -> Number:
         """Emit `x`, which came before, combined with `y`."""
         return combine(f, self.reduction, x, y)
+
+    def extend(self, f: Function, i: Value, before: Number, x: Number) -> Number:
+        """Emit element number `i` combined with those before it.
+
+        The first complex factor stays as it is: times 1, what is infinite has NaN beside it.
+        """
+        found = self.combine(f, before, x)
+        if self.reduction.step != "mul" or self.dtype.kind != "c":
+            return found
+        first = f.splat(f.compare("icmp eq", i, i64(0)), x.lanes)
+        return Number(x.dtype, tuple([f.select(first, a, b) for a, b in zip(x.components, found.components, strict=True)]))
 
     def neutral(self, f: Function, lanes: int) -> Number:
         """Emit the identity."""

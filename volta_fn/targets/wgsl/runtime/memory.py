@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from sys import getrefcount
@@ -47,7 +48,7 @@ def size_class(size: int) -> int:
 class Block:
     """A buffer of the GPU."""
 
-    __slots__ = ("batch", "handle", "number", "size")
+    __slots__ = ("batch", "end", "handle", "number", "size")
 
     def __init__(self, handle: Any, number: int, size: int) -> None:
         self.handle = handle
@@ -55,6 +56,20 @@ class Block:
         self.size = size
         #: The last batch of commands that may use it.
         self.batch = -1
+        #: What returns it when its lease ends; None if it is free.
+        self.end: LeaseEnd | None = None
+
+
+class LeaseEnd(weakref.ref["Lease"]):
+    """The end of a block's lease, which it adds to a pool's list.
+
+    That happens at any moment, in any thread, and so without the lock, and in no function of Python's: in one, a signal's handler might
+    raise, which Python would only print.
+    """
+
+    __slots__ = ("block",)
+
+    block: Block
 
 
 class Lease:
@@ -62,18 +77,17 @@ class Lease:
 
     __slots__ = ("__weakref__", "block", "returned")
 
-    def __init__(self, block: Block, returned: list[Block]) -> None:
+    def __init__(self, block: Block, returned: list[LeaseEnd]) -> None:
         self.block = block
         self.returned = returned
-
-    def __del__(self) -> None:
-        self.returned.append(self.block)  # without the lock, since this runs at any moment, in any thread
+        end = LeaseEnd(self, returned.append)
+        end.block, block.end = block, end
 
 
 class Pool:
     """The blocks of a device.
 
-    All methods are called under the queue's lock; only `Lease.__del__` runs at any time.
+    All methods are called under the queue's lock; only a `LeaseEnd` comes at any time.
     """
 
     def __init__(self, device: Any, watched: Watched, largest: int, limit: int | None) -> None:
@@ -88,7 +102,7 @@ class Pool:
         #: The numbers of free blocks by size (heaps), and all blocks by number.
         self.free: dict[int, list[int]] = {}
         self.blocks: dict[int, Block] = {}
-        self.returned: list[Block] = []
+        self.returned: list[LeaseEnd] = []
         self.held = 0
         self.in_use = 0
         self.peak = 0
@@ -128,8 +142,8 @@ class Pool:
         """Take back the blocks whose leases have ended."""
         returned = self.returned
         while returned:
-            block = returned.pop()
-            block.batch = self.batch
+            block = returned.pop().block
+            block.batch, block.end = self.batch, None
             self.in_use -= block.size
             heapq.heappush(self.free.setdefault(block.size, []), block.number)
 
