@@ -112,8 +112,15 @@ class Activities:
 NAMES = ("compile", "trace", "run", "eager", "load", "wait_for_gpu", "load_batches", "checkpoint")
 
 
+class _Armed:
+    """Whether an alarm interrupts; the system may give it to another thread, and the main one hear of it late."""
+
+    now = False
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)  # whose handler may be another one at this moment
+    if _Armed.now:
+        signal.raise_signal(signal.SIGINT)  # whose handler may be another one at this moment
 
 
 def check(count: int, seed: int = 0, until: float = float("inf"), names: tuple[str, ...] = NAMES) -> tuple[Counter[str], list[str]]:
@@ -151,9 +158,11 @@ def _attempt(activity: Callable[[int], bool], name: str, number: int, delay: flo
     """Interrupt an activity once; return what is wrong afterwards."""
     try:
         try:
+            _Armed.now = True
             signal.setitimer(signal.ITIMER_REAL, delay)
             activity(number)
         finally:
+            _Armed.now = False
             signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         seen[name] += 1

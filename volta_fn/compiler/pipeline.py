@@ -22,6 +22,7 @@ from volta_fn.compiler.passes.loop_fission.move_products import move_products_ou
 from volta_fn.compiler.passes.loop_variance import simplify_loops
 from volta_fn.compiler.passes.nested import choose_branches, simplify_nested
 from volta_fn.compiler.passes.onehot_indexing import expand_onehot_indexing
+from volta_fn.compiler.passes.outer_products import expand_outer_products
 from volta_fn.compiler.passes.overlap import overlap_sums
 from volta_fn.compiler.passes.random_bits import expand_random_bits
 from volta_fn.compiler.passes.simplify import simplify_equations
@@ -46,6 +47,7 @@ LOOP_FISSION = ProgramPass("loop fission", "Move matrix products that no iterati
 EXPANSIONS = (
     ProgramPass("random bits", "Expand random bits to integer operations on counters.", expand_random_bits),
     ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", expand_onehot_indexing),
+    ProgramPass("outer products", "Expand products without contracted axes to broadcasts and multiplications.", expand_outer_products),
     ProgramPass("overlapped sums", "Start sums between processes early, and await them late.", overlap_sums),
 )
 

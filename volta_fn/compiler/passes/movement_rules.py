@@ -183,25 +183,6 @@ def of_transposes(eqn: Equation, program: Rewriter) -> Atom | None:
     return program.emit(eqn, "dot_general", *invars, **{**eqn.params, "dimension_numbers": numbers})
 
 
-@rule(RULES, "dot_general")
-def without_sum(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Multiply where no axis is contracted: a sum begins with 0, to which -0 adds nothing."""
-    (contracted, _), stacked = eqn.params["dimension_numbers"]
-    if contracted:
-        return None
-    result = eqn.outvars[0].aval
-    factors, first = [], len(stacked[0])
-    for operand, batch in zip(eqn.invars, stacked, strict=True):
-        free = [d for d in range(operand.aval.ndim) if d not in batch]
-        dims = (*range(len(batch)), *range(first, first + len(free)))
-        first += len(free)
-        factor = program.emit(eqn, "transpose", operand, permutation=(*batch, *free))
-        if factor.aval.dtype != result.dtype:
-            factor = program.emit(eqn, "convert_element_type", factor, new_dtype=result.dtype, weak_type=False)
-        factors.append(program.emit(eqn, "broadcast_in_dim", factor, shape=result.shape, broadcast_dimensions=dims))
-    return program.emit(eqn, "and" if result.dtype == np.bool_ else "mul", *factors)
-
-
 def _ranks(axes: Sequence[int]) -> list[int]:
     return sorted(range(len(axes)), key=lambda i: axes[i])
 

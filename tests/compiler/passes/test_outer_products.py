@@ -1,0 +1,37 @@
+"""Products without contracted axes are elementwise: they keep the sign of zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import lax
+
+ZEROS = np.array([-0.0, 0.0, 1.0, -2.0])
+TARGETS = [vf.devices("cpu")[0], vf.devices("gpu")[0]]
+
+
+@pytest.mark.parametrize("device", TARGETS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_zeros_keep_their_signs(device: Any, dtype: str) -> None:
+    x = np.asarray(vf.numpy.asarray(ZEROS, dtype))
+    with vf.default_device(device):
+        outer = vf.jit(lambda x, y: lax.dot_general(x, y, (((), ()), ((), ()))))(x, x)
+        np.testing.assert_array_equal(np.signbit(np.asarray(outer, np.float32)), np.signbit(np.outer(ZEROS, ZEROS)))
+        a, b = np.broadcast_to(x, (3, 4)), np.broadcast_to(x[:, None], (4, 3))
+        stacked = vf.jit(lambda a, b: lax.dot_general(a, b, (((), ()), ((1,), (0,)))))(a, b)
+        expected = np.broadcast_to((ZEROS * ZEROS)[:, None, None], (4, 3, 3))
+        np.testing.assert_array_equal(np.asarray(stacked, np.float64), expected)
+
+
+@pytest.mark.parametrize("dtypes", [("int8", "int32"), ("float32", "float64"), ("bool", "bool"), ("complex64", "complex64"), ("uint8", "uint8")])
+def test_products_are_those_of_numpy(dtypes: tuple[str, str]) -> None:
+    given, made = dtypes
+    draw = np.random.default_rng(0)
+    x, y = (draw.integers(0, 100, shape).astype(given) for shape in ((2, 3, 4), (5, 4, 2)))
+    found = vf.jit(lambda x, y: lax.dot_general(x, y, (((), ()), ((2, 0), (1, 2))), preferred_element_type=np.dtype(made)))(x, y)
+    assert found.dtype == made
+    np.testing.assert_array_equal(found, np.einsum("bia,jab->abij", x.astype(made), y.astype(made)))
