@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -190,10 +191,31 @@ def test_memory_of_a_copy_that_nobody_reads_is_used_again_when_it_has_arrived() 
     with queue.lock:
         unread = queue.readbacks.request(lease.block, size)
         queue.submit()
-        handle = unread.handle
+        handle = unread.copy.handle
         del unread
         readback = queue.readbacks.request(lease.block, size)
-        assert readback.handle != handle
+        assert readback.copy.handle != handle
     assert queue.readbacks.take(readback).nbytes == size
     with queue.lock:
-        assert handle in [queue.readbacks.request(lease.block, size).handle for _ in range(2)]
+        assert handle in [queue.readbacks.request(lease.block, size).copy.handle for _ in range(2)]
+
+
+def test_no_function_of_python_ends_a_lease_or_a_readback() -> None:
+    """In one, a signal's handler might raise, and Python would only print what it raises."""
+    gpu = GPU.backend.gpu
+    with gpu.queue.lock:
+        lease = gpu.pool.lease(1 << 20)
+        block, in_use = lease.block, gpu.pool.in_use
+        readback = gpu.queue.readbacks.request(block, 1 << 20)
+        gpu.queue.submit()
+        gone = len(gpu.queue.readbacks.gone)
+        called: list[str] = []
+        sys.setprofile(lambda frame, event, argument: called.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            del lease, readback
+        finally:
+            sys.setprofile(None)
+        assert called == []
+        assert len(gpu.queue.readbacks.gone) == gone + 1
+        gpu.pool.collect()
+        assert gpu.pool.in_use == in_use - block.size

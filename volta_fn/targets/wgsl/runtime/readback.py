@@ -6,6 +6,7 @@ step, such as a loss, is requested with the step, and taking it waits for no lat
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -26,23 +27,39 @@ _ARRIVED = 1
 _KEPT, _LARGEST = 64, 1 << 24
 
 
-class Readback:
-    """A pending copy to the host."""
+class _Copy:
+    """The buffer of a readback, which outlives it."""
 
-    __slots__ = ("__weakref__", "capacity", "handle", "number", "readbacks", "size")
+    __slots__ = ("capacity", "end", "handle", "number", "size")
 
-    def __init__(self, readbacks: Readbacks, handle: Any, capacity: int, size: int) -> None:
-        self.readbacks = readbacks
+    def __init__(self, handle: Any, capacity: int, size: int) -> None:
         #: The buffer that the host can read (None once taken), and its bytes.
         self.handle = handle
         self.capacity = capacity
         self.size = size
         #: Its number once it is submitted; 0 before.
         self.number = 0
+        #: What tells that the readback is gone; None then.
+        self.end: _End | None = None
 
-    def __del__(self) -> None:
-        if self.handle is not None:
-            self.readbacks.abandoned.append((self.handle, self.capacity, self.number))
+
+class Readback:
+    """A pending copy to the host."""
+
+    __slots__ = ("__weakref__", "copy")
+
+    def __init__(self, copy: _Copy, gone: deque[_End]) -> None:
+        self.copy = copy
+        copy.end = _End(self, gone.append)
+        copy.end.copy = copy
+
+
+class _End(weakref.ref[Readback]):
+    """The end of a readback, as `memory.LeaseEnd` is that of a lease: no function of Python's runs."""
+
+    __slots__ = ("copy",)
+
+    copy: _Copy
 
 
 class Readbacks:
@@ -53,11 +70,11 @@ class Readbacks:
         self.lib, self.ffi = library.lib, library.ffi
         self.queue = queue
         self.count = 0
-        #: Readbacks by state: requested; submitted, by number; arrived, with their status; abandoned before they were taken.
+        #: Readbacks by state: requested; submitted, by number; arrived, with their status; gone, taken or not.
         self.requested: list[Readback] = []
         self.expected: set[int] = set()
         self.arrived: dict[int, int] = {}
-        self.abandoned: deque[tuple[Any, int, int]] = deque()
+        self.gone: deque[_End] = deque()
         self.free: dict[int, list[Any]] = {}
         self._callback = self.ffi.callback("WGPUBufferMapCallback", self._arrive)
         self._info = self.ffi.new("WGPUBufferMapCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._callback})
@@ -77,7 +94,7 @@ class Readbacks:
         capacity = min(1 << max(padded - 1, 255).bit_length(), max(self.queue.pool.largest, padded))
         free = self.free.get(capacity)
         handle = free.pop() if free else self.queue.pool.create(capacity, _MAP_READ | _COPY_DST)
-        readback = Readback(self, handle, capacity, size)
+        readback = Readback(_Copy(handle, capacity, size), self.gone)
         self.queue.copy(handle, block.handle, offset, padded)
         self.requested.append(readback)
         return readback
@@ -87,41 +104,47 @@ class Readbacks:
 
         They must have arrived: the library would otherwise report the next readback in such a buffer when the first one arrives.
         """
-        while self.abandoned and self.abandoned[0][2] in self.arrived:
-            handle, capacity, number = self.abandoned.popleft()
-            self.expected.discard(number)
-            del self.arrived[number]
-            self.lib.wgpuBufferUnmap(handle)
-            self._keep(handle, capacity)
+        while self.gone:
+            copy = self.gone[0].copy
+            if copy.handle is not None and copy.number not in self.arrived:
+                return
+            self.gone.popleft()
+            copy.end = None
+            if copy.handle is not None:
+                self.expected.discard(copy.number)
+                del self.arrived[copy.number]
+                self.lib.wgpuBufferUnmap(copy.handle)
+                self._keep(copy.handle, copy.capacity)
 
     def submitted(self) -> None:
         """Ask the library to report the arrival of the readbacks just submitted."""
-        for readback in self.requested:
+        for copy in [readback.copy for readback in self.requested]:
             self.count += 1
-            readback.number = self.count
-            self.expected.add(readback.number)
-            self._info.userdata1 = self.ffi.cast("void *", readback.number)
-            self.lib.wgpuBufferMapAsync(readback.handle, _MAP_READ, 0, max(-(-readback.size // 4) * 4, 4), self._info[0])
+            copy.number = self.count
+            self.expected.add(copy.number)
+            self._info.userdata1 = self.ffi.cast("void *", copy.number)
+            self.lib.wgpuBufferMapAsync(copy.handle, _MAP_READ, 0, max(-(-copy.size // 4) * 4, 4), self._info[0])
         self.requested.clear()
 
     def take(self, readback: Readback) -> np.ndarray:
         """Wait for a readback and return its bytes. Call it once."""
-        if not readback.number:
+        copy = readback.copy
+        if not copy.number:
             self.queue.submit()
-        number = readback.number
+        number = copy.number
         self.queue.wait_for(lambda: number in self.arrived)
         self.expected.discard(number)
         if self.arrived.pop(number) != _ARRIVED:
             self.queue.watched.lost = True  # a valid copy fails for no other reason
             raise DeviceError(LOST)
         self.queue.pool.check_device()
-        source = self.lib.wgpuBufferGetConstMappedRange(readback.handle, 0, max(-(-readback.size // 4) * 4, 4))
-        result = np.empty(readback.size, np.uint8)
-        self.ffi.memmove(self.ffi.from_buffer(result), source, readback.size)
-        self.lib.wgpuBufferUnmap(readback.handle)
-        handle, readback.handle = readback.handle, None
+        source = self.lib.wgpuBufferGetConstMappedRange(copy.handle, 0, max(-(-copy.size // 4) * 4, 4))
+        result = np.empty(copy.size, np.uint8)
+        self.ffi.memmove(self.ffi.from_buffer(result), source, copy.size)
+        self.lib.wgpuBufferUnmap(copy.handle)
+        handle, copy.handle = copy.handle, None
         with self.queue.lock:
-            self._keep(handle, readback.capacity)
+            self._keep(handle, copy.capacity)
         return result
 
     def _keep(self, handle: Any, capacity: int) -> None:
