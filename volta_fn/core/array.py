@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from volta_fn.core import dlpack, html
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.gone import GONE
+from volta_fn.core.interned import Interned
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class ArraySpec:
         return found
 
 
-_specs: WeakValueDictionary[tuple[ShapedArray, Device], ArraySpec] = WeakValueDictionary()
+_specs: Interned[tuple[ShapedArray, Device], ArraySpec] = Interned()
 _lock = threading.Lock()
 
 
@@ -161,7 +161,7 @@ def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
         if found is None:
             found = ArraySpec()
             found.aval, found.device = aval, device
-            _specs[key] = found
+            _specs.add(key, found)
     return found
 
 

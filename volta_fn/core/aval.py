@@ -11,17 +11,17 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.dimension import Dimension
+from volta_fn.core.interned import Interned
 from volta_fn.errors import ArgumentTypeError, ConcretizationError, OutOfMemoryError, ShapeError
 
 Shape = tuple[int, ...]
 
-_interned: WeakValueDictionary[tuple[Shape, np.dtype, bool], ShapedArray] = WeakValueDictionary()
+_interned: Interned[tuple[Shape, np.dtype, bool], ShapedArray] = Interned()
 _lock = threading.Lock()
 
 
@@ -81,7 +81,7 @@ class ShapedArray:
                 found.shape, found.dtype, found.weak_type = shape, dtype, weak_type
                 found.ndim, found.size = len(shape), math.prod(shape)
                 found.is_float = dtype in dtypes.FLOATS
-                _interned[key] = found
+                _interned.add(key, found)
         return found
 
     def __repr__(self) -> str:

@@ -1,7 +1,6 @@
 """Products that contract no axis as elementwise ones.
 
-The sum of one number begins with 0, to which -0 adds nothing: products that are computed as sums would lose the sign. Besides, what uses an
-elementwise product can be fused with it.
+The sum of one number begins with 0, to which -0 adds nothing: products that are computed as sums would lose the sign.
 """
 
 from __future__ import annotations

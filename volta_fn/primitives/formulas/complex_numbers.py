@@ -281,7 +281,7 @@ def pow(z: Complex, w: Complex) -> Complex:  # the primitive's name
 def sign(z: Complex) -> Complex:
     """Return z / |z|, and 0 for 0, as NumPy does.
 
-    One infinite component gives its direction, two NaN; a NaN beside an infinite one does not count.
+    One infinite component gives its direction, two NaN; a component that is NaN does not count if the other is infinite.
     """
     size = _abs(z)
     re_infinite, im_infinite = z.re.abs().equals(math.inf), z.im.abs().equals(math.inf)
@@ -289,7 +289,7 @@ def sign(z: Complex) -> Complex:
     along_re = re_infinite.select(one.signed(z.re), im_infinite.select(0.0, z.re / size))
     along_im = im_infinite.select(one.signed(z.im), re_infinite.select(0.0, z.im / size))
     both, zero = re_infinite & im_infinite, size.equals(0.0)
-    return Complex(*[both.select(math.nan, zero.select(0.0, part)) for part in (along_re, along_im)])
+    return Complex(*[both.select(math.nan, zero.select(0.0, component)) for component in (along_re, along_im)])
 
 
 def _extremum(first_wins: Callable[[Values, Values], Values]) -> ComplexFormula:

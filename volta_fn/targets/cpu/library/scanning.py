@@ -21,7 +21,7 @@ class Scan(CumulativeOp):
     def extend(self, f: Function, i: Value, before: Number, x: Number) -> Number:
         """Emit element number `i` combined with those before it.
 
-        The first complex factor stays as it is: times 1, what is infinite has NaN beside it.
+        The first complex factor stays as it is: 1 times an infinite number has a component that is NaN.
         """
         found = self.combine(f, before, x)
         if self.reduction.step != "mul" or self.dtype.kind != "c":

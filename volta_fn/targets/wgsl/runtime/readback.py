@@ -55,7 +55,10 @@ class Readback:
 
 
 class _End(weakref.ref[Readback]):
-    """The end of a readback, as `memory.LeaseEnd` is that of a lease: no function of Python's runs."""
+    """The end of a readback.
+
+    As with `memory.LeaseEnd`, no function of Python runs.
+    """
 
     __slots__ = ("copy",)
 
