@@ -22,7 +22,7 @@ from tests.distributed.training import SCRIPT, Trained, trained
 #: Seconds after a kill by which the others should have ended, and by which they must.
 SOON, LATEST = 5.0, 10.0
 COUNT = 2
-ARGUMENTS = (SCRIPT, "--model", "mlp", "--steps", "60", "--folder")
+ARGUMENTS = (SCRIPT, "--model", "mlp", "--steps", "40", "--folder")
 
 
 def undisturbed(folder: Path) -> tuple[Trained, float]:

@@ -28,13 +28,11 @@ def test_laws_hold(count: int) -> None:
     assert f"laws hold at {count} processes" in found.stdout, found.stdout + found.stderr
 
 
-def test_losses_are_those_of_one_process() -> None:
+def test_losses_are_those_of_one_process_and_half_of_the_processes_go_on(tmp_path: Path) -> None:
     """Parameters are the same to the bit in all processes."""
-    difference(train(2, "lenet", 5, "--zero"), train(1, "lenet", 5))
-
-
-def test_half_of_the_processes_go_on_where_all_were(tmp_path: Path) -> None:
-    difference(resumed(2, "mlp", 10, tmp_path, "--zero"), train(1, "mlp", 10))
+    alone = train(1, "lenet", 10)
+    for found in resumed(2, "lenet", 10, tmp_path, "--zero"):
+        difference(found, alone)
 
 
 def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_path: Path) -> None:
