@@ -9,9 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from volta_fn.launch import installed_mpiexec
+
 ROOT = Path(__file__).resolve().parent.parent.parent
+needs_mpi = pytest.mark.skipif(
+    find_spec("mpi4py") is None or installed_mpiexec() is None, reason="the extra 'distributed', or an MPI, is not installed"
+)
+finds_processes = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="this system has no /proc to find processes in")
 #: Seconds after which a program counts as hanging.
 LIMIT = 120.0
 

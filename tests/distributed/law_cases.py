@@ -9,6 +9,7 @@ Each case is a function of one position's array. `vmap` computes it for all posi
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -160,20 +161,20 @@ def cases(n: int, mesh: Any, dtype: str) -> list[Callable[[], None]]:
     """Return all checks; the laws are those of arrays of a dtype."""
     tolerance = {"float32": 2e-5, "float64": 1e-11}[dtype]
     draw = np.random.default_rng(0)
-    found = []
+    found: list[Callable[[], None]] = []
     for (name, (function, shape)), (context, wrap) in itertools.product(collectives(n).items(), contexts().items()):
         values = draw.normal(size=(n, *shape)).astype(dtype)
-        found.append(lambda a=(f"{context} of {name}", wrap(function), values, mesh, tolerance): check(*a))
+        found.append(functools.partial(check, f"{context} of {name}", wrap(function), values, mesh, tolerance))
     for name, function in EXTREMES.items():
         values = draw.normal(size=(n, 5)).astype(np.float32)
-        found.append(lambda a=(name, function, values, mesh): check(*a))
+        found.append(functools.partial(check, name, function, values, mesh))
     if vf.default_backend() == "cpu":
         moves = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.psum_scatter(x.astype(lax.psum(x, "i").dtype), "i", tiled=True))
         ends = lambda x: (lax.pmax(x, "i"), lax.pmin(x, "i"), lax.ppermute(x, "i", [(0, n - 1)]))
         for kind in DTYPES:
-            found.append(lambda a=(f"sums of {kind}", moves, typed(kind, n), mesh, 1e-2): check(*a))
+            found.append(functools.partial(check, f"sums of {kind}", moves, typed(kind, n), mesh, 1e-2))
             if kind != "complex64":
-                found.append(lambda a=(f"extremes of {kind}", ends, typed(kind, n), mesh): check(*a))
+                found.append(functools.partial(check, f"extremes of {kind}", ends, typed(kind, n), mesh))
         found.append(lambda: check_compression(n))
         found.append(lambda: check_pmap(n))
     empty = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.pmax(x, "i"), lax.ppermute(x, "i", [(0, 0)]))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.distributed.launching import LIMIT, ROOT, command, ranks_of
+from tests.distributed.launching import LIMIT, ROOT, command, finds_processes, needs_mpi, ranks_of
 
-pytest.importorskip("mpi4py", reason="the extra 'distributed' is not installed")
+pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+pytestmark = [needs_mpi, finds_processes]
 
 
 def read_to_end(terminal: int) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.kills import kill_at_random, undisturbed
-from tests.distributed.launching import run
+from tests.distributed.launching import finds_processes, needs_mpi, run
 from tests.distributed.training import difference, resumed, train
 
-pytest.importorskip("mpi4py", reason="the extra 'distributed' is not installed")
+pytestmark = needs_mpi
 STRESS = int(os.environ.get("VOLTA_STRESS", "0"))
 HERE = Path(__file__).parent
 
@@ -35,6 +35,7 @@ def test_losses_are_those_of_one_process_and_half_of_the_processes_go_on(tmp_pat
         difference(found, alone)
 
 
+@finds_processes
 def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_path: Path) -> None:
     wanted, longest = undisturbed(tmp_path / "undisturbed")
     kill_at_random(random.Random(0), longest, tmp_path, wanted)

@@ -22,7 +22,7 @@ from tests.distributed.launching import run
 
 SCRIPT = "examples/data_parallel.py"
 MODELS = ("mlp", "lenet", "lstm", "gpt")
-#: What runs a model. LeNet's maxima, of pools and of zero, turn float32's rounding into other gradients: within 20 steps its losses in float32
+#: What runs a model. The maxima of LeNet, of pools and of zero, turn rounding into other gradients: within 20 steps its losses in float32
 #: are 2e-4 from those in float64 on one process already. So it is compared in float64.
 SCRIPTS = {"lenet": "tests/distributed/wide.py"}
 #: The relative difference of losses that another order of additions may make.

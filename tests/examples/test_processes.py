@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.distributed.launching import run
+from tests.distributed.launching import needs_mpi, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -30,9 +30,9 @@ def test_one_process_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert losses[-1] < losses[0] or name == "data_parallel"  # whose batches differ
 
 
+@needs_mpi
 @pytest.mark.parametrize("name", ["tensor_parallel", "pipeline"])
 def test_two_processes_have_the_losses_of_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mpi4py", reason="the extra 'distributed' is not installed")
     found = run(2, str(EXAMPLES / f"{name}.py"), "--quick")
     shown = re.findall(r"losses \[(.*)\]", found.stdout)
     assert len(shown) == 1, found.stdout + found.stderr

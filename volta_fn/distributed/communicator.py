@@ -45,12 +45,12 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 
 #: Bytes from which two processes exchange an array, and each adds. MPI's own sum takes twice as long, and where other programs keep the
-#: cores busy, far longer: its processes take turns, and each turn may cost a time slice.
+#: cores busy, far longer: its processes wait for each other more often, and each wait may cost a time slice.
 _EXCHANGED = 1 << 14
 
 
 def _reduce(comm: Any, step: str, source: np.ndarray, target: np.ndarray) -> None:
-    """Combine contiguous arrays over processes; source and target are the same memory, or do not overlap."""
+    """Combine contiguous arrays; the target may be the source, but not overlap it."""
     same = source.ctypes.data == target.ctypes.data
     if step == "sum" and comm.size == 2 and source.nbytes >= _EXCHANGED:
         received, other = np.empty_like(source) if same else target, 1 - comm.rank
