@@ -8,6 +8,7 @@ volta_fn it shows the share of communication that was overlapped with the backwa
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import socket
@@ -25,7 +26,7 @@ SIZES = {"psum 1 KB": 256, "psum 1 MB": 1 << 18, "psum 100 MB": 25 << 20}
 ROUNDS = {"psum 1 KB": 400, "psum 1 MB": 60, "psum 100 MB": 5, "MLP step": 40, "LeNet step": 30}
 BATCH, RATE = 64, 0.01
 
-Call = Callable[[], None]
+Call = Callable[[], object]
 
 
 def parameters(name: str) -> dict[str, np.ndarray]:
@@ -180,6 +181,48 @@ def of_torch() -> tuple[int, Callable[[str], Call]]:
     return rank, calls
 
 
+def median_of(call: Call, rounds: int) -> float:
+    """Return the median of a call's seconds."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def constants() -> None:
+    """Measure the constants of docs/scaling.md; the first process prints them."""
+    import volta_fn as vf
+
+    rank, calls = of_volta()
+    from mpi4py import MPI
+
+    comm, other = MPI.COMM_WORLD, 1 - rank
+
+    def exchange(size: int) -> float:
+        sent, received = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+        return median_of(lambda: comm.Sendrecv(sent, other, recvbuf=received, source=other), 200)
+
+    given, total = np.ones(256, np.float32), np.empty(256, np.float32)
+    host = median_of(calls("psum 1 KB"), 400) - median_of(lambda: comm.Allreduce(given, total), 400)
+    latency = exchange(1)
+    rate = (16 << 20) / (exchange(16 << 20) - latency)
+    found = {"alpha, microseconds": latency * 1e6, "beta, GB/s each way": rate / 1e9, "leaving the program, microseconds": host * 1e6}
+    for name in ("MLP step", "LeNet step"):
+        loss, data = loss_of(name, vf.numpy, vf.lax), examples(name, rank)
+        arguments = vf.device_put((parameters(name), *data))
+        forward, both = [
+            median_of(functools.partial(lambda f, xs: vf.block_until_ready(f(*xs)) and None, vf.jit(f), arguments), 30)
+            for f in (loss, vf.value_and_grad(loss))
+        ]
+        found[f"backward share, {name.split()[0]}"] = 1 - forward / both
+    if rank == 0:
+        print("\n".join([f"{name}: {value:.3g}" for name, value in found.items()]), flush=True)
+
+
 def work(framework: str, only: str) -> None:
     """Measure in one process of a framework; the first one prints the medians."""
     rank, calls = {"volta_fn": of_volta, "torch": of_torch, "jax": of_jax}[framework]()
@@ -191,12 +234,7 @@ def work(framework: str, only: str) -> None:
         for _ in range(3):
             call()
         loss = call.loss() if hasattr(call, "loss") else None
-        times = []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        found = {"name": name, "seconds": statistics.median(times), "loss": loss}
+        found = {"name": name, "seconds": median_of(call, rounds), "loss": loss}
         if framework == "volta_fn":
             import volta_fn as vf
 
@@ -232,8 +270,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="of each framework (default %(default)s)")
     parser.add_argument("--only", default="", help="a part of a workload's name")
-    parser.add_argument("--work", choices=FRAMEWORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--constants", action="store_true", help="measure those of the cost model instead, between two processes")
+    parser.add_argument("--work", choices=(*FRAMEWORKS, "constants"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.work == "constants":
+        constants()
+        return 0
+    if options.constants:
+        command = [sys.executable, "-m", "volta_fn.launch", "-n", "2", "--threads", "1", os.path.abspath(__file__), "--work", "constants"]
+        return subprocess.run(command, check=False).returncode
     if options.work:
         work(options.work, options.only)
         return 0

@@ -38,24 +38,20 @@ class Reader(nn.Module):
         return self.out(self.lstm(x)[0][:, -1])
 
 
-def with_axis(state: Any, axis_name: str) -> Any:
-    """Let batch normalisation share its statistics over an axis."""
-    is_norm = lambda x: isinstance(x, nn.BatchNorm1d | nn.BatchNorm2d)
-    return vf.tree.map(lambda x: x.replace(axis_name=axis_name) if is_norm(x) else x, state, is_leaf=is_norm)
-
-
 def build(name: str) -> tuple[Any, Any, Loss, tuple[np.ndarray, np.ndarray]]:
     """Return a model, its state, its loss, and examples to learn."""
     k1, k2, k3 = random.split(random.key(0), 3)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 512).astype(np.int32)
-    stateless: Loss = lambda model, state, x, y: (nn.cross_entropy(model(x), y), state)
+    stateless: Loss = lambda model, state, x, y: (nn.cross_entropy(model(x), y, axis=-1), state)
     if name == "mlp":
         mlp = nn.Sequential.init(nn.Linear.init(k1, 784, 256), nn.relu, nn.Linear.init(k2, 256, 256), nn.relu, nn.Linear.init(k3, 256, 10))
         return mlp, None, stateless, (rng.normal(size=(512, 784)).astype(np.float32), labels)
     if name == "lenet":
         model, state = mnist_cnn.build(k1, 28)
-        return with_axis(model, "data"), state, mnist_cnn.loss, (rng.normal(size=(512, 1, 28, 28)).astype(np.float32), labels)
+        is_norm = lambda x: isinstance(x, nn.BatchNorm1d | nn.BatchNorm2d)  # all processes share their statistics
+        model = vf.tree.map(lambda x: x.replace(axis_name="data") if is_norm(x) else x, model, is_leaf=is_norm)
+        return model, state, mnist_cnn.loss, (rng.normal(size=(512, 1, 28, 28)).astype(np.float32), labels)
     if name == "lstm":
         reader = Reader(nn.LSTM.init(k1, 8, 64, batch_first=True), nn.Linear.init(k2, 64, 10))
         return reader, None, stateless, (rng.normal(size=(512, 12, 8)).astype(np.float32), labels)
@@ -84,15 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=["mlp", "lenet", "lstm", "gpt"], default="mlp")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--quick", action="store_const", dest="steps", const=4, help="4 steps")
     parser.add_argument("--zero", action="store_true", help="shard the optimizer's state")
     parser.add_argument("--folder", help="folder for checkpoints, one every 5 steps")
     options = parser.parse_args(arguments)
 
     vf.distributed.initialize()
-    rank, count = vf.process_index(), vf.process_count()
-    mesh = vf.make_mesh({"data": count})
+    mesh, shard = vf.make_mesh({"data": vf.process_count()}), (vf.process_index(), vf.process_count())
     model, state, loss, examples = build(options.model)
-    loader = data.DataLoader(data.ArrayDataset(*examples), 64, shuffle=True, key=1, shard=(rank, count))
+    loader = data.DataLoader(data.ArrayDataset(*examples), 64, shuffle=True, key=1, shard=shard)
     inner = optim.adam(1e-3)
     optimizer = optim.shard_states(inner, "data") if options.zero else inner
     moments = inner.init(model)

@@ -9,8 +9,10 @@ last steps. The backward pass is the transpose: cotangents travel the other way,
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
+import common
 import numpy as np
 
 import volta_fn as vf
@@ -45,7 +47,7 @@ def loss(layers: vf.Array, x: vf.Array, y: vf.Array) -> vf.Array:
     return jnp.where(is_last, jnp.mean((pipeline(layers, x) - y) ** 2), 0)
 
 
-def train(steps: int = 20) -> list[float]:
+def train(steps: int) -> list[float]:
     """Train all stages together; return the losses."""
     vf.distributed.initialize()
     mesh = vf.make_mesh({"stage": vf.process_count()})
@@ -69,5 +71,10 @@ def train(steps: int = 20) -> list[float]:
     return losses
 
 
+def main(arguments: Sequence[str] | None = None) -> list[float]:
+    """Run the command line, and return the losses."""
+    return train(5 if common.arguments(__doc__, arguments).quick else 20)
+
+
 if __name__ == "__main__":
-    train()
+    main()

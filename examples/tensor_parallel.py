@@ -9,8 +9,10 @@ those of the unsplit block: what enters the split layers is the same in all proc
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
+import common
 import numpy as np
 
 import volta_fn as vf
@@ -74,7 +76,7 @@ def loss(p: dict[str, vf.Array], x: vf.Array, y: vf.Array, axis: str) -> vf.Arra
     return jnp.mean((block(p, x, axis) - y) ** 2)
 
 
-def train(steps: int = 20) -> list[float]:
+def train(steps: int) -> list[float]:
     """Train all shards together; return the losses."""
     vf.distributed.initialize()
     mesh = vf.make_mesh({"model": vf.process_count()})
@@ -99,5 +101,10 @@ def train(steps: int = 20) -> list[float]:
     return losses
 
 
+def main(arguments: Sequence[str] | None = None) -> list[float]:
+    """Run the command line, and return the losses."""
+    return train(5 if common.arguments(__doc__, arguments).quick else 20)
+
+
 if __name__ == "__main__":
-    train()
+    main()

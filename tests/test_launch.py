@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +32,16 @@ def test_the_process_to_blame_is_found(said: str, text: str) -> None:
     found = output.blamed()
     assert found is not None and found.text == text
     assert launch._Output().blamed() is None
+
+
+def test_mpiexec_is_that_of_an_installed_package_wherever_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mpiexec").touch()
+    listed = [SimpleNamespace(name="mpiexec", locate=lambda: tmp_path / "mpiexec")]
+    monkeypatch.setattr(launch.shutil, "which", lambda name: f"/system/{name}")
+    monkeypatch.setattr(metadata, "files", lambda package: listed if package == "mpich" else [])
+    assert launch.installed_mpiexec() == str((tmp_path / "mpiexec").resolve())
+    listed.clear()
+    assert launch.installed_mpiexec() == "/system/mpiexec"
 
 
 def test_the_command_line_is_checked(capsys: pytest.CaptureFixture[str]) -> None:

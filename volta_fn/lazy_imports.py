@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -44,6 +45,16 @@ def deferred(module: str) -> Any:
 def is_installed(package: str) -> bool:
     """Return True if a top-level package can be imported."""
     return importlib.util.find_spec(package) is not None
+
+
+def installed_file(package: str, name: str) -> str | None:
+    """Return the path of a file of an installed package, or None."""
+    metadata = load("importlib.metadata")  # which takes long to import
+    try:
+        paths = metadata.files(package) or ()
+    except metadata.PackageNotFoundError:
+        return None
+    return next((found for path in paths if path.name == name and os.path.exists(found := os.path.realpath(str(path.locate())))), None)
 
 
 @functools.cache

@@ -8,10 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from volta_fn.launch import installed_mpiexec
+
 ROOT = Path(__file__).resolve().parent.parent.parent
+needs_mpi = pytest.mark.skipif(
+    find_spec("mpi4py") is None or installed_mpiexec() is None, reason="the extra 'distributed', or an MPI, is not installed"
+)
+finds_processes = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="this system has no /proc to find processes in")
 #: Seconds after which a program counts as hanging.
 LIMIT = 120.0
 
@@ -43,24 +52,34 @@ def ranks_of(marker: str) -> dict[int, int]:
     return found
 
 
-def killed(count: int, rank: int, when: Callable[[], bool], marker: str, *arguments: str, restarts: int) -> tuple[str, str, float]:
-    """Run a program, and kill a process of it when something has happened.
+class TooLateError(Exception):
+    """A program had ended before one of its processes was killed."""
 
-    Returns what it printed to both streams, and the seconds from the kill until the launcher had noticed.
+
+def killed(count: int, rank: int, delay: float, marker: str, *arguments: str, restarts: int) -> tuple[str, str, float]:
+    """Run a program, and kill a process of it some seconds after that has started.
+
+    Returns what it printed to both streams, and the seconds from the kill until all processes had ended.
     """
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}"}
     options = ["--restarts", str(restarts)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     starter = subprocess.Popen(command(count, *arguments, options=options), env=environment, cwd=ROOT, text=True, **pipes)  # type: ignore[call-overload]
     deadline = time.monotonic() + LIMIT
-    while not (when() and rank in ranks_of(marker)):
+    while rank not in (old := ranks_of(marker)):
         assert starter.poll() is None and time.monotonic() < deadline, starter.communicate()
-        time.sleep(0.002)  # not to synchronise: whatever the moment, the outcome must be the same
-    old = ranks_of(marker)
-    os.kill(old[rank], signal.SIGKILL)
+    time.sleep(delay)  # not to synchronise: whatever the moment, the outcome must be the same
+    old |= ranks_of(marker)
+    try:
+        os.kill(old[rank], signal.SIGKILL)
+    except ProcessLookupError:
+        starter.communicate(timeout=LIMIT)
+        raise TooLateError from None
     start = time.monotonic()
     while any(process in ranks_of(marker).values() for process in old.values()) and time.monotonic() < deadline:
         time.sleep(0.01)
     seconds = time.monotonic() - start
     out, error = starter.communicate(timeout=LIMIT)
+    if "has died" not in error and starter.returncode == 0:
+        raise TooLateError
     return out, error, seconds

@@ -1,6 +1,6 @@
 """The laws of collectives between processes, with `vmap` as the oracle; every process runs this file.
 
-    python -m volta_fn.launch -n 4 tests/distributed/law_cases.py [--every N]
+    python -m volta_fn.launch -n 4 tests/distributed/law_cases.py [--every N] [--dtype float64]
 
 Each case is a function of one position's array. `vmap` computes it for all positions on one process; `shard_map` does it on all.
 `VOLTA_NATIVE=0` and `VOLTA_DEVICE=gpu` choose other targets.
@@ -9,10 +9,12 @@ Each case is a function of one position's array. `vmap` computes it for all posi
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import volta_fn as vf
@@ -23,7 +25,10 @@ Case = Callable[[Any], Any]
 
 
 def collectives(n: int) -> dict[str, tuple[Case, tuple[int, ...]]]:
-    """Return every collective as a function of one array, with the array's shape; the first dimension divides by n."""
+    """Return every collective as a function of one array, with the array's shape; the first dimension divides by n.
+
+    The large one is scaled: with sums of 90,000 larger terms, the sine of a derivative would lose most digits of a float32.
+    """
     ring = [(i, (i + 1) % n) for i in range(n)]
     half = [list(range(n // 2)), list(range(n // 2, n))] if n > 1 else [[0]]
     apart = [list(range(0, n, 2)), list(range(1, n, 2))] if n > 1 else [[0]]
@@ -31,7 +36,7 @@ def collectives(n: int) -> dict[str, tuple[Case, tuple[int, ...]]]:
     found: dict[str, tuple[Case, tuple[int, ...]]] = {
         "psum": (lambda x: lax.psum(vnp.sin(x), "i"), (3, 2)),
         "psum of a tree": (lambda x: lax.psum({"a": x, "b": x.sum(), "c": 2}, "i"), (4,)),
-        "psum of a large array": (lambda x: lax.psum(vnp.outer(x, x), "i"), (300,)),
+        "psum of a large array": (lambda x: lax.psum(vnp.outer(x / 16, x), "i"), (300,)),
         "pmean": (lambda x: lax.pmean(x * x, "i"), (5,)),
         "all_gather": (lambda x: lax.all_gather(x, "i") * x[0], (2, 3)),
         "all_gather along another axis": (lambda x: lax.all_gather(x, "i", axis=1), (2, 3)),
@@ -68,7 +73,7 @@ def contexts() -> dict[str, Callable[[Case], Case]]:
         "grad of scan": lambda f: vf.grad(lambda x: lax.scan(lambda c, k: (c + total(floats(f)(x * k)), c), 0.0, vnp.arange(1.0, 3.0))[0]),
         "cond": lambda f: lambda x: lax.cond(lax.psum(vnp.sum(x), "i") > 0, floats(f), lambda y: floats(f)(-2 * y), x),
         "while": lambda f: (
-            lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 0.5 + vnp.tanh(total(floats(f)(c[1]))) * 0.01), (0, x))
+            lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 0.5 + total(floats(f)(c[1])) * 0.01), (0, x))
         ),
     }
 
@@ -103,29 +108,75 @@ def check(name: str, function: Case, values: np.ndarray, mesh: Any, tolerance: f
         np.testing.assert_allclose(have.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance * largest, err_msg=name)
 
 
+def check_compression(n: int) -> None:
+    """Average gradients as bfloat16: small and large arrays, of lengths that n does not divide, in one call and in two."""
+    rank, draw = vf.process_index(), np.random.default_rng(2)
+    shapes = {"w": (301, 300), "b": (7,), "empty": (0, 3), "s": ()}
+    every = {name: draw.normal(size=(n, *shape)).astype(np.float32) for name, shape in shapes.items()}
+    short = lambda x: np.asarray(x, ml_dtypes.bfloat16).astype(np.float32)
+    mean = lambda g: vf.optim.average_gradients(g, "i", compression="bfloat16")
+    apart = lambda g: {"w": mean({"w": g["w"]})["w"], **mean({name: x for name, x in g.items() if name != "w"})}
+    for function in (mean, apart):
+        on_all = vf.jit(vf.shard_map(function, mesh=vf.make_mesh({"i": n}), in_specs=P("i"), out_specs=P()))
+        found = on_all({name: x[rank : rank + 1] for name, x in every.items()})
+        for name, x in every.items():
+            have = np.asarray(found[name])
+            assert have.dtype == np.float32, name
+            # Each process's part is rounded once, and their float32 sum once more: at most a unit in the last place between orders.
+            wanted = short(short(x).sum(0, keepdims=True)) / np.float32(n)
+            np.testing.assert_allclose(have, wanted, rtol=2**-7, atol=1e-6, err_msg=f"bfloat16 mean of {name}")
+            exact = x.mean(0, keepdims=True)
+            np.testing.assert_allclose(have, exact, rtol=2**-7, atol=2**-7 * np.abs(x).max(initial=0), err_msg=f"mean of {name}")
+
+
+def check_pmap(n: int) -> None:
+    """Map over processes by the old form: an axis of size 1 in each, another axis, an argument that all share, and a static one."""
+    rank, values = vf.process_index(), np.random.default_rng(3).normal(size=(n, 4)).astype(np.float32)
+    function = lambda x, y, scale: (x - lax.pmean(x, "i"), lax.psum(vnp.sum(x * y), "i") * scale, lax.axis_index("i"))
+    shared = np.arange(4, dtype=np.float32)
+    wanted = vf.vmap(lambda x: function(x, shared, 2.0), axis_name="i")(values)
+    for axis in (0, 1):
+        own = np.expand_dims(values[rank], axis)
+        mapped = vf.pmap(function, axis_name="i", in_axes=(axis, None, None), static_broadcasted_argnums=2)
+        for want, have in zip(wanted, mapped(own, shared, 2.0), strict=True):
+            np.testing.assert_allclose(
+                np.asarray(have), np.asarray(want)[rank : rank + 1], rtol=2e-5, atol=1e-5, err_msg=f"pmap along {axis}"
+            )
+    if n > 1:
+        try:
+            vf.pmap(lambda x: x)(np.ones((2, 3), np.float32))
+        except vf.errors.DeviceError as error:
+            assert "1" in str(error), error
+        else:
+            raise AssertionError("pmap took two rows for the one device of a process")
+
+
 def typed(dtype: str, n: int) -> np.ndarray:
     """Return numbers of a dtype for every position."""
     numbers = np.random.default_rng(1).integers(-3, 4, (n, 2 * n))
     return (numbers > 0) if dtype == "bool" else np.asarray(vnp.asarray(numbers).astype(dtype))
 
 
-def cases(n: int, mesh: Any) -> list[Callable[[], None]]:
-    """Return all checks."""
+def cases(n: int, mesh: Any, dtype: str) -> list[Callable[[], None]]:
+    """Return all checks; the laws are those of arrays of a dtype."""
+    tolerance = {"float32": 2e-5, "float64": 1e-11}[dtype]
     draw = np.random.default_rng(0)
-    found = []
+    found: list[Callable[[], None]] = []
     for (name, (function, shape)), (context, wrap) in itertools.product(collectives(n).items(), contexts().items()):
-        values = draw.normal(size=(n, *shape)).astype(np.float32)
-        found.append(lambda a=(f"{context} of {name}", wrap(function), values, mesh): check(*a))
+        values = draw.normal(size=(n, *shape)).astype(dtype)
+        found.append(functools.partial(check, f"{context} of {name}", wrap(function), values, mesh, tolerance))
     for name, function in EXTREMES.items():
         values = draw.normal(size=(n, 5)).astype(np.float32)
-        found.append(lambda a=(name, function, values, mesh): check(*a))
+        found.append(functools.partial(check, name, function, values, mesh))
     if vf.default_backend() == "cpu":
         moves = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.psum_scatter(x.astype(lax.psum(x, "i").dtype), "i", tiled=True))
         ends = lambda x: (lax.pmax(x, "i"), lax.pmin(x, "i"), lax.ppermute(x, "i", [(0, n - 1)]))
-        for dtype in DTYPES:
-            found.append(lambda a=(f"sums of {dtype}", moves, typed(dtype, n), mesh, 1e-2): check(*a))
-            if dtype != "complex64":
-                found.append(lambda a=(f"extremes of {dtype}", ends, typed(dtype, n), mesh): check(*a))
+        for kind in DTYPES:
+            found.append(functools.partial(check, f"sums of {kind}", moves, typed(kind, n), mesh, 1e-2))
+            if kind != "complex64":
+                found.append(functools.partial(check, f"extremes of {kind}", ends, typed(kind, n), mesh))
+        found.append(lambda: check_compression(n))
+        found.append(lambda: check_pmap(n))
     empty = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.pmax(x, "i"), lax.ppermute(x, "i", [(0, 0)]))
     found.append(lambda: check("no elements", empty, np.zeros((n, 0, 2), np.float32), mesh))
     return found
@@ -135,10 +186,11 @@ def main() -> None:
     """Check the laws."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1, help="check one case in so many")
-    every = parser.parse_args().every
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
+    options = parser.parse_args()
     vf.distributed.initialize()
     n = vf.process_count()
-    checks = cases(n, vf.make_mesh({"i": n}))[::every]
+    checks = cases(n, vf.make_mesh({"i": n}), options.dtype)[:: options.every]
     for one in checks:
         one()
     if vf.process_index() == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,7 +16,7 @@ def main(mistake: str) -> None:
     vf.distributed.initialize()
     rank, mesh = vf.process_index(), vf.make_mesh({"data": vf.process_count()})
 
-    def total(scale: float) -> vf.Array:
+    def total(scale: float) -> Callable[..., vf.Array]:
         return vf.jit(vf.shard_map(lambda x: lax.psum(lax.sin(x) * scale, "data"), mesh=mesh, in_specs=P("data"), out_specs=P()))
 
     f, x = total(1.0), np.ones(3, np.float32)

@@ -1,6 +1,7 @@
 """Programs on several processes: laws, training, mistakes, and processes that are killed.
 
-VOLTA_STRESS=20 tries kills at as many moments, all models at 1, 2 and 4 processes, and all laws at 1, 2, 4 and 8.
+These are samples. VOLTA_STRESS=1 checks half of the laws at 1, 2, 4 and 8 processes, and all mistakes;
+`python -m tests.distributed.training` trains all models, and `python -m tests.distributed.kills` kills processes at 20 moments.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import random
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.distributed.launching import killed, run
+from tests.distributed.kills import kill_at_random, undisturbed
+from tests.distributed.launching import finds_processes, needs_mpi, run
+from tests.distributed.training import difference, resumed, train
 
-pytest.importorskip("mpi4py", reason="the extra 'distributed' is not installed")
+pytestmark = needs_mpi
 STRESS = int(os.environ.get("VOLTA_STRESS", "0"))
 HERE = Path(__file__).parent
-TRAINING = "examples/data_parallel.py"
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8] if STRESS else [2])
@@ -27,43 +28,17 @@ def test_laws_hold(count: int) -> None:
     assert f"laws hold at {count} processes" in found.stdout, found.stdout + found.stderr
 
 
-def trained(output: str) -> tuple[list[float], set[str]]:
-    """Return the losses and the hashes of the parameters that all processes printed."""
-    losses = {tuple(map(float, line.split(", "))) for line in re.findall(r"losses \[(.*)\]", output)}
-    assert len(losses) == 1, output
-    return list(*losses), set(re.findall(r"parameters (\w+)", output))
+def test_losses_are_those_of_one_process_and_half_of_the_processes_go_on(tmp_path: Path) -> None:
+    """Parameters are the same to the bit in all processes."""
+    alone = train(1, "lenet", 10)
+    for found in resumed(2, "lenet", 10, tmp_path, "--zero"):
+        difference(found, alone)
 
 
-@pytest.mark.parametrize("zero", [[], ["--zero"]] if STRESS else [["--zero"]])
-@pytest.mark.parametrize("model", ["mlp", "lenet", "lstm", "gpt"] if STRESS else ["lenet"])
-def test_losses_are_those_of_one_process(model: str, zero: list[str], tmp_path: Path) -> None:
-    """Parameters are the same to the bit in all processes, and half of them go on where all were."""
-    steps = ["--steps", "20" if STRESS else "5"]
-    alone, _ = trained(run(1, TRAINING, "--model", model, *steps).stdout)
-    for count in (2, 4) if STRESS else (2,):
-        losses, hashes = trained(run(count, TRAINING, "--model", model, *steps, *zero).stdout)
-        np.testing.assert_allclose(losses, alone, rtol=1e-5)
-        assert len(hashes) == 1
-    if STRESS:
-        arguments = [TRAINING, "--model", model, *zero, "--folder", str(tmp_path)]
-        run(4, *arguments, "--steps", "20")
-        for path in sorted(tmp_path.glob("*.safetensors"))[2:]:
-            path.unlink()
-        np.testing.assert_allclose(trained(run(2, *arguments, "--steps", "20").stdout)[0], alone, rtol=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(max(STRESS, 1)))
-def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(seed: int, tmp_path: Path) -> None:
-    arguments = [TRAINING, "--model", "mlp", "--steps", "60", "--folder"]
-    undisturbed = run(2, *arguments, str(tmp_path / "undisturbed"))
-    draw = random.Random(seed)
-    rank, after = draw.randrange(2), draw.randrange(5, 50, 5)
-    folder = tmp_path / "killed"
-    reached = lambda: any(int(path.stem[5:]) >= after for path in folder.glob("step_*.safetensors"))
-    out, error, seconds = killed(2, rank, reached, str(folder), *arguments, str(folder), restarts=1)
-    assert f"process {rank} has died" in error and "starting again (1 of 1)" in error, out + error
-    assert seconds < 10 or not STRESS
-    assert trained(out) == trained(undisturbed.stdout)
+@finds_processes
+def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_path: Path) -> None:
+    wanted, longest = undisturbed(tmp_path / "undisturbed")
+    kill_at_random(random.Random(0), longest, tmp_path, wanted)
 
 
 @pytest.mark.parametrize(
