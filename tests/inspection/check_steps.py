@@ -131,8 +131,12 @@ def _leased(device: Device, call: Callable[[], Any]) -> int:
 
         return count
 
-    pool.lease, pool.lease_unused = counted(pool.lease), counted(pool.lease_unused)
-    vf.block_until_ready(call())
+    before = pool.lease, pool.lease_unused
+    pool.lease, pool.lease_unused = map(counted, before)
+    try:
+        vf.block_until_ready(call())
+    finally:
+        pool.lease, pool.lease_unused = before
     return most
 
 
@@ -140,7 +144,7 @@ def main() -> int:
     """Check the steps and print a row for each."""
     parser = argparse.ArgumentParser(description="What explain says of the training steps, against what is measured.")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, whose times are too short to be compared")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, for a trial: microseconds and pages of memory are too coarse")
     parser.add_argument("--only", default="", help="a regular expression of the steps' names")
     parser.add_argument("--calls", type=int, default=15, help="timed calls of each step")
     parser.add_argument("--allocated", metavar="STEP", help="print only what a call of this step allocates, in this fresh process")
