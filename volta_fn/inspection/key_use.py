@@ -77,5 +77,5 @@ def _shown(eqn: Equation, base: object) -> object:
 
 def _is_a_word(eqn: Equation) -> bool:
     """Return True for a slice of keys along their words alone."""
-    whole, part = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-    return whole[-1:] == (_WORDS,) and part == (*whole[:-1], 1)
+    keys, words = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    return keys[-1:] == (_WORDS,) and words == (*keys[:-1], 1)

@@ -172,8 +172,8 @@ class _Record:
 
     def _holders(self, path: str) -> list[str]:
         """Return a layer's path, and those of the layers that hold it."""
-        parts = path.split(".") if path else []
-        paths = [".".join(parts[:count]) for count in range(len(parts) + 1)]
+        names = path.split(".") if path else []
+        paths = [".".join(names[:count]) for count in range(len(names) + 1)]
         return [holder for holder in paths if holder in self.layers]
 
 

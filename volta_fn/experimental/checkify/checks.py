@@ -42,7 +42,7 @@ all_checks = automatic_checks | user_checks
 
 
 class Message(NamedTuple):
-    """A message, the structure of the arguments that it is formatted with, and its place.
+    """A message, the structure of its arguments, and where it comes from.
 
     `primitive` is that whose result or operands are wrong, and `location` the user's line that it comes from.
     """
@@ -53,7 +53,7 @@ class Message(NamedTuple):
     location: SourceLocation | None = None
 
     @property
-    def place(self) -> str:
+    def origin(self) -> str:
         """The primitive and the user's line, as a line of text."""
         return "" if self.location is None else f"\n  in {self.primitive} at {self.location}"
 

@@ -39,7 +39,7 @@ class Error:
     def _text(self, index: tuple[Any, ...]) -> str:
         number = int(np.asarray(self.code)[index]) - 1
         message = self.messages[number]
-        return message.text([np.asarray(v)[index] for v in self.values[number]]) + message.place
+        return message.text([np.asarray(v)[index] for v in self.values[number]]) + message.origin
 
     def throw(self) -> None:
         """Raise `CheckError` with the message if a check failed."""
