@@ -12,7 +12,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.tree.keys import DictKey, GetAttrKey
 from volta_fn.tree.structures import flatten_with_path
 
-_BRACKETS = {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")")}
+_BRACKETS: dict[type, tuple[str, str]] = {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")")}
 
 
 class _Sizes(NamedTuple):
@@ -106,7 +106,7 @@ def _leaf(leaf: Any, width: int) -> str:
     if not _is_array(leaf):
         text = " ".join(repr(leaf).split())
         return text if len(text) <= width else f"{text[: max(width - 1, 1)]}…"
-    name = dtypes.short_name(leaf.dtype) if isinstance(leaf.dtype, (np.dtype, dtypes.ExtendedDType)) else str(leaf.dtype)
+    name = dtypes.short_name(leaf.dtype) if isinstance(leaf.dtype, np.dtype) else str(leaf.dtype)
     return f"{name}[{','.join(map(str, leaf.shape))}]"
 
 
