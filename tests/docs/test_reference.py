@@ -35,8 +35,8 @@ OTHER_NAMES = {
     "ffi",
     "dlpack",
 }
-OWN_PAGES = {"errors", "info", "cache"}  # the page of errors; commands
-PRIVATE = {"settings", "source", "lazy_imports", "tracebacks", "advice"}
+OWN_PAGES = {"errors", "info", "cache", "doctor"}  # the page of errors; commands
+PRIVATE = {"settings", "source", "lazy_imports", "tracebacks", "advice", "inspection"}
 
 
 def test_every_public_module_has_a_page() -> None:

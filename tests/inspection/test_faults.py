@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,10 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.inspection.faults import FAULTS, Fault
+from tests.inspection.golden_file import GoldenFile, shown
 from volta_fn import errors, lax
 
-GOLDEN = Path(__file__).parent / "golden" / "faults.txt"
+GOLDEN = GoldenFile("faults.txt")
 
 #: How the batch of examples is given to the function of one.
 MODES: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
@@ -32,12 +31,6 @@ def raised(fault: Fault, mode: str) -> errors.NonFiniteError:
     with vf.debug.nans(), pytest.raises(errors.NonFiniteError) as caught:
         MODES[mode](fault.function, vnp.asarray(fault.examples()))
     return caught.value
-
-
-def shown(error: errors.NonFiniteError) -> str:
-    """Return a message without what depends on the machine: folders, lines, digits of numbers."""
-    text = re.sub(r"\S*/(\w+\.py):\d+", r"\1", str(error))
-    return re.sub(r"from \S+ to [^,\n;]+", "from … to …", text)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -60,26 +53,19 @@ def test_the_message_names_the_line(name: str, mode: str) -> None:
 def test_machine_code_gives_the_same_message(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llvmlite")
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)
-    assert shown(raised(FAULTS[name], mode)) == read_golden()[f"{name} under {mode}"]
+    assert shown(str(raised(FAULTS[name], mode))) == GOLDEN.read()[f"{name} under {mode}"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [*FAULTS][4::12])
+def test_a_gpu_gives_the_same_message(name: str, mode: str) -> None:
+    with vf.default_device(vf.devices("gpu")[0]):
+        assert shown(str(raised(FAULTS[name], mode))) == GOLDEN.read()[f"{name} under {mode}"]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_messages_are_those_of_the_golden_file(mode: str) -> None:
-    """`VOLTA_UPDATE_GOLDEN=1` writes the file anew."""
-    found = {f"{name} under {mode}": shown(raised(fault, mode)) for name, fault in FAULTS.items()}
-    known = read_golden()
-    if os.environ.get("VOLTA_UPDATE_GOLDEN", "0") != "0":
-        known |= found
-        GOLDEN.write_text("\n".join(f"== {title}\n{text}" for title, text in sorted(known.items())) + "\n", encoding="utf-8")
-    assert found == {title: known.get(title) for title in found}
-
-
-def read_golden() -> dict[str, str]:
-    """Return the messages of the golden file by their titles."""
-    if not GOLDEN.exists():
-        return {}
-    entries = GOLDEN.read_text(encoding="utf-8").removeprefix("== ").rstrip("\n").split("\n== ")
-    return dict(entry.split("\n", 1) for entry in entries)
+    GOLDEN.compare({f"{name} under {mode}": shown(str(raised(fault, mode))) for name, fault in FAULTS.items()})
 
 
 def test_there_are_forty_faults() -> None:

@@ -68,10 +68,10 @@ def test_prints_a_table():
     text = str(nn.summary(make_block(), shaped(5, 3)))
     assert text == repr(nn.summary(make_block(), np.ones((5, 3), np.float32)))
     first, _, *rows, _, last = text.splitlines()
-    assert first.split() == ["path", "layer", "output", "parameters"]
-    assert rows[0].split() == ["linears.0", "Linear", "f32[5,4]", "16"]
-    assert rows[-1].split() == ["spare", "Linear", "not", "called", "10"]
-    assert last == "Block: ({'left': f32[5,2], 'right': f32[5,2]}, f32[5,10]); 106 parameters in 424 bytes"
+    assert first.split() == ["path", "layer", "output", "parameters", "FLOPs", "bytes"]
+    assert rows[0].split() == ["linears.0", "Linear", "f32[5,4]", "16", str(2 * 5 * 3 * 4 + 5 * 4), str(4 * 16 + 4 * 5 * 4)]
+    assert rows[-1].split() == ["spare", "Linear", "not", "called", "10", "0", "40"]
+    assert last == "Block: ({'left': f32[5,2], 'right': f32[5,2]}, f32[5,10]); 106 parameters in 424 bytes; 1,080 FLOPs"
     assert len({len(row) for row in rows}) == 1
 
 
@@ -130,3 +130,50 @@ def test_errors():
         nn.summary(nn.BatchNorm1d.init(3)[0], shaped(2, 3))
     with pytest.raises(ShapeError, match="size 3"):
         nn.summary(nn.Linear.init(KEY, 3, 2), shaped(2, 4))
+
+
+def flops(summary: nn.Summary) -> dict[str, int]:
+    """The operations of the layers, by path."""
+    return {row.path: row.flops for row in summary.rows}
+
+
+def product(rows: int, inputs: int, outputs: int) -> int:
+    """The operations of a linear layer with its bias."""
+    return 2 * rows * inputs * outputs + rows * outputs
+
+
+def test_operations_of_each_layer():
+    found = nn.summary(make_block(), shaped(5, 3))
+    expected = {
+        "linears.0": product(5, 3, 4),
+        "linears.1": 2 * product(5, 4, 4),
+        "heads.left": product(5, 4, 2),
+        "heads.right": product(5, 4, 2),
+    }
+    assert flops(found) == expected | {"table": 0, "spare": 0}
+    assert found.flops == sum(expected.values()) + 2 * 5 * 4 * 10  # attend is no call of the table
+
+
+def test_operations_inside_transformations():
+    stacked = vf.vmap(lambda key: nn.Linear.init(key, 4, 4))(vf.random.split(KEY, 3))
+    model = Transformed(nn.Linear.init(KEY, 2, 4), nn.Linear.init(KEY, 4, 4), stacked)
+    for _ in range(2):
+        found = nn.summary(model, shaped(5, 2))
+        assert flops(found) == {"jitted": product(5, 2, 4), "mapped": product(5, 4, 4), "stacked": 3 * product(5, 4, 4)}
+        assert found.flops == sum(flops(found).values())
+
+
+def test_operations_are_those_of_the_cost_analysis_and_layers_hold_their_inner_ones():
+    inner = nn.Sequential(nn.Linear.init(KEY, 3, 4), nn.relu)
+    model = nn.Sequential(inner, nn.relu, nn.softmax, nn.Linear.init(KEY, 4, 2))
+    found = nn.summary(model, shaped(5, 3))
+    by_path = flops(found)
+    assert by_path["0"] == by_path["0.0"] + by_path["0.1"] == product(5, 3, 4) + by_path["1"]
+    assert by_path["1"] >= 5 * 4
+    assert found.flops == vf.jit(lambda x: model(x)).lower(shaped(5, 3)).cost_analysis()["flops"]
+    assert found.flops == sum(by_path[path] for path in "0123")
+
+
+def test_memory_of_each_layer():
+    model = nn.Sequential(nn.Linear.init(KEY, 3, 4), nn.relu)
+    assert [row.bytes for row in nn.summary(model, shaped(5, 3)).rows] == [4 * (16 + 20), 4 * 20]

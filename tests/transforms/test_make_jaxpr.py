@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.core.staging import eval_jaxpr
-from volta_fn.errors import ArgumentTypeError, TracerBoolError
+from volta_fn.errors import ArgumentTypeError, TracerBoolError, VoltaError
 
 X = vf.ShapeDtypeStruct((2, 3), "float32")
 
@@ -80,6 +82,36 @@ def test_mistakes_are_explained() -> None:
         vf.eval_shape(1)
     with pytest.raises(TracerBoolError, match="argument params.*'w'"):
         vf.make_jaxpr(lambda params: 1.0 if params["w"] else 2.0)({"w": 1.0})
+
+
+def mismatch(x: Any) -> Any:
+    """Add shapes that do not fit."""
+    y = x + 1
+    return y + jnp.ones(7)
+
+
+def branch(x: Any) -> Any:
+    """Decide by a traced value."""
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def unknown_axis(x: Any) -> Any:
+    """Reduce an axis that is not there."""
+    return lax.scan(lambda c, r: (c, r.sum(axis=3)), 0.0, x)
+
+
+@pytest.mark.parametrize(("function", "line"), [(mismatch, 3), (branch, 2), (unknown_axis, 2)])
+@pytest.mark.parametrize("wrap", [lambda f: f, vf.jit, lambda f: vf.vmap(f), lambda f: vf.checkpoint(f)])
+def test_errors_of_eval_shape_have_the_users_line(function: Any, line: int, wrap: Any) -> None:
+    for transform in (vf.eval_shape, lambda f, x: vf.make_jaxpr(f)(x)):
+        with pytest.raises(VoltaError) as caught:
+            transform(wrap(function), vf.ShapeDtypeStruct((2, 3, 4), "float32"))
+        at = caught.value.location
+        assert at is not None
+        assert (at.file, at.lineno) == (__file__, function.__code__.co_firstlineno + line)
+        assert f"{__file__}:{at.lineno}" in str(caught.value)
 
 
 def test_a_program_has_the_variables_of_its_jaxpr() -> None:

@@ -44,7 +44,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
     Args:
         f: a function, jitted or not, of pytrees of arrays.
         run: whether to run and measure it; else arguments may be `ShapeDtypeStruct`.
-        calls: the calls that are timed; the fastest counts.
+        calls: the calls that are timed at least; the fastest counts. On a busy machine there are more, until the fastest was no exception.
 
     Returns:
         a function ``(*args) -> Explanation``, which prints as a table, is rich in notebooks, and writes a report with ``.html(path)``.
@@ -91,7 +91,7 @@ def _explained(lowered: Lowered, device: Device, values: Sequence[Array], calls:
     else:
         steps = _steps(PIPELINE.lower(traced.jaxpr, target), measured, roofline)
         seconds = None if measured is None else measured.seconds
-        overhead = 0.0 if measured is None else measured.totals().get(0, (0.0, 0))[0]
+        overhead = 0.0 if measured is None else measured.totals().get(0, (0.0, 0))[0] + measured.outside
     return Explanation(
         lowered.fun_name,
         repr(device),

@@ -68,8 +68,14 @@ class _Walk:
 def _shown(eqn: Equation, base: object) -> object:
     """Return the root of a view.
 
-    A word of a key counts as the key; a row of several keys is one of its own.
+    A word of a key counts as the key, and so do the words of keys that `vmap` maps; a row of several keys is one of its own.
     """
-    if eqn.primitive.name != "slice" or eqn.invars[0].aval.shape == (_WORDS,):
+    if eqn.primitive.name != "slice" or _is_a_word(eqn):
         return base
     return base, str(sorted(eqn.params.items()))
+
+
+def _is_a_word(eqn: Equation) -> bool:
+    """Return True for a slice of keys along their words alone."""
+    keys, words = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    return keys[-1:] == (_WORDS,) and words == (*keys[:-1], 1)

@@ -54,7 +54,8 @@ class Recording:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.kernels: list[tuple[_ObservedProgram, int, Sequence[Span]]] = []
+        #: Calls of programs: their begin, and what gives the spans of their kernels, which are made when they are asked for.
+        self.kernels: list[tuple[_ObservedProgram, int, Callable[[], Sequence[Span]]]] = []
         self.lost = 0
         self._events: list[Event] = []
         self.begin = time.perf_counter_ns()
@@ -62,7 +63,7 @@ class Recording:
     @property
     def events(self) -> list[Event]:
         """All events so far: those of the host, then the kernels."""
-        return [*self._events, *[event for program, begin, spans in self.kernels for event in program.events(begin, spans)]]
+        return [*self._events, *[event for program, begin, spans in self.kernels for event in program.events(begin, spans())]]
 
     def add(self, name: str, kind: str, begin: int, end: int, details: dict[str, Any] | None = None, thread: str = "") -> None:
         """Add an event; without a thread, of the host's thread that calls."""
@@ -166,10 +167,11 @@ class _ObservedProgram:
         with self._lock:  # the log is one for all calls
             begin = time.perf_counter_ns()
             results = self._run(donate, *buffers)
-            spans = [] if self._timed is None else self._timed.times()
+            spans = None if self._timed is None else self._timed.noted()
             end = time.perf_counter_ns()
         recording.add(self.name, "program", begin, end, {"device": self.device})
-        recording.kernels.append((self, begin, spans))
+        if spans is not None:
+            recording.kernels.append((self, begin, spans))
         return results
 
     def events(self, begin: int, spans: Sequence[Span]) -> list[Event]:

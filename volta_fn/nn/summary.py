@@ -1,6 +1,7 @@
-"""`summary`: the outputs and parameters of a model's layers.
+"""`summary`: the outputs, parameters, operations and memory of a model's layers.
 
-The model is rebuilt from recording layers, which record their outputs, and is called with shapes alone. Recording layers are instances
+The model is rebuilt from recording layers, which record their outputs, and is called with shapes alone. A layer is a block with a name
+meanwhile, which its equations carry, so that their operations can be counted for each layer. Recording layers are instances
 of subclasses of the layers' classes, so that the model's code finds everything that it expects.
 """
 
@@ -8,31 +9,43 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from volta_fn import tree
 from volta_fn.core import html
 from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import ArgumentTypeError
+from volta_fn.jit.cost import cost_of, operations_of
 from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
-from volta_fn.transforms.make_jaxpr import eval_shape
+from volta_fn.source import current_scope
+from volta_fn.transforms.make_jaxpr import make_jaxpr
 
 __all__ = ["Summary", "SummaryRow", "summary"]
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A layer of a summary: path, name, last output, number of parameters.
+    """A layer of a summary, with the layers in it.
 
-    `output` is a pytree of `ShapeDtypeStruct`, or None for a layer that was not called.
+    Attributes:
+        path, layer: where it is in the model, and its class.
+        output: its last output, a pytree of `ShapeDtypeStruct`; None if it was not called.
+        parameters: how many it has.
+        flops: the operations of all its calls.
+        bytes: of its parameters and its last output.
     """
 
     path: str
     layer: str
     output: Any
     parameters: int
+    flops: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -45,10 +58,11 @@ class Summary:
     parameters: int
     parameter_bytes: int
     state_bytes: int
+    flops: int
 
     def _cells(self) -> list[tuple[str, ...]]:
-        rows = [(row.path, row.layer, _text(row.output), f"{row.parameters:,}") for row in self.rows]
-        return [("path", "layer", "output", "parameters"), *rows]
+        rows = [(row.path, row.layer, _text(row.output), f"{row.parameters:,}", f"{row.flops:,}", f"{row.bytes:,}") for row in self.rows]
+        return [("path", "layer", "output", "parameters", "FLOPs", "bytes"), *rows]
 
     def _repr_html_(self) -> str:
         return html.folded(str(self).splitlines()[-1], html.table(self._cells()), opened=True)
@@ -56,19 +70,21 @@ class Summary:
     def __str__(self) -> str:
         table = self._cells()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        rows = ["  ".join([*[cell.ljust(n) for cell, n in zip(row[:3], widths, strict=False)], row[3].rjust(widths[3])]) for row in table]
+        rows = ["  ".join([c.ljust(n) if i < 3 else c.rjust(n) for i, (c, n) in enumerate(zip(row, widths, strict=True))]) for row in table]
         rule = "-" * len(rows[0])
         state = f", state of {self.state_bytes:,} bytes" if self.state_bytes else ""
-        total = f"{self.model}: {_text(self.output)}; {self.parameters:,} parameters in {self.parameter_bytes:,} bytes{state}"
+        size = f"{self.parameters:,} parameters in {self.parameter_bytes:,} bytes{state}"
+        total = f"{self.model}: {_text(self.output)}; {size}; {self.flops:,} FLOPs"
         return "\n".join([rows[0], rule, *rows[1:], rule, total])
 
     __repr__ = __str__
 
 
 def summary(model: Module, x: Any, state: Any = None, key: Any = None, training: bool = False) -> Summary:
-    """Tabulate the layers of a model, with outputs for `x` and parameters.
+    """Tabulate the layers of a model: outputs for `x`, parameters, FLOPs, memory.
 
-    Only shapes are computed.
+    Only shapes are computed. The bytes of a layer are those of its parameters and of its output; FLOPs are counted in the program that the
+    model becomes, as `jit(f).lower(x).cost_analysis()` counts them.
 
     Args:
         model: a module; its leaves may be `ShapeDtypeStruct`.
@@ -77,18 +93,18 @@ def summary(model: Module, x: Any, state: Any = None, key: Any = None, training:
         key: a random key, if it draws random numbers.
         training: whether it is called as in training.
 
-    Outputs of layers inside `vmap` and `scan` are without the axes that those add. Raises `ArgumentTypeError` if `model` is no module or
-    its state is missing, and the errors of the model.
+    Outputs of layers inside `vmap` and `scan` are without the axes that those add; their FLOPs are those of all iterations. Raises
+    `ArgumentTypeError` if `model` is no module or its state is missing, and the errors of the model.
 
     >>> model = nn.Sequential(conv=nn.Conv2d.init(vf.random.key(0), 3, 8, 3), act=nn.relu, pool=nn.GlobalAvgPool.init())
     >>> nn.summary(model, vf.ShapeDtypeStruct((32, 3, 10, 10), "float32"))
-    path  layer          output         parameters
-    ----------------------------------------------
-    conv  Conv2d         f32[32,8,8,8]         224
-    act   Lambda(relu)   f32[32,8,8,8]           0
-    pool  GlobalAvgPool  f32[32,8]               0
-    ----------------------------------------------
-    Sequential: f32[32,8]; 224 parameters in 896 bytes
+    path  layer          output         parameters    FLOPs   bytes
+    ---------------------------------------------------------------
+    conv  Conv2d         f32[32,8,8,8]         224  901,120  66,432
+    act   Lambda(relu)   f32[32,8,8,8]           0   16,384  65,536
+    pool  GlobalAvgPool  f32[32,8]               0   16,640   1,024
+    ---------------------------------------------------------------
+    Sequential: f32[32,8]; 224 parameters in 896 bytes; 934,144 FLOPs
     """
     if not isinstance(model, Module):
         raise ArgumentTypeError(f"summary: the model is a Module, got {type(model).__name__}; wrap a function in nn.Lambda")
@@ -97,11 +113,14 @@ def summary(model: Module, x: Any, state: Any = None, key: Any = None, training:
     def call(model: Module, x: Any, state: Any, key: Any) -> Any:
         return apply(_recording(model, "", record), x, state, key=key, training=training)[0]
 
-    output = eval_shape(call, model, x, state, key)
-    rows = [
-        SummaryRow(path, _title(layer), record.outputs.get(path), parameter_count(layer)) for path, layer in record.layers.items() if path
-    ]
-    return Summary(type(model).__name__, tuple(rows), output, parameter_count(model), _bytes(model), _bytes(state))
+    program, output = make_jaxpr(call, return_shape=True)(model, x, state, key)
+    flops = record.flops(program)
+    rows = [_row(path, layer, record.outputs.get(path), flops[path]) for path, layer in record.layers.items() if path]
+    return Summary(type(model).__name__, tuple(rows), output, parameter_count(model), _bytes(model), _bytes(state), flops[""])
+
+
+def _row(path: str, layer: Module, output: Any, flops: int) -> SummaryRow:
+    return SummaryRow(path, _title(layer), output, parameter_count(layer), flops, _bytes(layer) + _bytes(output))
 
 
 class _Record:
@@ -110,6 +129,52 @@ class _Record:
     def __init__(self) -> None:
         self.layers: dict[str, Module] = {}
         self.outputs: dict[str, Any] = {}
+        #: The names of the layers' blocks, and their paths.
+        self.blocks: dict[str, str] = {}
+
+    @contextmanager
+    def block(self, path: str) -> Iterator[None]:
+        """Give the equations of a layer its name."""
+        name, outer = f"layer {path.replace('/', ':')}", current_scope.get()
+        self.blocks[name] = path
+        token = current_scope.set(f"{outer}/{name}" if outer else name)
+        try:
+            yield
+        finally:
+            current_scope.reset(token)
+
+    def flops(self, program: ClosedJaxpr) -> dict[str, int]:
+        """Return the operations of each layer by its path, those of layers in it included."""
+        found = dict.fromkeys(self.layers, 0)
+        self._add(program, "", 1, found)
+        return found
+
+    def _add(self, program: ClosedJaxpr, outer: str, times: int, found: dict[str, int]) -> None:
+        """Add the operations of a program that the layer `outer` runs so many times."""
+        for eqn in program.eqns:
+            path, programs = self._layer_of(eqn, outer), sub_jaxprs(eqn.params)
+            if eqn.primitive.name == "cond":
+                programs = [max(programs, key=lambda branch: cost_of(branch)["flops"])]
+            for inner in programs:
+                self._add(inner, path, times * int(eqn.params.get("length", 1)), found)
+            if not programs:
+                for holder in self._holders(path):
+                    found[holder] += times * operations_of(eqn)
+
+    def _layer_of(self, eqn: Equation, outer: str) -> str:
+        """Return the path of an equation's layer: `outer`, or one in it.
+
+        Programs of jitted functions are kept, with the names of the layer that called them first.
+        """
+        names = [] if eqn.source is None else eqn.source.scope.split("/")
+        path = next((self.blocks[name] for name in reversed(names) if name in self.blocks), "")
+        return path if path.startswith(f"{outer}." if outer else "") else outer
+
+    def _holders(self, path: str) -> list[str]:
+        """Return a layer's path, and those of the layers that hold it."""
+        names = path.split(".") if path else []
+        paths = [".".join(names[:count]) for count in range(len(names) + 1)]
+        return [holder for holder in paths if holder in self.layers]
 
 
 def _recording(module: Module, path: str, record: _Record) -> Module:
@@ -151,7 +216,8 @@ def _recording_class(cls: type[Module]) -> type[Module]:
 
         @functools.wraps(cls.__call__)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            out = cls.__call__(self, *args, **kwargs)
+            with self._record.block(self._path):
+                out = cls.__call__(self, *args, **kwargs)
             self._record.outputs[self._path] = _shapes(out[0] if "state" in self.takes else out)
             return out
 

@@ -4,6 +4,8 @@ from volta_fn.tree.keys import GetAttrKey as GetAttrKey
 from volta_fn.tree.keys import KeyPath as KeyPath
 from volta_fn.tree.keys import SequenceKey as SequenceKey
 from volta_fn.tree.keys import keystr as keystr
+from volta_fn.tree.printing import pformat as pformat
+from volta_fn.tree.printing import pprint as pprint
 from volta_fn.tree.registry import Partial as Partial
 from volta_fn.tree.registry import register_dataclass as register_dataclass
 from volta_fn.tree.registry import register_node as register_node

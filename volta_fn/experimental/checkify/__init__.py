@@ -6,8 +6,9 @@
 ...     checkify.check(x >= 0, "x must not be negative, got {x}", x=x)
 ...     return vf.numpy.sqrt(x)
 >>> error, value = vf.jit(checkify.checkify(root))(-4.0)
->>> error.get()
-'x must not be negative, got -4.0 (`check` failed)'
+>>> print(error.get())
+x must not be negative, got -4.0 (`check` failed)
+  in check at ...
 """
 
 from volta_fn import lazy_imports as _lazy_imports

@@ -26,7 +26,10 @@ class Error:
         self.messages = tuple(messages)
 
     def get(self) -> str | None:
-        """Return the error message, or None; one line for each stacked call that failed."""
+        """Return the error message, or None; one for each stacked call that failed.
+
+        It is JAX's, and then a line with the primitive and the user's line.
+        """
         codes = np.asarray(self.code)
         if not codes.ndim:
             return self._text(()) if codes else None
@@ -35,7 +38,8 @@ class Error:
 
     def _text(self, index: tuple[Any, ...]) -> str:
         number = int(np.asarray(self.code)[index]) - 1
-        return self.messages[number].text([np.asarray(v)[index] for v in self.values[number]])
+        message = self.messages[number]
+        return message.text([np.asarray(v)[index] for v in self.values[number]]) + message.origin
 
     def throw(self) -> None:
         """Raise `CheckError` with the message if a check failed."""

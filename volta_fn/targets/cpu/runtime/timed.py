@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,9 @@ from volta_fn.targets.cpu.target import TARGET
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
+
+#: The numbers of the items, begin and end.
+Span = tuple[tuple[int, ...], int, int]
 
 #: Entries of a log. What a call notes after that many is lost, and `Log.is_full` says so.
 _CAPACITY = 1 << 18
@@ -132,19 +135,22 @@ class TimedProgram:
         self.lifetimes: list[Lifetime] = writer.slots.lifetimes()
         codes = [launch.code for launch in built.launches]
         self._program = Program(built.artifact, [launch.address for launch in built.launches], codes, built.hosts)
+        self._run = self._program.function()
         self.temporaries = self._program.temporaries
 
     def __call__(self, donate: bool, *buffers: Any) -> Sequence[Any]:
         """Run the program on arrays, and note the times of this call alone."""
         self._log[0] = 0
-        return self._program(donate, *buffers)
+        return self._run(donate, *buffers)
 
-    def times(self) -> list[tuple[tuple[int, ...], int, int]]:
+    def times(self) -> list[Span]:
         """Return (numbers of items, begin, end) in nanoseconds, as `perf_counter_ns`."""
+        return self.noted()()
+
+    def noted(self) -> Callable[[], list[Span]]:
+        """Return what `times` would, as a function: a copy of the log costs little."""
         count = int(self._log[0])
-        entries = self._log[2 : 2 + 2 * count].reshape(count, 2)
-        numbers, moments = entries[:, 0].tolist(), entries[:, 1].tolist()
-        return [((n,), a, b) for n, a, b in zip(numbers, moments, moments[1:], strict=False)]
+        return functools.partial(_spans, self._log[2 : 2 + 2 * count].copy())
 
     def settle(self) -> None:
         """Do nothing: the code is final."""
@@ -153,3 +159,8 @@ class TimedProgram:
     def is_full(self) -> bool:
         """Whether the last call had more items than its log."""
         return bool(self._log[0] >= _CAPACITY)
+
+
+def _spans(entries: np.ndarray) -> list[Span]:
+    numbers, moments = entries[::2].tolist(), entries[1::2].tolist()
+    return [((n,), a, b) for n, a, b in zip(numbers, moments, moments[1:], strict=False)]
