@@ -32,8 +32,6 @@ default_role = "code"
 
 html_theme = "furo"
 html_title = "volta_fn"
-html_static_path = ["_static"]
-html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 

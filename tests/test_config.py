@@ -37,6 +37,12 @@ def test_unknown_settings_are_refused_and_others_kept() -> None:
     assert config.jax_log_compiles is config.read("jax_log_compiles") is True
 
 
+def test_a_setting_is_updated_through_the_module() -> None:
+    """So that `jax.config.update` works after `import volta_fn as jax`."""
+    vf.config.update("jax_log_compiles", True)
+    assert config.read("jax_log_compiles") is True
+
+
 CALLS = """
     np.ones(2); np.arange(3); np.arange(3.0); np.array([1, 2.0]); np.asarray(1j); np.asarray(host.ones(2)); np.asarray(host.arange(2))
     np.sin(1); np.ones(2, "float64"); np.ones(2, "int32") / 3; np.sum(np.ones(3, bool)); np.ones(2, "float32") * 2.5; np.eye(2)

@@ -232,6 +232,7 @@ def _parsed(text: str, default: Any) -> Any:
 
 
 config = Config()
+update = config.update  # as `jax.config.update` is written after a change of imports
 
 
 class _Setting(ContextDecorator):

@@ -55,6 +55,8 @@ PAGES = [
     Page("volta_fn.scipy.spatial.transform", "Rotations."),
     Page("volta_fn.debug", "Printing and callbacks from running programs."),
     Page("volta_fn.test_util", "Checks of derivatives against finite differences."),
+    Page("volta_fn.profiler", "Profiles of programs: what the host and the devices did, and when."),
+    Page("volta_fn.distributed", "One program on several processes, through MPI."),
     Page("volta_fn.stages", "The stages between a function and its program."),
     Page("volta_fn.sharding", "Meshes and shardings."),
     Page("volta_fn.dtypes", "Dtypes and their promotion."),

@@ -16,8 +16,13 @@ from volta_fn import errors
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 CELL = re.compile(r"```\{code-cell\} python\n((?::tags: [^\n]*\n)?)(.*?)```", re.DOTALL)
-#: The gallery's pages run examples, which have tests of their own.
-PAGES = sorted(path.relative_to(DOCS).as_posix() for folder in ("learn", "guides", "reference") for path in (DOCS / folder).glob("*.md"))
+#: The gallery's pages run examples, which have tests of their own, as the page about seeing inside has (`test_inside.py`).
+PAGES = sorted(
+    path.relative_to(DOCS).as_posix()
+    for folder in ("", "learn", "guides", "reference", "why")
+    for path in (DOCS / folder).glob("*.md")
+    if "{code-cell}" in path.read_text() and path.name != "inside.md"
+)
 
 
 @pytest.fixture

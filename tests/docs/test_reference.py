@@ -19,7 +19,7 @@ pages = importlib.import_module("reference_pages")
 sys.path.remove(str(EXTENSIONS))
 
 #: Packages of internals, and those whose names are JAX's for what the reference has elsewhere.
-INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit"}
+INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit", "inspection"}
 OTHER_NAMES = {
     "jax",
     "extend",
@@ -30,12 +30,11 @@ OTHER_NAMES = {
     "process",
     "scopes",
     "monitoring",
-    "profiler",
     "typing",
     "ffi",
     "dlpack",
 }
-OWN_PAGES = {"errors", "info", "cache", "doctor"}  # the page of errors; commands
+OWN_PAGES = {"errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
 PRIVATE = {"settings", "source", "lazy_imports", "tracebacks", "advice", "inspection"}
 
 

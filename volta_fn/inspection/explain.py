@@ -50,7 +50,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
         a function ``(*args) -> Explanation``, which prints as a table, is rich in notebooks, and writes a report with ``.html(path)``.
 
     Raises:
-        ArgumentTypeError: `f` cannot be called, or it is to run on `ShapeDtypeStruct`s.
+        ArgumentTypeError: `f` cannot be called, or it is to run on a `ShapeDtypeStruct`.
         ArgumentError: `calls` is not positive.
         DeviceError: the GPU has no timestamp queries.
 
