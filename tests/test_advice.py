@@ -216,7 +216,7 @@ def test_every_public_module_lists_its_names_and_answers_to_others() -> None:
         (vf, "relu", "volta_fn.nn.relu"),
         (vf, "scan", "volta_fn.lax.scan"),
         (vf, "enable_x64", "volta_fn.jax.enable_x64"),
-        (vf, "profiler", "import volta_fn.profiler"),
+        (vf, "monitoring", "import volta_fn.monitoring"),
         (jnp, "grad", "volta_fn.grad"),
         (nn, "adam", "volta_fn.optim.adam"),
         (nn.losses, "accuracy", "volta_fn.nn.metrics.accuracy"),

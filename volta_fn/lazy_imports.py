@@ -85,7 +85,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         is_attribute = home != package and hasattr(load(home), original)
         value = getattr(load(home), original) if is_attribute else load(f"{home}.{original}")
         setattr(sys.modules[package], name, value)
-        if len(sys.modules) > loaded:
+        if len(sys.modules) > loaded or isinstance(value, ModuleType):  # which something else may have loaded
             finish(package)
         return value
 

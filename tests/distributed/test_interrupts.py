@@ -24,7 +24,10 @@ def read_to_end(terminal: int) -> str:
     return shown.decode(errors="replace")
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child becomes another program at once
+# The child becomes another program at once: what libraries say of forks (JAX's is printed as unraisable) does not concern it.
+@pytest.mark.filterwarnings(
+    "ignore:.*fork:DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:.*os.fork:RuntimeWarning"
+)
 def test_ctrl_c_ends_all_processes_with_one_message(tmp_path: Path) -> None:
     marker = str(tmp_path)
     words = command(2, str(Path(__file__).parent / "mistakes.py"), "waiting", marker)

@@ -13,7 +13,9 @@ import numpy as np
 import volta_fn as vf
 from tests.samples.sample import ALL, FLOATS, INEXACT, NUMBERS, REALS, Arg, Sample, distinct, uniform
 from volta_fn import lax
+from volta_fn.core.trace import bind
 from volta_fn.lax import custom_linear_solve
+from volta_fn.primitives.collectives.casts import pcast_p
 
 # Custom rules.
 
@@ -142,6 +144,16 @@ SAMPLES = [
     Sample("debug_callback", _seen, (Arg((2, 3)),), lambda x: x + x, dtypes=INEXACT),
     Sample("psum", _collective(lambda x: x - lax.psum(x, "i")), (Arg((3, 2)),), lambda x: x - x.sum(0), dtypes=INEXACT, linear=(0,)),
     Sample("psum", _collective(lambda x: lax.psum(x, "i"), out_axes=None), (Arg((4,)),), lambda x: x.sum(), dtypes=FLOATS, label="shared"),
+    Sample(
+        "reduce_scatter",
+        _collective(lambda x: lax.psum_scatter(x, "i")),
+        (Arg((3, 3)),),
+        lambda x: x.sum(0),
+        dtypes=INEXACT,
+        linear=(0,),
+    ),
+    # Over no axis: over one of processes, its transpose is no law of `vmap`; tests/distributed has those.
+    Sample("pcast", lambda x: bind(pcast_p, x, axis_names=(), to="replicated"), (Arg((3, 2)),), lambda x: x, dtypes=INEXACT, linear=(0,)),
     Sample("pmax", _collective(lambda x: lax.pmax(x, "i")), (Arg((3, 2), distinct()),), _rows(np.max), dtypes=REALS, differentiable=()),
     Sample("pmin", _collective(lambda x: lax.pmin(x, "i")), (Arg((3, 2), distinct()),), _rows(np.min), dtypes=REALS, differentiable=()),
     Sample(

@@ -21,7 +21,11 @@ from tests.stress.amount import rounds
 from volta_fn import lax
 from volta_fn.core.trace import EVAL, current_trace
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX's timers")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX's timers"),
+    # Python prints an interrupt that comes in a finaliser or in a callback of the garbage collection, Hypothesis' for one.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 X = jnp.linspace(0.0, 1.0, 64)
 

@@ -21,7 +21,7 @@ class Dimension:
 
     >>> b = Dimension.variable("b")
     >>> 2 * b + 1, (2 * b + 1).evaluate({"b": 3})
-    (2*b + 1, 7)
+    (2*b + 1, Fraction(7, 1))
     """
 
     __slots__ = ("scope", "terms")

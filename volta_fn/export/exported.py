@@ -125,7 +125,7 @@ class Exported:
     >>> exported.in_avals, exported.has_vjp()
     ((ShapeDtypeStruct(shape=(), dtype=float32, weak_type=True),), True)
     >>> vf.grad(exported.call)(3.0)
-    Array(6., dtype=float32, weak_type=True)
+    Array(6., dtype=float32)
     """
 
     def __init__(self, manifest: Mapping[str, Any], constants: Sequence[Any], derivative: Exported | None, source: Source | None) -> None:

@@ -42,7 +42,7 @@ def load(path: str | os.PathLike[str]) -> tuple[OnnxFunction, dict[str, Array]]:
     ...     vf.onnx.save(lambda w, x: vf.numpy.tanh(x @ w), vf.numpy.ones((2, 3)), (vf.numpy.ones((1, 2)),), f"{folder}/model.onnx")
     ...     f, params = vf.onnx.load(f"{folder}/model.onnx")
     >>> f, f(params, vf.numpy.zeros((1, 2)))
-    (<onnx function of (x0): 2 nodes, 1 parameters>, Array([[0., 0., 0.]], dtype=float32))
+    (<onnx function of (x0): 3 nodes, 1 parameters>, Array([[0., 0., 0.]], dtype=float32))
     """
     if isinstance(path, bytes | bytearray):
         name, content, folder = "the model", bytes(path), Path()

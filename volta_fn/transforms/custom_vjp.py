@@ -39,7 +39,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
     With `symbolic_zeros` it is a `Zero`, which has no elements.
 
     >>> zero_from_primal(3.0)
-    Array(0., dtype=float32, weak_type=True)
+    Array(0., dtype=float32)
     """
     zero = Zero(as_value(val).aval.at_least_vspace())
     return zero if symbolic_zeros else instantiate(zero)
