@@ -1,7 +1,6 @@
 """ONNX's own tests of operators: run those in scope, and count.
 
-``python -m tests.onnx.node_tests [--every N] [--table]`` runs them all, or every Nth, and prints those that fail; `--table` writes the
-table in docs/onnx.md.
+``python -m tests.onnx.node_tests [--every N] [--offset K]`` runs them all, or every Nth, and prints those that fail.
 """
 
 from __future__ import annotations
