@@ -184,7 +184,7 @@ def _peak() -> int:
 
 
 def _resident() -> int:
-    """Return the bytes that the process has in memory, or 0 where Linux's /proc does not tell."""
+    """Return the bytes that the process has in memory, or 0 without Linux's files."""
     try:
         with open("/proc/self/statm") as statm:
             pages = int(statm.read().split()[1])
