@@ -34,19 +34,21 @@ def block_width(dtype: np.dtype) -> int:
     return 32 if dtype.itemsize == 4 else 16
 
 
-def count_blocks(shader: Shader, number: int, reads: int, added: int) -> None:
+def count_blocks(shader: Shader, number: int, reads: int, added: int, atomic: bool = False) -> None:
     """Write statements that name a counter's value `step`.
 
-    The other counter becomes that value and what is `added`. Both are in the buffer of a number.
+    The other counter becomes that value and what is `added`. Both are the first words in the buffer of a number, which may be `atomic`.
     """
-    counters = shader.buffer(number, _UINT32, written=True).name
     shader.workgroup("counted", "u32")
+    array = shader.atomics(number, _UINT32) if atomic else shader.buffer(number, _UINT32, written=True)
+    old, new = (f"{array.name}[{k}u]" for k in (reads, 1 - reads))
+    load, store = (f"atomicLoad(&{old})", f"atomicStore(&{new}, step + {added}u)") if atomic else (old, f"{new} = step + {added}u")
     written(
         shader,
         f"""
-if (local == 0u) {{ counted = {counters}[{reads}u]; }}
+if (local == 0u) {{ counted = {load}; }}
 let step = workgroupUniformLoad(&counted);
-if (group == 0u && local == 0u) {{ {counters}[{1 - reads}u] = step + {added}u; }}""",
+if (group == 0u && local == 0u) {{ {store}; }}""",
     )
 
 

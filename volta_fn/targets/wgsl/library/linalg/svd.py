@@ -15,9 +15,11 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg.block_rotations import apply_products, blocks_of, find_products
+from volta_fn.targets.wgsl.library.linalg.blocks import SMALL
 from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotated, scaled, workers
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, is_field, real_part
-from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept
+from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept, swept_by_blocks
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
 
@@ -45,8 +47,18 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
         shader.workgroup("mixed", "T", shader.invocations)
         return shader
 
-    state = (4 if vectors else 2) + len(sizes), real
-    dispatches = swept(_method(a, (m, n, wide), rows < columns, real), new, batch, counted, state)
+    spaces, method = 4 if vectors else 2, _method(a, (m, n, wide), rows < columns, real)
+    state = spaces + len(sizes), real
+    if n > SMALL:
+        blocks = blocks_of(n, a.dtype, batch, device, state[0])
+        turn = (
+            find_products(
+                a, blocks, device, lambda shader: _common(shader, a, (m, n), blocks.size, spaces), _share(real.name), _NEGLIGIBLE[real.name]
+            ),
+            apply_products(a, blocks, device, spaces, m, spaces + 1 if vectors else 0, both=False),
+        )
+        return Routine(tuple(swept_by_blocks(method, new, a, blocks, spaces, turn)), (*sizes, *blocks.spaces(a.dtype)))
+    dispatches = swept(method, new, batch, counted, state)
     return Routine(tuple(dispatches), (*sizes, *state_size(batch, counted, real)))
 
 
@@ -99,6 +111,45 @@ def _of_nothing(a: ShapedArray, params: dict[str, Any], device: TargetCapabiliti
 
             dispatches.append(fill(shader, shader.buffer(number, a.dtype, written=True), count, entry))
     return Routine(tuple(dispatches))
+
+
+def _common(shader: Shader, a: ShapedArray, shape: tuple[int, int], size: int, number: int) -> str:
+    """Return statements for the products of two blocks' columns, whose rows are loaded a few at a time."""
+    m, n = shape
+    pitch, corners = 2 * size + 1, [(i, j) for i in (0, 1) for j in (0, 1)]
+    x = shader.buffer(number, a.dtype).name
+    begun = "\n  ".join([f"var sum_{i}{j} = zero();" for i, j in corners])
+    loads = "\n      ".join(
+        [f"let l{i} = conjugate(tile[t * {pitch}u + left + {i * size}u]);\n      let r{i} = tile[t * {pitch}u + right + {i * size}u];" for i in (0, 1)]
+    )
+    sums = "\n      ".join([f"sum_{i}{j} += times(l{i}, r{j});" for i, j in corners])
+    stores = "\n  ".join([f"tile[(left + {i * size}u) * {pitch}u + right + {j * size}u] = sum_{i}{j};" for i, j in corners])
+    return f"""let left = local / {size}u;
+  let right = local % {size}u;
+  {begun}
+  for (var begin = 0u; begin < {m}u; begin += {2 * size}u) {{
+    for (var i = local; i < {4 * size * size}u; i += STEP) {{
+      let row = begin + i / {2 * size}u;
+      let column = place(at, i % {2 * size}u);
+      var value = zero();
+      if (row < {m}u && column < {n}u) {{ value = {x}[matrix * {m * n}u + row * {n}u + column]; }}
+      tile[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = value;
+    }}
+    workgroupBarrier();
+    for (var t = 0u; t < {2 * size}u; t++) {{
+      {loads}
+      {sums}
+    }}
+    workgroupBarrier();
+  }}
+  {stores}
+  workgroupBarrier();"""
+
+
+def _share(real: str) -> str:
+    """Return the expression for the cosine of two columns' angle; columns that are nothing but rounding count as longer."""
+    least = f"max(norm * norm * R({_NEGLIGIBLE[real] ** 2}), R({1e-37 if real == 'float32' else 1e-300}))"
+    return f"g / (sqrt(max(p, {least})) * sqrt(max(q, {least})))"
 
 
 def _sweep(x: str, v: str, m: int, n: int, real: str, lanes: int) -> str:
@@ -189,6 +240,9 @@ def _angles(n: int, pairs: int, lanes: int, real: str) -> str:
       rotation(k, a, b, g);
     }}"""
 
+
+#: Cosines that are negligible in a round of blocks: the products of rotations round as much.
+_NEGLIGIBLE = {"float32": 6e-7, "float64": 1.2e-15}
 
 #: Columns are orthogonal if the cosine of their angle is no more than this; lengths are at least so much.
 _NEAR = {"float32": "1.2e-7f", "float64": "2.3e-16lf"}
