@@ -218,22 +218,26 @@ def _rotated(size: int) -> str:
     }}"""
 
 
-def apply_products(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, matrix: int, rows: int, vectors: int, both: bool) -> Dispatch:
-    """Return the dispatch that multiplies a `matrix` of so many rows, and `vectors` if their number is not zero, by a round's products.
+def apply_products(
+    a: ShapedArray, blocks: Blocks, device: TargetCapabilities, matrix: int, vectors: tuple[int, int, int] | None, both: bool
+) -> Dispatch:
+    """Return the dispatch that multiplies the square `matrix`, and the first columns of `vectors`, by a round's products.
 
-    If `both`, the matrix is also multiplied by the adjoint of the product of all on its left.
+    The vectors are given as their buffer, rows and columns. If `both`, the matrix is also multiplied by the adjoint of the product of
+    all on its left.
     """
-    n, size, pairs = a.shape[-1] if both else min(a.shape[-2:]), blocks.size, blocks.pairs
-    strips = pairs if both else -(-rows // (2 * size))
-    jobs = pairs * (strips + (-(-n // (2 * size)) if vectors else 0))
+    n, size, pairs = a.shape[-1], blocks.size, blocks.pairs
+    strips = pairs
+    _, rows, wide = vectors or (0, 0, 0)
+    jobs = pairs * (strips + -(-rows // (2 * size)))
     shader = _shader(a, blocks, device, reads=1, added=1)
     shader.workgroup("flags", "u32")
     marks = shader.atomics(blocks.marks, _UINT32).name
     products = shader.buffer(blocks.products, a.dtype).name
     x = shader.buffer(matrix, a.dtype, written=True).name
-    v = shader.buffer(vectors, a.dtype, written=True).name if vectors else ""
+    v = shader.buffer(vectors[0], a.dtype, written=True).name if vectors else ""
     flag = f"atomicLoad(&{marks}[{2 + blocks.batch * SWEEPS}u + matrix * {pairs}u + {{}}])"
-    down = "row = place(below, row);" if both else ""
+    down = f"row = place(below, i / {2 * size}u);" if both else ""
     left = flag.format("strip") if both else "0u"
     written(
         shader,
@@ -248,16 +252,16 @@ let at = met(turn, job % {pairs}u);
 if (local == 0u) {{ flags = {flag.format(f"job % {pairs}u")} + select(0u, 2u * {left}, isMatrix); }}
 let flagged = workgroupUniformLoad(&flags);
 if (flagged != 0u) {{
-  {_moved(x, v, size, n, rows, down, store=False)}
+  {_moved((x, v), size, (n, rows, wide), down, store=False)}
   if ((flagged & 1u) != 0u) {{
     {_load_product(products, size, f"matrix * {pairs}u + job % {pairs}u")}
     {_multiplied(size, "tile[{row} * PITCH + t]", "turned[t * PITCH + {column}]")}
   }}
   {_left(products, size, pairs) if both else ""}
-  {_moved(x, v, size, n, rows, down, store=True)}
+  {_moved((x, v), size, (n, rows, wide), down, store=True)}
 }}""",
     )
-    return shader.dispatch(blocks.batch * jobs, iteration_budget.work(blocks.batch, rows * n))
+    return shader.dispatch(blocks.batch * jobs, iteration_budget.work(blocks.batch, max(n, rows) * n))
 
 
 def _left(products: str, size: int, pairs: int) -> str:
@@ -268,24 +272,25 @@ def _left(products: str, size: int, pairs: int) -> str:
   }}"""
 
 
-def _moved(x: str, v: str, size: int, n: int, rows: int, down: str, *, store: bool) -> str:
+def _moved(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str, *, store: bool) -> str:
     """Return statements that load or store a tile of the matrix or of the vectors."""
+    x, v = arrays
+    n, rows, wide = sizes
     element = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
 
-    def move(array: str, base: str, count: int) -> str:
-        place = f"{array}[matrix * {base} + row * {n}u + column]"
+    def move(array: str, count: int, pitch: int) -> str:
+        place = f"{array}[matrix * {count * pitch}u + row * {pitch}u + column]"
         text = f"{place} = {element};" if store else f"value = {place};"
         return f"if (row < {count}u && column < {n}u) {{ {text} }}"
 
-    vectors = f"else {{ {move(v, f'{n * n}u', n)} }}" if v else ""
+    vectors = f"else {{ {move(v, rows, wide)} }}" if v else ""
+    inside = f"if (isMatrix) {{ {down} }}" if down else ""
     return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-    var row = i / {2 * size}u + {"0u" if down else "offset"};
+    var row = i / {2 * size}u + offset;
     let column = place(at, i % {2 * size}u);
     {"" if store else "var value = zero();"}
-    if (isMatrix) {{
-      {down}
-      {move(x, f"{rows * n}u", rows)}
-    }} {vectors.replace("row <", "row + offset <").replace("row *", "(row + offset) *") if down else vectors}
+    {inside}
+    if (isMatrix) {{ {move(x, n, n)} }} {vectors}
     {"" if store else f"{element} = value;"}
   }}
   workgroupBarrier();"""

@@ -43,7 +43,7 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
         blocks = blocks_of(n, a.dtype, batch, device, _STATE)
         turn = (
             find_products(a, blocks, device, lambda shader: _common(shader, a, n, blocks.size), _share(n), _NEGLIGIBLE[real.name]),
-            apply_products(a, blocks, device, _MATRIX, n, _PRODUCT, both=True),
+            apply_products(a, blocks, device, _MATRIX, (_PRODUCT, n, n), both=True),
         )
         dispatches = swept_by_blocks(method, new, a, blocks, _MATRIX, turn)
         return Routine(tuple(dispatches), ((batch * n * n * itemsize,) * 2 + blocks.spaces(a.dtype)))
