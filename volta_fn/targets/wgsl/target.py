@@ -15,6 +15,7 @@ from volta_fn.compiler.passes.attention import replace_attention
 from volta_fn.compiler.passes.attention.calls import keep_attention
 from volta_fn.compiler.passes.fourier import expand_fourier_transforms
 from volta_fn.compiler.passes.loop_fission.delay_stacks import drop_delay_stacks
+from volta_fn.compiler.passes.wrapped_indices import keep_negative_indices
 from volta_fn.compiler.program import Item
 from volta_fn.compiler.target import CommandPass, NodePass, Pass, ProgramPass, Target, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -84,6 +85,9 @@ class WgslTarget(Target):
             ),
             ProgramPass(
                 "delay stacks", "Stack a scan's carry once: before an iteration it is what it was after the last.", drop_delay_stacks
+            ),
+            ProgramPass(
+                "negative indices", "Let gathers and sums of rows count negative indices from the end.", keep_negative_indices, True
             ),
             NodePass("duplicate outputs", "Store values that are several outputs several times.", partial(duplicate_outputs, most=most)),
             NodePass(

@@ -44,6 +44,8 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCap
     "bitcast_convert_type": bitcast_convert_type,
     "gather": gather,
     **{name: partial(scatter, name=name) for name in ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")},
+    "wrapped_gather": partial(gather, wraps=True),
+    "wrapped_scatter_add": partial(scatter, name="scatter_add", wraps=True),
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     **{name: partial(cumulative, name=name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
@@ -62,4 +64,6 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCap
 
 #: By a primitive's name the operand whose memory the result may be: the first dispatch copies that operand into the result, and is left
 #: out then; the others do not bind it.
-IN_PLACE: dict[str, int] = dict.fromkeys(["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice"], 0)
+IN_PLACE: dict[str, int] = dict.fromkeys(
+    ["scatter", "scatter_add", "wrapped_scatter_add", "scatter_mul", "scatter_min", "scatter_max", "dynamic_update_slice"], 0
+)

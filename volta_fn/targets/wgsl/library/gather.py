@@ -17,8 +17,8 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
 
-def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive."""
+def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, wraps: bool = False) -> Routine | None:
+    """Return the routine of the primitive; if it `wraps`, negative positions count from the end."""
     operand, indices = avals
     result = gather_p.result_avals(avals, params)
     if not result.size:
@@ -29,7 +29,8 @@ def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Targe
     unit, (sizes, _, theirs, steps) = in_units(itemsize, window_loops(layout), strides)
     shader = Shader(device, INVOCATIONS)
     source = unit_array(shader, 0, unit, operand.size * itemsize)
-    vectors = Integers(shader, 1, indices.dtype)
+    added = operand.shape[params["dimension_numbers"].start_index_map[0]] if wraps else 0
+    vectors = Integers(shader, 1, indices.dtype, added)
     target = unit_array(shader, 2, unit, result.size * itemsize, written=True)
     value = default_fill(dtype) if params["fill_value"] is None else params["fill_value"]
 

@@ -14,10 +14,14 @@ _UINT32 = np.dtype(np.uint32)
 
 
 class Integers:
-    """A buffer of positions, clamped into ranges; 64-bit ones are pairs of words."""
+    """A buffer of positions, clamped into ranges; 64-bit ones are pairs of words.
 
-    def __init__(self, shader: Shader, number: int, dtype: np.dtype) -> None:
+    With a size to be `added`, negative int32 positions count from there.
+    """
+
+    def __init__(self, shader: Shader, number: int, dtype: np.dtype, added: int = 0) -> None:
         self.shader = shader
+        self.added = added
         self.wide = dtype.itemsize == 8
         self.signed = dtype.kind == "i"
         self._number, self._dtype = number, _UINT32 if self.wide else dtype
@@ -36,6 +40,8 @@ class Integers:
             inside = f.let("bool", f"{high} == 0u && {low} <= {limit}u")
             return f.let("u32", f"select({outer}, min({low}, {limit}u), {high} == 0u)"), inside
         x = self.array.load(index).text
+        if self.added:
+            x = f.let("i32", f"select({x}, {x} + {self.added}i, {x} < 0i)")
         if self.signed:
             return f.let("u32", f"u32(clamp({x}, 0i, {limit}i))"), f.let("bool", f"bitcast<u32>({x}) <= {limit}u")
         return f.let("u32", f"min({x}, {limit}u)"), f.let("bool", f"{x} <= {limit}u")

@@ -38,8 +38,10 @@ _FEW = 32
 _FEW_ELEMENTS, _ROWS_OF_GROUP = 2048, 4096
 
 
-def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str) -> Routine | None:
-    """Return the routine of the primitive of that name."""
+def scatter(
+    avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str, wraps: bool = False
+) -> Routine | None:
+    """Return the routine of the primitive of that name; if it `wraps`, negative positions count from the end."""
     combines = PRIMITIVES[name].combines
     operand, _, updates = avals
     if not operand.size:
@@ -50,7 +52,7 @@ def scatter(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Targ
     copied = copy(Shader(device, INVOCATIONS), OPERAND, RESULT, operand.size * operand.dtype.itemsize)
     if not updates.size:
         return Routine((copied,))
-    rows = rows_of(avals, params)
+    rows = rows_of(avals, params, wraps)
     alone = rows.number == 1 or params["unique_indices"]
     spaces: tuple[int, ...] = ()
     if combines is None:

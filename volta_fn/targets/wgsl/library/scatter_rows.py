@@ -38,6 +38,7 @@ class ScatterRows(NamedTuple):
         block: the same of the other dimensions.
         index_dtype: the dtype of index vectors.
         size: the size of the operand.
+        added: what is added to negative positions.
     """
 
     starts: Starts
@@ -46,6 +47,7 @@ class ScatterRows(NamedTuple):
     block: tuple[Dims, ...]
     index_dtype: np.dtype
     size: int
+    added: int
 
     @property
     def number(self) -> int:
@@ -90,7 +92,7 @@ class ScatterRows(NamedTuple):
 
     def indices(self, shader: Shader, number: int) -> Integers:
         """Return the buffer of index vectors."""
-        return Integers(shader, number, self.index_dtype)
+        return Integers(shader, number, self.index_dtype, self.added)
 
     def row(self, shader: Shader, indices: Integers, number: str) -> ScatterRow:
         """Emit the offsets and validity of a row."""
@@ -114,8 +116,8 @@ class ScatterRows(NamedTuple):
         return shader.let("u32", dotted(coordinates, self.block[1])), shader.let("u32", dotted(coordinates, self.block[2]))
 
 
-def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> ScatterRows:
-    """Return the rows of a scatter whose operands are not empty."""
+def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool = False) -> ScatterRows:
+    """Return the rows of a scatter whose operands are not empty; if it `wraps`, negative positions count from the end."""
     operand, indices, updates = avals
     starts, sizes, layout = scatter_of(avals, params)
     numbers = params["dimension_numbers"]
@@ -125,8 +127,9 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> ScatterRo
     loops = {d: (sizes[d], steps[u], strides[d]) for d, u in zip(present, numbers.update_window_dims, strict=True)}
     moving = {d for d, _, limit in starts.addressed if limit and sizes[d] > 1}
     splits, block = ([loop for d, loop in loops.items() if (d in moving) == is_split] for is_split in (True, False))
+    added = operand.shape[numbers.scatter_dims_to_operand_dims[0]] if wraps else 0
     # Blocks are gone through as the updates lie in memory.
     block.sort(key=lambda loop: -loop[1])
     columns = tuple(zip(*splits, strict=True)) or ((), (), ())
     merged_block = merged(*(zip(*block, strict=True) if block else ((), (), ())))
-    return ScatterRows(starts, layout.batch, columns, merged_block, indices.dtype, operand.size)
+    return ScatterRows(starts, layout.batch, columns, merged_block, indices.dtype, operand.size, added)

@@ -8,6 +8,7 @@ from typing import Any
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg.blocked_qr import blocked_qr, is_blocked_qr
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, invocations, is_field, written
 from volta_fn.targets.wgsl.library.linalg.triangular import LARGEST
 from volta_fn.targets.wgsl.routine import Routine
@@ -24,6 +25,8 @@ def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCap
         return None
     if not batch * m or not (k or compute_q):
         return Routine(())
+    if is_blocked_qr(a, device):
+        return blocked_qr(a, wide, compute_q, device)
     shader = field_shader(device, a.dtype, invocations(max(m, n)))
     q = shader.buffer(1, a.dtype, written=True).name if compute_q else ""
     if not k:

@@ -23,7 +23,8 @@ _MANY = 1024
 #: Rows of a lane that are rotated side by side.
 SEVERAL = 4
 
-_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
+#: The function that stores the rotation number k of [[a, g], [ḡ, b]].
+ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
   let largest = size(g);
   if (largest == R(0)) {
     sines[k] = zero();
@@ -49,18 +50,23 @@ def declare_rotations(shader: Shader, n: int) -> None:
     columns one has no partner, and its pair ends with n.
     """
     even = n + n % 2
-    period = max(even - 1, 1)
     shader.workgroup("sines", "T", even // 2)
     shader.workgroup("halves", "T", even // 2)
+    round_robin(shader, "pair", even)
+    shader.helper("rotation", ROTATION)
+
+
+def round_robin(shader: Shader, name: str, even: int) -> None:
+    """Declare a function for the k-th pair of a step, such that an even number of things all meet in one step less."""
+    period = max(even - 1, 1)
     shader.helper(
-        "pair",
-        f"""fn pair(step: u32, k: u32) -> vec2<u32> {{
+        name,
+        f"""fn {name}(step: u32, k: u32) -> vec2<u32> {{
   let a = (step + k) % {period}u;
   let b = select((step + {period}u - k) % {period}u, {even - 1}u, k == 0u);
   return vec2<u32>(min(a, b), max(a, b));
 }}""",
     )
-    shader.helper("rotation", _ROTATION)
 
 
 def scaled(array: str, count: int) -> str:

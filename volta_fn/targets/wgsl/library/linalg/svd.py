@@ -15,8 +15,10 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotated, scaled, workers
-from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, is_field, real_part
+from volta_fn.targets.wgsl.library.linalg.block_svd import blocked_svd, is_blocked_svd
+from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotated, workers
+from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, is_field, real_part
+from volta_fn.targets.wgsl.library.linalg.singular_vectors import NEAR, TINY, begun, completed, found, sort
 from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
@@ -29,10 +31,13 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
     m, n, vectors = max(rows, columns), min(rows, columns), params["compute_uv"]
     wide = 0 if not vectors else m if params["full_matrices"] else n
     counted = iteration_budget.of_svd(m, n, wide)
-    if not is_field(a.dtype, device, counted.of_a_dispatch) or m > LARGEST:
+    blocked = is_blocked_svd(a, device)
+    if not is_field(a.dtype, device, counted.of_a_dispatch) or (n if blocked else m) > LARGEST:
         return None
     if not a.size:
         return _of_nothing(a, params, device)
+    if blocked:
+        return blocked_svd(a, wide, device)
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
     sizes = [batch * m * n * itemsize]
     if vectors:
@@ -66,7 +71,7 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
         shader.workgroup("order", "u32", n)
         shader.workgroup("lengths", "R", n)
         x, v = own(shader)
-        text = _sort(_written(shader, 1, real), x, m, n)
+        text = sort(_written(shader, 1, real), x, m, n)
         if not wide:
             return text
         arrays = x, v, _written(shader, spaces + 2, a.dtype), _written(shader, spaces + 3, a.dtype)
@@ -74,7 +79,7 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
 
     return Method(
         where=f"let base = group * {m * n}u;\nlet square_base = group * {n * n}u;",
-        before=lambda shader: _begun(shader.buffer(0, a.dtype).name, *own(shader), m, n, turned, real.name),
+        before=lambda shader: begun(shader.buffer(0, a.dtype).name, *own(shader), m, n, turned, real.name),
         sweep=lambda shader: _sweep(*own(shader), m, n, real.name, lanes(n, shader.invocations)),
         enough="R(0)",
         after=after,
@@ -126,28 +131,6 @@ def _sweep(x: str, v: str, m: int, n: int, real: str, lanes: int) -> str:
   }}"""
 
 
-def _begun(source: str, x: str, v: str, m: int, n: int, turned: bool, real: str) -> str:
-    """Return statements that load the scaled matrix or its adjoint as `x`.
-
-    `v` becomes the identity.
-    """
-    entry = f"conjugate({source}[base + (i % {n}u) * {m}u + i / {n}u])" if turned else f"{source}[base + i]"
-    one = f"number(select(R(0), R(1), i / {n}u == i % {n}u))"
-    identity = f"for (var i = local; i < {n * n}u; i += STEP) {{ {v}[square_base + i] = {one}; }}"
-    return f"""
-var most = R(0);
-var finite = true;
-for (var i = local; i < {m * n}u; i += STEP) {{
-  let value = {entry};
-  {x}[base + i] = value;
-  most = max(most, size(value));
-  finite = finite && size(value) <= {HUGE[real]};
-}}
-{identity if v else ""}
-sync();
-{scaled(x, m * n)}"""
-
-
 def _products(x: str, m: int, n: int, lanes: int) -> str:
     """Return statements for a lane's products of two columns.
 
@@ -183,45 +166,14 @@ def _angles(n: int, pairs: int, lanes: int, real: str) -> str:
       }}
       let lengths = sqrt(a) * sqrt(b);
       // Columns that are as good as orthogonal stay: more is not to be had.
-      let near = size(g) <= lengths * {_NEAR[real]};
-      left = max(left, select(size(g) / max(lengths, {_TINY[real]}), R(0), near));
+      let near = size(g) <= lengths * {NEAR[real]};
+      left = max(left, select(size(g) / max(lengths, {TINY[real]}), R(0), near));
       if (near) {{ g = zero(); }}
       rotation(k, a, b, g);
     }}"""
 
 
-#: Columns are orthogonal if the cosine of their angle is no more than this; lengths are at least so much.
-_NEAR = {"float32": "1.2e-7f", "float64": "2.3e-16lf"}
-_TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
 
-
-def _sort(values: str, x: str, m: int, n: int) -> str:
-    """Return statements that write the columns' lengths: the singular values.
-
-    `order` tells which column is which.
-    """
-    return f"""
-for (var j = local; j < {n}u; j += STEP) {{
-  var total = R(0);
-  for (var row = 0u; row < {m}u; row++) {{ total += square({x}[base + row * {n}u + j]); }}
-  lengths[j] = sqrt(total);
-  order[j] = j;  // so that it is in range whatever the lengths are
-}}
-workgroupBarrier();
-for (var j = local; j < {n}u; j += STEP) {{
-  let mine = lengths[j];
-  var place = 0u;
-  for (var other = 0u; other < {n}u; other++) {{
-    place += select(0u, 1u, lengths[other] > mine || (lengths[other] == mine && other < j));
-  }}
-  if (bad) {{
-    {values}[group * {n}u + j] = real(nan());
-  }} else {{
-    order[place] = j;
-    {values}[group * {n}u + place] = mine * scale;
-  }}
-}}
-sync();"""
 
 
 def _finished(
@@ -232,71 +184,7 @@ def _finished(
     m, n, wide = sizes
     left, right = (_written(shader, number, a.dtype) for number in (2, 3))
     long, short = (right, left) if turned else (left, right)
-    found = _found(x, u, m, n, wide, real) + _completed(u, projections, m, wide)
-    return found + _stored(u, v, long, short, sizes, turned)
-
-
-def _found(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
-    """Return statements that normalise columns of `x` that are not zero, `found` ones."""
-    return f"""
-let left_base = group * {m * wide}u;
-let least = lengths[order[0]] * {_NEAR[real]} * R({m});
-if (local == 0u) {{
-  var count = 0u;
-  for (var c = 0u; c < {n}u; c++) {{ count += select(0u, 1u, lengths[order[c]] > least); }}
-  places[0] = count;
-}}
-let found = workgroupUniformLoad(&places[0]);
-for (var i = local; i < {m * n}u; i += STEP) {{
-  let c = i % {n}u;
-  let length = lengths[order[c]];
-  if (c < found) {{ {u}[left_base + (i / {n}u) * {wide}u + c] = {x}[base + (i / {n}u) * {n}u + order[c]] / length; }}
-}}
-sync();"""
-
-
-def _completed(u: str, projections: str, m: int, wide: int) -> str:
-    """Return statements for the columns from `found` on.
-
-    Each is what is left of a unit vector without its projections on the columns before, subtracted twice.
-    """
-    return f"""
-for (var c = found; c < {wide}u; c++) {{
-  var best = R(-1);
-  var place = 0u;
-  for (var row = local; row < {m}u; row += STEP) {{
-    var rest = R(1);
-    for (var k = 0u; k < c; k++) {{ rest -= square({u}[left_base + row * {wide}u + k]); }}
-    if (rest > best) {{ best = rest; place = row; }}
-  }}
-  let at = min(greatest(best, place, local), {m - 1}u);
-  for (var row = local; row < {m}u; row += STEP) {{
-    var value = number(select(R(0), R(1), row == at));
-    for (var k = 0u; k < c; k++) {{
-      value -= times({u}[left_base + row * {wide}u + k], conjugate({u}[left_base + at * {wide}u + k]));
-    }}
-    {u}[left_base + row * {wide}u + c] = value;
-  }}
-  sync();
-  for (var k = local; k < c; k += STEP) {{
-    var total = zero();
-    for (var row = 0u; row < {m}u; row++) {{
-      total += times(conjugate({u}[left_base + row * {wide}u + k]), {u}[left_base + row * {wide}u + c]);
-    }}
-    {projections}[group * {wide}u + k] = total;
-  }}
-  sync();
-  var squares = R(0);
-  for (var row = local; row < {m}u; row += STEP) {{
-    var value = {u}[left_base + row * {wide}u + c];
-    for (var k = 0u; k < c; k++) {{ value -= times({u}[left_base + row * {wide}u + k], {projections}[group * {wide}u + k]); }}
-    {u}[left_base + row * {wide}u + c] = value;
-    squares += square(value);
-  }}
-  let length = sqrt(sum_all(squares, local));
-  for (var row = local; row < {m}u; row += STEP) {{ {u}[left_base + row * {wide}u + c] = {u}[left_base + row * {wide}u + c] / length; }}
-  sync();
-}}"""
+    return found(x, u, m, n, wide, real) + completed(u, projections, m, wide) + _stored(u, v, long, short, sizes, turned)
 
 
 def _stored(u: str, v: str, long: str, short: str, sizes: tuple[int, int, int], turned: bool) -> str:

@@ -10,6 +10,9 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg.blocked_cholesky import blocked_cholesky
+from volta_fn.targets.wgsl.library.linalg.blocked_lu import blocked_lu, is_blocked_lu
+from volta_fn.targets.wgsl.library.linalg.blocks import SMALL
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, invocations, is_field, real_part, written
 from volta_fn.targets.wgsl.routine import Routine
 
@@ -30,6 +33,8 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Tar
         return None
     if not x.size:
         return Routine(())
+    if n > SMALL:
+        return blocked_cholesky(x, device)
     shader = field_shader(device, x.dtype, invocations(n))
     a, out = shader.buffer(0, x.dtype).name, shader.buffer(1, x.dtype, written=True).name
     written(shader, _factored(a, out, n, real_part(x.dtype).name))
@@ -160,6 +165,8 @@ def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCap
     batch = math.prod(a.shape[:-2])
     if not batch * m:
         return Routine(())
+    if is_blocked_lu(m, n, device):
+        return blocked_lu(a, device)
     shader = field_shader(device, a.dtype, invocations(max(m, n)))
     permutation = shader.buffer(3, _INT32, written=True).name
     if not rank:

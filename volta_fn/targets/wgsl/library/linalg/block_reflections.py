@@ -1,0 +1,169 @@
+"""Apply a block of Householder's reflections to the columns of a matrix, a few by each workgroup."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, block_width, count_blocks
+from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, written
+from volta_fn.targets.wgsl.routine import Dispatch
+
+#: Columns that a workgroup reflects.
+_COLUMNS = 16
+
+
+class Reflections(NamedTuple):
+    """The `count` reflections of a matrix, and the numbers of workspaces that hold them."""
+
+    rows: int
+    columns: int
+    count: int
+    #: The number of the first workspace: the matrix while it becomes R, vectors, factors τ, products VᴴV of blocks, counters.
+    matrix: int
+
+    @property
+    def workspaces(self) -> tuple[int, int, int, int]:
+        """The numbers of the matrix, the vectors, their factors and their products."""
+        return self.matrix, self.matrix + 1, self.matrix + 2, self.matrix + 3
+
+    @property
+    def counters(self) -> int:
+        """The number of the counters."""
+        return self.matrix + 4
+
+
+def apply_block(
+    a: ShapedArray,
+    known: Reflections,
+    target: int,
+    wide: int,
+    device: TargetCapabilities,
+    batch: int,
+    *,
+    reads: int,
+    backward: int | None = None,
+) -> Dispatch:
+    """Return the dispatch that applies a block, whose number is in the counter that it `reads`, to the `target`'s later columns.
+
+    The target has `wide` columns. The adjoint of the block is applied; `backward`, from the last block to the first, the block itself,
+    to columns of the identity. Its number is then `backward` without the counter's value.
+    """
+    m, _, k, _ = known
+    forward = backward is None
+    size, groups, blocks = block_width(a.dtype), -(-wide // _COLUMNS), -(-known.count // block_width(a.dtype))
+    shader = field_shader(device, a.dtype, INVOCATIONS)
+    count_blocks(shader, known.counters, reads, 1)
+    x = shader.buffer(target, a.dtype, written=True).name
+    v, taus, gram = (shader.buffer(number, a.dtype).name for number in known.workspaces[1:])
+    lanes = INVOCATIONS // _COLUMNS
+    shader.workgroup("vectors", "T", size * (size + 1))
+    shader.workgroup("tile", "T", size * _COLUMNS)
+    shader.workgroup("sums", "T", size * _COLUMNS)
+    shader.workgroup("factors", "T", size)
+    written(
+        shader,
+        f"""
+let matrix = group / {groups}u;
+let base = matrix * {m * wide}u;
+let block = {"step" if forward else f"{backward}u - step"};
+let first = block * {size}u;
+let width = min({size}u, {k}u - min(first, {k}u));
+let c = local % {_COLUMNS}u;
+let lane = local / {_COLUMNS}u;
+let column = (group % {groups}u) * {_COLUMNS}u + c;
+let mine = column < {wide}u && column >= first{" + width" if forward else ""};
+if ((group % {groups}u + 1u) * {_COLUMNS}u > first{" + width" if forward else ""}) {{
+  {_sums(x, v, (m, k, wide), size, lanes)}
+  {_solved(gram, taus, k, size, lanes, blocks, backward=not forward)}
+  {_subtracted(x, v, (m, k, wide), size, lanes)}
+}}""",
+    )
+    return shader.dispatch(batch * groups, iteration_budget.work(batch, m * wide))
+
+
+def _load_vectors(v: str, m: int, k: int, size: int) -> str:
+    """Return statements that load some rows of the block's vectors, with zeros where there are none."""
+    return f"""for (var i = local; i < {size * size}u; i += STEP) {{
+      let row = begin + i / {size}u;
+      let t = i % {size}u;
+      var value = zero();
+      if (row < {m}u && t < width) {{ value = {v}[matrix * {m * k}u + row * {k}u + first + t]; }}
+      vectors[(i / {size}u) * {size + 1}u + t] = value;
+    }}"""
+
+
+def _sums(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
+    """Return statements for the products `sums` of the block's vectors with the columns."""
+    m, k, wide = sizes
+    turns = range(-(-size // lanes))
+    begun = "\n  ".join([f"var sum_{i} = zero();" for i in turns])
+    added = "\n        ".join([f"sum_{i} += times(conjugate(vectors[r * {size + 1}u + lane + {i * lanes}u]), value);" for i in turns])
+    stored = "\n  ".join([f"sums[(lane + {i * lanes}u) * {_COLUMNS}u + c] = sum_{i};" for i in turns])
+    return f"""{begun}
+  for (var begin = first; begin < {m}u; begin += {size}u) {{
+    {_load_vectors(v, m, k, size)}
+    for (var r = lane; r < {size}u; r += {lanes}u) {{
+      var value = zero();
+      if (mine && begin + r < {m}u) {{ value = {x}[base + (begin + r) * {wide}u + column]; }}
+      tile[r * {_COLUMNS}u + c] = value;
+    }}
+    workgroupBarrier();
+    for (var r = 0u; r < {size}u; r++) {{
+        let value = tile[r * {_COLUMNS}u + c];
+        {added}
+    }}
+    workgroupBarrier();
+  }}
+  {stored}"""
+
+
+def _solved(gram: str, taus: str, k: int, size: int, lanes: int, blocks: int, *, backward: bool) -> str:
+    """Return statements that multiply the `sums` by T, or by its adjoint: they solve with the inverse, a triangle."""
+    product = f"{gram}[products + {{}}]"
+    entry = product.format(f"t * {size}u + s") if backward else f"conjugate({product.format(f's * {size}u + t')})"
+    inside = f"vectors[t * {size + 1}u + s]"
+    return f"""let products = (matrix * {blocks}u + block) * {size * size}u;
+  for (var i = local; i < {size * size}u; i += STEP) {{
+    let t = i / {size}u;
+    let s = i % {size}u;
+    if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ {inside} = {entry}; }}
+  }}
+  if (local < width) {{ factors[local] = {taus}[matrix * {k}u + first + local]; }}
+  workgroupBarrier();
+  for (var turn = 0u; turn < width; turn++) {{
+    let s = {"width - 1u - turn" if backward else "turn"};
+    let solved = times({"factors[s]" if backward else "conjugate(factors[s])"}, sums[s * {_COLUMNS}u + c]);
+    for (var t = lane; t < width; t += {lanes}u) {{
+      if ({"t < s" if backward else "t > s"}) {{ sums[t * {_COLUMNS}u + c] -= times({inside}, solved); }}
+    }}
+    workgroupBarrier();
+  }}
+  for (var t = lane; t < width; t += {lanes}u) {{
+    sums[t * {_COLUMNS}u + c] = times({"factors[t]" if backward else "conjugate(factors[t])"}, sums[t * {_COLUMNS}u + c]);
+  }}
+  workgroupBarrier();"""
+
+
+def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
+    """Return statements that subtract multiples of the block's vectors from the columns."""
+    m, k, wide = sizes
+    turns = range(-(-size // lanes))
+    begun = "\n    ".join([f"let row_{i} = begin + lane + {i * lanes}u;\n    var less_{i} = zero();" for i in turns])
+    added = "\n      ".join([f"less_{i} += times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in turns])
+    stored = "\n    ".join(
+        [f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in turns]
+    )
+    return f"""for (var begin = first; begin < {m}u; begin += {size}u) {{
+    {_load_vectors(v, m, k, size)}
+    workgroupBarrier();
+    {begun}
+    for (var t = 0u; t < width; t++) {{
+      let value = sums[t * {_COLUMNS}u + c];
+      {added}
+    }}
+    {stored}
+    workgroupBarrier();
+  }}"""

@@ -1,0 +1,328 @@
+"""Jacobi's method by blocks, for matrices that many workgroups share.
+
+A round pairs all blocks of columns. A workgroup for each pair finds the product of the rotations of its columns, of the small Hermitian
+matrix that they have in common, in workgroup memory. Then many workgroups multiply the matrix by these products. In the rounds of a sweep
+each block meets every other one. Products of a round are flagged if they are not the identity; sweeps end when a whole one had none, and
+what is left of the dispatches has nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks
+from volta_fn.targets.wgsl.library.linalg.rotations import ROTATION, round_robin
+from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Shader
+
+#: Sweeps at most: eight to ten are enough for most matrices, thirteen for those whose eigenvalues are a millionth of each other.
+SWEEPS = 15
+
+#: Columns of blocks, the most that fit in workgroup memory. Larger ones take fewer rounds.
+_SIZES = (32, 16, 8)
+
+#: Columns of a matrix from which on it has the largest blocks: fewer would be few pairs.
+_LARGE = 128
+
+_UINT32 = np.dtype(np.uint32)
+
+
+class Blocks(NamedTuple):
+    """Pairs of blocks of columns, and the numbers of the buffers of their rounds."""
+
+    #: Columns of a block; a workgroup has as many invocations as two blocks have pairs of rows and columns.
+    size: int
+    pairs: int
+    batch: int
+    #: Buffers: scale and norm of each matrix; counters, what sweeps left, and flags of pairs; products of rotations.
+    state: int
+    marks: int
+    products: int
+
+    @property
+    def rounds(self) -> int:
+        """The rounds of a sweep."""
+        return 2 * self.pairs - 1
+
+    @property
+    def marked(self) -> int:
+        """The number of marks."""
+        return 2 + self.batch * (SWEEPS + self.pairs)
+
+    def spaces(self, dtype: np.dtype) -> tuple[int, int, int]:
+        """Return the bytes of the three buffers."""
+        products = self.batch * self.pairs * (2 * self.size) ** 2 * dtype.itemsize
+        return 2 * self.batch * real_part(dtype).itemsize, 4 * self.marked, products
+
+
+def blocks_of(n: int, dtype: np.dtype, batch: int, device: TargetCapabilities, first: int) -> Blocks:
+    """Return the blocks of n columns; their buffers are numbered from `first` on."""
+    size = next(s for s in _SIZES if _fits(s, n, dtype, device) or s == _SIZES[-1])
+    return Blocks(size, -(-n // (2 * size)), batch, first, first + 1, first + 2)
+
+
+def _fits(size: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
+    needed = (2 * (2 * size) * (2 * size + 1) + 2 * size) * dtype.itemsize + size * size * (real_part(dtype).itemsize + 4) + 16
+    return size * size <= device.invocations and needed <= device.workgroup_memory and (size < _SIZES[0] or n >= _LARGE)
+
+
+def begun(shader: Shader, blocks: Blocks, dtype: np.dtype, array: str, count: int) -> str:
+    """Return statements that keep a matrix's scale, zero of a bad one, and the norm of its scaled numbers; nothing is marked."""
+    state = shader.buffer(blocks.state, real_part(dtype), written=True).name
+    marks = shader.atomics(blocks.marks, _UINT32).name
+    return f"""
+var squared = R(0);
+for (var i = local; i < {count}u; i += STEP) {{ squared += square({array}[base + i]); }}
+let norm = sqrt(sum_all(squared, local));
+if (local == 0u) {{
+  {state}[group * 2u] = select(scale, R(0), bad);
+  {state}[group * 2u + 1u] = norm;
+}}
+for (var i = local; i < {SWEEPS}u; i += STEP) {{ atomicStore(&{marks}[2u + group * {SWEEPS}u + i], 0u); }}
+if (group == 0u && local < 2u) {{ atomicStore(&{marks}[local], 0u); }}"""
+
+
+def known(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
+    """Return statements that name a matrix's scale, and whether it is bad."""
+    state = shader.buffer(blocks.state, real_part(dtype)).name
+    return f"let scale = {state}[group * 2u];\nlet bad = scale == R(0);"
+
+
+def find_products(
+    a: ShapedArray, blocks: Blocks, device: TargetCapabilities, common: Callable[[Shader], str], share: str, enough: float
+) -> Dispatch:
+    """Return the dispatch that finds a round's products of rotations.
+
+    `common` gives statements that make `tile` the Hermitian matrix of two blocks `at`; `share` is an expression for what its element g is
+    of those on the diagonal p and q, at most `enough` if it is negligible.
+    """
+    size = blocks.size
+    shader = _shader(a, blocks, device, reads=0, added=0)
+    shader.helper("rotation", ROTATION)
+    shader.workgroup("sines", "T", size)
+    shader.workgroup("halves", "T", size)
+    shader.workgroup("goes_on", "u32")
+    state = shader.buffer(blocks.state, real_part(a.dtype)).name
+    marks = shader.atomics(blocks.marks, _UINT32).name
+    products = shader.buffer(blocks.products, a.dtype, written=True).name
+    flag = f"{marks}[{2 + blocks.batch * SWEEPS}u + group]"
+    left = f"{marks}[2u + matrix * {SWEEPS}u + sweep{{}}]"
+    pitch, count = 2 * size + 1, 4 * size * size
+    written(
+        shader,
+        f"""
+let matrix = group / {blocks.pairs}u;
+let at = met(turn, group % {blocks.pairs}u);
+if (local == 0u) {{
+  goes_on = select(0u, 1u, {state}[matrix * 2u] != R(0));
+  if (sweep > 0u && bitcast<f32>(atomicLoad(&{left.format(" - 1u")})) <= {enough}f) {{ goes_on = 0u; }}
+  atomicStore(&{flag}, 0u);
+}}
+if (workgroupUniformLoad(&goes_on) == 1u) {{
+  let norm = {state}[matrix * 2u + 1u];
+  {common(shader)}
+  var greatest_share = R(0);
+  for (var i = local; i < {count}u; i += STEP) {{
+    let row = i / {2 * size}u;
+    let column = i % {2 * size}u;
+    let p = size(tile[row * {pitch + 1}u]);
+    let q = size(tile[column * {pitch + 1}u]);
+    let g = size(tile[row * {pitch}u + column]);
+    if (row != column) {{ greatest_share = max(greatest_share, {share}); }}
+    turned[row * {pitch}u + column] = number(select(R(0), R(1), row == column));
+  }}
+  let most = max_all(greatest_share, local);
+  if (local == 0u) {{ atomicMax(&{left.format("")}, bitcast<u32>(f32(most))); }}
+  if (most > R({enough})) {{
+    {_rotated(size)}
+    for (var i = local; i < {count}u; i += STEP) {{
+      {products}[group * {count}u + i] = turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u];
+    }}
+    if (local == 0u) {{ atomicStore(&{flag}, 1u); }}
+  }}
+}}""",
+    )
+    return shader.dispatch(blocks.batch * blocks.pairs, iteration_budget.work(blocks.batch, a.shape[-1] ** 2))
+
+
+def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: int, added: int) -> Shader:
+    """Return a shader that names the `sweep`, the `turn` in it, and functions for blocks: `met` and `place`."""
+    size = blocks.size
+    shader = field_shader(device, a.dtype, size * size)
+    round_robin(shader, "met", 2 * blocks.pairs)
+    round_robin(shader, "paired", 2 * size)
+    shader.helper("place", f"fn place(at: vec2<u32>, i: u32) -> u32 {{ return select(at.y * {size}u + i - {size}u, at.x * {size}u + i, i < {size}u); }}")
+    for name in ("tile", "turned"):
+        shader.workgroup(name, "T", 2 * size * (2 * size + 1))
+    count_blocks(shader, blocks.marks, reads, added, atomic=True)
+    written(shader, f"let sweep = step / {blocks.rounds}u;\nlet turn = step % {blocks.rounds}u;")
+    return shader
+
+
+def _rotated(size: int) -> str:
+    """Return statements that rotate rows and columns of `tile`, and columns of `turned`.
+
+    In the first round of a sweep all columns meet, in others those of one block and of the other. An invocation has the four elements of
+    two pairs.
+    """
+    pitch = 2 * size + 1
+    rotate = """{{
+        let x = {p};
+        let y = {q};
+        {p} = x - times(conjugate({s}), y + times({t}, x));
+        {q} = y + times({s}, x - times(conjugate({t}), y));
+      }}"""
+    columns = [rotate.format(p=f"e{i}0", q=f"e{i}1", s="s", t="t") for i in (0, 1)]
+    rows = [rotate.format(p=f"e0{i}", q=f"e1{i}", s="s_row", t="t_row") for i in (0, 1)]
+    bases = [rotate.format(p=f"turned[k{i} + to.x]", q=f"turned[k{i} + to.y]", s="s", t="t") for i in (0, 1)]
+    elements = [(i, j, f"tile[pair.{'xy'[i]} * {pitch}u + to.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
+    loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
+    stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])
+    lines = "\n      "
+    return f"""let k = local / {size}u;
+    let l = local % {size}u;
+    for (var s_step = 0u; s_step < select({size}u, {2 * size - 1}u, turn == 0u); s_step++) {{
+      var pair = vec2<u32>(k, {size}u + (k + s_step) % {size}u);
+      var to = vec2<u32>(l, {size}u + (l + s_step) % {size}u);
+      if (turn == 0u) {{
+        pair = paired(s_step, k);
+        to = paired(s_step, l);
+      }}
+      if (k == 0u) {{
+        rotation(l, real(tile[to.x * {pitch + 1}u]), real(tile[to.y * {pitch + 1}u]), tile[to.x * {pitch}u + to.y]);
+      }}
+      workgroupBarrier();
+      let s = sines[l];
+      let t = halves[l];
+      let s_row = conjugate(sines[k]);
+      let t_row = conjugate(halves[k]);
+      {loads}
+      {lines.join(columns)}
+      {lines.join(rows)}
+      if (k == l) {{
+        e01 = zero();
+        e10 = zero();
+      }}
+      {stores}
+      let k0 = k * {pitch}u;
+      let k1 = (k + {size}u) * {pitch}u;
+      {lines.join(bases)}
+      workgroupBarrier();
+    }}"""
+
+
+def apply_products(
+    a: ShapedArray, blocks: Blocks, device: TargetCapabilities, matrix: int, vectors: tuple[int, int, int] | None, both: bool
+) -> Dispatch:
+    """Return the dispatch that multiplies the square `matrix`, and the first columns of `vectors`, by a round's products.
+
+    The vectors are given as their buffer, rows and columns. If `both`, the matrix is also multiplied by the adjoint of the product of
+    all on its left.
+    """
+    n, size, pairs = a.shape[-1], blocks.size, blocks.pairs
+    strips = pairs
+    _, rows, wide = vectors or (0, 0, 0)
+    jobs = pairs * (strips + -(-rows // (2 * size)))
+    shader = _shader(a, blocks, device, reads=1, added=1)
+    shader.workgroup("flags", "u32")
+    marks = shader.atomics(blocks.marks, _UINT32).name
+    products = shader.buffer(blocks.products, a.dtype).name
+    x = shader.buffer(matrix, a.dtype, written=True).name
+    v = shader.buffer(vectors[0], a.dtype, written=True).name if vectors else ""
+    flag = f"atomicLoad(&{marks}[{2 + blocks.batch * SWEEPS}u + matrix * {pairs}u + {{}}])"
+    down = f"row = place(below, i / {2 * size}u);" if both else ""
+    left = flag.format("strip") if both else "0u"
+    written(
+        shader,
+        f"""
+let matrix = group / {jobs}u;
+let job = group % {jobs}u;
+let strip = (job / {pairs}u) % {strips}u;
+let isMatrix = job < {pairs * strips}u;
+let offset = select(job / {pairs}u - {strips}u, job / {pairs}u, isMatrix) * {2 * size}u;
+let at = met(turn, job % {pairs}u);
+{"let below = met(turn, strip);" if both else ""}
+if (local == 0u) {{ flags = {flag.format(f"job % {pairs}u")} + select(0u, 2u * {left}, isMatrix); }}
+let flagged = workgroupUniformLoad(&flags);
+if (flagged != 0u) {{
+  {_moved((x, v), size, (n, rows, wide), down, store=False)}
+  if ((flagged & 1u) != 0u) {{
+    {_load_product(products, size, f"matrix * {pairs}u + job % {pairs}u")}
+    {_multiplied(size, "tile[{row} * PITCH + t]", "turned[t * PITCH + {column}]")}
+  }}
+  {_left(products, size, pairs) if both else ""}
+  {_moved((x, v), size, (n, rows, wide), down, store=True)}
+}}""",
+    )
+    return shader.dispatch(blocks.batch * jobs, iteration_budget.work(blocks.batch, max(n, rows) * n))
+
+
+def _left(products: str, size: int, pairs: int) -> str:
+    product = _load_product(products, size, f"matrix * {pairs}u + strip")
+    return f"""if (flagged >= 2u) {{
+    {product}
+    {_multiplied(size, "conjugate(turned[t * PITCH + {row}])", "tile[t * PITCH + {column}]")}
+  }}"""
+
+
+def _moved(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str, *, store: bool) -> str:
+    """Return statements that load or store a tile of the matrix or of the vectors."""
+    x, v = arrays
+    n, rows, wide = sizes
+    element = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
+
+    def move(array: str, count: int, pitch: int) -> str:
+        place = f"{array}[matrix * {count * pitch}u + row * {pitch}u + column]"
+        text = f"{place} = {element};" if store else f"value = {place};"
+        return f"if (row < {count}u && column < {n}u) {{ {text} }}"
+
+    vectors = f"else {{ {move(v, rows, wide)} }}" if v else ""
+    inside = f"if (isMatrix) {{ {down} }}" if down else ""
+    return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
+    var row = i / {2 * size}u + offset;
+    let column = place(at, i % {2 * size}u);
+    {"" if store else "var value = zero();"}
+    {inside}
+    if (isMatrix) {{ {move(x, n, n)} }} {vectors}
+    {"" if store else f"{element} = value;"}
+  }}
+  workgroupBarrier();"""
+
+
+def _load_product(products: str, size: int, number: str) -> str:
+    """Return statements that load a product of rotations as `turned`."""
+    return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
+      turned[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = {products}[({number}) * {4 * size * size}u + i];
+    }}
+    workgroupBarrier();"""
+
+
+def _multiplied(size: int, left: str, right: str) -> str:
+    """Return statements that make `tile` a product, of which an invocation has four elements."""
+    places = [(f"row{' + ' * i}{f'{size}u' * i}", f"column{' + ' * j}{f'{size}u' * j}", f"{i}{j}") for i in (0, 1) for j in (0, 1)]
+    lefts = "\n      ".join([f"let l{i} = {left.format(row=f'(row + {i * size}u)')};" for i in (0, 1)])
+    rights = "\n      ".join([f"let r{j} = {right.format(column=f'column + {j * size}u')};" for j in (0, 1)])
+    sums = "\n      ".join([f"sum_{name} += times(l{name[0]}, r{name[1]});" for *_, name in places])
+    begun_ = "\n    ".join([f"var sum_{name} = zero();" for *_, name in places])
+    stores = "\n    ".join([f"tile[({row}) * PITCH + {column}] = sum_{name};" for row, column, name in places])
+    text = f"""{{
+    let row = local / {size}u;
+    let column = local % {size}u;
+    {begun_}
+    for (var t = 0u; t < {2 * size}u; t++) {{
+      {lefts}
+      {rights}
+      {sums}
+    }}
+    workgroupBarrier();
+    {stores}
+    workgroupBarrier();
+    }}"""
+    return text.replace("PITCH", f"{2 * size + 1}u")

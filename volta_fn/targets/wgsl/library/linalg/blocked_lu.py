@@ -1,0 +1,273 @@
+"""LU factors by blocks of columns, with pivots from all rows.
+
+A block's columns are factored by one workgroup, whose invocations keep a row each in registers. Rows that change places stay where they
+are: what changes is the number of the row that an invocation has.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg.blocks import (
+    COUNTERS,
+    INVOCATIONS,
+    SMALL,
+    begin_count,
+    block_width,
+    count_blocks,
+    element_dispatch,
+    element_shader,
+    over_elements,
+)
+from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, written
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Shader
+
+#: The operand, the results, and workspaces: the counters, and where a block's rows come from.
+_OPERAND, _FACTORS, _PIVOTS, _PERMUTATION, _COUNTERS, _ORIGINS = range(6)
+
+_INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
+
+#: Columns that a workgroup brings up to date, and rows that it does so for at a time.
+_COLUMNS, _ROWS = 16, 32
+
+#: Groups of rows in each of which an invocation finds the greatest number of a column.
+_PARTS = 32
+
+
+def is_blocked_lu(m: int, n: int, device: TargetCapabilities) -> bool:
+    """Return whether a matrix has several blocks, and no more rows than a workgroup has invocations."""
+    return max(m, n) > SMALL and min(m, n) > 1 and _invocations(m) <= device.invocations
+
+
+def _invocations(m: int) -> int:
+    return max(1 << (m - 1).bit_length(), 64)
+
+
+def blocked_lu(a: ShapedArray, device: TargetCapabilities) -> Routine:
+    """Return the routine for matrices of several blocks."""
+    m, n = a.shape[-2:]
+    batch = math.prod(a.shape[:-2])
+    begin = element_shader(device, a.dtype, m * n)
+    begin_count(begin, _COUNTERS)
+    source, x = begin.buffer(_OPERAND, a.dtype).name, begin.buffer(_FACTORS, a.dtype, written=True).name
+    permutation = begin.buffer(_PERMUTATION, _INT32, written=True).name
+    over_elements(
+        begin,
+        m * n,
+        f"""{x}[matrix * {m * n}u + e] = {source}[matrix * {m * n}u + e];
+if (e < {m}u) {{ {permutation}[matrix * {m}u + e] = i32(e); }}""",
+    )
+    both = [_panel(a, device, batch), _update(a, device, batch)]
+    blocks = -(-min(m, n) // block_width(a.dtype))
+    return Routine((element_dispatch(begin, batch, m * n), *both * blocks), (COUNTERS, 4 * batch * m))
+
+
+def _panel(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
+    """Return the dispatch that factors a block of columns."""
+    m, n = a.shape[-2:]
+    size = block_width(a.dtype)
+    shader = field_shader(device, a.dtype, _invocations(m))
+    count_blocks(shader, _COUNTERS, 0, 0)
+    x = shader.buffer(_FACTORS, a.dtype, written=True).name
+    permutation = shader.buffer(_PERMUTATION, _INT32, written=True).name
+    origins = shader.buffer(_ORIGINS, _UINT32, written=True).name
+    shader.workgroup("row", "T", size)
+    shader.workgroup("bests", "R", _PARTS)
+    shader.workgroup("spots", "u32", _PARTS)
+    columns = range(size)
+    loads = "\n".join([f"var x{c} = zero();\nif (mine && {c}u < width) {{ x{c} = {x}[here + {c}u]; }}" for c in columns])
+    stores = "\n  ".join([f"if ({c}u < width) {{ {x}[there + {c}u] = x{c}; }}" for c in columns])
+    written(
+        shader,
+        f"""
+let base = group * {m * n}u;
+let first = step * {size}u;
+let width = min({size}u, {min(m, n)}u - min(first, {min(m, n)}u));
+let mine = local >= first && local < {m}u;
+let here = base + min(local, {m - 1}u) * {n}u + first;
+{loads}
+var came = 0i;
+if (mine) {{ came = {permutation}[group * {m}u + local]; }}
+var at = local;
+for (var j = 0u; j < width; j++) {{
+  {_pivot(shader, size, m, n)}
+  {_eliminated(size, m)}
+}}
+sync();
+if (mine) {{
+  let there = base + at * {n}u + first;
+  {stores}
+  {permutation}[group * {m}u + at] = came;
+  {origins}[group * {m}u + at] = local;
+}}""",
+    )
+    return shader.dispatch(batch, iteration_budget.work(batch, m * n))
+
+
+def _pivot(shader: Shader, size: int, m: int, n: int) -> str:
+    """Return statements that find the pivot of column j, and give its row to all.
+
+    Two invocations take each other's numbers `at` of rows. Values that are not numbers come after all others.
+    """
+    pivots = shader.buffer(_PIVOTS, _INT32, written=True).name
+    chosen = "\n  ".join([f"value = select(value, x{c}, j == {c}u);" for c in range(1, size)])
+    given = "\n    ".join([f"row[{c}] = x{c};" for c in range(size)])
+    each = shader.invocations // _PARTS
+    better = "x > best || (x == best && y < place)"
+    return f"""var value = x0;
+  {chosen}
+  let diagonal = first + j;
+  let magnitude = size(value);
+  part[local] = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine && at >= diagonal);
+  places[local] = at;
+  workgroupBarrier();
+  if (local < {_PARTS}u) {{
+    var best = part[local];
+    var place = places[local];
+    for (var k = 1u; k < {each}u; k++) {{
+      let x = part[local + k * {_PARTS}u];
+      let y = places[local + k * {_PARTS}u];
+      if ({better}) {{ best = x; place = y; }}
+    }}
+    bests[local] = best;
+    spots[local] = place;
+  }}
+  workgroupBarrier();
+  var best = bests[0];
+  var place = spots[0];
+  for (var k = 1u; k < {_PARTS}u; k++) {{
+    let x = bests[k];
+    let y = spots[k];
+    if ({better}) {{ best = x; place = y; }}
+  }}
+  if (at == place) {{
+    {given}
+    at = diagonal;
+    {pivots}[group * {min(m, n)}u + diagonal] = i32(place);
+  }} else if (at == diagonal) {{
+    at = place;
+  }}
+  workgroupBarrier();"""
+
+
+def _eliminated(size: int, m: int) -> str:
+    """Return statements that eliminate column j from the rows below its pivot."""
+    columns = "\n    ".join(
+        [f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, row[{c}]), j < {c}u);" for c in range(size)]
+    )
+    return f"""if (mine && at > diagonal) {{
+    let pivot = row[j];
+    var factor = value;
+    if (size(pivot) != R(0)) {{ factor = over(value, pivot); }}
+    {columns}
+  }}"""
+
+
+def _update(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
+    """Return the dispatch that brings other columns up to date, a few by each workgroup.
+
+    Rows change places in all of them; those on the right are solved for the block's rows, whose multiples the rows below lose.
+    """
+    m, n = a.shape[-2:]
+    size, groups = block_width(a.dtype), -(-n // _COLUMNS)
+    shader = field_shader(device, a.dtype, INVOCATIONS)
+    count_blocks(shader, _COUNTERS, 1, 1)
+    x = shader.buffer(_FACTORS, a.dtype, written=True).name
+    pivots, origins = shader.buffer(_PIVOTS, _INT32).name, shader.buffer(_ORIGINS, _UINT32).name
+    shader.workgroup("top", "T", size * _COLUMNS)
+    shader.workgroup("lower", "T", max(size, _ROWS) * (size + 1))
+    lanes = INVOCATIONS // _COLUMNS
+    written(
+        shader,
+        f"""
+let matrix = group / {groups}u;
+let base = matrix * {m * n}u;
+let begin = (group % {groups}u) * {_COLUMNS}u;
+let first = step * {size}u;
+let width = min({size}u, {min(m, n)}u - min(first, {min(m, n)}u));
+let c = local % {_COLUMNS}u;
+let lane = local / {_COLUMNS}u;
+let column = begin + c;
+let mine = column < {n}u && (column < first || column >= first + width);
+let right = mine && column >= first;
+{_moved(x, pivots, origins, m, n, size)}
+if (begin + {_COLUMNS}u > first + width) {{
+  {_solved(size, lanes)}
+}}
+if (mine) {{
+  for (var t = lane; t < width; t += {lanes}u) {{ {x}[base + (first + t) * {n}u + column] = top[t * {_COLUMNS}u + c]; }}
+}}
+if (begin + {_COLUMNS}u > first + width) {{
+  {_subtracted(x, m, n, size, lanes)}
+}}""",
+    )
+    return shader.dispatch(batch * groups, iteration_budget.work(batch, m * n))
+
+
+def _moved(x: str, pivots: str, origins: str, m: int, n: int, size: int) -> str:
+    """Return statements that load the block's rows of some columns as `top`, and move what was there.
+
+    The block's own square is loaded as `lower`.
+    """
+    lanes = INVOCATIONS // _COLUMNS
+    turns = range(-(-size // lanes))
+    loads, stores = [], []
+    for k in turns:
+        t = f"(lane + {k * lanes}u)"
+        loads.append(
+            f"""var place_{k} = 0u;
+var other_{k} = zero();
+if ({t} < width && mine) {{
+  place_{k} = u32({pivots}[matrix * {min(m, n)}u + first + {t}]);
+  other_{k} = {x}[base + {origins}[matrix * {m}u + place_{k}] * {n}u + column];
+  top[{t} * {_COLUMNS}u + c] = {x}[base + {origins}[matrix * {m}u + first + {t}] * {n}u + column];
+}}"""
+        )
+        stores.append(f"if (place_{k} >= first + width) {{ {x}[base + place_{k} * {n}u + column] = other_{k}; }}")
+    lower = f"""for (var i = local; i < width * width; i += STEP) {{
+  lower[(i / width) * {size + 1}u + i % width] = {x}[base + (first + i / width) * {n}u + first + i % width];
+}}"""
+    return "\n".join([*loads, lower, "sync();", *stores, "sync();"])
+
+
+def _solved(size: int, lanes: int) -> str:
+    """Return statements that solve for the block's rows of columns on its right."""
+    return f"""for (var s = 0u; s < width; s++) {{
+    if (right) {{
+      for (var t = lane; t < width; t += {lanes}u) {{
+        if (t > s) {{ top[t * {_COLUMNS}u + c] -= times(lower[t * {size + 1}u + s], top[s * {_COLUMNS}u + c]); }}
+      }}
+    }}
+    workgroupBarrier();
+  }}"""
+
+
+def _subtracted(x: str, m: int, n: int, size: int, lanes: int) -> str:
+    """Return statements that subtract multiples of the block's rows from those below."""
+    turns = range(_ROWS // lanes)
+    rows = "\n      ".join([f"let row_{k} = below + lane + {k * lanes}u;\n      var sum_{k} = zero();" for k in turns])
+    sums = "\n        ".join([f"sum_{k} += times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in turns])
+    stores = "\n      ".join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] -= sum_{k}; }}" for k in turns])
+    return f"""for (var below = first + width; below < {m}u; below += {_ROWS}u) {{
+    workgroupBarrier();
+    for (var i = local; i < {_ROWS * size}u; i += STEP) {{
+      let row = min(below + i / {size}u, {m - 1}u);
+      let t = min(i % {size}u, width - 1u);
+      lower[(i / {size}u) * {size + 1}u + i % {size}u] = {x}[base + row * {n}u + first + t];
+    }}
+    workgroupBarrier();
+    if (right) {{
+      {rows}
+      for (var t = 0u; t < width; t++) {{
+        let factor = top[t * {_COLUMNS}u + c];
+        {sums}
+      }}
+      {stores}
+    }}
+  }}"""

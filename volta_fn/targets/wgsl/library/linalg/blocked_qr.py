@@ -1,0 +1,221 @@
+"""QR factors by blocks of Householder's reflections, with LAPACK's choice of signs.
+
+A block of reflections I - τ v vᴴ is I - V T Vᴴ, where T⁻¹ is the upper triangle of VᴴV with 1 / τ on its diagonal. One workgroup reflects a
+block's columns, whose numbers its invocations keep in registers; many workgroups apply the block to the columns after it, and to Q.
+"""
+
+from __future__ import annotations
+
+import math
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.aval import ShapedArray
+from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg.block_reflections import Reflections, apply_block
+from volta_fn.targets.wgsl.library.linalg.blocks import (
+    COUNTERS,
+    SMALL,
+    begin_count,
+    block_width,
+    count_blocks,
+    element_dispatch,
+    element_shader,
+    over_elements,
+)
+from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Shader
+
+#: Rows of a column that an invocation keeps, where the device has enough invocations; else twice as many.
+_ROWS = 16
+
+#: Columns whose greatest number is less count as zero, as do their squares.
+_TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
+
+
+def is_blocked_qr(a: ShapedArray, device: TargetCapabilities) -> bool:
+    """Return whether a matrix has several blocks, and no more rows than a workgroup keeps in registers."""
+    m, n = a.shape[-2:]
+    return max(m, n) > SMALL and min(m, n) > 1 and _lanes(a, device) * block_width(a.dtype) <= device.invocations
+
+
+def _lanes(a: ShapedArray, device: TargetCapabilities) -> int:
+    """Return how many invocations share a column."""
+    m, size = a.shape[-2], block_width(a.dtype)
+    lanes = -(-m // _ROWS)
+    return lanes if lanes * size <= device.invocations else -(-m // (2 * _ROWS))
+
+
+def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabilities) -> Routine:
+    """Return the routine for matrices of several blocks; `wide` is the number of Q's columns."""
+    m, n = a.shape[-2:]
+    k, batch, size, itemsize = min(m, n), math.prod(a.shape[:-2]), block_width(a.dtype), a.dtype.itemsize
+    blocks = -(-k // size)
+    r, q = 1 + compute_q, 1
+    known = Reflections(m, n, k, r + 1)
+    panel = _panel(a, known, device, batch)
+    turns = [panel, apply_block(a, known, known.matrix, n, device, batch, reads=1)]
+    turns = (turns * blocks)[: 2 * blocks - (k == n)]  # there are no columns after the last of a tall matrix
+    if compute_q:
+        last = 2 * blocks - 1 - (k == n)
+        products = [apply_block(a, known, q, wide, device, batch, reads=reads, backward=last) for reads in (0, 1)]
+        turns += [products[(step + (k == n)) % 2] for step in range(blocks)]
+    end = element_shader(device, a.dtype, wide * n)
+    x, upper = end.buffer(known.matrix, a.dtype).name, end.buffer(r, a.dtype, written=True).name
+    over_elements(
+        end,
+        wide * n,
+        f"""if (e % {n}u >= e / {n}u) {{ {upper}[matrix * {wide * n}u + e] = {x}[matrix * {m * n}u + e]; }}
+else {{ {upper}[matrix * {wide * n}u + e] = zero(); }}""",
+    )
+    dispatches = (_begin(a, known, q if compute_q else 0, wide, device, batch), *turns, element_dispatch(end, batch, wide * n))
+    sizes = (m * n, m * k, k, blocks * size * size)
+    return Routine(dispatches, (*[batch * count * itemsize for count in sizes], COUNTERS))
+
+
+def _begin(a: ShapedArray, known: Reflections, q: int, wide: int, device: TargetCapabilities, batch: int) -> Dispatch:
+    """Return the dispatch that copies the matrix, and makes `q` the identity, if there is one."""
+    m, n = a.shape[-2:]
+    count = max(m * n, m * wide if q else 0)
+    shader = element_shader(device, a.dtype, count)
+    begin_count(shader, known.counters)
+    source, x = shader.buffer(0, a.dtype).name, shader.buffer(known.matrix, a.dtype, written=True).name
+    text = f"if (e < {m * n}u) {{ {x}[matrix * {m * n}u + e] = {source}[matrix * {m * n}u + e]; }}"
+    if q:
+        one = f"number(select(R(0), R(1), e / {wide}u == e % {wide}u))"
+        target = shader.buffer(q, a.dtype, written=True).name
+        text += f"\nif (e < {m * wide}u) {{ {target}[matrix * {m * wide}u + e] = {one}; }}"
+    over_elements(shader, count, text)
+    return element_dispatch(shader, batch, count)
+
+
+def _panel(a: ShapedArray, known: Reflections, device: TargetCapabilities, batch: int) -> Dispatch:
+    """Return the dispatch that reflects a block's columns."""
+    m, n, k = known.rows, known.columns, known.count
+    size, lanes = block_width(a.dtype), _lanes(a, device)
+    rows = -(-m // lanes)
+    shader = field_shader(device, a.dtype, lanes * size)
+    count_blocks(shader, known.counters, 0, 0)
+    x, v, taus, gram = (shader.buffer(number, a.dtype, written=True).name for number in known.workspaces)
+    for name, type_, length in (
+        ("pivots", "T", 2 * lanes * rows),
+        ("heads", "T", 2),
+        ("tops", "R", 2 * lanes),
+        ("dots", "T", lanes * size),
+        ("squares", "R", lanes),
+        ("diagonals", "T", size),
+    ):
+        shader.workgroup(name, type_, length)
+    each = range(rows)
+    loads = "\n".join([f"var x{i} = zero();\nif (begin + {i}u < {m}u && column < {k}u) {{ x{i} = {x}[base + {i * n}u]; }}" for i in each])
+    stores = "\n  ".join([f"if (begin + {i}u < {m}u) {{ {v}[reflected + {i * k}u] = x{i}; }}" for i in each])
+    written(
+        shader,
+        f"""
+let first = step * {size}u;
+let width = min({size}u, {k}u - min(first, {k}u));
+let c = local % {size}u;
+let lane = local / {size}u;
+let begin = lane * {rows}u;
+let column = first + c;
+let base = group * {m * n}u + begin * {n}u + column;
+let reflected = group * {m * k}u + begin * {k}u + column;
+{loads}
+for (var j = 0u; j < width; j++) {{
+  let diagonal = first + j;
+  let turn = j & 1u;
+  {_published(rows, lanes)}
+  {_products(rows, lanes, size, real_part(a.dtype).name)}
+  {_reflection(lanes, size)}
+  if (local == 0u) {{ {taus}[group * {k}u + diagonal] = tau; }}
+  if (c < j && lane == 0u) {{ {gram}[(group * {-(-k // size)}u + step) * {size * size}u + c * {size}u + j] = conjugate(dot); }}
+  {_reflected(x, rows, m, n)}
+}}
+if (column < {k}u) {{
+  {stores}
+}}""",
+    )
+    return shader.dispatch(batch, iteration_budget.work(batch, m * n))
+
+
+def _published(rows: int, lanes: int) -> str:
+    """Return statements that give column j to all: what is below the diagonal, its head, and the lanes' greatest."""
+    each = "\n    ".join(
+        [
+            f"""if (begin + {i}u > diagonal) {{ pivots[turn * {lanes * rows}u + begin + {i}u] = x{i}; most = max(most, size(x{i})); }}
+    else {{ pivots[turn * {lanes * rows}u + begin + {i}u] = zero(); }}
+    if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; most = max(most, size(x{i})); }}"""
+            for i in range(rows)
+        ]
+    )
+    return f"""if (c == j) {{
+    var most = R(0);
+    {each}
+    tops[turn * {lanes}u + lane] = most;
+  }}
+  workgroupBarrier();"""
+
+
+def _products(rows: int, lanes: int, size: int, real: str) -> str:
+    """Return statements for a lane's products of column j, scaled, with all columns, and for its square."""
+    each = "\n  ".join(
+        [
+            f"let y{i} = pivots[turn * {lanes * rows}u + begin + {i}u] * inverse;\n  total += times(conjugate(y{i}), x{i});\n  squared += square(y{i});"
+            for i in range(rows)
+        ]
+    )
+    chosen = "\n    ".join([f"if (begin + {i}u == diagonal) {{ diagonals[c] = x{i}; }}" for i in range(rows)])
+    return f"""var greatest_of_all = tops[turn * {lanes}u];
+  for (var k = 1u; k < {lanes}u; k++) {{ greatest_of_all = max(greatest_of_all, tops[turn * {lanes}u + k]); }}
+  let scale = select(greatest_of_all, R(1), greatest_of_all < {_TINY[real]});
+  let inverse = R(1) / scale;
+  var total = zero();
+  var squared = R(0);
+  {each}
+  dots[lane * {size}u + c] = total;
+  if (c == 0u) {{ squares[lane] = squared; }}
+  if (lane == diagonal / {rows}u) {{
+    {chosen}
+  }}
+  workgroupBarrier();"""
+
+
+def _reflection(lanes: int, size: int) -> str:
+    """Return statements for the reflection: its `tau`, its `divisor`, and its product `dot` with a column."""
+    return f"""var below = squares[0];
+  var sum = dots[c];
+  for (var k = 1u; k < {lanes}u; k++) {{
+    below += squares[k];
+    sum += dots[k * {size}u + c];
+  }}
+  let alpha = heads[turn] * inverse;
+  let nothing = below == R(0) && imaginary(alpha) == R(0);
+  let length = sqrt(square(alpha) + below);
+  let beta = number(select(length, -length, real(alpha) >= R(0)));
+  var divisor = alpha - beta;
+  var tau = zero();
+  if (nothing) {{ divisor = number(R(1)); }} else {{ tau = over(beta - alpha, beta); }}
+  let dot = diagonals[c] + over(sum, conjugate(divisor));"""
+
+
+def _reflected(x: str, rows: int, m: int, n: int) -> str:
+    """Return statements that reflect later columns; column j is stored, and becomes the reflection's vector."""
+    own = "\n    ".join([f"x{i} -= times(y{i}, multiple);\n    if (begin + {i}u == diagonal) {{ x{i} -= change; }}" for i in range(rows)])
+    vector = "\n    ".join(
+        [
+            f"""if (begin + {i}u < diagonal) {{ {x}[base + {i * n}u] = x{i}; }}
+    x{i} = over(y{i}, divisor);
+    if (begin + {i}u == diagonal) {{
+      if (nothing) {{ {x}[base + {i * n}u] = heads[turn]; }} else {{ {x}[base + {i * n}u] = beta * scale; }}
+      x{i} = number(R(1));
+    }}"""
+            for i in range(rows)
+        ]
+    )
+    return f"""if (c > j && !nothing) {{
+    let change = times(dot, conjugate(tau));
+    let multiple = over(change, divisor);
+    {own}
+  }} else if (c == j) {{
+    {vector}
+  }}"""

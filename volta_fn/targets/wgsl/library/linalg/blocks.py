@@ -1,0 +1,76 @@
+"""What factorisations by blocks of columns share: counters, sizes, copies.
+
+Each block of columns is factored by one workgroup per matrix, and many bring the later columns up to date. The number of the block is in
+memory, so that all blocks have the same shaders: a dispatch reads one of two counters and writes the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, written
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Shader
+
+#: Matrices up to this size have a workgroup each.
+SMALL = 64
+
+#: Invocations of workgroups that bring columns up to date.
+INVOCATIONS = 256
+
+#: Elements that a workgroup copies.
+_COPIED = 4 * INVOCATIONS
+
+_UINT32 = np.dtype(np.uint32)
+
+#: Bytes of the two counters.
+COUNTERS = 8
+
+
+def block_width(dtype: np.dtype) -> int:
+    """Return the columns of a block, so few that three square tiles fit in the least workgroup memory."""
+    return 32 if dtype.itemsize == 4 else 16
+
+
+def count_blocks(shader: Shader, number: int, reads: int, added: int, atomic: bool = False) -> None:
+    """Write statements that name a counter's value `step`.
+
+    The other counter becomes that value and what is `added`. Both are the first words in the buffer of a number, which may be `atomic`.
+    """
+    shader.workgroup("counted", "u32")
+    array = shader.atomics(number, _UINT32) if atomic else shader.buffer(number, _UINT32, written=True)
+    old, new = (f"{array.name}[{k}u]" for k in (reads, 1 - reads))
+    load, store = (f"atomicLoad(&{old})", f"atomicStore(&{new}, step + {added}u)") if atomic else (old, f"{new} = step + {added}u")
+    written(
+        shader,
+        f"""
+if (local == 0u) {{ counted = {load}; }}
+let step = workgroupUniformLoad(&counted);
+if (group == 0u && local == 0u) {{ {store}; }}""",
+    )
+
+
+def begin_count(shader: Shader, number: int) -> None:
+    """Write statements that set both counters to zero."""
+    counters = shader.buffer(number, _UINT32, written=True).name
+    written(shader, f"if (group == 0u && local < 2u) {{ {counters}[local] = 0u; }}")
+
+
+def element_shader(device: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
+    """Return a shader for `over_elements`, which names the matrix of a workgroup."""
+    shader = field_shader(device, dtype, INVOCATIONS)
+    groups = max(-(-count // _COPIED), 1)
+    written(shader, f"let matrix = group / {groups}u;\nlet first = (group % {groups}u) * {_COPIED}u;")
+    return shader
+
+
+def over_elements(shader: Shader, count: int, statements: str) -> None:
+    """Write statements for each of the elements `e` of a matrix that has so many."""
+    written(shader, f"for (var e = first + local; e < min(first + {_COPIED}u, {count}u); e += STEP) {{\n{statements}\n}}")
+
+
+def element_dispatch(shader: Shader, batch: int, count: int) -> Dispatch:
+    """Return the dispatch of an `element_shader` for so many elements of each matrix."""
+    return shader.dispatch(batch * max(-(-count // _COPIED), 1), iteration_budget.work(batch, count))
