@@ -62,7 +62,7 @@ def test_the_programs_are_well_formed() -> None:
 
 def test_second_derivatives_and_maps() -> None:
     f = vf.jit(lambda x: jnp.tanh(jnp.tanh(x) * x).sum())
-    plain = lambda x: jnp.tanh(jnp.tanh(x) * x).sum()  # noqa: E731  # the same, not jitted
+    plain = lambda x: jnp.tanh(jnp.tanh(x) * x).sum()  # the same, not jitted
     np.testing.assert_allclose(vf.hessian(f)(X[0]), vf.hessian(plain)(X[0]), rtol=1e-6)
     pulled = vf.vmap(lambda x: vf.vjp(f, x)[1](1.0)[0])(X)
     np.testing.assert_allclose(pulled, vf.vmap(vf.grad(plain))(X), rtol=1e-6)

@@ -120,7 +120,7 @@ class TimedWriter(CommandWriter):
     def _write_stamp(self, number: int, block: Block) -> None:
         slot = self.slots.constant(self._log)
         self.slots.touch(slot, block)
-        stamp = [Op.RUN, self._launch, number, 0, 1, slot]
+        stamp: list[int | Slot | LoadedLaunch] = [Op.RUN, self._launch, number, 0, 1, slot]
         assert len(stamp) == _WORDS, "as many are taken back"
         self.words += stamp
 
