@@ -110,7 +110,7 @@ def test_mypy_finds_nothing_with_the_installed_package(environment: Path, tmp_pa
     (tmp_path / "documents").mkdir()
     code_blocks(tmp_path / "documents")
     (tmp_path / "documents" / "__init__.py").touch()
-    untyped = "jax matplotlib rich sklearn tensorboardX threadpoolctl torch".split()
+    untyped = "IPython jax matplotlib miniature rich sklearn tensorboardX threadpoolctl torch".split()
     settings = [f"[mypy]\nmypy_path = {ROOT / 'examples'}\ncheck_untyped_defs = True"]
     settings += [f"[mypy-{name}.*]\nignore_missing_imports = True\nfollow_imports = skip" for name in untyped]
     (tmp_path / "mypy.ini").write_text("\n".join(settings))

@@ -1,11 +1,11 @@
 from volta_fn import ad as ad
 from volta_fn import ad_checkpoint as ad_checkpoint
+from volta_fn import config as config
 from volta_fn import custom_batching as custom_batching
 from volta_fn import custom_derivatives as custom_derivatives
 from volta_fn import data as data
 from volta_fn import debug as debug
 from volta_fn import distributed as distributed
-from volta_fn import doctor as doctor
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
 from volta_fn import example_libraries as example_libraries
@@ -31,6 +31,12 @@ from volta_fn import test_util as test_util
 from volta_fn import tree as tree
 from volta_fn import tree_util as tree_util
 from volta_fn import web as web
+from volta_fn.config import checking_leaks as checking_leaks
+from volta_fn.config import debug_infs as debug_infs
+from volta_fn.config import debug_nans as debug_nans
+from volta_fn.config import disable_jit as disable_jit
+from volta_fn.config import explain_cache_misses as explain_cache_misses
+from volta_fn.config import log_compiles as log_compiles
 from volta_fn.core.array import Array as Array
 from volta_fn.core.array import typeof as typeof
 from volta_fn.core.aval import ShapeDtypeStruct as ShapeDtypeStruct
@@ -67,6 +73,7 @@ from volta_fn.core.refs import Ref as Ref
 from volta_fn.core.refs import freeze as freeze
 from volta_fn.core.refs import new_ref as new_ref
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck
+from volta_fn.inspection.doctor import doctor as doctor
 from volta_fn.inspection.explain import explain as explain
 from volta_fn.inspection.lint import lint as lint
 from volta_fn.jit import jit as jit
@@ -74,6 +81,9 @@ from volta_fn.jit.cache import clear_caches as clear_caches
 from volta_fn.jit.memory_limit import set_memory_limit as set_memory_limit
 from volta_fn.jit.saved_residuals import fwd_and_bwd as fwd_and_bwd
 from volta_fn.primitives.callbacks import pure_callback as pure_callback
+from volta_fn.scopes import ensure_compile_time_eval as ensure_compile_time_eval
+from volta_fn.scopes import named_call as named_call
+from volta_fn.scopes import named_scope as named_scope
 from volta_fn.sharding.mapping import pmap as pmap
 from volta_fn.sharding.mapping import shard_map as shard_map
 from volta_fn.transforms.checkpoint import checkpoint as checkpoint

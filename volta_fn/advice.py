@@ -6,6 +6,7 @@ names.
 
 from __future__ import annotations
 
+import enum
 import functools
 import re
 import sys
@@ -22,7 +23,7 @@ _DEVICES = (
     "arrays move with `vf.device_put(x, 'gpu')` or `x.to_device('gpu')`; new ones are on the default device (`vf.set_default_device`)"
 )
 _STEP = "a step is `updates, state = optimizer.update(grads, state, params)`, then `params = optim.apply_updates(params, updates)`"
-_FROZEN = "`state`, `key` and `training` are arguments of the call: `model(x, key=key, training=True)`"
+_MODE = "a module has no mode of its own: `state`, `key` and `training` are arguments of the call: `model(x, key=key, training=True)`"
 _PARAMETERS = "a module is a pytree of its parameters: pass it itself to `vf.grad`, `optimizer.init` and `vf.tree.leaves`"
 _ZERO = "gradients are never accumulated in place, so there is nothing to reset: `vf.grad` returns new ones in every call"
 
@@ -83,8 +84,8 @@ MODULES: dict[str, str] = {
     "named_parameters": f"{_PARAMETERS}; `vf.tree.leaves_with_path(model)` has the names",
     "state_dict": "`vf.io.save_safetensors(path, model)` saves a model",
     "load_state_dict": "`vf.io.load_safetensors(path, like=model)` restores a model, `vf.io.load_state_dict` takes PyTorch's",
-    "train": _FROZEN,
-    "eval": _FROZEN,
+    "train": _MODE,
+    "eval": _MODE,
     "to": f"`vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
     "cuda": f"`vf.device_put(model, 'gpu')` moves a model: {_DEVICES}",
     "cpu": f"`vf.device_put(model, 'cpu')` moves a model: {_DEVICES}",
@@ -176,6 +177,10 @@ PACKAGES = (
     "volta_fn.tree_util", "volta_fn.dtypes", "volta_fn.errors", "volta_fn.experimental.checkify", "volta_fn.experimental.ode",
     "volta_fn.jax",
 )  # fmt: skip
+
+
+#: The longest text of a default that is shown in full.
+_LONGEST = 40
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
@@ -301,7 +306,7 @@ def _remedy(function: Callable[..., Any], message: str, args: tuple[Any, ...]) -
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
     names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     usage = ". Its arguments are " + ", ".join(
-        n if p.default is p.empty else f"{n}={p.default!r:.20}" for n, p in zip(names, parameters, strict=False)
+        n if p.default is p.empty else f"{n}={_short(p.default)}" for n, p in zip(names, parameters, strict=False)
     )
     unexpected = re.search(r"unexpected keyword argument '(\w+)'", message)
     if unexpected:
@@ -311,3 +316,23 @@ def _remedy(function: Callable[..., Any], message: str, args: tuple[Any, ...]) -
     if names[:1] == ["key"] and "missing" in message and not any(hasattr(a, "dtype") for a in args):
         return f". The first argument is a random key, vf.random.key(0){usage}"
     return usage
+
+
+def _short(default: Any) -> str:
+    """Return a default as one would write it: values in full, functions and classes by name.
+
+    >>> _short(0.5), _short(closest), _short(dict), _short((Mapping, [1]))
+    ('0.5', 'closest', 'dict', '(Mapping, [1])')
+    """
+    name = getattr(default, "__qualname__", None) or getattr(default, "__name__", None)
+    if isinstance(name, str):
+        return name.rpartition("<locals>.")[2]
+    if isinstance(default, enum.Enum):
+        return f"{type(default).__name__}.{default.name}"
+    if type(default) in (tuple, list):
+        inner = ", ".join(map(_short, default))
+        return f"[{inner}]" if isinstance(default, list) else f"({inner}{',' * (len(default) == 1)})"
+    text = repr(default)
+    if len(text) <= _LONGEST and "<" not in text and "\n" not in text:
+        return text
+    return "…" if type(default).__module__ == "builtins" or type(default).__name__.startswith("_") else f"{type(default).__name__}(…)"

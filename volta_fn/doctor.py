@@ -9,7 +9,10 @@ from volta_fn.inspection.doctor import Report, doctor
 
 
 class _Doctor(ModuleType):
-    """A module that can be called like the function whose name it has."""
+    """A module that can be called like the function whose name it has.
+
+    ``import volta_fn.doctor`` puts it in the place of that function.
+    """
 
     def __call__(self) -> Report:
         return doctor()

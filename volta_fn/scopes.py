@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, contextmanager
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from volta_fn.core.array import Array
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import EVAL, Trace, current_trace, is_concrete, run_under, set_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.source import current_scope
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class named_scope(ContextDecorator):  # JAX's name
@@ -22,7 +24,7 @@ class named_scope(ContextDecorator):  # JAX's name
 
     >>> import volta_fn as vf
     >>> def f(x):
-    ...     with named_scope("layer"):
+    ...     with vf.named_scope("layer"):
     ...         return vf.numpy.tanh(x)
     >>> vf.make_jaxpr(f)(1.0).eqns[0].source.scope
     'layer'
@@ -42,13 +44,17 @@ class named_scope(ContextDecorator):  # JAX's name
         current_scope.reset(self._tokens.pop())
 
 
+@overload
+def named_call(fun: None = None, *, name: str | None = None) -> Callable[[F], F]: ...
+@overload
+def named_call(fun: F, *, name: str | None = None) -> F: ...
 def named_call(fun: Callable[..., Any] | None = None, *, name: str | None = None) -> Callable[..., Any]:
     """Return a function whose equations carry its name; see `named_scope`.
 
     `name` is by default that of the function. Without a function, return a decorator.
 
     >>> import volta_fn as vf
-    >>> vf.make_jaxpr(named_call(vf.numpy.tanh, name="squash"))(1.0).eqns[0].source.scope
+    >>> vf.make_jaxpr(vf.named_call(vf.numpy.tanh, name="squash"))(1.0).eqns[0].source.scope
     'squash'
     """
     if fun is None:
@@ -70,7 +76,7 @@ def ensure_compile_time_eval() -> Iterator[None]:
     >>> import volta_fn as vf
     >>> @vf.jit
     ... def f(x):
-    ...     with ensure_compile_time_eval():
+    ...     with vf.ensure_compile_time_eval():
     ...         total = int((vf.numpy.arange(3) + 1).sum())  # of an array, which Python may look at
     ...     return x * total
     >>> int(f(2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,18 +12,17 @@ pytest.importorskip("llvmlite")
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from tests.laws.common import arrays, draw
+from tests.inspection.check_samples import crosschecked
 from tests.samples import samples_of_code
 from tests.samples.sample import Sample
-from volta_fn import dtypes, lax
+from volta_fn import lax
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, CodeCache
 
-#: One sample in so many; `VOLTA_CROSSCHECK_EVERY=1` takes all.
-EVERY = int(os.environ.get("VOLTA_CROSSCHECK_EVERY", "24"))
-SAMPLES = list(samples_of_code())[::EVERY]
+#: One sample in so many; `check_samples` takes all.
+SAMPLES = list(samples_of_code())[::24]
 
 #: A wrong formula by the primitive whose machine code gets it, and a function that uses it.
 WRONG: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
@@ -73,9 +71,8 @@ def test_a_wrong_kernel_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_nothing_is_found_on_the_cpu(sample: Sample) -> None:
-    for name in sample.dtypes:
-        args = arrays(draw(sample, dtypes.as_dtype(name)))
-        assert (found := vf.crosscheck(sample.function)(*args)), found
+    for name, found in crosschecked(sample):
+        assert found, (name, found)
 
 
 def test_it_sees_into_loops_and_calls() -> None:

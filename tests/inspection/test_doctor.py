@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import volta_fn as vf
@@ -41,9 +44,14 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None
     assert cache.state == "failed" and "VOLTA_CACHE_DIR" in cache.remedy
 
 
-def test_the_module_can_be_called() -> None:
-    assert callable(vf.doctor)
-    assert isinstance(vf.doctor(), doctor.Report)
+def test_it_is_a_function_and_importing_its_command_leaves_it_callable() -> None:
+    program = """
+import types, volta_fn as vf
+assert isinstance(vf.doctor, types.FunctionType)
+import volta_fn.doctor
+assert vf.doctor().healthy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def test_the_message_names_the_line(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", [*FAULTS][::8])
+@pytest.mark.parametrize("name", FAULTS)
 def test_machine_code_gives_the_same_message(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llvmlite")
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)

@@ -91,3 +91,15 @@ for inputs, labels in data.DataLoader(pairs, 2, shuffle=True, key=0):
     assert_type(labels, vf.Array)
 for batch in data.DataLoader(data.ArrayDataset({"a": np.ones(4)}), 2):
     assert_type(batch, dict[str, vf.Array])
+
+assert_type(vf.doctor().healthy, bool)
+assert_type(vf.explain(loss)(x, 1.0).seconds, float | None)
+assert_type([step.name for step in vf.explain(vf.jit(loss), run=False)(x, 1.0).steps], list[str])
+assert_type([difference.primitive for difference in vf.crosscheck(loss)(x, 1.0).differences], list[str])
+assert_type([finding.remedy for finding in vf.lint(loss)(x, 1.0).findings], list[str])
+with vf.profiler.trace("traces") as recording, vf.profiler.TraceAnnotation("block"), vf.profiler.StepTraceAnnotation("step", step_num=1):
+    assert_type([event.seconds for event in recording.events], list[float])
+assert_type(vf.profiler.annotate_function(loss)(x, 1.0), vf.Array)
+assert_type(vf.profiler.device_memory_profile(), bytes)
+with vf.debug.nans(), vf.named_scope("part"):
+    assert_type(vf.named_call(loss)(x, 1.0), vf.Array)

@@ -20,7 +20,9 @@ from volta_fn.core.array import ConcreteArray
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 STUB = ROOT / "volta_fn" / "core" / "array_methods.pyi"
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)]
+#: A program of a document, or a cell: its tags and its code.
+BLOCK = re.compile(r"```(?:python|\{code-cell\} python)\n(:tags: [^\n]*\n)?(.*?)```", re.DOTALL)
 
 
 def declared() -> dict[str, ast.FunctionDef]:
@@ -43,11 +45,22 @@ def test_the_stub_has_the_parameters_of_the_method(name: str) -> None:
 
 
 def code_blocks(folder: Path) -> None:
-    """Write the Python programs of each document as a module; the blocks of one document belong together."""
+    """Write the Python programs and cells of each document as a module; the blocks of one document belong together.
+
+    Cells that say that they raise show mistakes, of which types are some.
+    """
     for document in DOCUMENTS:
-        blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+        blocks = [code for tags, code in BLOCK.findall(document.read_text())]
         if blocks:
-            (folder / f"{document.stem}.py").write_text("\n".join(blocks))
+            name = "_".join(document.relative_to(ROOT).with_suffix("").parts)
+            (folder / f"{name}.py").write_text("\n".join(blocks))
+
+
+def stub_of_notebooks(folder: Path) -> None:
+    """Write a stub of IPython, which only the environment of the documentation has."""
+    folder.mkdir(parents=True)
+    for name in ("__init__", "display"):
+        (folder / f"{name}.pyi").write_text("from typing import Any\ndef __getattr__(name: str) -> Any: ...\n")
 
 
 def faults(folder: Path, python: str = sys.executable, package: Path | None = ROOT) -> list[str]:
@@ -62,7 +75,11 @@ def faults(folder: Path, python: str = sys.executable, package: Path | None = RO
         "strict": ["samples"],
         "extraPaths": ["examples", *([str(package)] if package else [])],
         "pythonVersion": "3.11",
+        "stubPath": "stubs",
+        "reportMissingModuleSource": False,  # of that stub
+        "reportUnusedExpression": False,  # with which cells end
     }
+    stub_of_notebooks(folder / "stubs" / "IPython")
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", python, "--project", str(folder)]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=folder).stdout)

@@ -83,7 +83,10 @@ def argument_labels(function: Callable[..., Any], in_tree: Any, count: int) -> l
 def check_callable(function: Any, transform: str) -> None:
     """Raise `ArgumentTypeError` unless `function` is callable."""
     if not callable(function):
-        raise ArgumentTypeError(f"{transform} transforms a function, got {function!r:.80} of type {type(function).__name__}")
+        raise ArgumentTypeError(
+            f"{transform} transforms a function, got {function!r:.80} of type {type(function).__name__}. "
+            f"Pass the function itself, and call what {transform} returns: {transform}(f)(x), not {transform}(f(x))."
+        )
 
 
 def positional_index(argnum: int, count: int, transform: str) -> int:

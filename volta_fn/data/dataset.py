@@ -172,7 +172,10 @@ def _common_length(arrays: Any) -> int:
             )
     lengths = {name: len(values) for name, values in named}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"ArrayDataset: all arrays need a row for each example, but their lengths differ: {lengths}")
+        raise DataError(
+            f"ArrayDataset: all arrays need a row for each example, but their lengths differ: {lengths}. "
+            "Check that they belong together, and cut the longer ones, as in labels[:n]."
+        )
     return next(iter(lengths.values()))
 
 

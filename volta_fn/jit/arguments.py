@@ -122,11 +122,20 @@ def _static_key(fun: Callable[..., Any], values: dict[Any, Any]) -> tuple[Any, .
                 raise TypeError
             hash(value)
         except TypeError:
-            raise UnhashableStaticError(
-                f"static argument {name!r} of {function_name(fun)} is {value!r:.80} of type {type(value).__name__}, which is not hashable. "
-                "Pass a tuple instead of a list, a frozen dataclass instead of a dict; arrays cannot be static."
-            ) from None
+            raise UnhashableStaticError(f"static argument {name!r} of {function_name(fun)} is {_unhashable(name, value)}") from None
     return tuple([(name, type(v), v if v or type(v) not in _SIGNED else repr(v)) for name, v in values.items()])
+
+
+def _unhashable(name: Any, value: Any) -> str:
+    if isinstance(value, (Array, np.ndarray)):
+        return (
+            f"an array of shape {value.shape}, but programs are kept by the values of static arguments, and arrays cannot be static. "
+            f"Leave it out of static_arg{'names' if isinstance(name, str) else 'nums'}: arrays are ordinary arguments."
+        )
+    return (
+        f"{value!r:.80} of type {type(value).__name__}, which is not hashable. "
+        "Pass a tuple instead of a list, a frozen dataclass instead of a dict; arrays cannot be static, nor what holds them."
+    )
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -154,7 +163,7 @@ def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate
     def positions(numbers: tuple[int, ...], labels: tuple[str, ...], option: str) -> tuple[frozenset[int], frozenset[str]]:
         unknown = [n for n in labels if n not in named and n not in keywords]
         if unknown and not any_keyword:
-            raise ArgumentError(f"{option}_argnames: {function_name(fun)} has no arguments {unknown}; it has {[*named, *keywords]}")
+            raise ArgumentError(f"{option}_argnames: {function_name(fun)} has no arguments {unknown}: name some of {[*named, *keywords]}")
         resolved = set()
         for number in numbers:
             if not variadic and not -len(named) <= number < len(named):

@@ -82,12 +82,15 @@ def _inexact(x: Any, updates: Any, i: int) -> Array:
     return value
 
 
+_SAME_TREES = "The updates are gradients with respect to the parameters that init was called with, or were made of such gradients."
+
+
 def _column(updates: Any, leaves: list[Array], treedef: tree.TreeDef, other: Any, same_shapes: bool) -> list[Array]:
     """Return the leaves of a state or of parameters in the order of the updates."""
     context = "an optimizer's state or parameters, compared with the updates"
-    nodes = tree.flatten_up_to(treedef, other, context)
+    nodes = tree.flatten_up_to(treedef, other, context, _SAME_TREES)
     if not all(isinstance(node, Array) for node in nodes):
-        tree.flatten_up_to(tree.structure(other), updates, context)  # raises if a node is a container
+        tree.flatten_up_to(tree.structure(other), updates, context, _SAME_TREES)  # raises if a node is a container
     column = [as_value(node) for node in nodes]
     if same_shapes:
         for i, (value, leaf) in enumerate(zip(column, leaves, strict=True)):

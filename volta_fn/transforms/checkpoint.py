@@ -26,6 +26,7 @@ from volta_fn.transforms.custom.custom_call import Programs, static_key
 from volta_fn.transforms.jvp import jvp_jaxpr
 from volta_fn.transforms.linearize import LinearTrace, partial_eval_jaxpr
 from volta_fn.transforms.marks import is_linear, is_nonzero, marked, merge, split_tangents, spread
+from volta_fn.transforms.rules.subprograms import chained
 from volta_fn.transforms.transpose import transpose_jaxpr
 from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
@@ -129,7 +130,7 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) 
     kept = [v for e in marked(known.eqns, is_kept) for v in e.outvars]
     repeated = _subprogram(known, [*kept, *known.jaxpr.invars], residuals, marked(known.eqns, is_kept, False))
     optional = [True] * len(repeated.in_avals) + [False] * sum(unknown)
-    rest, reads = prune_inputs(dce_jaxpr(_chained(repeated, waiting)), optional)
+    rest, reads = prune_inputs(dce_jaxpr(chained(repeated, waiting, "checkpoint")), optional)
     used = marked(kept, reads[: len(kept)])
     first = _subprogram(known, known.jaxpr.invars, [*known_outs, *used], known.eqns)
     return _Split(first, rest, reads[len(kept) :], out_unknown)
@@ -142,12 +143,6 @@ def _keeps(policy: Policy | None, eqn: Equation) -> bool:
 
 def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> ClosedJaxpr:
     return dce_jaxpr(closed.replace(invars=invars, outvars=outvars, eqns=eqns))
-
-
-def _chained(first: ClosedJaxpr, second: ClosedJaxpr) -> ClosedJaxpr:
-    count, wanted = len(first.in_avals), len(first.out_avals)
-    avals = [*first.in_avals, *second.in_avals[wanted:]]
-    return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, "checkpoint")
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, policy: Policy | None, prevent_cse: bool) -> list[Any]:

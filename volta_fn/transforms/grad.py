@@ -53,7 +53,10 @@ class AuxFunction:
             pair = function(*args, **kwargs)
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 got = "one array" if isinstance(pair, Array) else type(pair).__name__
-                raise ArgumentError(f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {got}")
+                raise ArgumentError(
+                    f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {got}. "
+                    "Return such a pair, or leave has_aux out."
+                )
             result, aux = pair
             self.aux_leaves, self.aux_tree = tree.flatten(aux)
             return result

@@ -62,7 +62,10 @@ def vmap(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
         if isinstance(axes_in, tuple) and len(axes_in) != len(args):
-            raise ArgumentError(f"vmap of {name}: in_axes has {len(axes_in)} entries, but the call has {len(args)} positional arguments")
+            raise ArgumentError(
+                f"vmap of {name}: in_axes has {len(axes_in)} entries, but the call has {len(args)} positional arguments. "
+                "Give each an entry, None for those that are not mapped; one number instead of the tuple stands for all."
+            )
         given = tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
         if mapped_refs := [i for i in positions_of_refs(leaves) if given[i] is not None]:
             arguments = RefArguments(leaves, mapped_refs, "vmap")

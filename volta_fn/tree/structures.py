@@ -225,12 +225,15 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
     return structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
 
 
-def flatten_up_to(treedef: TreeDef, tree: Any, name: str = "the tree") -> list[Any]:
-    """Return the subtrees of `tree` at `treedef`'s leaves; `TreeError` has its `name`."""
+def flatten_up_to(treedef: TreeDef, tree: Any, name: str = "the tree", remedy: str = "") -> list[Any]:
+    """Return the subtrees of `tree` at `treedef`'s leaves.
+
+    The message of a `TreeError` has the `name` of the tree, and ends with `remedy`.
+    """
     try:
         return treedef.flatten_up_to(tree)
     except ValueError:
-        _raise_mismatch(treedef, tree, name)
+        _raise_mismatch(treedef, tree, name, remedy)
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
@@ -309,11 +312,11 @@ def _node_in_words(treedef: TreeDef) -> str:
     return f"a {kind.__name__} of {treedef.num_children}"
 
 
-def _raise_mismatch(treedef: TreeDef, tree: Any, name: str) -> NoReturn:
+def _raise_mismatch(treedef: TreeDef, tree: Any, name: str, remedy: str) -> NoReturn:
     found = first_difference(treedef, tree)
     path, expected, got = found if found is not None else ((), describe(treedef), describe(structure(tree)))
     where = f"at {keystr(path)}" if path else "at the root"
     raise TreeError(
         f"{name}: structures differ {where}: expected {expected}, got {got}. "
-        f"Expected structure: {describe(treedef)}; given: {describe(structure(tree))}"
+        f"Expected structure: {describe(treedef)}; given: {describe(structure(tree))}{'. ' * bool(remedy)}{remedy}"
     ) from None

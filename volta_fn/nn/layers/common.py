@@ -82,7 +82,10 @@ def check_sizes(layer: str, **sizes: Any) -> None:
 def check_features(layer: str, x: Array, size: int, axis: int = -1) -> None:
     """Check that an input's axis has the size that the layer was made for."""
     if x.ndim < max(1, -axis, axis + 1) or x.shape[axis] != size:
-        raise ShapeError(f"{layer}: the input needs size {size} along axis {axis}, got shape {x.shape}")
+        raise ShapeError(
+            f"{layer}: the input needs size {size} along axis {axis}, got shape {x.shape}. "
+            f"The layer was made for {size} features: make it for those of the input, or reshape or transpose the input."
+        )
 
 
 def split_key(key: Any, num: int) -> list[Any]:

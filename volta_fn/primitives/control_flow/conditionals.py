@@ -22,9 +22,11 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
 from volta_fn.primitives.control_flow.carry import structural_difference
+from volta_fn.primitives.control_flow.in_python import UNKNOWN, chosen_in_python
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.primitives.elementwise.comparison import ne
 from volta_fn.primitives.elementwise.selection import clamp
+from volta_fn.settings import current as settings
 
 _ABSENT: Any = object()
 R = TypeVar("R")
@@ -162,6 +164,10 @@ def _with_refs(function: Callable[..., Any], refs: Sequence[Ref], name: str) -> 
 
 
 def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
+    if settings.disable_jit:
+        found = chosen_in_python(index, [*functions.values()], operands)
+        if found is not UNKNOWN:
+            return found
     values = [as_value(x) for x in tree.leaves(operands)]
     bodies = [trace_body(f, operands, [v.aval for v in values]) for f in functions.values()]
     if in_full := {i for body in bodies for i in body.in_full}:

@@ -17,11 +17,13 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, read_all, write_all
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.control_flow.bodies import Adapted, Body, trace_body
+from volta_fn.primitives.control_flow.bodies import Adapted, trace_body
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
+from volta_fn.primitives.control_flow.in_python import UNKNOWN, while_in_python
 from volta_fn.primitives.control_flow.scan import checked_unroll, run_scan
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise.cast import widened
+from volta_fn.settings import current as settings
 
 
 def _while_abstract(
@@ -97,12 +99,16 @@ def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., 
 
 
 def _run_pure(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any) -> Any:
+    if settings.disable_jit:
+        found = while_in_python(name, cond_fun, body_fun, init, _check_condition)
+        if found is not UNKNOWN:
+            return found
     leaves, init_tree = tree.flatten(init)
     start = [as_value(x) for x in leaves]
     while True:
         avals = [x.aval for x in start]
         cond = trace_body(cond_fun, (init,), avals)
-        _check_condition(name, cond_fun, cond)
+        _check_condition(name, cond_fun, cond.out_tree, cond.jaxpr.out_avals)
         body = trace_body(body_fun, (init,), avals)
         in_full = {*cond.in_full, *body.in_full}
         promoted = widened(start, in_full) if in_full else promote_weak(start, body.jaxpr.out_avals)
@@ -117,11 +123,11 @@ def _run_pure(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., A
     return tree.unflatten(init_tree, flat)
 
 
-def _check_condition(name: str, cond_fun: Callable[..., Any], cond: Body) -> None:
+def _check_condition(name: str, cond_fun: Callable[..., Any], out_tree: tree.TreeDef, avals: Sequence[ShapedArray]) -> None:
     who = f"{name}: {function_name(cond_fun)} must return a boolean scalar, but returned"
-    if cond.out_tree != tree.structure(0):
-        raise TreeError(f"{who} the structure {tree.describe(cond.out_tree)}")
-    (aval,) = cond.jaxpr.out_avals
+    if out_tree != tree.structure(0):
+        raise TreeError(f"{who} the structure {tree.describe(out_tree)}")
+    (aval,) = avals
     if aval.shape:
         raise ShapeError(f"{who} {aval}. Reduce it with .any() or .all().")
     if aval.dtype != np.bool_:

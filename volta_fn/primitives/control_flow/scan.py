@@ -21,7 +21,9 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
+from volta_fn.primitives.control_flow.in_python import scan_in_python
 from volta_fn.primitives.elementwise.cast import widened
+from volta_fn.settings import current as settings
 
 
 def _scan_abstract(
@@ -190,10 +192,12 @@ def _scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, positions: Sequen
 def _run_pure(
     name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, unroll: int
 ) -> tuple[Any, Any]:
+    if settings.disable_jit and length:
+        return scan_in_python(name, f, init, xs, rows, length, reverse, _result_trees)
     leaves, init_tree = tree.flatten(init)
     start, rows, body = _trace_step(f, init, [as_value(x) for x in leaves], xs, rows)
     outs = body.jaxpr.out_avals
-    carry_tree, y_tree = _result_trees(name, f, body)
+    carry_tree, y_tree = _result_trees(name, f, body.out_tree)
     count = carry_tree.num_leaves
     check_carry(name, f, init, [x.aval for x in start], carry_tree, outs[:count])
     flat = bind(
@@ -227,11 +231,11 @@ def _in_words(structure: tree.TreeDef) -> str:
     return "one array" if tree.treedef_is_leaf(structure) else f"{tree.describe(structure)}, where * is an array"
 
 
-def _result_trees(name: str, f: Callable[..., Any], body: Body) -> tuple[tree.TreeDef, tree.TreeDef]:
-    kind, children = body.out_tree.type, body.out_tree.children()
+def _result_trees(name: str, f: Callable[..., Any], out_tree: tree.TreeDef) -> tuple[tree.TreeDef, tree.TreeDef]:
+    kind, children = out_tree.type, out_tree.children()
     if kind is None or not issubclass(kind, (tuple, list)) or len(children) != 2:
         raise TreeError(
-            f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {_in_words(body.out_tree)}. "
+            f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {_in_words(out_tree)}. "
             "Return None for y if a step gives nothing but the carry."
         )
     return children[0], children[1]

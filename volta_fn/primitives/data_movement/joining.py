@@ -42,7 +42,8 @@ def _concatenate_abstract(*operands: ShapedArray, dimension: int) -> ShapedArray
         if other.ndim != first.ndim or not same:
             raise ShapeError(
                 f"concatenate along dimension {dimension} needs shapes that agree elsewhere, "
-                f"got {', '.join(str(o.shape) for o in operands)}"
+                f"got {', '.join(str(o.shape) for o in operands)}. "
+                "Join along another dimension, pad or cut the arrays, or join those of equal shapes along a new one with stack."
             )
     shape = list(first.shape)
     shape[dimension] = sum(o.shape[dimension] for o in operands)

@@ -47,7 +47,8 @@ def canonical_axis(axis: int, ndim: int, name: str = "axis") -> int:
     """Count `axis` from the front; raise `AxisError` if there is no such dimension."""
     index = as_integer(axis, name)
     if not -ndim <= index < ndim:
-        raise AxisError(f"{name}={index} is out of range for an array with {ndim} dimensions")
+        valid = f"it has the axes {-ndim} to {ndim - 1}" if ndim else "a scalar has no axes; insert one with x[None]"
+        raise AxisError(f"{name}={index} is out of range for an array with {ndim} dimensions: {valid}")
     return index % ndim
 
 
@@ -68,11 +69,14 @@ def canonical_axes(axes: int | Sequence[int] | None, ndim: int, name: str = "axe
 # reshape
 
 
+_NEW_SIZES = "The product of the new sizes must be {}; one of them may be -1, which is then computed."
+
+
 def _reshape_abstract(operand: ShapedArray, *, new_sizes: Shape) -> ShapedArray:
     if math.prod(new_sizes) != operand.size:
         raise ShapeError(
             f"cannot reshape an array of shape {operand.shape} ({operand.size} elements) "
-            f"into shape {new_sizes} ({math.prod(new_sizes)} elements)"
+            f"into shape {new_sizes} ({math.prod(new_sizes)} elements). {_NEW_SIZES.format(operand.size)}"
         )
     return operand.update(shape=new_sizes)
 
@@ -114,7 +118,10 @@ def infer_size(sizes: Sequence[int], operand: ShapedArray) -> Shape:
         raise ShapeError(f"a new shape may have one -1 and no other negative size, got {tuple(sizes)}")
     rest = math.prod(s for s in sizes if s != -1)
     if rest == 0 or operand.size % rest:
-        raise ShapeError(f"cannot reshape an array of shape {operand.shape} ({operand.size} elements) into shape {tuple(sizes)}")
+        raise ShapeError(
+            f"cannot reshape an array of shape {operand.shape} ({operand.size} elements) into shape {tuple(sizes)}: "
+            f"the other sizes do not divide {operand.size}. {_NEW_SIZES.format(operand.size)}"
+        )
     return canonical_shape([operand.size // rest if s == -1 else s for s in sizes])
 
 

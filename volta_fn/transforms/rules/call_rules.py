@@ -11,8 +11,9 @@ from volta_fn.core.primitive import AxisData
 from volta_fn.core.trace import bind
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.transforms.jvp import jvp_jaxpr
-from volta_fn.transforms.linearize import LinearTrace, partial_eval_jaxpr
+from volta_fn.transforms.linearize import LinearTrace
 from volta_fn.transforms.marks import is_linear, is_nonzero, marked, merge, split_tangents, spread
+from volta_fn.transforms.residuals import split_call
 from volta_fn.transforms.transpose import transpose_jaxpr
 from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
@@ -27,7 +28,7 @@ def _jvp(
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
-    known, waiting, out_unknown = partial_eval_jaxpr(params["jaxpr"], unknown)
+    known, waiting, out_unknown = split_call(params["jaxpr"], unknown)
     flat = bind(jit_p, *marked(args, unknown, False), **call_params(known, params["name"]))
     residuals = flat[out_unknown.count(False) :]
     recorded = trace.record(jit_p, [*residuals, *marked(args, unknown)], call_params(waiting, params["name"]))

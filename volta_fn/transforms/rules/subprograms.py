@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var, program_cache
+from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.transforms.linearize import partial_eval_jaxpr
 from volta_fn.transforms.marks import marked, merge
 
@@ -50,3 +51,10 @@ def split_program(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence
     )
     waiting_jaxpr = Jaxpr(waiting.jaxpr.constvars, [*passed, *waiting.jaxpr.invars], outvars, waiting.jaxpr.eqns)
     return ClosedJaxpr(known_jaxpr, known.consts), ClosedJaxpr(waiting_jaxpr, waiting.consts), is_unknown
+
+
+def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
+    """Return the program of `second`, whose first inputs `first` computes of its own."""
+    count, wanted = len(first.in_avals), len(first.out_avals)
+    avals = [*first.in_avals, *second.in_avals[wanted:]]
+    return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, name)

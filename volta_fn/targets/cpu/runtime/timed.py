@@ -1,6 +1,6 @@
 """Programs that note when each of their items begins, for profilers.
 
-Between two items stands one more launch, which reads the clock and appends the next item's number and the time to a log. It takes some 30
+Between items stands one more launch, which reads the clock and appends the next item's number and the time to a log. It takes some 30
 nanoseconds; programs that are not profiled have none.
 """
 
@@ -33,6 +33,9 @@ Span = tuple[tuple[int, ...], int, int]
 
 #: Entries of a log. What a call notes after that many is lost, and `Log.is_full` says so.
 _CAPACITY = 1 << 18
+
+#: The words of a command that writes one.
+_WORDS = 6
 
 #: ``stamp(buffers, first, number)`` appends (number, nanoseconds) to the log at buffers[0]: the count, the capacity, the entries.
 _STAMP = """
@@ -91,10 +94,13 @@ class TimedWriter(CommandWriter):
         #: The numbers of the items that are being written, from the outermost to the innermost, and the programs that they belong to.
         self._outer = [0]
         self._programs: list[LoweredProgram] = []
+        #: How many words there were after the stamp at an item's end, if it is one of the program that is being written.
+        self._after_end = -1
 
     def body(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
         """Write a program; its time outside of items is that of the item that holds it."""
         self._programs.append(program)
+        self._after_end = -1
         super().body(program, inputs, targets, block)
         self._programs.pop()
 
@@ -102,16 +108,21 @@ class TimedWriter(CommandWriter):
         """Write an item between two stamps."""
         number = len(self.items)
         self.items.append((self._programs[-1], item))
+        if self._after_end == len(self.words):  # nothing is between this item and the one before: one stamp does for both
+            del self.words[-_WORDS:]
         self._write_stamp(number, block)
         self._outer.append(number)
         super().item(item, operands, results, block)
         self._outer.pop()
         self._write_stamp(self._outer[-1], block)
+        self._after_end = len(self.words)
 
     def _write_stamp(self, number: int, block: Block) -> None:
         slot = self.slots.constant(self._log)
         self.slots.touch(slot, block)
-        self.words += [Op.RUN, self._launch, number, 0, 1, slot]
+        stamp: list[int | Slot | LoadedLaunch] = [Op.RUN, self._launch, number, 0, 1, slot]
+        assert len(stamp) == _WORDS, "as many are taken back"
+        self.words += stamp
 
 
 class TimedProgram:

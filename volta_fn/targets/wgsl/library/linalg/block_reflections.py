@@ -153,9 +153,7 @@ def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: i
     turns = range(-(-size // lanes))
     begun = "\n    ".join([f"let row_{i} = begin + lane + {i * lanes}u;\n    var less_{i} = zero();" for i in turns])
     added = "\n      ".join([f"less_{i} += times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in turns])
-    stored = "\n    ".join(
-        [f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in turns]
-    )
+    stored = "\n    ".join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in turns])
     return f"""for (var begin = first; begin < {m}u; begin += {size}u) {{
     {_load_vectors(v, m, k, size)}
     workgroupBarrier();

@@ -158,7 +158,10 @@ def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: i
     shader = field_shader(device, a.dtype, size * size)
     round_robin(shader, "met", 2 * blocks.pairs)
     round_robin(shader, "paired", 2 * size)
-    shader.helper("place", f"fn place(at: vec2<u32>, i: u32) -> u32 {{ return select(at.y * {size}u + i - {size}u, at.x * {size}u + i, i < {size}u); }}")
+    shader.helper(
+        "place",
+        f"fn place(at: vec2<u32>, i: u32) -> u32 {{ return select(at.y * {size}u + i - {size}u, at.x * {size}u + i, i < {size}u); }}",
+    )
     for name in ("tile", "turned"):
         shader.workgroup(name, "T", 2 * size * (2 * size + 1))
     count_blocks(shader, blocks.marks, reads, added, atomic=True)

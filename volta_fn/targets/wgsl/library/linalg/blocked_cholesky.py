@@ -98,7 +98,9 @@ def _rest(a: str, out: str, n: int, size: int) -> str:
         begun.append(f"let own_row_{k} = below * {size}u + {r};\n  let top_row_{k} = step * {size}u + {r};")
         for tile in ("own", "top"):
             row = f"{tile}_row_{k}"
-            begun.append(f"var {tile}_{k} = zero();\n  if ({row} < {n}u && column <= {row}) {{ {tile}_{k} = {a}[base + {row} * {n}u + column]; }}")
+            begun.append(
+                f"var {tile}_{k} = zero();\n  if ({row} < {n}u && column <= {row}) {{ {tile}_{k} = {a}[base + {row} * {n}u + column]; }}"
+            )
             loaded.append(f"{tile}[{r} * {pitch}u + c] = {out}[base + min({row}, {n - 1}u) * {n}u + earlier * {size}u + c];")
             subtracted.append(f"{tile}_{k} -= times({tile}[{r} * {pitch}u + t], factor);")
             stored.append(f"{tile}[{r} * {pitch}u + c] = {tile}_{k};")
