@@ -60,8 +60,10 @@ NUMBERS = REALS | COMPLEX
 ALL = BOOL | NUMBERS
 
 #: Dtypes of at most 8 bits that store numbers: arrays of them are moved and converted, and not computed with.
-STORAGE_SIGNED = _dtypes(ml_dtypes.int1, ml_dtypes.int2, ml_dtypes.int4)
-STORAGE_UNSIGNED = _dtypes(ml_dtypes.uint1, ml_dtypes.uint2, ml_dtypes.uint4)
+#: Those of one bit are newer than the ml_dtypes of Pyodide.
+ONE_BIT = _dtypes(*[getattr(ml_dtypes, name) for name in ("int1", "uint1") if hasattr(ml_dtypes, name)])
+STORAGE_SIGNED = _dtypes(ml_dtypes.int2, ml_dtypes.int4) | {d for d in ONE_BIT if d.name == "int1"}
+STORAGE_UNSIGNED = _dtypes(ml_dtypes.uint2, ml_dtypes.uint4) | {d for d in ONE_BIT if d.name == "uint1"}
 STORAGE_INTEGERS = STORAGE_SIGNED | STORAGE_UNSIGNED
 STORAGE_FLOATS = _dtypes(
     ml_dtypes.float4_e2m1fn, ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn, ml_dtypes.float8_e3m4, ml_dtypes.float8_e4m3,

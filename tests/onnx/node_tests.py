@@ -83,7 +83,9 @@ def compare(found: Any, wanted: list[np.ndarray], rtol: float, atol: float) -> N
         got = np.asarray(result)
         assert got.dtype == want.dtype, f"dtype {got.dtype} instead of {want.dtype}"
         assert got.shape == want.shape, f"shape {got.shape} instead of {want.shape}"
-        if want.dtype.kind in "biuc":
+        if want.dtype.kind == "O":
+            assert got.tolist() == want.tolist()
+        elif want.dtype.kind in "biuc":
             np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
         else:
             factor = _WIDER if want.dtype.itemsize == 2 else 1

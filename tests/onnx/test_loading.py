@@ -39,7 +39,11 @@ def test_a_sample_of_the_operators_tests_pass() -> None:
     assert passed > 60
 
 
-@pytest.mark.parametrize("folder", small_tests()[::10], ids=lambda p: p.name)
+#: Stored models, one in ten and those that differentiate or have strings.
+STORED = [path for number, path in enumerate(small_tests()) if number % 10 == 0 or "gradient" in path.name or "strnorm" in path.name]
+
+
+@pytest.mark.parametrize("folder", STORED, ids=lambda p: p.name)
 def test_stored_models_give_the_stored_results(folder: Path) -> None:
     run_small(folder)
 
@@ -61,6 +65,23 @@ def test_it_is_differentiated_mapped_and_compiled() -> None:
     assert np.allclose(vf.jit(vf.grad(loss))(params)["w"], wanted, rtol=1e-4, atol=1e-5)
     assert np.allclose(vf.vmap(lambda row: function(params, row[None])[0])(x), hidden, atol=1e-6)
     assert set(params) == {"w", "b"}
+
+
+def test_models_that_differentiate_themselves() -> None:
+    domain = "ai.onnx.preview.training"
+    nodes = [
+        helper.make_node("Mul", ["w", "x"], ["h"]),
+        helper.make_node("Sin", ["h"], ["y"]),
+        helper.make_node("Gradient", ["w", "x"], ["slope"], domain=domain, xs=["w"], zs=["x"], y="y"),
+        helper.make_node("Gradient", ["w", "x"], ["second", ""], domain=domain, xs=["w", "x"], y="slope"),
+        helper.make_node("Gradient", ["x"], ["inner"], domain=domain, xs=["h"], y="y"),
+    ]
+    inputs = {"w": (TensorProto.FLOAT, [3]), "x": (TensorProto.FLOAT, [3])}
+    function, params = volta_fn.onnx.load(model(nodes, inputs, ["y", "slope", "second", "inner"]))  # type: ignore[arg-type]
+    w, x = np.array([0.5, -1, 2], np.float32), np.array([1.5, 0.25, -1], np.float32)
+    wanted = [np.sin(w * x), np.cos(w * x) * x, -np.sin(w * x) * x * x, np.cos(x)]
+    for run in (function, vf.jit(function)):
+        np.testing.assert_allclose(run(params, vnp.asarray(w), vnp.asarray(x)), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_shapes_stay_on_the_host_under_jit() -> None:

@@ -22,9 +22,6 @@ from volta_fn.targets.wgsl.profiles import WEBGPU
 from volta_fn.web.function import Function
 from volta_fn.web.manifest import make_manifest
 
-#: Primitives whose shaders take the compiler of Chromium's software GPU more memory than a machine has. (Tint takes them, see `test_tint`.)
-TOO_LARGE = frozenset({"hyp2f1"})
-
 #: Functions in one application.
 _TOGETHER = 60
 
@@ -60,9 +57,6 @@ def prepared(samples: Sequence[tuple[Sample, str]], left_out: Counter[str]) -> I
     """Yield the cases that a page can run; count the others by the reason."""
     for sample, name in samples:
         case = Case(sample, name)
-        if TOO_LARGE & {*sample.primitives}:
-            left_out["too large for the software GPU"] += 1
-            continue
         if case.is_wide:
             left_out["64 bits"] += 1
             continue

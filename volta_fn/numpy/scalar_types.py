@@ -17,6 +17,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array
+from volta_fn.errors import DTypeError
 from volta_fn.numpy.creation import asarray
 
 
@@ -51,6 +52,22 @@ class ScalarType:
         return ScalarType, (self.dtype,)
 
 
+class _Unavailable(ScalarType):
+    """A dtype that the installed ml_dtypes, such as Pyodide's, lacks: what needs the dtype raises `DTypeError`."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def dtype(self) -> np.dtype:  # type: ignore[override]
+        raise DTypeError(f"{self._name} needs ml_dtypes 0.6 or later")
+
+    def __repr__(self) -> str:
+        return f"<dtype {self._name}, unavailable>"
+
+
 bool_ = ScalarType(dtypes.bool_)
 int8, int16, int32, int64 = map(ScalarType, (dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64))
 uint8, uint16, uint32, uint64 = map(ScalarType, (dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64))
@@ -58,8 +75,8 @@ float16, bfloat16, float32, float64 = map(ScalarType, (dtypes.float16, dtypes.bf
 complex64, complex128 = map(ScalarType, (dtypes.complex64, dtypes.complex128))
 
 # Which only store numbers: convert them to compute.
-int1, int2, int4 = (ScalarType(f"int{bits}") for bits in (1, 2, 4))
-uint1, uint2, uint4 = (ScalarType(f"uint{bits}") for bits in (1, 2, 4))
+int2, int4, uint2, uint4 = map(ScalarType, ("int2", "int4", "uint2", "uint4"))
+int1, uint1 = map(ScalarType if dtypes.ONE_BIT else _Unavailable, ("int1", "uint1"))
 float4_e2m1fn, float6_e2m3fn, float6_e3m2fn = map(ScalarType, ("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"))
 float8_e3m4, float8_e4m3, float8_e4m3b11fnuz = map(ScalarType, ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"))
 float8_e4m3fn, float8_e4m3fnuz = map(ScalarType, ("float8_e4m3fn", "float8_e4m3fnuz"))

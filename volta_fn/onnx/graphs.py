@@ -16,9 +16,15 @@ from volta_fn import numpy as vnp
 from volta_fn.errors import CorruptFileError, OnnxError, VoltaError
 from volta_fn.lazy_imports import load
 from volta_fn.onnx.operators import OPERATORS, Node
+from volta_fn.onnx.operators.registry import as_array
 from volta_fn.onnx.tensors import from_tensor, library, number_of
+from volta_fn.transforms.grad import grad
 
 _STANDARD = ("", "ai.onnx")
+#: The operator that differentiates values of the graph in which it stands.
+_GRADIENT = ("ai.onnx.preview.training", "Gradient")
+#: The kinds of NumPy's dtypes that stay on the host: integers, booleans, strings.
+_HOST_KINDS = "iubOU"
 #: The most elements of arrays on the host that floats may be: constants of formulas, sizes and scales.
 _FEW = 16
 #: Operators whose result is on the host whatever their inputs are.
@@ -96,15 +102,15 @@ class Interpreter:
         """Run a graph whose inputs, and what surrounds it, are in `values`."""
         values.update(graph.initializers)
         for call in graph.calls:
-            self._step(call, values)
+            self._step(call, values, graph)
         return [values[name] for name in graph.outputs]
 
-    def _step(self, call: Call, values: Values) -> None:
+    def _step(self, call: Call, values: Values, graph: Graph | None = None) -> None:
         inputs = [values[name] if name else None for name in call.inputs]
         while inputs and inputs[-1] is None:
             inputs.pop()
         try:
-            found = self._called(call, inputs, values)
+            found = self._called(call, inputs, values, graph)
         except (VoltaError, NotImplementedError):
             raise
         except (TypeError, ValueError, LookupError, AttributeError, ZeroDivisionError) as error:
@@ -112,13 +118,30 @@ class Interpreter:
         for name, value in zip(call.outputs, found if isinstance(found, tuple | list) else (found,), strict=False):
             values[name] = value
 
-    def _called(self, call: Call, inputs: list[Any], values: Values) -> Any:
+    def _called(self, call: Call, inputs: list[Any], values: Values, graph: Graph | None) -> Any:
+        if graph is not None and (call.domain, call.op) == _GRADIENT:
+            return self._gradient(call, inputs, values, graph)
         local = self._functions.get((call.domain, call.op))
         if local is not None:
             return self._expanded(call, local, inputs)
-        if call.domain not in _STANDARD or call.op not in OPERATORS:
+        operator = OPERATORS.get(_key(call))
+        if operator is None:
             return self._expanded(call, self._definition(call, inputs), inputs)
-        return OPERATORS[call.op](self._node(call, inputs, values), *self._placed(call, inputs))
+        return operator(self._node(call, inputs, values), *self._placed(call, inputs))
+
+    def _gradient(self, call: Call, inputs: list[Any], values: Values, graph: Graph) -> Any:
+        """Return the derivatives of a value of the graph, where other values of it are as given."""
+        count, names = len(call.attributes["xs"]), [*call.attributes["xs"], *call.attributes.get("zs", [])]
+        target = call.attributes["y"]
+        needed = _needed(graph, target, names)
+
+        def total(*xs: Any) -> Any:
+            inner = values | dict(zip(names, [*xs, *inputs[count:]], strict=True))
+            for step in needed:
+                self._step(step, inner, graph)
+            return vnp.sum(inner[target])
+
+        return grad(total, argnums=tuple(range(count)))(*[as_array(x) for x in inputs[:count]])
 
     def _node(self, call: Call, inputs: Sequence[Any], values: Values) -> Node:
         def run(graph: Graph, *given: Any) -> list[Any]:
@@ -132,7 +155,7 @@ class Interpreter:
         """Make arrays of the floats on the host, where some other input is one."""
         if _on_host(call.op, inputs) or call.op in _HOST or call.op in ("Loop", "If", "Scan"):
             return inputs
-        return [vnp.asarray(v) if isinstance(v, np.ndarray) and v.dtype.kind not in "iub" else v for v in inputs]
+        return [vnp.asarray(v) if isinstance(v, np.ndarray) and v.dtype.kind not in _HOST_KINDS else v for v in inputs]
 
     def _expanded(self, call: Call, definition: Any, inputs: list[Any]) -> list[Any]:
         values: Values = dict.fromkeys(definition.input)
@@ -177,13 +200,29 @@ class Interpreter:
 
     def is_known(self, call: Call) -> bool:
         """Return True if an operator can be run."""
-        if (call.domain, call.op) in self._functions or (call.domain in _STANDARD and call.op in OPERATORS):
+        if (call.domain, call.op) in self._functions or _key(call) in OPERATORS or (call.domain, call.op) == _GRADIENT:
             return True
         key = (call.domain, call.op)
         if key not in self._known:
             schema = self._schema(call)
             self._known[key] = schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
         return self._known[key]
+
+
+def _key(call: Call) -> str:
+    """Return the name of an operator in `OPERATORS`."""
+    return call.op if call.domain in _STANDARD else f"{call.domain}.{call.op}"
+
+
+def _needed(graph: Graph, target: str, given: Sequence[str]) -> list[Call]:
+    """Return the nodes that compute a value from given ones, in order."""
+    wanted, found = {target}, []
+    for call in reversed(graph.calls):
+        if wanted.intersection(call.outputs).difference(given):
+            found.append(call)
+            inner = [inner for value in call.attributes.values() if isinstance(value, Graph) for inner in calls_of(value)]
+            wanted.update(*[one.inputs for one in (call, *inner)])
+    return found[::-1]
 
 
 def _as_attribute(value: Any) -> Any:
@@ -204,7 +243,7 @@ def _made(schema: Any, call: Call, inputs: Sequence[Any]) -> Any:
 
 def _on_host(op: str, inputs: Sequence[Any]) -> bool:
     known = [chunk for v in inputs if v is not None for chunk in (v if isinstance(v, tuple) else (v,))]
-    small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in "iub" or v.size <= _FEW) for v in known)
+    small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in _HOST_KINDS or v.size <= _FEW) for v in known)
     return small and (bool(known) or op in _HOST)
 
 

@@ -101,7 +101,7 @@ class OnnxFunction:
         values.update({name: _as_input(value, self._types[name]) for name, value in given.items()})
         own = {**graph.initializers, **params, **{n: v for n, v in values.items() if n in graph.initializers}}
         outputs = self._interpreter.run(Graph(graph.inputs, graph.outputs, graph.calls, own), values)
-        arrays = [vnp.asarray(v) for v in outputs]
+        arrays = [v if isinstance(v, np.ndarray) and v.dtype.kind in "OU" else vnp.asarray(v) for v in outputs]
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
@@ -110,10 +110,12 @@ def _is_parameter(value: np.ndarray) -> bool:
 
 
 def _as_input(value: Any, kind: Any) -> Any:
-    """Return an input; integers and booleans that are NumPy arrays stay on the host."""
+    """Return an input; integers and booleans that are NumPy arrays stay on the host, and so do strings."""
     if value is None or isinstance(value, Tracer | Array):
         return value
     array = np.asarray(value)
+    if array.dtype.kind in "OU":
+        return array
     dtype = dtype_of(kind.elem_type) if kind.elem_type else array.dtype
     array = array.astype(dtype) if isinstance(value, bool | int | float) else array
     return array if array.dtype.kind in "iub" else vnp.asarray(array)

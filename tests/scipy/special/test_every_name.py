@@ -291,6 +291,7 @@ def test_hypergeometric_functions_of_special_arguments() -> None:
     rows = [  # a, b, c, x: sums that end, at 1, integers c - a - b, far left, c - a - b close to an integer
         (-3, 2, 1.5, 5.0), (1, 2, 4.5, 0.5), (0.5, 0.5, 2, 1.0), (1, 1, 2, 0.97), (2, 3, 4, 0.99), (1, 1, 1, 0.9), (1, 2, 5, 0.9),
         (1, 2, 6, 0.95), (1.5, 0.5, 2.25, -1e4), (0.3, 0.4, 1.71, 0.98), (1, 2, 3, 1.0),
+        (1.5, 2.5, 2, 0.9), (3, 1.5, 0.5, 0.8), (4, -0.5, 0.25, 1.0),
     ]  # fmt: skip
     args = np.array(rows, float).T
     np.testing.assert_allclose(special.hyp2f1(*args), scipy.special.hyp2f1(*args), rtol=4e-12)

@@ -17,6 +17,8 @@ from volta_fn.onnx.operators import (
     sequences,
     shapes,
     signal,
+    strings,
+    training,
 )
 from volta_fn.onnx.operators.registry import OPERATORS as OPERATORS
 from volta_fn.onnx.operators.registry import Node as Node
@@ -35,4 +37,6 @@ FAMILIES = (
     sequences,
     shapes,
     signal,
+    strings,
+    training,
 )

@@ -22,6 +22,8 @@ _FAR, _FAR_TERMS = 100.0, 40
 _NEAR_ONE, _GAP = 0.75, 0.05
 #: At most so many terms of a Taylor series.
 _MOST = 20000.0
+#: Euler's constant, -digamma(1).
+_EULER = 0.5772156649015329
 
 
 def _series(count: Values, factor: Callable[[Values], Values], first: Values) -> Values:
@@ -97,60 +99,65 @@ def _gauss_series(a: Values, b: Values, c: Values, z: Values) -> Values:
 
 
 def _near_one(a: Values, b: Values, c: Values, z: Values, wanted: Values) -> Values:
-    """Return it for z near 1, by z alone where c - a - b is close to an integer."""
+    """Return it for z near 1, by z alone where c - a - b is close to an integer.
+
+    Elsewhere it is a sum of two terms with quotients of gamma functions, of which those with a pole have another place in the sum.
+    """
     excess = c - a - b
     nearest = excess.nearest()
     integral = nearest.equals(excess)
     separate = (excess - nearest).abs().above(_GAP)
     y = 1.0 - z
+    plus = _gamma_quotient(c, c - a, (integral & excess.compare("ole", 0.0)).select(1.0, excess), c - b)
+    minus = _gamma_quotient(c, a, (integral & excess.compare("oge", 0.0)).select(1.0, -excess), b)
+    power = pow(y, excess)
     usual = wanted & separate
-    connected = _connected(usual.select(a, 0.3), usual.select(b, 0.3), usual.select(c, 0.9), y)
+    first, second = _connected(usual.select(a, 0.3), usual.select(b, 0.3), usual.select(c, 0.9), y)
+    connected = plus * first + minus * second * power
     logarithmic = wanted & integral
-    with_logarithm = _logarithmic(logarithmic.select(a, 1.0), logarithmic.select(b, 1.0), logarithmic.select(c, 2.0), y)
+    finite, infinite = _logarithmic(logarithmic.select(a, 1.0), logarithmic.select(b, 1.0), logarithmic.select(c, 2.0), y)
+    with_logarithm = excess.below(0.0).select(minus * finite * power + plus * infinite, plus * finite + minus * infinite * power)
     slow = wanted & ~separate & ~integral
     by_itself = _gauss_series(slow.select(a, 1.0), slow.select(b, 1.0), c, slow.select(z, 0.0))
     out = slow.select(by_itself, integral.select(with_logarithm, connected))
-    return (wanted & y.equals(0.0)).select(_at_one(a, b, c), out)
-
-
-def _at_one(a: Values, b: Values, c: Values) -> Values:
-    """Return Gauss's sum, infinite unless c > a + b."""
-    excess = c - a - b
-    exponent = _log_gamma(c) + _log_gamma(excess) - _log_gamma(c - a) - _log_gamma(c - b)
-    value = gamma_sign(c) * gamma_sign(c - a) * gamma_sign(c - b) * exp(exponent)
-    return excess.above(0.0).select((_ends(c - a) | _ends(c - b)).select(0.0, value), math.inf)
+    at_one = excess.above(0.0).select(plus, minus.below(0.0).select(-math.inf, y.like(math.inf)))
+    return (wanted & y.equals(0.0)).select(at_one, out)
 
 
 def _gamma_quotient(top: Values, bottom: Values, other_top: Values, other_bottom: Values) -> Values:
-    """Return gamma(top) gamma(other_top) / (gamma(bottom) gamma(other_bottom))."""
-    exponent = _log_gamma(top) + _log_gamma(other_top) - _log_gamma(bottom) - _log_gamma(other_bottom)
-    sign = gamma_sign(top) * gamma_sign(other_top) * gamma_sign(bottom) * gamma_sign(other_bottom)
+    """Return gamma(top) gamma(other_top) / (gamma(bottom) gamma(other_bottom)).
+
+    The logarithms are added in a loop: some compilers of shaders copy a function to wherever it is called.
+    """
+
+    def add(k: Values, exponent: Values, sign: Values) -> Sequence[Values]:
+        above, former = k.below(2.0), k.equals(0.0) | k.equals(2.0)
+        x = above.select(former.select(top, other_top), former.select(bottom, other_bottom))
+        logarithm = _log_gamma(x)
+        return [exponent + above.select(logarithm, -logarithm), sign * gamma_sign(x)]
+
+    exponent, sign = top.iterated(4, add, top.like(0.0), top.like(1.0))
     return (_ends(bottom) | _ends(other_bottom)).select(0.0, sign * exp(exponent))
 
 
-def _connected(a: Values, b: Values, c: Values, y: Values) -> Values:
-    """Return it at 1 - y, for a + b - c that is no integer (A. & S. 15.3.6)."""
+def _connected(a: Values, b: Values, c: Values, y: Values) -> tuple[Values, Values]:
+    """Return the series at 1 - y, for a + b - c that is no integer (A. & S. 15.3.6)."""
     excess = c - a - b
-    first = _gamma_quotient(c, c - a, excess, c - b) * _gauss_series(a, b, 1.0 - excess, y)
-    second = _gamma_quotient(c, a, -excess, b) * _gauss_series(c - a, c - b, 1.0 + excess, y)
-    return first + pow(y, excess) * second
+    return _gauss_series(a, b, 1.0 - excess, y), _gauss_series(c - a, c - b, 1.0 + excess, y)
 
 
-def _logarithmic(a: Values, b: Values, c: Values, y: Values) -> Values:
-    """Return it at 1 - y, for integers c - a - b (A. & S. 15.3.10 to 15.3.12).
+def _logarithmic(a: Values, b: Values, c: Values, y: Values) -> tuple[Values, Values]:
+    """Return the sums at 1 - y, for integers c - a - b (A. & S. 15.3.10 to 15.3.12).
 
     Negative ones become positive by Euler's transformation.
     """
     given = c - a - b
     below = given.below(0.0)
     first, second, m = below.select(c - a, a), below.select(c - b, b), given.abs()
-    finite = _finite_sum(first, second, m, y)
-    logarithms = _logarithmic_sum(first + m, second + m, m, y)
     half = m * 0.5
     sign = half.floor().equals(half).select(-1.0, y.like(1.0))
-    head = m.equals(0.0).select(0.0, _gamma_quotient(c, first + m, m.at_least(1.0), second + m) * finite)
-    tail = sign * _gamma_quotient(c, first, y.like(1.0), second) * pow(y, m) * logarithms
-    return (head + tail) * below.select(pow(y, given), 1.0)
+    finite = m.equals(0.0).select(0.0, _finite_sum(first, second, m, y))
+    return finite, sign * _logarithmic_sum(first + m, second + m, m, y)
 
 
 def _finite_sum(a: Values, b: Values, m: Values, y: Values) -> Values:
@@ -168,9 +175,12 @@ def _logarithmic_sum(a: Values, b: Values, m: Values, y: Values) -> Values:
 
     They are log y - digamma(n + 1) - digamma(n + m + 1) + digamma(a + n) + digamma(b + n), which is known from the one before.
     """
-    one = y.like(1.0)
-    start = log(y) + a.called("digamma", digamma) + b.called("digamma", digamma)
-    start = start - one.called("digamma", digamma) - (m + 1.0).called("digamma", digamma)
+
+    def add_digamma(k: Values, total: Values) -> Sequence[Values]:
+        value = k.equals(0.0).select(a, k.equals(1.0).select(b, m + 1.0)).called("digamma", digamma)
+        return [total + k.below(2.0).select(value, -value)]
+
+    start = y.iterated(3, add_digamma, log(y) + _EULER)[0]
     first = exp(-_log_gamma(m + 1.0))
 
     def add(k: Values, term: Values, bracket: Values, total: Values) -> Sequence[Values]:
