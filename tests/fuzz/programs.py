@@ -22,7 +22,7 @@ import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.fuzz.operations import ALL, COMPLEX, FLOATS, STATEMENTS
+from tests.fuzz.operations import ALL, COMPLEX, FLOATS, RULES, statement
 from volta_fn import lax
 from volta_fn.core import device as devices
 from volta_fn.errors import VoltaError
@@ -119,7 +119,7 @@ class Drawing:
         """Add a statement, unless what was drawn is refused."""
         values, inputs = dict(self.values), dict(self.program.inputs)
         try:
-            text = self.draw.choice(STATEMENTS)(self)
+            text = statement(self, RULES[self.draw.choice([*RULES])])
             result = eval(text, {**OURS, **self.values})
         except VoltaError:
             result = None
@@ -240,12 +240,24 @@ def difference(found: Values | str, wanted: Values | str, spread: Values) -> tup
 Lane = Callable[[Program], Values | str]
 
 
-def compared(program: Program, lane: Lane) -> tuple[str, str] | None:
+@dataclass
+class Reference:
+    """What eager NumPy gives, and by how much that changes with the last digits of the inputs."""
+
+    values: Values | str
+    spread: Values
+
+    @classmethod
+    def of(cls, program: Program) -> Reference:
+        """Run a program."""
+        values = run(program, "numpy", "eager")
+        return cls(values, {} if isinstance(values, str) else spreads(program, values))
+
+
+def compared(program: Program, lane: Lane, wanted: Reference | None = None) -> tuple[str, str] | None:
     """Return what a lane gives that eager NumPy does not."""
-    wanted = run(program, "numpy", "eager")
-    if isinstance(wanted, str):
-        return difference(lane(program), wanted, {})
-    return difference(lane(program), wanted, spreads(program, wanted))
+    wanted = wanted or Reference.of(program)
+    return difference(lane(program), wanted.values, wanted.spread)
 
 
 def minimised(program: Program, lane: Lane) -> Program:
@@ -254,12 +266,12 @@ def minimised(program: Program, lane: Lane) -> Program:
     Later statements get the values of earlier ones as inputs, and go if nothing needs them.
     """
     smallest, values = program, run(program, "numpy", "eager")
-    assert isinstance(values, dict) or not program.lines
+    if isinstance(values, str):
+        return program
     for start in range(len(program.lines)):
         for end in range(start + 1, len(program.lines) + 1):
-            lines = program.lines[start:end]
-            inputs = {**program.inputs, **({n: values[n] for n, _ in program.lines[:start]} if isinstance(values, dict) else {})}
-            part = needed(Program(inputs, lines), [lines[-1][0]])
+            inputs = {**program.inputs, **{name: values[name] for name, _ in program.lines[:start]}}
+            part = needed(Program(inputs, program.lines[start:end]), [program.lines[end - 1][0]])
             if len(part.lines) < len(smallest.lines) and compared(part, lane) is not None:
                 smallest = part
     return smallest
@@ -283,11 +295,11 @@ def check(seeds: range, ways: dict[str, Lane], until: float = float("inf")) -> t
         if time.monotonic() > until:
             return count, reports
         program = drawn(seed)
+        wanted = Reference.of(program)
         for name, lane in ways.items():
-            found = compared(program, lane) if program.lines else None
+            found = compared(program, lane, wanted) if program.lines else None
             if found is not None:
-                small = minimised(program, lane) if not isinstance(run(program, "numpy", "eager"), str) else program
-                reports.append(f"# seed {seed}, {name}: {found[0]}: {found[1]}\n{small}\n")
+                reports.append(f"# seed {seed}, {name}: {found[0]}: {found[1]}\n{minimised(program, lane)}\n")
                 print(reports[-1], flush=True)
     return len(seeds), reports
 
