@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -182,8 +183,8 @@ def cases(n: int, mesh: Any, dtype: str) -> list[Callable[[], None]]:
     return found
 
 
-def main() -> None:
-    """Check the laws."""
+def main() -> int:
+    """Check the laws; the exit status is 1 if this process finds one broken."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1, help="check one case in so many")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
@@ -191,11 +192,21 @@ def main() -> None:
     vf.distributed.initialize()
     n = vf.process_count()
     checks = cases(n, vf.make_mesh({"i": n}), options.dtype)[:: options.every]
-    for one in checks:
-        one()
-    if vf.process_index() == 0:
+    broken = sum([not holds(one) for one in checks])
+    if vf.process_index() == 0 and not broken:
         print(f"{len(checks)} laws hold at {n} processes", flush=True)
+    return 1 if broken else 0
+
+
+def holds(law: Callable[[], None]) -> bool:
+    """Check a law; print what this process finds wrong, and go on, as the others do."""
+    try:
+        law()
+    except AssertionError as error:
+        print(f"BROKEN: {error}", flush=True)
+        return False
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
