@@ -182,10 +182,14 @@ class Queue:
             if self.encoder is None:
                 return self.submitted
             encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
-            with self.watched:  # submitting invalid commands would abort the process
-                self._end_run()
-                commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
-                self.lib.wgpuCommandEncoderRelease(encoder)
+            try:
+                with self.watched:  # submitting invalid commands would abort the process
+                    self._end_run()
+                    commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
+                    self.lib.wgpuCommandEncoderRelease(encoder)
+            except DeviceError:
+                self.pool.check_device()  # what was made while the device was lost is invalid, and only that is said
+                raise
             self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
             self.lib.wgpuCommandBufferRelease(commands)
             self.readbacks.submitted()
