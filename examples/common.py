@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import data
 
@@ -52,6 +53,23 @@ def epochs(loader: data.DataLoader, number: int) -> data.ProgressBar[Any]:
     """Return the batches of `number` epochs, with a progress bar."""
     batches = itertools.chain.from_iterable(itertools.repeat(loader, number))
     return data.progress(batches, "training", total=number * len(loader))
+
+
+def train_shards(
+    step: Callable[..., Any], whole: Any, specs: Any, mesh: vf.sharding.Mesh, batch: tuple[Any, ...], steps: int
+) -> list[float]:
+    """Train this process's shards of parameters that all have whole, on one batch; return the losses.
+
+    `step` returns new shards and the loss, which the first process prints.
+    """
+    shards = vf.tree.map(lambda spec, x: vf.device_put(x, vf.NamedSharding(mesh, spec)), specs, whole)
+    losses = []
+    for _ in range(steps):
+        shards, value = step(shards, *batch)
+        losses.append(float(value))
+    if vf.process_index() == 0:
+        print(f"losses {np.round(losses[:: max(steps // 5, 1)], 4).tolist()}", flush=True)
+    return losses
 
 
 def save_images(path: Path, images: Any, columns: int) -> Path:

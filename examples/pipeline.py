@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import common
-import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
@@ -59,16 +58,9 @@ def train(steps: int) -> list[float]:
         return layers - 0.2 * grads, lax.psum(value, "stage")
 
     k1, k2, k3 = random.split(random.key(0), 3)
-    layers_of_all = 0.2 * random.normal(k1, (LAYERS, WIDTH, WIDTH))
-    layers = vf.device_put(layers_of_all, vf.NamedSharding(mesh, P("stage")))  # this stage's
-    x, y = random.normal(k2, (COUNT, MICRO, WIDTH)), random.normal(k3, (COUNT, MICRO, WIDTH))
-    losses = []
-    for _ in range(steps):
-        layers, value = step(layers, x, y)
-        losses.append(float(value))
-    if vf.process_index() == 0:
-        print(f"losses {np.round(losses[:: max(steps // 5, 1)], 4).tolist()}", flush=True)
-    return losses
+    layers = 0.2 * random.normal(k1, (LAYERS, WIDTH, WIDTH))
+    batch = random.normal(k2, (COUNT, MICRO, WIDTH)), random.normal(k3, (COUNT, MICRO, WIDTH))
+    return common.train_shards(step, layers, P("stage"), mesh, batch, steps)
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:

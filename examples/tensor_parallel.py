@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import common
-import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
@@ -80,25 +79,16 @@ def train(steps: int) -> list[float]:
     """Train all shards together; return the losses."""
     vf.distributed.initialize()
     mesh = vf.make_mesh({"model": vf.process_count()})
-    specs = dict(SPECS) | {"qkv": P(None, None, "model")}
 
     @vf.jit
-    @functools.partial(vf.shard_map, mesh=mesh, in_specs=(specs, P(), P()), out_specs=(specs, P()))
+    @functools.partial(vf.shard_map, mesh=mesh, in_specs=(SPECS, P(), P()), out_specs=(SPECS, P()))
     def step(p: Any, x: vf.Array, y: vf.Array) -> Any:
         value, grads = vf.value_and_grad(loss)(p, x, y, "model")
         return vf.tree.map(lambda w, g: w - 0.5 * g, p, grads), value
 
     k1, k2, k3 = random.split(random.key(0), 3)
-    unsplit = init(k1)
-    p = {name: vf.device_put(unsplit[name], vf.NamedSharding(mesh, specs[name])) for name in unsplit}  # this process's shard
-    x, y = random.normal(k2, (BATCH, TIME, WIDTH)), random.normal(k3, (BATCH, TIME, WIDTH))
-    losses = []
-    for _ in range(steps):
-        p, value = step(p, x, y)
-        losses.append(float(value))
-    if vf.process_index() == 0:
-        print(f"losses {np.round(losses[:: max(steps // 5, 1)], 4).tolist()}", flush=True)
-    return losses
+    batch = random.normal(k2, (BATCH, TIME, WIDTH)), random.normal(k3, (BATCH, TIME, WIDTH))
+    return common.train_shards(step, init(k1), SPECS, mesh, batch, steps)
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:

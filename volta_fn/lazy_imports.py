@@ -17,14 +17,19 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from volta_fn.interrupts import held_back
+
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
 _STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
 _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
 
 
 def load(module: str) -> Any:
-    """Return the module with this full name; import it first if needed."""
-    return importlib.import_module(module)
+    """Return the module with this full name; import it first if needed, which Ctrl-C does not cut short."""
+    if module in sys.modules:
+        return importlib.import_module(module)  # which waits for a thread that imports it
+    with held_back:
+        return importlib.import_module(module)
 
 
 class _Deferred:

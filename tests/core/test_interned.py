@@ -1,10 +1,14 @@
-"""Interned values: they end with their last reference, in no function of Python."""
+"""What is kept as long as objects live: it goes with them, in no function of Python."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from volta_fn.core.interned import Interned
+import pytest
+
+from volta_fn.core.interned import Attached, Interned, Left
 
 
 class Value:
@@ -32,15 +36,67 @@ def test_a_key_may_have_a_new_value_when_the_old_one_has_ended() -> None:
     assert table.get("a") is new
 
 
-def test_no_function_of_python_runs_at_the_end_of_a_value() -> None:
+def interned(value: Value) -> Callable[[], object]:
     table: Interned[str, Value] = Interned()
-    value = Value()
     table.add("a", value)
+    return lambda: table.get("a")
+
+
+def attached(value: Value) -> Callable[[], object]:
+    table: Attached[Value, list[int]] = Attached()
+    table.attach(value, [1])
+    return lambda: [*table] or None
+
+
+def left(value: Value) -> Callable[[], object]:
+    table: Left[str] = Left()
+    table.leave(value, "rest")
+    return lambda: None if [*table.take()] == ["rest"] else "nothing was left"
+
+
+@contextmanager
+def calls() -> Iterator[list[str]]:
+    """The functions of Python that are called."""
     called: list[str] = []
     sys.setprofile(lambda frame, event, argument: called.append(frame.f_code.co_name) if event == "call" else None)
     try:
-        del value
+        yield called
     finally:
         sys.setprofile(None)
-    assert called == []
-    assert table.get("a") is None
+
+
+@pytest.mark.parametrize("keep", [interned, attached, left])
+def test_no_function_of_python_runs_at_the_end_of_a_value(keep: Callable[[Value], Callable[[], object]]) -> None:
+    value = Value()
+    found = keep(value)
+    with calls() as called:
+        del value
+        seen = [*called]
+    assert seen == []
+    assert found() is None
+
+
+def test_values_are_attached_to_objects() -> None:
+    table: Attached[Value, int] = Attached()
+    first, second = Value(), Value()
+    table.attach(first, 1)
+    table.attach(first, 2)
+    table.attach(second, 3)
+    assert (table.get(first), table.get(second), table.get(Value()), len(table)) == (2, 3, None, 2)
+    assert set(table) == {first, second}
+    del first
+    assert len(table) == 1
+    table.clear()
+    del second
+    assert [*table] == []
+
+
+def test_what_objects_leave_is_taken_once() -> None:
+    table: Left[int] = Left()
+    first, second = Value(), [Value()]
+    table.leave(first, 1)
+    table.leave(second[0], 2)
+    assert [*table.take()] == []
+    second.clear()
+    assert [*table.take()] == [2]
+    assert [*table.take()] == []

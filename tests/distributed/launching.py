@@ -30,11 +30,13 @@ def command(count: int, *arguments: str, options: Sequence[str] = ()) -> list[st
     return [sys.executable, "-m", "volta_fn.launch", "-n", str(count), "--threads", "1", *options, *arguments]
 
 
-def run(count: int, *arguments: str, options: Sequence[str] = (), **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end."""
+def run(
+    count: int, *arguments: str, options: Sequence[str] = (), limit: float = LIMIT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, for at most `limit` seconds."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}", **variables}
     return subprocess.run(
-        command(count, *arguments, options=options), env=environment, cwd=ROOT, text=True, capture_output=True, timeout=LIMIT, check=False
+        command(count, *arguments, options=options), env=environment, cwd=ROOT, text=True, capture_output=True, timeout=limit, check=False
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +130,23 @@ def check_compression(n: int) -> None:
             np.testing.assert_allclose(have, exact, rtol=2**-7, atol=2**-7 * np.abs(x).max(initial=0), err_msg=f"mean of {name}")
 
 
+def check_overlap(n: int, compression: str | None) -> None:
+    """Average gradients of two layers: the sum of one is on its way while those of the other are computed."""
+    rank, draw = vf.process_index(), np.random.default_rng(3)
+    params = [draw.normal(size=(300, 300)).astype(np.float32) / 10 for _ in range(2)]
+    every = draw.normal(size=(n, 64, 300)).astype(np.float32)
+    gradients = vf.grad(lambda p, x: vnp.mean(vnp.tanh(vnp.tanh(x @ p[0]) @ p[1])))
+    step = lambda p, x: vf.optim.average_gradients(gradients(p, x[0]), "i", compression=compression)
+    on_all = vf.jit(vf.shard_map(step, mesh=vf.make_mesh({"i": n}), in_specs=(P(), P("i")), out_specs=P()))
+    before = vf.distributed.statistics().sums
+    found = on_all(params, every[rank : rank + 1])
+    assert vf.distributed.statistics().sums == before + (n > 1), "no sum was started before it was awaited"
+    for have, wanted in zip(found, vf.vmap(gradients, (None, 0))(params, every), strict=True):
+        largest = float(np.abs(wanted).max())
+        tolerance = 1e-5 if compression is None else 2**-7
+        np.testing.assert_allclose(have, np.mean(wanted, 0), rtol=tolerance, atol=tolerance * largest, err_msg=f"overlap {compression}")
+
+
 def check_pmap(n: int) -> None:
     """Map over processes by the old form: an axis of size 1 in each, another axis, an argument that all share, and a static one."""
     rank, values = vf.process_index(), np.random.default_rng(3).normal(size=(n, 4)).astype(np.float32)
@@ -177,13 +195,15 @@ def cases(n: int, mesh: Any, dtype: str) -> list[Callable[[], None]]:
                 found.append(functools.partial(check, f"extremes of {kind}", ends, typed(kind, n), mesh))
         found.append(lambda: check_compression(n))
         found.append(lambda: check_pmap(n))
+    for compression in (None, "bfloat16"):
+        found.append(functools.partial(check_overlap, n, compression))
     empty = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.pmax(x, "i"), lax.ppermute(x, "i", [(0, 0)]))
     found.append(lambda: check("no elements", empty, np.zeros((n, 0, 2), np.float32), mesh))
     return found
 
 
-def main() -> None:
-    """Check the laws."""
+def main() -> int:
+    """Check the laws; the exit status is 1 if this process finds one broken."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1, help="check one case in so many")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
@@ -191,11 +211,21 @@ def main() -> None:
     vf.distributed.initialize()
     n = vf.process_count()
     checks = cases(n, vf.make_mesh({"i": n}), options.dtype)[:: options.every]
-    for one in checks:
-        one()
-    if vf.process_index() == 0:
+    broken = sum([not holds(one) for one in checks])
+    if vf.process_index() == 0 and not broken:
         print(f"{len(checks)} laws hold at {n} processes", flush=True)
+    return 1 if broken else 0
+
+
+def holds(law: Callable[[], None]) -> bool:
+    """Check a law; print what this process finds wrong, and go on, as the others do."""
+    try:
+        law()
+    except AssertionError as error:
+        print(f"BROKEN: {error}", flush=True)
+        return False
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

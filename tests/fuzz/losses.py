@@ -10,10 +10,12 @@ import argparse
 import hashlib
 import importlib
 import random
+import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -32,8 +34,8 @@ EXAMPLES = {
     **dict.fromkeys("dp_sgd mnist_rnn regression vae xor dcgan digits maml mnist_cnn super_resolution time_series".split(), "step"),
     **dict.fromkeys(["char_lstm", "char_transformer"], "update"),
 }
-#: Steps of an example.
-_STEPS = 4
+#: Steps of an example, and losses of one process.
+_STEPS, _SLICE = 4, 10
 
 
 class EnoughError(Exception):
@@ -139,6 +141,33 @@ def attempt(name: str, wanted: Outcome, draw: random.Random) -> tuple[int, str]:
     return found.points.losses, wrong
 
 
+def lose(count: int, runs: Sequence[str], seed: int, until: float) -> tuple[int, int]:
+    """Lose the device about so often in some runs, in turn; return how often it was, and in how many attempts the bits differed."""
+    draw, done, wrong = random.Random(seed), 0, 0
+    wanted = {name: outcome(name) for name in runs}
+    while done < count and time.monotonic() < until:
+        for name in runs:
+            losses, fault = attempt(name, wanted[name], draw)
+            done += losses
+            wrong += bool(fault)
+            print(f"{name}: {losses} losses, {fault or 'the same bits'}", flush=True)
+    return done, wrong
+
+
+def in_processes(count: int, runs: Sequence[str], seed: int, until: float) -> tuple[int, int]:
+    """Do the same, in a process for each run and `_SLICE` losses: the driver keeps what it has compiled for a lost device."""
+    done = wrong = 0
+    while done < count and time.monotonic() < until:
+        for name in runs:
+            seed += 1
+            words = [sys.executable, "-m", "tests.fuzz.losses", "--runs", name, "--count", str(_SLICE), "--seed", str(seed), "--here"]
+            found = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+            print(found.stdout, end="", flush=True)
+            said = re.search(r"^(\d+) losses in 1 runs, (\d+) wrong$", found.stdout, re.MULTILINE)
+            done, wrong = (done + int(said[1]), wrong + int(said[2])) if said else (done, wrong + 1)
+    return done, wrong
+
+
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -146,17 +175,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--runs", nargs="*", default=list(RUNS), help="which examples, or loop")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--here", action="store_true", help="in this process")
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-    draw, begun, done, wrong = random.Random(options.seed), time.monotonic(), 0, list[str]()
-    wanted = {name: outcome(name) for name in options.runs}
-    while done < options.count and time.monotonic() - begun < options.seconds:
-        for name in options.runs:
-            losses, fault = attempt(name, wanted[name], draw)
-            done += losses
-            wrong += [fault] if fault else []
-            print(f"{name}: {losses} losses, {fault or 'the same bits'}", flush=True)
-    print(f"{done} losses in {len(options.runs)} runs, {len(wrong)} wrong")
+    way = lose if options.here else in_processes
+    done, wrong = way(options.count, options.runs, options.seed, time.monotonic() + options.seconds)
+    print(f"{done} losses in {len(options.runs)} runs, {wrong} wrong")
     return bool(wrong)
 
 

@@ -1,28 +1,25 @@
-"""The statements of random programs: texts of calls that volta_fn and JAX have by the same names."""
+"""The statements of random programs: texts of calls that volta_fn and JAX have by the same names.
+
+A rule is a template, or several of which one is drawn. Its placeholders are filled from left to right: `{x}` is a variable of the rule's
+dtypes, `{y}`, `{z}` and `{b}` (of bools) have its shape, and the others are in `_DRAWN`.
+"""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 WIDE = ("float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 COMPLEX = ("complex64", "complex128")
-ALL = (*FLOATS, *INTEGERS, *COMPLEX, "bool")
-
-_UNARY = """sin cos tanh exp log log1p expm1 sqrt rsqrt cbrt abs neg sign floor ceil square logistic erf erfc asin acos atan sinh
-cosh asinh acosh atanh exp2 tan lgamma digamma erf_inv round reciprocal is_finite""".split()
-_FUNCTIONS = (
-    "t * 0.5 + 1",
-    "jnp.tanh(t)",
-    "jnp.sin(t) * t",
-    "jnp.maximum(t, 0)",
-    "t * t - 1",
-    "jnp.where(t > 0, t, -t)",
-    "jnp.abs(t) + 0.5",
-)
+BOOL = ("bool",)
+INEXACT = (*FLOATS, *COMPLEX)
+REAL = (*FLOATS, *INTEGERS)
+NUMBERS = (*REAL, *COMPLEX)
+ALL = (*NUMBERS, *BOOL)
 
 
 class Pool(Protocol):
@@ -43,320 +40,232 @@ class Pool(Protocol):
     def dtype(self, name: str) -> str: ...
 
 
-Statement = Callable[[Pool], str]
-STATEMENTS: list[Statement] = []
+class Rule(NamedTuple):
+    """How a statement is drawn: templates, the dtypes and the least rank of `{x}`, and names of which `{f}` is one."""
+
+    templates: tuple[str, ...]
+    dtypes: tuple[str, ...] = ALL
+    least: int = 0
+    functions: tuple[str, ...] = ()
 
 
-def statement(make: Statement) -> Statement:
-    """Register how a statement is drawn."""
-    STATEMENTS.append(make)
-    return make
+def _rule(templates: str | list[str], dtypes: tuple[str, ...] = ALL, least: int = 0, functions: str = "") -> Rule:
+    return Rule((templates,) if isinstance(templates, str) else tuple(templates), dtypes, least, tuple(functions.split()))
 
 
-def _axis(pool: Pool, name: str) -> int:
-    return pool.draw.randrange(len(pool.shape(name)))
+#: Functions of one variable t.
+_BODIES = (
+    "t * 0.5 + 1",
+    "jnp.tanh(t)",
+    "jnp.sin(t) * t",
+    "jnp.maximum(t, 0)",
+    "t * t - 1",
+    "jnp.where(t > 0, t, -t)",
+    "jnp.abs(t) + 0.5",
+)
 
 
-def _axes(pool: Pool, name: str) -> object:
-    rank = len(pool.shape(name))
+def _axes(pool: Pool, rank: int) -> object:
     return pool.draw.choice([None, *range(-rank, rank), tuple(pool.draw.sample(range(rank), pool.draw.randint(0, rank)))])
 
 
-def _indices(pool: Pool, size: int, count: int) -> list[int]:
+def _slices(pool: Pool, x: str) -> str:
+    shape = pool.shape(x)
+    parts = [pool.draw.choice(["::2", "::-1", ":", f"{n // 2}:", f"{pool.draw.randrange(n)}", "None, :"]) for n in shape]
+    return ", ".join(parts[: pool.draw.randint(1, len(parts))])
+
+
+def _rows(pool: Pool, size: int, count: int) -> list[int]:
     return [pool.draw.randrange(-size, size) for _ in range(count)]
 
 
-@statement
-def elementwise(pool: Pool) -> str:
-    return f"lax.{pool.draw.choice(_UNARY)}({pool.pick(FLOATS)})"
-
-
-@statement
-def of_integers(pool: Pool) -> str:
-    return f"lax.{pool.draw.choice('neg abs sign bitwise_not population_count clz'.split())}({pool.pick(INTEGERS)})"
-
-
-@statement
-def of_complex(pool: Pool) -> str:
-    names = "real imag conj abs exp sin cos tanh sqrt log neg sign square reciprocal sinh cosh".split()
-    return f"lax.{pool.draw.choice(names)}({pool.pick(COMPLEX)})"
-
-
-@statement
-def tests_of_floats(pool: Pool) -> str:
-    return f"jnp.{pool.draw.choice('nan_to_num isnan isinf signbit trunc rint sinc square real imag conj'.split())}({pool.pick(FLOATS)})"
-
-
-@statement
-def powers(pool: Pool) -> str:
-    return f"lax.integer_pow({pool.pick((*FLOATS, *INTEGERS, *COMPLEX))}, {pool.draw.choice([0, 1, 2, 3, 4])})"
-
-
-@statement
-def of_two_floats(pool: Pool) -> str:
-    x = pool.pick(FLOATS)
-    return f"lax.{pool.draw.choice('add sub mul div max min pow atan2 nextafter rem add mul'.split())}({x}, {pool.like(x)})"
-
-
-@statement
-def of_two_integers(pool: Pool) -> str:
-    x = pool.pick(INTEGERS)
-    names = "add sub mul div rem max min bitwise_and bitwise_or bitwise_xor shift_left shift_right_arithmetic shift_right_logical".split()
-    return f"lax.{pool.draw.choice(names)}({x}, {pool.like(x)})"
-
-
-@statement
-def of_two_bools(pool: Pool) -> str:
-    x = pool.pick(("bool",))
-    return f"lax.{pool.draw.choice('bitwise_and bitwise_or bitwise_xor max min'.split())}({x}, {pool.like(x)})"
-
-
-@statement
-def of_two_complex(pool: Pool) -> str:
-    x = pool.pick(COMPLEX)
-    return f"lax.{pool.draw.choice('add sub mul div'.split())}({x}, {pool.like(x)})"
-
-
-@statement
-def comparison(pool: Pool) -> str:
-    x = pool.pick((*FLOATS, *INTEGERS, "bool"))
-    return f"lax.{pool.draw.choice('eq ne lt le gt ge'.split())}({x}, {pool.like(x)})"
-
-
-@statement
-def promotion(pool: Pool) -> str:
-    x = pool.pick()
-    return f"{x} {pool.draw.choice('+*')} {pool.like(x, pool.draw.choice(ALL))}"
-
-
-@statement
-def of_numbers(pool: Pool) -> str:
-    x = pool.pick((*FLOATS, *COMPLEX))
-    return f"{x} {pool.draw.choice('+-*/')} {pool.draw.choice(['2', '0.5', '-1.5', 'True', '1e-3'])}"
-
-
-@statement
-def of_integers_with_numbers(pool: Pool) -> str:
-    x = pool.pick(INTEGERS)
-    return f"jnp.{pool.draw.choice('floor_divide remainder maximum minimum power'.split())}({x}, {pool.draw.choice([1, 2, 3])})"
-
-
-@statement
-def of_numpy(pool: Pool) -> str:
-    x = pool.pick(WIDE)
-    names = "floor_divide remainder fmod maximum fmin copysign hypot logaddexp heaviside arctan2 less".split()
-    return f"jnp.{pool.draw.choice(names)}({x}, {pool.like(x)})"
-
-
-@statement
-def choice(pool: Pool) -> str:
-    x = pool.pick()
-    return f"jnp.where({pool.like(x, 'bool')}, {x}, {pool.like(x)})"
-
-
-@statement
-def clipping(pool: Pool) -> str:
-    x = pool.pick((*FLOATS, *INTEGERS))
-    return pool.draw.choice([f"lax.clamp({pool.like(x)}, {x}, {pool.like(x)})", f"jnp.clip({x}, 0, 2)", f"jnp.clip({x}, None, 1)"])
-
-
-@statement
-def cast(pool: Pool) -> str:
-    return f"{pool.pick()}.astype({pool.draw.choice(ALL)!r})"
-
-
-@statement
-def reshaping(pool: Pool) -> str:
-    x = pool.pick(least=1)
-    order = list(range(len(pool.shape(x))))
-    pool.draw.shuffle(order)
-    forms = [
-        f"{x}.reshape(-1)",
-        f"{x}.reshape({tuple(reversed(pool.shape(x)))})",
-        f"jnp.transpose({x}, {tuple(order)})",
-        f"{x}[None]",
-        f"{x}[..., None]",
-    ]
-    return pool.draw.choice(forms)
-
-
-@statement
-def broadcasting(pool: Pool) -> str:
-    x = pool.pick()
-    return f"jnp.broadcast_to({x}, {(pool.draw.choice([1, 2, 3]), *pool.shape(x))})"
-
-
-@statement
-def joining(pool: Pool) -> str:
-    x = pool.pick(least=1)
-    return f"jnp.{pool.draw.choice(['stack', 'concatenate'])}([{x}, {pool.like(x)}], {_axis(pool, x)})"
-
-
-@statement
-def repeating(pool: Pool) -> str:
-    x = pool.pick(least=1)
-    axis = _axis(pool, x)
-    return pool.draw.choice([f"jnp.tile({x}, 2)", f"jnp.repeat({x}, 2, {axis})", f"jnp.flip({x}, {axis})", f"jnp.roll({x}, -1, {axis})"])
-
-
-@statement
-def padding(pool: Pool) -> str:
-    x = pool.pick(least=1)
-    sizes = [(pool.draw.randint(-1, 2), pool.draw.randint(-1, 2), pool.draw.choice([0, 0, 1])) for _ in pool.shape(x)]
-    return f"lax.pad({x}, jnp.zeros((), {x}.dtype), {sizes})"
-
-
-@statement
-def slicing(pool: Pool) -> str:
-    x = pool.pick(least=1)
-    parts = [pool.draw.choice(["::2", "::-1", ":", f"{n // 2}:", f"{pool.draw.randrange(n)}", "None, :"]) for n in pool.shape(x)]
-    return f"{x}[{', '.join(parts[: pool.draw.randint(1, len(parts))])}]"
-
-
-@statement
-def gathering(pool: Pool) -> str:
-    x = pool.pick(least=1)
-    axis, size = _axis(pool, x), pool.shape(x)[0]
-    rows, mode = [*_indices(pool, pool.shape(x)[axis], 2), 99], pool.draw.choice(["clip", "wrap", "fill"])
-    forms = [
-        f"{x}[jnp.array({_indices(pool, size, 3)})]",
-        f"jnp.take({x}, jnp.array({rows}), {axis}, mode={mode!r})",
-        f"lax.dynamic_slice_in_dim({x}, {pool.new('int32', (), most=9)}, 1, {axis})",
-        f"lax.dynamic_index_in_dim({x}, {pool.new('int32', (), most=pool.shape(x)[axis] - 1)}, {axis}, keepdims=False)",
-    ]
-    return pool.draw.choice(forms)
-
-
-@statement
-def scattering(pool: Pool) -> str:
-    x = pool.pick((*FLOATS, *INTEGERS), least=1)
-    operation, count = pool.draw.choice(["add", "multiply", "min", "max", "set"]), pool.draw.randint(1, 3)
-    rows = pool.draw.sample(range(pool.shape(x)[0]), min(count, pool.shape(x)[0]))  # distinct, so that the order does not matter
+def _scattered(pool: Pool, x: str) -> str:
+    size = pool.shape(x)[0]
+    rows = pool.draw.sample(range(size), min(pool.draw.randint(1, 3), size))  # distinct, so that the order does not matter
     update = pool.new(pool.dtype(x), (len(rows), *pool.shape(x)[1:]))
-    return f"{x}.at[jnp.array({rows})].{operation}({update})"
+    return f"{x}.at[jnp.array({rows})].{pool.draw.choice(['add', 'multiply', 'min', 'max', 'set'])}({update})"
 
 
-@statement
-def reduction(pool: Pool) -> str:
-    x = pool.pick(FLOATS)
-    names = "sum prod max min mean var std any all nansum".split()
-    return f"jnp.{pool.draw.choice(names)}({x}, axis={_axes(pool, x)}, keepdims={pool.draw.choice([True, False])})"
+def _padding(pool: Pool, x: str) -> str:
+    return str([(pool.draw.randint(-1, 2), pool.draw.randint(-1, 2), pool.draw.choice([0, 0, 1])) for _ in pool.shape(x)])
 
 
-@statement
-def reduction_of_integers(pool: Pool) -> str:
-    x = pool.pick(INTEGERS)
-    return f"jnp.{pool.draw.choice(['sum', 'prod', 'max', 'min', 'any', 'all'])}({x}, axis={_axes(pool, x)})"
-
-
-@statement
-def position(pool: Pool) -> str:
-    x = pool.pick((*FLOATS, *INTEGERS), least=1)
-    return f"jnp.{pool.draw.choice(['argmax', 'argmin'])}({x}, axis={_axis(pool, x)}).astype('int32')"
-
-
-@statement
-def cumulation(pool: Pool) -> str:
-    x = pool.pick((*FLOATS, *INTEGERS), least=1)
-    name = pool.draw.choice(["cumsum", "cumprod", "cummax", "cummin"])
-    return f"lax.{name}({x}, axis={_axis(pool, x)}, reverse={pool.draw.choice([True, False])})"
-
-
-@statement
-def sorting(pool: Pool) -> str:
-    x = pool.pick((*FLOATS, *INTEGERS, "bool"), least=1)
-    axis = _axis(pool, x)
-    forms = [
-        f"jnp.sort({x}, axis={axis})",
-        f"jnp.argsort({x}, axis={axis}, stable=True).astype('int32')",
-        f"jnp.unique({x}, size=5, fill_value=0)",
-    ]
-    return pool.draw.choice(forms)
-
-
-@statement
-def product(pool: Pool) -> str:
-    x = pool.pick((*FLOATS, *INTEGERS, *COMPLEX), least=1)
-    size = pool.shape(x)[-1]
-    forms = [
-        f"{x} @ {pool.new(pool.dtype(x), (size, 3))}",
-        f"jnp.dot({x}, {pool.new(pool.dtype(x), (size,))})",
-        f"jnp.tensordot({x}, {pool.like(x)}, ([0], [0]))",
-    ]
-    return pool.draw.choice(forms)
-
-
-@statement
-def convolution(pool: Pool) -> str:
-    dtype, groups = pool.draw.choice(FLOATS), pool.draw.choice([1, 2])
-    x, w = pool.new(dtype, (2, 2 * groups, 6, 5)), pool.new(dtype, (2 * groups, 2, 3, 2))
-    strides, padding_, dilation = (
-        pool.draw.choice(["(1, 1)", "(2, 1)"]),
-        pool.draw.choice(["'SAME'", "'VALID'", "[(1, 0), (0, 2)]"]),
-        pool.draw.choice([1, 2]),
-    )
-    return f"lax.conv_general_dilated({x}, {w}, {strides}, {padding_}, rhs_dilation=({dilation}, 1), feature_group_count={groups})"
-
-
-@statement
-def windows(pool: Pool) -> str:
-    x = pool.pick(WIDE, least=1)
-    sizes = tuple([min(2, n) for n in pool.shape(x)])
+def _window(pool: Pool, x: str) -> str:
     name, start = pool.draw.choice([("add", "0"), ("max", "-jnp.inf"), ("min", "jnp.inf")])
-    return f"lax.reduce_window({x}, jnp.asarray({start}, {x}.dtype), lax.{name}, {sizes}, {(1,) * len(sizes)}, 'VALID')"
+    sizes = tuple([min(2, n) for n in pool.shape(x)])
+    return f"jnp.asarray({start}, {x}.dtype), lax.{name}, {sizes}, {(1,) * len(sizes)}, 'VALID'"
 
 
-@statement
-def branches(pool: Pool) -> str:
-    x, one, other = pool.pick(FLOATS), *pool.draw.sample(_FUNCTIONS, 2)
-    if pool.draw.random() < 0.5:
-        return f"lax.cond({pool.new('bool', ())}, lambda t: {one}, lambda t: {other}, {x})"
-    return f"lax.switch({pool.new('int32', (), most=3)}, [lambda t: {one}, lambda t: {other}, lambda t: t + 1], {x})"
+def _convolved(pool: Pool, x: str) -> str:
+    dtype, groups = pool.draw.choice(FLOATS), pool.draw.choice([1, 2])
+    images, kernels = pool.new(dtype, (2, 2 * groups, 6, 5)), pool.new(dtype, (2 * groups, 2, 3, 2))
+    strides, edges = pool.draw.choice(["(1, 1)", "(2, 1)"]), pool.draw.choice(["'SAME'", "'VALID'", "[(1, 0), (0, 2)]"])
+    return f"{images}, {kernels}, {strides}, {edges}, rhs_dilation=({pool.draw.choice([1, 2])}, 1), feature_group_count={groups}"
 
 
-@statement
-def loops(pool: Pool) -> str:
-    x, body = pool.pick(FLOATS, least=1), pool.draw.choice(_FUNCTIONS[:4])
-    forms = [
-        f"lax.fori_loop(0, {pool.draw.choice([0, 1, 3])}, lambda i, t: {body}, {x})",
-        f"lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, (lambda t: {body})(c[1])), (0, {x}))[1]",
-        f"lax.scan(lambda c, t: (c * 0.5 + t, {body}), {x}[0], {x}, reverse={pool.draw.choice([True, False])})[{pool.draw.choice([0, 1])}]",
-        f"lax.associative_scan(jnp.add, {x})",
-        f"lax.map(lambda t: {body}, {x})",
-    ]
-    return pool.draw.choice(forms)
+def _permutation(pool: Pool, x: str) -> str:
+    axes = range(len(pool.shape(x)))
+    return str(tuple(pool.draw.sample(axes, len(axes))))
 
 
-@statement
-def transforms(pool: Pool) -> str:
-    x, body = pool.pick(WIDE, least=1), pool.draw.choice(_FUNCTIONS)
-    forms = [
-        f"jax.grad(lambda t: jnp.sum({body}))({x})",
-        f"jax.jvp(lambda t: {body}, ({x},), ({pool.like(x)},))[1]",
-        f"jax.vmap(jax.grad(lambda t: jnp.sum({body})))({x})",
-        f"jax.vjp(lambda t: {body}, {x})[1]({pool.like(x)})[0]",
-    ]
-    return pool.draw.choice(forms)
+#: What fills a placeholder, of the pool and the variable x, which is empty in rules that have none.
+_DRAWN: dict[str, Callable[[Pool, str], object]] = {
+    "y": lambda pool, x: pool.like(x),
+    "z": lambda pool, x: pool.like(x),
+    "b": lambda pool, x: pool.like(x, "bool"),
+    "any": lambda pool, x: pool.like(x, pool.draw.choice(ALL)),
+    "dtype": lambda pool, x: repr(pool.draw.choice(ALL)),
+    "wide": lambda pool, x: repr(pool.draw.choice(WIDE)),
+    "number": lambda pool, x: pool.draw.choice(["2", "0.5", "-1.5", "True", "1e-3"]),
+    "small": lambda pool, x: pool.draw.choice([1, 2, 3]),
+    "power": lambda pool, x: pool.draw.choice([0, 1, 2, 3, 4]),
+    "times": lambda pool, x: pool.draw.choice([0, 1, 3]),
+    "seed": lambda pool, x: pool.draw.randrange(99),
+    "bit": lambda pool, x: pool.draw.choice([0, 1]),
+    "flag": lambda pool, x: pool.draw.choice([True, False]),
+    "body": lambda pool, x: pool.draw.choice(_BODIES),
+    "body2": lambda pool, x: pool.draw.choice(_BODIES),
+    "carry": lambda pool, x: pool.draw.choice(_BODIES[:4]),
+    "axis": lambda pool, x: pool.draw.randrange(len(pool.shape(x))),
+    "axes": lambda pool, x: _axes(pool, len(pool.shape(x))),
+    "order": _permutation,
+    "reversed": lambda pool, x: tuple(reversed(pool.shape(x))),
+    "larger": lambda pool, x: (pool.draw.choice([1, 2, 3]), *pool.shape(x)),
+    "padding": _padding,
+    "slices": _slices,
+    "rows": lambda pool, x: _rows(pool, pool.shape(x)[0], 3),
+    "some": lambda pool, x: [*_rows(pool, min(pool.shape(x)), 2), 99],
+    "mode": lambda pool, x: repr(pool.draw.choice(["clip", "wrap", "fill"])),
+    "start": lambda pool, x: pool.new("int32", (), most=9),
+    "index": lambda pool, x: pool.new("int32", (), most=min(pool.shape(x)) - 1),
+    "case": lambda pool, x: pool.new("int32", (), most=3),
+    "predicate": lambda pool, x: pool.new("bool", ()),
+    "scattered": _scattered,
+    "window": _window,
+    "matrix": lambda pool, x: pool.new(pool.dtype(x), (pool.shape(x)[-1], 3)),
+    "vector": lambda pool, x: pool.new(pool.dtype(x), (pool.shape(x)[-1],)),
+    "square": lambda pool, x: pool.new(pool.draw.choice(WIDE), (3, 3)),
+    "convolved": _convolved,
+}
+
+RULES: dict[str, Rule] = {
+    "elementwise": _rule(
+        "lax.{f}({x})",
+        FLOATS,
+        functions="""sin cos tanh exp log log1p expm1 sqrt rsqrt cbrt abs neg sign floor ceil square logistic erf erfc asin acos atan sinh
+        cosh asinh acosh atanh exp2 tan lgamma digamma erf_inv round reciprocal is_finite""",
+    ),
+    "of integers": _rule("lax.{f}({x})", INTEGERS, functions="neg abs sign bitwise_not population_count clz"),
+    "of complex numbers": _rule(
+        "lax.{f}({x})", COMPLEX, functions="real imag conj abs exp sin cos tanh sqrt log neg sign square reciprocal sinh cosh"
+    ),
+    "tests of floats": _rule("jnp.{f}({x})", FLOATS, functions="nan_to_num isnan isinf signbit trunc rint sinc square real imag conj"),
+    "powers": _rule("lax.integer_pow({x}, {power})", NUMBERS),
+    "of two floats": _rule("lax.{f}({x}, {y})", FLOATS, functions="add sub mul div max min pow atan2 nextafter rem add mul"),
+    "of two integers": _rule(
+        "lax.{f}({x}, {y})",
+        INTEGERS,
+        functions="""add sub mul div rem max min bitwise_and bitwise_or bitwise_xor shift_left shift_right_arithmetic
+        shift_right_logical""",
+    ),
+    "of two bools": _rule("lax.{f}({x}, {y})", BOOL, functions="bitwise_and bitwise_or bitwise_xor max min"),
+    "of two complex numbers": _rule("lax.{f}({x}, {y})", COMPLEX, functions="add sub mul div"),
+    "comparison": _rule("lax.{f}({x}, {y})", (*REAL, *BOOL), functions="eq ne lt le gt ge"),
+    "promotion": _rule("{x} {f} {any}", functions="+ *"),
+    "of numbers": _rule("{x} {f} {number}", INEXACT, functions="+ - * /"),
+    "of integers with numbers": _rule("jnp.{f}({x}, {small})", INTEGERS, functions="floor_divide remainder maximum minimum power"),
+    "of NumPy": _rule(
+        "jnp.{f}({x}, {y})",
+        WIDE,
+        functions="floor_divide remainder fmod maximum fmin copysign hypot logaddexp heaviside arctan2 less",
+    ),
+    "choice": _rule("jnp.where({b}, {x}, {y})"),
+    "clipping": _rule(["lax.clamp({y}, {x}, {z})", "jnp.clip({x}, 0, 2)", "jnp.clip({x}, None, 1)"], REAL),
+    "cast": _rule("{x}.astype({dtype})"),
+    "reshaping": _rule(
+        ["{x}.reshape(-1)", "{x}.reshape({reversed})", "jnp.transpose({x}, {order})", "{x}[None]", "{x}[..., None]"], least=1
+    ),
+    "broadcasting": _rule("jnp.broadcast_to({x}, {larger})"),
+    "joining": _rule("jnp.{f}([{x}, {y}], {axis})", least=1, functions="stack concatenate"),
+    "repeating": _rule(["jnp.tile({x}, 2)", "jnp.repeat({x}, 2, {axis})", "jnp.flip({x}, {axis})", "jnp.roll({x}, -1, {axis})"], least=1),
+    "padding": _rule("lax.pad({x}, jnp.zeros((), {x}.dtype), {padding})", least=1),
+    "slicing": _rule("{x}[{slices}]", least=1),
+    "gathering": _rule(
+        [
+            "{x}[jnp.array({rows})]",
+            "jnp.take({x}, jnp.array({some}), {axis}, mode={mode})",
+            "lax.dynamic_slice_in_dim({x}, {start}, 1, {axis})",
+            "lax.dynamic_index_in_dim({x}, {index}, {axis}, keepdims=False)",
+        ],
+        least=1,
+    ),
+    "scattering": _rule("{scattered}", REAL, least=1),
+    "reduction": _rule("jnp.{f}({x}, axis={axes}, keepdims={flag})", FLOATS, functions="sum prod max min mean var std any all nansum"),
+    "reduction of integers": _rule("jnp.{f}({x}, axis={axes})", INTEGERS, functions="sum prod max min any all"),
+    "position": _rule("jnp.{f}({x}, axis={axis}).astype('int32')", REAL, least=1, functions="argmax argmin"),
+    "cumulation": _rule("lax.{f}({x}, axis={axis}, reverse={flag})", REAL, least=1, functions="cumsum cumprod cummax cummin"),
+    "sorting": _rule(
+        [
+            "jnp.sort({x}, axis={axis})",
+            "jnp.argsort({x}, axis={axis}, stable=True).astype('int32')",
+            "jnp.unique({x}, size=5, fill_value=0)",
+        ],
+        (*REAL, *BOOL),
+        least=1,
+    ),
+    "product": _rule(["{x} @ {matrix}", "jnp.dot({x}, {vector})", "jnp.tensordot({x}, {y}, ([0], [0]))"], NUMBERS, least=1),
+    "convolution": _rule("lax.conv_general_dilated({convolved})", ()),
+    "windows": _rule("lax.reduce_window({x}, {window})", WIDE, least=1),
+    "branches": _rule(
+        [
+            "lax.cond({predicate}, lambda t: {body}, lambda t: {body2}, {x})",
+            "lax.switch({case}, [lambda t: {body}, lambda t: {body2}, lambda t: t + 1], {x})",
+        ],
+        FLOATS,
+    ),
+    "loops": _rule(
+        [
+            "lax.fori_loop(0, {times}, lambda i, t: {carry}, {x})",
+            "lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, (lambda t: {carry})(c[1])), (0, {x}))[1]",
+            "lax.scan(lambda c, t: (c * 0.5 + t, {carry}), {x}[0], {x}, reverse={flag})[{bit}]",
+            "lax.associative_scan(jnp.add, {x})",
+            "lax.map(lambda t: {carry}, {x})",
+        ],
+        FLOATS,
+        least=1,
+    ),
+    "transforms": _rule(
+        [
+            "jax.grad(lambda t: jnp.sum({body}))({x})",
+            "jax.jvp(lambda t: {body}, ({x},), ({y},))[1]",
+            "jax.vmap(jax.grad(lambda t: jnp.sum({body})))({x})",
+            "jax.vjp(lambda t: {body}, {x})[1]({y})[0]",
+        ],
+        WIDE,
+        least=1,
+    ),
+    "Fourier": _rule("jnp.fft.{f}({x}, axis={axis})", (*WIDE, *COMPLEX), least=1, functions="fft ifft"),
+    "matrices": _rule(
+        [
+            "jnp.linalg.det({square} + 9 * np.eye(3, dtype='float32'))",
+            "jnp.linalg.inv({square} + 9 * np.eye(3, dtype='float32'))",
+            "jnp.tril({square})",
+        ],
+        (),
+    ),
+    "randomness": _rule("jax.random.{f}(jax.random.key({seed}), (3, 2), {wide})", (), functions="uniform normal"),
+}
+_PLACEHOLDERS = re.compile(r"\{(\w+)\}")
 
 
-@statement
-def fourier(pool: Pool) -> str:
-    x = pool.pick((*WIDE, *COMPLEX), least=1)
-    return f"jnp.fft.{pool.draw.choice(['fft', 'ifft'])}({x}, axis={_axis(pool, x)})"
+def statement(pool: Pool, rule: Rule) -> str:
+    """Return the text of a statement that follows a rule."""
+    filled = {"x": pool.pick(rule.dtypes, least=rule.least)} if rule.dtypes else {"x": ""}
+    if rule.functions:
+        filled["f"] = pool.draw.choice(rule.functions)
 
+    def fill(found: re.Match[str]) -> str:
+        name = found[1]
+        return filled[name] if name in filled else str(_DRAWN[name](pool, filled["x"]))
 
-@statement
-def matrices(pool: Pool) -> str:
-    x = pool.new(pool.draw.choice(WIDE), (3, 3))
-    forms = [
-        f"jnp.linalg.det({x} + 4 * jnp.eye(3, dtype={x}.dtype))",
-        f"jnp.linalg.inv({x} + 9 * jnp.eye(3, dtype={x}.dtype))",
-        f"jnp.tril({x})",
-    ]
-    return pool.draw.choice(forms)
-
-
-@statement
-def randomness(pool: Pool) -> str:
-    name = pool.draw.choice(["uniform", "normal"])
-    return f"jax.random.{name}(jax.random.key({pool.draw.randrange(99)}), (3, 2), {pool.draw.choice(WIDE)!r})"
+    return _PLACEHOLDERS.sub(fill, pool.draw.choice(rule.templates))

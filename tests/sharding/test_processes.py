@@ -121,19 +121,23 @@ def names(closed: ClosedJaxpr) -> list[str]:
     return [eqn.primitive.name for eqn in closed.eqns]
 
 
-def test_sums_start_where_their_operands_are_computed(mesh: Any) -> None:
+@pytest.mark.parametrize("compression", [None, "bfloat16"])
+def test_sums_start_where_their_operands_are_computed(mesh: Any, compression: str | None) -> None:
     """Two large gradients: the sum of the later layer's overlaps with the computation of the earlier layer's."""
 
     def step(a: Any, b: Any, x: Any) -> Any:
-        return lax.psum(vf.grad(lambda p: vnp.sum(vnp.tanh(vnp.tanh(x @ p[0]) @ p[1])))((a, b)), "data")
+        grads = vf.grad(lambda p: vnp.sum(vnp.tanh(vnp.tanh(x @ p[0]) @ p[1])))((a, b))
+        return vf.optim.average_gradients(grads, "data", compression=compression)
 
     ones = np.ones((300, 300), np.float32)
     before = optimize(program(mesh, step, (P(), P(), P("data")), (P(), P()), ones, ones, ones))
     after = overlap_sums(before)
-    assert names(before).count("psum") == 1 and names(before)[-1] == "psum"
+    assert names(before).count("psum") == 1
     order = [name for name in names(after) if name in ("dot_general", "psum_start", "psum_done", "psum")]
     assert order[2:] == ["dot_general", "psum_start", "dot_general", "dot_general", "psum", "psum_done"]
-    assert len(after.eqns[names(after).index("psum")].invars) == 1
+    for name in ("psum", "psum_start"):
+        eqn = after.eqns[names(after).index(name)]
+        assert (len(eqn.invars), eqn.params["compression"]) == (1, compression)
     vf.check_jaxpr(after)
     assert overlap_sums(after) is after
 

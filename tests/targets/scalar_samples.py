@@ -76,6 +76,30 @@ COMPLEX_FUNCTIONS = (
 )
 
 
+#: Functions with their parameters, at zeros, infinities and NaN as C's standard and NumPy have them.
+COMPLEX_AT_INFINITY = [
+    *[(op, {}) for op in "exp exp2 log log1p sqrt rsqrt sin cos sinh cosh asin acos atan asinh acosh atanh tanh expm1".split()],
+    ("integer_pow", {"y": -1}),
+]
+
+
+def complex_edges(dtype):
+    """Return complex numbers whose components are zeros, ordinary numbers, infinities and NaN, in all pairs."""
+    parts = [0.0, 0.5, 1.0, 3.0, np.inf]
+    values = [*parts, *[-x for x in parts], np.nan]
+    return np.array([complex(a, b) for a, b in itertools.product(values, repeat=2)], dtype)
+
+
+def differs_at(found, wanted):
+    """Return where components are not the same NaN, infinity, zero with its sign, or number up to some units in the last place."""
+    close = 8 * np.finfo(wanted.dtype).eps
+    wrong = np.zeros(wanted.shape, bool)
+    for a, e in ((found.real, wanted.real), (found.imag, wanted.imag)):
+        near = np.isfinite(e) & (np.abs(a - e) <= close * np.maximum(np.abs(e), 1)) & ((e != 0) | (np.signbit(a) == np.signbit(e)))
+        wrong |= ~(near | (a == e) & np.isinf(e) | (np.isnan(a) & np.isnan(e)))
+    return wrong
+
+
 def complex_arguments():
     """Return two arrays of complex128: all quadrants, near 0 and far, on the axes, and on both sides of the branch cuts."""
     rng = np.random.default_rng(7)

@@ -15,13 +15,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import function_name
+from volta_fn.core.interned import Attached
 from volta_fn.jit.arguments import Request, call_key
 from volta_fn.jit.compile import Traced, trace_function
 from volta_fn.jit.recompilation import MANY_PROGRAMS, warn_of_programs
@@ -59,7 +59,7 @@ class Cache:
         self.lock = threading.Lock()
         self.traces = 0
         self.warned = False
-        _CACHES.add(self)
+        _CACHES.attach(self, None)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
         """Return the program and the leaves of a call without statics, or None."""
@@ -137,7 +137,7 @@ class Cache:
 
 
 #: The caches of all jitted functions.
-_CACHES: WeakSet[Cache] = WeakSet()
+_CACHES: Attached[Cache, None] = Attached()
 
 
 def clear_caches() -> None:
@@ -150,7 +150,7 @@ def clear_caches() -> None:
     >>> square.cache_info().programs
     0
     """
-    for cache in list(_CACHES):
+    for cache in _CACHES:
         cache.clear()
 
 

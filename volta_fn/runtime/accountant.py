@@ -6,16 +6,15 @@ the values between, and its results are counted until nothing refers to their me
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.interned import End
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.runtime.out_of_memory import out_of_memory
@@ -29,13 +28,13 @@ class Accountant:
         self.in_use = 0
         self.peak = 0
         #: The arrays that own memory, by identity, and those that are gone since the last time: a callback may run at any moment.
-        self._owners: dict[int, weakref.ref[np.ndarray]] = {}
-        self._gone: deque[tuple[int, int]] = deque()
+        self._owners: dict[int, End[np.ndarray]] = {}
+        self._gone: deque[End[np.ndarray]] = deque()
         self._lock = Lock()
 
     def _collect(self) -> None:
         while self._gone:
-            identity, size = self._gone.popleft()
+            identity, size = self._gone.popleft().key
             self.in_use -= size
             found = self._owners.get(identity)
             if found is not None and found() is None:
@@ -69,10 +68,8 @@ class Accountant:
         known = self._owners.get(identity)
         if known is None or known() is not owner:
             self.in_use += owner.nbytes
-            self._owners[identity] = weakref.ref(owner, partial(self._lost, identity, owner.nbytes))
-
-    def _lost(self, identity: int, size: int, reference: object) -> None:
-        self._gone.append((identity, size))
+            end = self._owners[identity] = End(owner, self._gone.append)
+            end.key = (identity, owner.nbytes)
 
 
 def _owner(array: np.ndarray) -> np.ndarray:

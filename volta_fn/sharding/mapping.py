@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,48 +68,78 @@ def shard_map(
         options = {"out_specs": out_specs, "in_specs": in_specs, "mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
         return functools.partial(shard_map, **options)
     check_callable(f, "shard_map")
-    function = f
+    shards = _OverShards(f, in_specs, out_specs, axis_names, check_vma)
     jitted: dict[Mesh, Callable[..., Any]] = {}
 
-    @functools.wraps(function)
+    @functools.wraps(f)
     def mapped(*args: Any) -> Any:
         over = get_mesh() if mesh is None else mesh
         if over.processes is None:
-            return on(over, *args)
+            return shards.map(over, *args)
         if over not in jitted:
-            jitted[over] = jit(functools.wraps(function)(functools.partial(on, over)))
+            jitted[over] = jit(functools.wraps(f)(functools.partial(shards.map, over)))
         return jitted[over](*args)
 
-    def on(over: Mesh, *args: Any) -> Any:
-        names = [n for n in over.axis_names if not axis_names or n in axis_names]
+    return mapped
+
+
+class _OverShards(NamedTuple):
+    """A function of shards, and how arguments are split into them and results joined; see `shard_map`."""
+
+    function: Callable[..., Any]
+    in_specs: Any
+    out_specs: Any
+    axis_names: Any
+    check: bool
+
+    def map(self, mesh: Mesh, *args: Any) -> Any:
+        """Return the results of the function over the shards of whole arguments, or of this process's part of them."""
+        names = [n for n in mesh.axis_names if not self.axis_names or n in self.axis_names]
         leaves, structure = tree.flatten(args)
-        specs = _specs(in_specs, args, over)
-        found: list[Any] = []
-
-        def flat(*shards: Array) -> list[Array]:
-            result = function(*tree.unflatten(structure, shards))
-            outs, out_tree = tree.flatten(result)
-            found[:] = [out_tree, _specs(out_specs, result, over)]
-            return output_arrays(outs, function)
-
-        def local(grid: ProcessGrid | None, *values: Array) -> list[Array]:
-            """Map over the axes of this process."""
-            own = [n for n in names if grid is None or n not in grid.names]
-            local_specs = specs if grid is None else [without(s, grid) for s in specs]
-            split = [_split(x, s, over) for x, s in zip(values, local_specs, strict=True)]
-            outs = _mapped_over(own, flat, split, local_specs, over)
-            wanted = found[1] if grid is None else [without(s, grid) for s in found[1]]
-            return [_joined(o, varying, s, over, check_vma) for (o, varying), s in zip(outs, wanted, strict=True)]
-
-        values, grid = [as_value(x) for x in leaves], over.processes
+        values, specs = [as_value(x) for x in leaves], _specs(self.in_specs, args, mesh)
+        flat, grid = _FlatShards(self, mesh, structure), mesh.processes
+        local = functools.partial(self._local, mesh, names, flat, specs)
         if grid is None:
             results = local(None, *values)
         else:
             processes = OverProcesses(grid, names)
-            results = processes.run(functools.partial(local, grid), values, specs, lambda: found[1], check_vma)
-        return tree.unflatten(found[0], results)
+            results = processes.run(functools.partial(local, grid), values, specs, lambda: flat.out_specs, self.check)
+        return tree.unflatten(flat.out_tree, results)
 
-    return mapped
+    def _local(
+        self, mesh: Mesh, names: Sequence[Any], flat: _FlatShards, specs: Sequence[PartitionSpec], grid: ProcessGrid | None, *values: Array
+    ) -> list[Array]:
+        """Map over the axes of this process."""
+        own = [n for n in names if grid is None or n not in grid.names]
+        local_specs = [_within(s, grid) for s in specs]
+        split = [_split(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
+        outs = _mapped_over(own, flat, split, local_specs, mesh)
+        wanted = [_within(s, grid) for s in flat.out_specs]
+        return [_joined(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
+
+
+class _FlatShards:
+    """The function of flat shards, which returns flat results; the structure and the specs of these are known after a call."""
+
+    out_tree: Any
+    out_specs: list[PartitionSpec]
+
+    def __init__(self, shards: _OverShards, mesh: Mesh, structure: Any) -> None:
+        self._shards = shards
+        self._mesh = mesh
+        self._structure = structure
+
+    def __call__(self, *shards: Array) -> list[Array]:
+        """Call the function."""
+        result = self._shards.function(*tree.unflatten(self._structure, shards))
+        outs, self.out_tree = tree.flatten(result)
+        self.out_specs = _specs(self._shards.out_specs, result, self._mesh)
+        return output_arrays(outs, self._shards.function)
+
+
+def _within(spec: PartitionSpec, grid: ProcessGrid | None) -> PartitionSpec:
+    """Return a spec without the axes of processes."""
+    return spec if grid is None else without(spec, grid)
 
 
 def _specs(given: Any, values: Any, mesh: Mesh) -> list[PartitionSpec]:

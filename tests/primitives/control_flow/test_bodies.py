@@ -129,7 +129,7 @@ def test_programs_per_function_are_bounded() -> None:
 
     for n in range(bodies._PROGRAMS + 5):
         lax.scan(step, np.zeros(n), XS)
-    assert len(bodies._kept.by_function[step]) <= bodies._PROGRAMS
+    assert len(bodies._kept.by_function.get(step)) <= bodies._PROGRAMS
 
 
 def test_functions_are_bounded() -> None:

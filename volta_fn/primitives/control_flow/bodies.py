@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
-from weakref import WeakKeyDictionary
 
 from volta_fn import tree
 from volta_fn.core.array import Array
@@ -18,6 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import FlatFunction, argument_labels, function_name
+from volta_fn.core.interned import Attached
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 
@@ -81,7 +81,7 @@ class _Bodies:
     """
 
     def __init__(self) -> None:
-        self.by_function: WeakKeyDictionary[FunctionType, dict[Any, _Kept]] = WeakKeyDictionary()
+        self.by_function: Attached[FunctionType, dict[Any, _Kept]] = Attached()
         self.lock = threading.Lock()
 
     def find(self, function: Any, key: Any) -> Body | None:
@@ -92,7 +92,7 @@ class _Bodies:
         if type(function) is not FunctionType:
             return None
         with self.lock:
-            kept = self.by_function.get(function, {}).get(key)
+            kept = (self.by_function.get(function) or {}).get(key)
         if kept is None or not _same(kept.seen, _visible(function, kept.names)):
             return None
         return kept.body
@@ -103,9 +103,12 @@ class _Bodies:
             names = tuple(set(_names(function.__code__)))
             kept = _Kept(body, names, _visible(function, names))
             with self.lock:
-                if function not in self.by_function and len(self.by_function) >= _FUNCTIONS:
-                    self.by_function.clear()
-                programs = self.by_function.setdefault(function, {})
+                programs = self.by_function.get(function)
+                if programs is None:
+                    if len(self.by_function) >= _FUNCTIONS:
+                        self.by_function.clear()
+                    programs = {}
+                    self.by_function.attach(function, programs)
                 if len(programs) >= _PROGRAMS:
                     programs.clear()
                 programs[key] = kept

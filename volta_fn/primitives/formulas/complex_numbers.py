@@ -1,7 +1,7 @@
 """Complex numbers: pairs of floats with operators, and functions of them.
 
-Functions are right to some ulps of the complex number (not of each component), have NumPy's branch cuts, and are what one expects for
-finite numbers of moderate size; C's annex on infinite components is not followed everywhere.
+Functions are right to some ulps of the complex number (not of each component), and have NumPy's branch cuts. Of infinite components and
+NaN they are what C's standard says (annex G), but for expm1 and tanh, which follow the Array API standard.
 """
 
 from __future__ import annotations
@@ -98,18 +98,28 @@ def _times_minus_i(z: Complex) -> Complex:
 
 
 def _rotated(function: Callable[[Complex], Complex]) -> Callable[[Complex], Complex]:
-    """Return -i f(i z), as the sine from the hyperbolic sine."""
-    return lambda z: _times_minus_i(function(_times_i(z)))
+    """Return i f(-i z), as the sine from the hyperbolic sine."""
+    return lambda z: _times_i(function(_times_minus_i(z)))
 
 
 def _select(condition: Values, yes: Complex, no: Complex) -> Complex:
     return Complex(condition.select(yes.re, no.re), condition.select(yes.im, no.im))
 
 
+def _infinite(x: Values) -> Values:
+    return x.abs().equals(math.inf)
+
+
+def _undirected(x: Values) -> Values:
+    """Tell whether an angle is infinite or NaN."""
+    return ~x.abs().below(math.inf)
+
+
 def _product(x: Values, y: Values) -> Values:
     """Return x y, where 0 times infinity is 0."""
-    x_wins, y_wins = x.equals(0.0) & y.abs().equals(math.inf), y.equals(0.0) & x.abs().equals(math.inf)
-    return x_wins.select(x, y_wins.select(y, x * y))
+    one = x.like(1.0)
+    x_wins, y_wins = x.equals(0.0) & _infinite(y), y.equals(0.0) & _infinite(x)
+    return x_wins.select(x * one.signed(y), y_wins.select(y * one.signed(x), x * y))
 
 
 def _one(z: Complex) -> Complex:
@@ -119,13 +129,17 @@ def _one(z: Complex) -> Complex:
 def exp(z: Complex) -> Complex:
     """Return e^x (cos y + i sin y)."""
     size = _of(exponential.exp, z.re)
-    return Complex(_product(_of(trigonometric.cos, z.im), size), _product(_of(trigonometric.sin, z.im), size))
+    re, im = _product(_of(trigonometric.cos, z.im), size), _product(_of(trigonometric.sin, z.im), size)
+    # At infinity any angle gives a number of that size.
+    limit = _undirected(z.im) & _infinite(z.re)
+    vanishes = z.im.equals(0.0) | (limit & z.re.below(0.0))
+    return Complex(limit.select(size, re), vanishes.select(size.like(0.0).signed(z.im), im))
 
 
 def expm1(z: Complex) -> Complex:
     """Re = (e^x - 1) cos y - 2 sin(y/2)^2; at infinity as the Array API standard says."""
     less, half = _of(exponential.expm1, z.re), _of(trigonometric.sin, z.im * 0.5)
-    undirected = z.re.abs().equals(math.inf) & ~z.im.abs().below(math.inf)
+    undirected = _infinite(z.re) & _undirected(z.im)
     re = undirected.select(less, less * _of(trigonometric.cos, z.im) - half * half * 2.0)
     im = _product(_of(trigonometric.sin, z.im), _of(exponential.exp, z.re))
     im = (undirected & z.re.below(0.0)).select(0.0, im)
@@ -139,7 +153,7 @@ def _log_distance(x: Values, y: Values) -> Values:
     """
     a, b = x.abs(), y.abs()
     large, small = a.at_least(b), a.at_most(b)
-    near = large.above(0.5) & large.below(2.0)
+    near = large.above(0.5) & large.below(2.0) & ~x.compare("uno", y)
     around = _of(logarithm.log1p, (large - 1.0).mad(large + 1.0, small * small)) * 0.5
     return near.select(around, _of(logarithm.log, _of(distance, x, y)))
 
@@ -169,13 +183,25 @@ def sqrt(z: Complex) -> Complex:
     large = ((_of(distance, z.re * down, z.im * down) + size * down) * 0.5).sqrt()
     small = large.equals(0.0).select(0.0, (z.im.abs() * down) / (large + large))
     large, small = large * up, small * up
+    large = (_infinite(z.re) | _infinite(z.im)).select(math.inf, large)
+    small = _infinite(z.im).select(math.inf, _infinite(z.re).select(z.im.is_nan().select(z.im, 0.0), small))
     left = z.re.below(0.0)
     return Complex(left.select(small, large), left.select(large, small).signed(z.im))
 
 
+def reciprocal(z: Complex) -> Complex:
+    """Return 1 / z, as NumPy does: division has other signs of zero."""
+    flat = z.im.abs().compare("ole", z.re.abs())
+    large, small = flat.select(z.re, z.im), flat.select(z.im, z.re)
+    ratio = small / large
+    below = large + small * ratio
+    inverse, other = 1.0 / below, ratio / below
+    return Complex(flat.select(inverse, other), -flat.select(other, inverse))
+
+
 def rsqrt(z: Complex) -> Complex:
     """Return 1 / sqrt(z)."""
-    return _one(z) / sqrt(z)
+    return reciprocal(sqrt(z))
 
 
 def logistic(z: Complex) -> Complex:
@@ -187,18 +213,19 @@ def logistic(z: Complex) -> Complex:
 
 def sinh(z: Complex) -> Complex:
     """Return sinh x cos y + i cosh x sin y."""
-    return Complex(
-        _product(_of(exponential.sinh, z.re), _of(trigonometric.cos, z.im)),
-        _product(_of(trigonometric.sin, z.im), _of(exponential.cosh, z.re)),
-    )
+    re = _product(_of(exponential.sinh, z.re), _of(trigonometric.cos, z.im))
+    im = _product(_of(trigonometric.sin, z.im), _of(exponential.cosh, z.re))
+    re = _undirected(z.im).select(z.re.equals(0.0).select(z.re, _infinite(z.re).select(math.inf, re)), re)
+    return Complex(re, z.im.equals(0.0).select(z.im, im))
 
 
 def cosh(z: Complex) -> Complex:
     """Return cosh x cos y + i sinh x sin y."""
-    return Complex(
-        _product(_of(exponential.cosh, z.re), _of(trigonometric.cos, z.im)),
-        _product(_of(exponential.sinh, z.re), _of(trigonometric.sin, z.im)),
-    )
+    re = _product(_of(exponential.cosh, z.re), _of(trigonometric.cos, z.im))
+    im = _product(_of(exponential.sinh, z.re), _of(trigonometric.sin, z.im))
+    any_angle = _undirected(z.im) & _infinite(z.re)
+    im = (_undirected(z.im) & z.re.equals(0.0)).select(0.0, (z.im.equals(0.0) & z.re.is_nan()).select(z.im, im))
+    return Complex(any_angle.select(math.inf, re), im)
 
 
 def tanh(z: Complex) -> Complex:
@@ -236,6 +263,11 @@ def _asin_components(z: Complex) -> tuple[Values, Values, Values]:
     size = _of(logarithm.log1p, less + (less * (a + 1.0)).sqrt())
     big = a.above(1e7)
     size = big.select(_of(logarithm.log, a) + math.log(2.0), size)
+    # At infinity only the directions count.
+    infinite = _infinite(x) | _infinite(y)
+    x = infinite.select(_infinite(x).select(1.0, x.is_nan().select(x, 0.0)), x)
+    leg = infinite.select(_infinite(y).select(1.0, y.is_nan().select(y, 0.0)), (x.equals(0.0) & y.is_nan()).select(1.0, leg))
+    size = infinite.select(math.inf, size)
     return _of(trigonometric.atan2, x, leg), _of(trigonometric.atan2, leg, x), size
 
 
@@ -266,8 +298,10 @@ def atanh(z: Complex) -> Complex:
     re = _of(logarithm.log1p, x * 4.0 / rest.mad(rest, y * y)) * 0.25
     im = _of(trigonometric.atan2, y + y, rest.mad(x + 1.0, -(y * y))) * 0.5
     size = _of(distance, x, y)
-    right_angle = x.like(math.pi / 2).signed(y)
-    return Complex(far.select(x / size / size, re).signed(z.re), far.select(right_angle, im))
+    right_angle = y.is_nan().select(math.nan, x.like(math.pi / 2).signed(y))
+    vanishes = _infinite(x) | _infinite(y) | (x.equals(0.0) & y.is_nan())
+    re = vanishes.select(0.0, far.select(x / size / size, re))
+    return Complex(re.signed(z.re), far.select(right_angle, im))
 
 
 def pow(z: Complex, w: Complex) -> Complex:  # the primitive's name
@@ -310,7 +344,7 @@ def _extremum(first_wins: Callable[[Values, Values], Values]) -> ComplexFormula:
 def integer_pow(z: Complex, *, y: int) -> Complex:
     """Return an integer power; a negative one is a reciprocal."""
     power = powers.integer_pow(z, y=abs(y)) if y else _one(z)
-    return _one(z) / power if y < 0 else power
+    return reciprocal(power) if y < 0 else power
 
 
 #: By the names of primitives, what they are of complex numbers.

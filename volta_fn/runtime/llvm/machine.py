@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from volta_fn.core.interned import Left
 from volta_fn.runtime.internals.nogil import emit, parse, run_passes
 from volta_fn.runtime.llvm import lapack
 from volta_fn.runtime.llvm.host import host, llvm
 
-#: What is never freed, and engines whose code nothing uses.
+#: What is never freed, and engines, which are freed some time after their code.
 _kept: list[LoadedCode] = []
-_dropped: list[Any] = []
+_engines: Left[Any] = Left()
 _lock = threading.Lock()
 
 
@@ -71,7 +71,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
             engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))
         engine.finalize_object()
         loaded = LoadedCode([engine.get_function_address(symbol) for symbol in symbols])
-        weakref.finalize(loaded, _dropped.append, engine).atexit = False
+        _engines.leave(loaded, engine)
         return loaded
 
 
@@ -80,8 +80,7 @@ def _free_dropped() -> None:
 
     That waits until others are loaded, since it takes llvmlite's lock, and the last reference may go in the main thread (see `compiling`).
     """
-    while _dropped:
-        engine = _dropped.pop()
+    for engine in _engines.take():
         engine._owned = False
         engine.close()
 

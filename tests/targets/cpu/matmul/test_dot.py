@@ -67,6 +67,15 @@ def test_dtypes(dtype: Any, k: int) -> None:
         check(arrays(rng, (18, k), dtype), arrays(rng, (k, 35) if dims == MATRICES else (35, k), dtype), dims)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, ml_dtypes.bfloat16, np.bool_])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 5), (2, 33, 70), (3, 17, 9), (1, 1, 64)])
+def test_nothing_is_written_beside_a_last_narrow_number(dtype: Any, m: int, n: int, k: int) -> None:
+    """LLVM makes of a truncation, and of a store with one lane that is known, a store of the untruncated number."""
+    rng = np.random.default_rng(6)
+    check(arrays(rng, (m, k), dtype), arrays(rng, (k, n), dtype), MATRICES)
+    check(arrays(rng, (m, k), dtype), arrays(rng, (n, k), dtype), LAYOUTS[-1])
+
+
 @pytest.mark.parametrize(
     ("lhs", "rhs", "preferred"),
     [

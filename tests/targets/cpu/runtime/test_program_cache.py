@@ -20,6 +20,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.targets.cpu.runtime.test_program import PROGRAMS, X
 from volta_fn.compiler import pipeline
+from volta_fn.core.interned import Interned
 from volta_fn.targets.cpu.runtime import compile, disk_cache, program_cache
 from volta_fn.targets.cpu.runtime.code_cache import CodeCache
 from volta_fn.targets.cpu.runtime.program import Program
@@ -30,7 +31,7 @@ LARGE = np.arange(5000, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(program_cache, "_loaded", {})
+    monkeypatch.setattr(program_cache, "_loaded", Interned())
     monkeypatch.setattr(compile, "CODE_CACHE", CodeCache())  # routines that were compiled before are in another folder
 
 
@@ -65,7 +66,7 @@ def entry(function: Callable[..., Any], *args: Any) -> Path:
 def forget_loaded() -> None:
     """Forget what is loaded, as if this were another process."""
     program_cache._recent.clear()
-    program_cache._loaded.clear()
+    program_cache._loaded = Interned()
 
 
 #: The sum of nothing is computed by NumPy, whose functions have no address in another process.

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from tests.targets.cpu.scalars.running import run
-from tests.targets.scalar_samples import COMPLEX_FUNCTIONS, complex_arguments, complex_pairs, wide_value
+from tests.targets.scalar_samples import (
+    COMPLEX_AT_INFINITY,
+    COMPLEX_FUNCTIONS,
+    complex_arguments,
+    complex_edges,
+    complex_pairs,
+    differs_at,
+    wide_value,
+)
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.targets.cpu import scalars
 
@@ -77,6 +85,26 @@ def test_functions(op, dtype):
         actual = run(op, *operands, out_dtype=dtype)
         distance = np.where(actual == expected, 0, np.abs(actual - expected))
     assert (distance <= (16 if op != "pow" else 200) * np.finfo(dtype).eps * np.abs(expected)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("op", "params"), COMPLEX_AT_INFINITY)
+def test_infinities_and_signs_of_zero(op, params, dtype):
+    x = complex_edges(dtype)
+    with np.errstate(all="ignore"):
+        expected, actual = PRIMITIVES[op].evaluate(x, **params), run(op, x, out_dtype=dtype, **params)
+        wrong = differs_at(actual, expected)
+    assert not wrong.any(), [*zip(x[wrong], actual[wrong], expected[wrong], strict=True)][:9]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", "exp log log1p sqrt sin cos sinh cosh arcsin arccos arctan arcsinh arccosh arctanh reciprocal".split())
+def test_what_they_are_compared_with_is_numpys(name, dtype):
+    """But for tanh and expm1, of which the Array API standard says something else."""
+    x = complex_edges(dtype)
+    op, params = ("integer_pow", {"y": -1}) if name == "reciprocal" else (name.replace("arc", "a"), {})
+    with np.errstate(all="ignore"):
+        assert not differs_at(PRIMITIVES[op].evaluate(x, **params), getattr(np, name)(x)).any()
 
 
 def test_complex_from_parts():

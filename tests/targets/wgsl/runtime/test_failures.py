@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
+from volta_fn.targets.wgsl.runtime.device import wgpu_ffi
 from volta_fn.targets.wgsl.runtime.device.leak_detector import Trend
-from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import LOST
+from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import LOST, native
 
 GPU = vf.devices("gpu")[0]
 
@@ -113,6 +115,28 @@ def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> Non
         float(total)
     assert "the GPU was lost" in caught.value.message and "The array float32[] that was there is gone" in caught.value.message
     assert float(step(jnp.ones((100, 100)))[1]) == 10_000
+
+
+def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bind group that was made while the device was lost makes commands invalid, and the library says only that."""
+    queue = device.backend.gpu.queue
+    typed, said = wgpu_ffi.typed, list[str]()
+
+    def invalid_first(kind: str, message: str) -> Any:
+        said.append(message)
+        if len(said) == 1:
+            queue.watched.lost = False
+            return DeviceError("BindGroup is invalid")
+        return typed(kind, message)
+
+    with queue.lock:
+        queue.begin()
+        native().lib.wgpuDeviceDestroy(queue.device)
+        monkeypatch.setattr(wgpu_ffi, "typed", invalid_first)
+        with pytest.raises(DeviceError, match="the GPU was lost"):
+            queue.submit()
+    assert queue.watched.lost
+    np.testing.assert_allclose(jnp.cos(jnp.zeros(2)), 1)
 
 
 def test_a_shader_for_a_device_that_is_lost_is_no_bad_shader(device: Device) -> None:

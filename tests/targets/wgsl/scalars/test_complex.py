@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 import volta_fn  # noqa: F401  # declares the primitives
-from tests.targets.scalar_samples import COMPLEX_FUNCTIONS, complex_arguments, complex_pairs, wide_value
+from tests.targets.scalar_samples import (
+    COMPLEX_AT_INFINITY,
+    COMPLEX_FUNCTIONS,
+    complex_arguments,
+    complex_edges,
+    complex_pairs,
+    differs_at,
+    wide_value,
+)
 from tests.targets.wgsl.scalars.running import Call, run
 from volta_fn.core.primitive import PRIMITIVES
 
@@ -45,6 +53,14 @@ def test_special_values(dtype):
         for a, e in ((actual.real, wanted.real), (actual.imag, wanted.imag)):
             same = (a == e) | (np.isnan(a) & np.isnan(e)) | (np.abs(a - e) <= near * np.maximum(sizes, np.finfo(dtype).tiny))
             assert same.all(), (call.op, operands[0][~same][:5], operands[1][~same][:5], a[~same][:5], e[~same][:5])
+
+
+def test_infinities_and_signs_of_zero():
+    x = complex_edges(np.complex64)
+    calls, expected = calls_of(COMPLEX_AT_INFINITY, [x])
+    for call, actual, wanted in zip(calls, run(calls, [x]), expected, strict=True):
+        wrong = differs_at(actual, wanted)
+        assert not wrong.any(), (call.op, [*zip(x[wrong], actual[wrong], wanted[wrong], strict=True)][:9])
 
 
 #: In complex128 the formulas are the same.

@@ -13,7 +13,7 @@ import numpy as np
 
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
-from volta_fn.targets.cpu.scalars.memory import masked_load, masked_store
+from volta_fn.targets.cpu.scalars.memory import first_of, masked_load, masked_store
 from volta_fn.targets.cpu.scalars.values import overload
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -124,10 +124,7 @@ def put(f: Function, work: ComputeType, value: Value, pointer: Value, room: int)
 
 def first_lanes(count: int, lanes: int) -> Value | None:
     """Return the mask of the first `count` lanes; None if these are all."""
-    if count >= lanes:
-        return None
-    bits = ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(lanes))
-    return Value(vector_of("i1", lanes), f"<{bits}>")
+    return None if count >= lanes else first_of(count, lanes)
 
 
 def lanes_below(f: Function, count: Value, lanes: int) -> Value:

@@ -19,6 +19,7 @@ from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.core.jaxpr import Equation
 from volta_fn.runtime.internals.errstate import silenced
+from volta_fn.targets.cpu.runtime.host_interrupts import deliver, protected
 from volta_fn.targets.numpy.backend import make_kernel, written
 from volta_fn.targets.numpy.workspace import workspace
 
@@ -28,6 +29,7 @@ FAILED = 1
 _failures = threading.local()
 
 
+@protected
 def fail(error: BaseException) -> int:
     """Keep an exception for the end of the program, and return the status `FAILED`."""
     _failures.exception = error
@@ -75,8 +77,10 @@ class HostCall:
         """The function's address; it is there as long as this object."""
         return ctypes.cast(self.function, ctypes.c_void_p).value or 0
 
+    @protected
     def _run(self, table: int) -> int:
         try:
+            deliver()
             arrays = [_array(table, *operand) for operand in self.operands]
             if self.into:
                 self.compute([_array(table, *result) for result in self.results], *arrays)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.core.array import ArraySpec, ConcreteArray
+from volta_fn.core.interned import Left
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
@@ -21,11 +21,16 @@ from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Recor
 from volta_fn.runtime.internals.result_allocator import LARGE
 from volta_fn.targets.cpu.runtime import program_cache
 from volta_fn.targets.cpu.runtime.host_calls import failure
+from volta_fn.targets.cpu.runtime.host_interrupts import interruptible
 from volta_fn.targets.cpu.runtime.program_cache import Artifact
 from volta_fn.targets.cpu.runtime.support_code import libc_free, support_code_of_process
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline
+
+
+#: Records of programs, whose tables are freed when other programs are made after their end.
+_records: Left[np.ndarray] = Left()
 
 
 @functools.cache
@@ -81,8 +86,11 @@ class Program:
             Record.LONG: int(artifact.long),
         }
         self.record = np.array([words[name] for name in Record], np.int64)
-        weakref.finalize(self, release, self.record, libc_free)
-        self.enter = support_code_of_process().entry.function(self.record)
+        for record in _records.take():
+            release(record, libc_free)
+        _records.leave(self, self.record)
+        enter = support_code_of_process().entry.function(self.record)
+        self.enter = interruptible(enter) if hosts else enter
         #: Bytes of the arena, and of what one function of NumPy needs for itself.
         self.temporaries = layout.arena + max([host.workspace for host in hosts], default=0)
 

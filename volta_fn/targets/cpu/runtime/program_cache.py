@@ -10,12 +10,12 @@ import math
 import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from volta_fn.compiler.buffers.buffer_assignment import Slots
 from volta_fn.compiler.buffers.memory_layout import Output, arrange
+from volta_fn.core.interned import Interned
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
@@ -64,7 +64,7 @@ _SMALL, _LARGEST = 4096, 1 << 26
 _DTYPES = {dtype.name: dtype for dtype in ALL}
 #: The addresses of the launches of programs that this process has loaded: of the last ones, and of those that are used.
 _recent: Recent[LoadedCode] = Recent(256)
-_loaded: WeakValueDictionary[str, LoadedCode] = WeakValueDictionary()
+_loaded: Interned[str, LoadedCode] = Interned()
 _lock = threading.Lock()
 
 
@@ -206,5 +206,6 @@ def find(key: Key) -> Kept | None:
     with _lock:
         code = _loaded.get(key.name)
         if code is None:
-            code = _loaded[key.name] = load_objects(codes, symbols)
+            code = load_objects(codes, symbols)
+            _loaded.add(key.name, code)
         return Kept(artifact, _recent.setdefault(key.name, code))

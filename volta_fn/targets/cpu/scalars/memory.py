@@ -112,25 +112,31 @@ def masked_load(f: Function, vector: str, pointer: Value, align: int, mask: Valu
 
 
 def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Value) -> None:
-    """Store the lanes of a vector that the mask has."""
-    first = _known_first(mask)
-    if first is not None:
-        return _store_first(f, value, pointer, align, first)
-    name = f"llvm.masked.store.{overload(value.type)}.p0"
-    f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
-    return f.do(f"call void @{name}({value}, ptr align {align} {pointer.name}, {mask})")
+    """Store the lanes of a vector that the mask has.
 
-
-def _known_first(mask: Value) -> int | None:
-    """Return how many first lanes a known mask has.
-
-    None if it is unknown, if they are not the first, or if storing smaller vectors is no better.
-
-    AMD's processors take some ten cycles for a masked store of AVX.
+    LLVM (22) makes of a truncation and a store with a mask of one known lane a store of the untruncated number, beyond the lane's bytes.
     """
-    some = [lane.endswith("true") for lane in mask.name.strip("<>").split(",")] if mask.name.startswith("<") else [False, True]
-    wide = host().vector_registers >= 32
-    return None if wide or some != sorted(some, reverse=True) else sum(some)
+    known = _known(mask)
+    if sum(known) == 1:
+        type_, lane = element_of(value.type), known.index(True)
+        f.store(f.let(type_, f"extractelement {value}, i64 {lane}"), f.at(pointer, type_, i64(lane)), align)
+    elif known and host().vector_registers < 32 and known == sorted(known, reverse=True):  # AMD's take ten cycles for a masked store of AVX
+        _store_first(f, value, pointer, align, sum(known))
+    else:
+        name = f"llvm.masked.store.{overload(value.type)}.p0"
+        f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
+        f.do(f"call void @{name}({value}, ptr align {align} {pointer.name}, {mask})")
+
+
+def first_of(count: int, lanes: int) -> Value:
+    """Return the mask of the first `count` lanes."""
+    bits = ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes))
+    return Value(vector_of("i1", lanes), f"<{bits}>")
+
+
+def _known(mask: Value) -> list[bool]:
+    """Return which lanes a known mask has; nothing of an unknown one."""
+    return [lane.endswith("true") for lane in mask.name.strip("<>").split(",")] if mask.name.startswith("<") else []
 
 
 def _store_first(f: Function, value: Value, pointer: Value, align: int, count: int) -> None:
@@ -180,6 +186,8 @@ def _mask(f: Function, lanes: int, count: Value | None, type_: str) -> Value:
     """
     if count is None:
         return f.splat(Value("i1", "true"), lanes)
+    if count.name.isdigit():
+        return first_of(int(count.name), lanes)
     integer = {"half": "i16", "float": "i32", "double": "i64"}.get(type_, type_)
     if integer == "i8" and lanes >= 256:
         integer = "i32"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from volta_fn.core.interned import Attached
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
@@ -78,7 +79,7 @@ class Recovery:
         #: How often a lost device was replaced.
         self.losses = 0
         #: The origins since the last checkpoint.
-        self._computed: weakref.WeakSet[Origin] = weakref.WeakSet()
+        self._computed: Attached[Origin, None] = Attached()
 
     def surviving(self, operation: Callable[[], Any]) -> Any:
         """Return the result of an operation, which is tried again if the device is lost."""
@@ -108,7 +109,7 @@ class Recovery:
             for result in results:
                 result.origin = Origin(self, result, None, call)
                 call.results.append(weakref.ref(result.origin))
-                self._computed.add(result.origin)
+                self._computed.attach(result.origin, None)
             if effects or self.calls - self.checkpointed >= self.every:  # effects do not happen twice
                 self.checkpoint()
             return results
@@ -133,7 +134,7 @@ class Recovery:
 
     def checkpoint(self) -> None:
         """Copy the arrays that were computed since the last time to the host."""
-        found = [(origin, buffer) for origin in list(self._computed) if (buffer := origin.buffer()) is not None]
+        found = [(origin, buffer) for origin in self._computed if (buffer := origin.buffer()) is not None]
         self.surviving(lambda: self._request([buffer for _, buffer in found]))
         for origin, buffer in found:
             origin.saved = self.surviving(partial(self._copied, buffer))

@@ -11,17 +11,17 @@ import contextlib
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from volta_fn.core.interned import Attached
 from volta_fn.errors import DeviceError, DeviceTimeoutError
+from volta_fn.interrupts import Lock, held_back
 from volta_fn.runtime import variables
 from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import LOST, Watched, log, native
-from volta_fn.targets.wgsl.runtime.submission.interrupts import Lock, held_back
 from volta_fn.targets.wgsl.runtime.submission.readback import Readback, Readbacks
 
 #: Commands in a batch, at most, and how many are worth submitting; batches in flight, at most; and bytes written between batches.
@@ -41,12 +41,12 @@ _TIMEOUT = 300.0
 #: Seconds to wait at the end of the process for other threads to release a GPU, and for its progress.
 _EXIT_TIMEOUT = 10.0
 
-_OPEN: weakref.WeakSet[Queue] = weakref.WeakSet()
+_OPEN: Attached[Queue, None] = Attached()
 
 
 @atexit.register
 def _close() -> None:
-    for queue in list(_OPEN):
+    for queue in _OPEN:
         if queue.process == os.getpid():  # a forked process cannot use its parent's GPU
             queue.close()
 
@@ -91,7 +91,7 @@ class Queue:
         #: Held while the device is polled.
         self.polling = threading.RLock()
         self.process = os.getpid()
-        _OPEN.add(self)
+        _OPEN.attach(self, None)
         timeout = variables.number("VOLTA_GPU_TIMEOUT", float, "a number of seconds")
         self.timeout = _TIMEOUT if timeout is None else timeout
         self.readbacks = Readbacks(self)
@@ -182,10 +182,14 @@ class Queue:
             if self.encoder is None:
                 return self.submitted
             encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
-            with self.watched:  # submitting invalid commands would abort the process
-                self._end_run()
-                commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
-                self.lib.wgpuCommandEncoderRelease(encoder)
+            try:
+                with self.watched:  # submitting invalid commands would abort the process
+                    self._end_run()
+                    commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
+                    self.lib.wgpuCommandEncoderRelease(encoder)
+            except DeviceError:
+                self.pool.check_device()  # what was made while the device was lost is invalid, and only that is said
+                raise
             self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
             self.lib.wgpuCommandBufferRelease(commands)
             self.readbacks.submitted()

@@ -1,0 +1,61 @@
+"""Ctrl-C where an exception would do harm: it comes later."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from volta_fn.interrupts import HeldBack
+from volta_fn.lazy_imports import load
+
+
+@pytest.fixture(autouse=True)
+def _interrupts() -> Iterator[None]:
+    """Python's own handler, which shells replace in background jobs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_handler_runs_after_the_outermost_section() -> None:
+    section, seen = HeldBack(), list[str]()
+
+    def work() -> None:
+        with section:
+            with section:
+                signal.raise_signal(signal.SIGINT)
+                seen.append("inner")
+            seen.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert seen == ["inner", "outer"]
+
+
+def test_what_waits_lets_it_through() -> None:
+    section = HeldBack()
+    with section:
+        section.let_through()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            section.let_through()
+
+
+def test_one_that_was_overtaken_by_another_is_forgotten() -> None:
+    section = HeldBack()
+    section.pending = (signal.SIGINT, None)  # as if its handler had raised for another one just before
+    with section:
+        pass
+
+
+def test_an_import_is_not_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "interrupted_half_way.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        load("interrupted_half_way")
+    assert sys.modules.pop("interrupted_half_way").whole
