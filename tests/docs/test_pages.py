@@ -105,7 +105,7 @@ def test_the_examples_of_errors_raise_them(namespace: dict[str, Any]) -> None:
                 warnings.simplefilter("always")
                 found = run(code, "errors", namespace)
             kinds = {entry.category.__name__ for entry in caught} if warns else {type(found).__name__}
-            assert name in kinds or name == "PromotionWarning" and not kinds, code  # that warning is given once in a process
+            assert name in kinds or (name == "PromotionWarning" and not kinds), code  # that warning is given once in a process
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -2,7 +2,7 @@
 
 Each is a `VoltaError` and also the built-in exception that users of NumPy and JAX already catch for the same mistake.
 A message says what was given, what was expected and what to do; the error adds the user's line, found when it is made, and a note that
-names its entry in the index of errors: `python -m volta_fn.errors ShapeError` prints cause, example and remedy, as the page of errors has them.
+names its entry in the index of errors: `python -m volta_fn.errors ShapeError` prints cause, example and remedy, as the page of errors does.
 """
 
 from __future__ import annotations

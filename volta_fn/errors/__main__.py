@@ -1,4 +1,7 @@
-"""The index of errors, offline: python -m volta_fn.errors ShapeError prints cause, example and remedy; without a name, all names."""
+"""The index of errors in a terminal.
+
+`python -m volta_fn.errors ShapeError` prints cause, example and remedy; without a name, it prints a line for each error.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +16,23 @@ INDEX = Path(__file__).with_name("index.md")
 
 
 def sections(text: str) -> dict[str, str]:
-    """Return the entries of the index by name.
-
-    >>> sections("## AError\\n\\nA cause.\\n\\n## BError\\n\\nAnother.\\n")
-    {'AError': 'A cause.', 'BError': 'Another.'}
-    """
+    """Return the entries of the index by name."""
     found = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     return {name: body.strip() for name, body in found}
 
 
 def readable(entry: str) -> str:
-    """Return an entry for a terminal: examples are indented, and links are their texts.
-
-    >>> print(readable("See [Memory](../guides/memory.md).\\n\\n```{code-cell} python\\n:tags: [raises-exception]\\nf(2)\\n```"))
-    See Memory.
-    <BLANKLINE>
-        f(2)
-    """
+    """Return an entry for a terminal, with indented examples and without links."""
     entry = re.sub(r"\[([^\]\n]+)\]\([^)\n]+\)", r"\1", entry)
     cell = re.compile(r"```[^\n]*\n(?::tags:[^\n]*\n)?(.*?)\n```", re.DOTALL)
     return cell.sub(lambda found: "\n".join(f"    {row}".rstrip() for row in found[1].splitlines()), entry)
 
 
 def main(names: Sequence[str]) -> int:
-    """Print the entries of some errors, or a line for each; return the exit status, 2 for an unknown name."""
+    """Print the entries of some errors, or a line for each error.
+
+    Returns the exit status, which is 2 for an unknown name.
+    """
     entries = sections(INDEX.read_text(encoding="utf-8"))
     if not names:
         for name, entry in entries.items():
