@@ -66,7 +66,7 @@ def escape_signs(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
 def insert_errors(app: Any, page: str, source: list[str]) -> None:
     """Insert the index of errors, which is part of the package, so that `python -m volta_fn.errors` has it, into its page."""
     if page == "reference/errors":
-        source[0] += Path(errors.__file__).with_name("index.md").read_text()
+        source[0] += Path(errors.__file__).with_name("index.md").read_text().replace("](../../docs/", "](../")
 
 
 def link_errors(app: Any, env: Any, node: Any, content: Any) -> Any:
