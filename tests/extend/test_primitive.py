@@ -128,9 +128,7 @@ def test_primitives_of_the_package_have_jaxs_names_and_can_be_bound() -> None:
         _ = primitives.nonsense_p
 
 
-@pytest.mark.parametrize(
-    "name", ["axis", "args", "dims", "primals", "tangents", "cotangent", "cotangents", "primitive", "prim", "t", "out", "x"]
-)
+@pytest.mark.parametrize("name", "axis args dims primals tangents cotangent cotangents primitive prim t out x".split())
 def test_parameters_may_have_any_name(name: str) -> None:
     """The names of parameters are a user's own: none is that of an argument on the way to the user's rules."""
     linear, general = Primitive("linear"), Primitive("general")
