@@ -59,9 +59,10 @@ test-gpu: $(VENV)/test.stamp
 	$(RUN) -m pytest --every $(EVERY) $(ON_GPU) $(if $(filter 1,$(EVERY)),tests/examples/test_on_the_gpu.py)
 	VOLTA_GPU_LIMITS=webgpu $(RUN) -m pytest --every $(EVERY) $(if $(filter 1,$(EVERY)),$(ON_GPU),$(PRIMITIVES))
 
-# The documentation, in docs/_build/html: every cell runs, and every warning is an error.
+# The documentation, in docs/_build/html: every cell runs, every warning is an error, and so is every dead link.
 docs: $(VENV)/docs.stamp
 	$(RUN) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	$(RUN) tools/check_links.py docs/_build/html
 
 # Speed and memory beside JAX and PyTorch: make bench ARGS="--only conv" for some of it.
 bench: $(VENV)/benchmarks.stamp

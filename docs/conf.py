@@ -63,6 +63,12 @@ def escape_signs(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
             )
 
 
+def insert_errors(app: Any, page: str, source: list[str]) -> None:
+    """Insert the index of errors, which is part of the package, so that `python -m volta_fn.errors` has it, into its page."""
+    if page == "reference/errors":
+        source[0] += Path(errors.__file__).with_name("index.md").read_text().replace("](../../docs/", "](../")
+
+
 def link_errors(app: Any, env: Any, node: Any, content: Any) -> Any:
     """Link the name of an error, as docstrings have it, to its section on the page of errors."""
     name = node.get("reftarget", "").rpartition(".")[2]
@@ -74,5 +80,6 @@ def link_errors(app: Any, env: Any, node: Any, content: Any) -> Any:
 
 def setup(app: Any) -> None:
     """Connect the hooks; docstrings are seen before their sections are read."""
+    app.connect("source-read", insert_errors)
     app.connect("autodoc-process-docstring", escape_signs, priority=400)
     app.connect("missing-reference", link_errors)

@@ -113,7 +113,8 @@ def plot(path: Path) -> Iterator[Any]:
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     yield axes
-    axes.legend()
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     print(f"plot saved as {path}")

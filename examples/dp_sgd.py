@@ -84,6 +84,12 @@ def train(digits: data.Dataset, optimizer: Any, *, private: bool, batch: int, st
     return model
 
 
+@vf.jit
+def norms(model: nn.Sequential, images: vf.Array, labels: vf.Array) -> vf.Array:
+    """Return the norm of the gradient of each example."""
+    return vf.vmap(optim.global_norm)(vf.vmap(vf.grad(loss), in_axes=(None, 0, 0))(model, images, labels))
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Train without and with privacy; return both accuracies and the ε."""
     options = common.arguments(__doc__, argv)
@@ -91,10 +97,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     batch, noise = (600, 1.0) if options.data else (150, 2.0)
     steps = 60 if options.quick else 1000 if options.data else 300
     private = optim.chain(optim.differentially_private_aggregate(1.0, noise, key=options.seed), optim.sgd(1.0, momentum=0.5))
-    shares = {}
+    shares, found = {}, {}
     for name, optimizer in [("open", optim.sgd(0.5, momentum=0.9)), ("private", private)]:
         model = train(digits, optimizer, private=name == "private", batch=batch, steps=steps, seed=options.seed)
         shares[name] = common.accuracy(lambda *images, model=model: correct(model, *images), held_out)
+        found[name] = norms(model, *data.gather(digits, range(1000)))
+    with common.plot(options.out / "dp_sgd.png") as axes:
+        axes.hist([jnp.log10(x + 1e-6) for x in found.values()], bins=30, label=[f"trained {name}ly" for name in ("open", "private")])
+        axes.axvline(0, color="black", label="longer gradients are clipped")
+        axes.set(xlabel="log₁₀ of the norm of an example's gradient", ylabel="examples")
     spent = epsilon(batch / len(digits), noise, steps)
     print(f"{shares['open']:.2%} of {len(held_out):,} held-out digits classified correctly, and with privacy {shares['private']:.2%}")
     print(f"privacy: ε = {spent:.2f} at δ = {DELTA:g}")

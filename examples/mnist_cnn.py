@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import common
+import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
@@ -76,6 +77,21 @@ def train(digits: data.Dataset, *, epochs: int, batch: int, seed: int) -> tuple[
     return model, state
 
 
+def draw_answers(model: nn.Sequential, state: Any, held_out: data.Dataset, path: common.Path) -> None:
+    """Draw the 40 least certain of 500 held-out digits, with the answers."""
+    images, labels = data.gather(held_out, range(min(500, len(held_out))))
+    chances = nn.softmax(model(images, state)[0])
+    order = jnp.argsort(jnp.max(chances, axis=1))[:40]
+    side, answers = images.shape[-1] + 1, jnp.argmax(chances, axis=1)
+    rows = np.pad(np.asarray(images[np.asarray(order), 0]).reshape(4, 10, side - 1, side - 1), ((0, 0), (0, 0), (0, 1), (0, 1)))
+    with common.plot(path) as axes:
+        axes.imshow(rows.transpose(0, 2, 1, 3).reshape(4 * side, 10 * side), cmap="gray")
+        for position, number in enumerate(order.tolist()):
+            color = "lime" if answers[number] == labels[number] else "red"
+            axes.text(position % 10 * side, position // 10 * side + 1, str(answers[number]), color=color, fontweight="bold")
+        axes.set_axis_off()
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Train, report, and return the accuracy on held-out digits."""
     options = common.arguments(__doc__, argv, epochs={"type": int, "help": "passes over the training images (default 12; 3 of MNIST)"})
@@ -84,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     start = time.perf_counter()
     model, state = train(digits, epochs=epochs, batch=128 if options.data else 32, seed=options.seed)
     share, seconds = common.accuracy(lambda *batch: correct(model, state, *batch), held_out), time.perf_counter() - start
+    draw_answers(model, state, held_out, options.out / "mnist_cnn.png")
     print(model)
     print(f"{share:.2%} of {len(held_out):,} held-out digits classified correctly after {seconds:.0f} s")
     return {"accuracy": share}

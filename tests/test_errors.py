@@ -1,13 +1,18 @@
-"""Each error is what NumPy users catch, carries the user's line, and survives pickling."""
+"""Each error is what NumPy users catch, carries the user's line and its entry in the index, and survives pickling."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
+import sys
+import traceback
 
 import pytest
 
+import volta_fn as vf
 from volta_fn import errors
+from volta_fn.errors import __main__ as index
 
 CAUGHT_AS = {
     "ShapeError": (ValueError, TypeError),
@@ -86,6 +91,7 @@ def test_message_location_and_pickle(name):
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), copy.location, copy.args) == (str(error), error.location, error.args)
+    assert copy.__notes__ == error.__notes__ == [f"More: python -m volta_fn.errors {name}"]
 
 
 def test_without_a_location_only_the_message_shows():
@@ -97,3 +103,37 @@ def test_without_a_location_only_the_message_shows():
 @pytest.mark.parametrize("name", [*CAUGHT_AS, "VoltaError"])
 def test_documented(name):
     assert len(inspect.getdoc(getattr(errors, name)).split()) > 5
+
+
+def test_subclasses_of_users_lead_to_the_entry_of_their_base():
+    class Own(errors.ShapeError):
+        pass
+
+    assert Own("m").__notes__ == ["More: python -m volta_fn.errors ShapeError"]
+
+
+def test_a_traceback_has_the_note_once_at_its_end():
+    try:
+        vf.vmap(vf.grad(lambda x: x @ vf.numpy.ones(3)))(vf.numpy.ones((2, 2)))
+    except errors.ShapeError as error:
+        text = "".join(traceback.format_exception(error))
+    assert text.endswith("\nMore: python -m volta_fn.errors ShapeError\n") and text.count("More: ") == 1
+
+
+def test_the_index_is_printed(capsys):
+    assert index.main(["TracerMaskError"]) == 0
+    cause, example, remedy = capsys.readouterr().out.removeprefix("TracerMaskError\n\n").strip().split("\n\n")
+    assert "boolean array" in cause and example == "    vf.jit(lambda x: x[x > 0])(jnp.arange(3.0))" and "jnp.where" in remedy
+    assert index.main([]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert {row.partition(":")[0] for row in rows} >= CAUGHT_AS.keys()
+    assert "ShapeError: The shapes of the arguments do not fit the operation or one another" in rows
+    assert index.main(["ShapeErorr"]) == 2
+    assert capsys.readouterr().err == "the index of errors has no 'ShapeErorr'; did you mean ShapeError?\n"
+    assert index.main(["Xyzzy"]) == 2
+    assert capsys.readouterr().err == "the index of errors has no 'Xyzzy'; python -m volta_fn.errors lists all\n"
+
+
+def test_the_command_runs_without_a_warning():
+    found = subprocess.run([sys.executable, "-W", "error", "-m", "volta_fn.errors", "CheckError"], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "") and found.stdout.startswith("CheckError\n\n")

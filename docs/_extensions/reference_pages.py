@@ -1,6 +1,6 @@
 """Write a page of the reference for each public module, before Sphinx reads the pages.
 
-Each public name is an entry with its docstring. An elementwise function whose docstring has no example gets one, which is run here.
+Each public name is an entry with its docstring; one without an example gets one, or the reason why not (`reference_examples.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from reference_examples import example, reason
 
 import volta_fn as vf
 
@@ -74,10 +75,6 @@ PAGES = [
 ]
 #: The distributions of scipy.stats are small modules.
 DISTRIBUTIONS = [name for name in dir(vf.scipy.stats) if inspect.ismodule(getattr(vf.scipy.stats, name))]
-#: Numbers that most elementwise functions are defined for, by the number of arguments.
-SAMPLES = (np.array([0.25, 0.5], np.float32), np.array([0.5, 0.75], np.float32))
-INTEGERS = (np.array([3, 12], np.int32), np.array([1, 2], np.int32))
-ABBREVIATIONS = {"volta_fn": "vf", "volta_fn.numpy": "jnp"}
 
 
 def public_names(module: types.ModuleType) -> list[str]:
@@ -106,21 +103,6 @@ def _members(value: Any) -> list[str]:
     return ["   :members:"]
 
 
-def example(module: str, name: str, value: Any) -> list[str]:
-    """Return an example of an elementwise function that has none, with its result; nothing if it is no such function."""
-    path = f"{ABBREVIATIONS.get(module, module.removeprefix('volta_fn.'))}.{name}"
-    for samples in (SAMPLES, INTEGERS):
-        for arity in (1, 2):
-            arrays = samples[:arity]
-            try:
-                result = value(*map(vf.numpy.asarray, arrays))
-            except Exception:  # not a function of so many arrays of this dtype
-                continue
-            if isinstance(result, vf.Array) and result.shape == (2,):
-                return [f">>> {path}({', '.join(f'jnp.array({a.tolist()})' for a in arrays)})", repr(result)]
-    return []
-
-
 def _is_foreign(value: Any) -> bool:
     """Return True for what NumPy, or another library, defines."""
     origin = getattr(value, "__module__", None) or type(value).__module__
@@ -135,8 +117,8 @@ def entry(module: str, name: str, value: Any, documented: set[int]) -> list[str]
     again = id(value) in documented
     documented.add(id(value))
     lines = [f".. {_kind(value)}:: {module}.{name}", *(["   :no-index:"] if again else _members(value)), ""]
-    if ">>>" not in (inspect.getdoc(value) or "") and not inspect.isclass(value) and callable(value):
-        lines += [f"   {line}" for line in example(module, name, value)] + [""]
+    if not again and ">>>" not in (inspect.getdoc(value) or ""):
+        lines += [f"   {line}" for line in example(module, name, value) or [f"No example: {reason(module, name, value)}"]] + [""]
     return lines
 
 

@@ -108,3 +108,13 @@ def test_exceptions_of_a_callback_are_chained() -> None:
         with pytest.raises(CallbackError, match="failing raised LookupError: no such key") as caught:
             call(1.0)
         assert isinstance(caught.value.__cause__, LookupError)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e4m3fn", "int32", "int4", "bool", "complex64"])
+def test_scalars_print_as_numpys_scalars_do(dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bfloat16 is 9.0, as in JAX, though an array of one prints as 9."""
+    x = jnp.array(1 if dtype in ("int4", "bool") else 9, dtype)
+    vf.jit(lambda x: vf.debug.print("{} {x}", x, x=x[None]))(x)
+    vf.effects_barrier()
+    assert capsys.readouterr().out == f"{np.asarray(x)[()]:} {np.asarray(x)[None]}\n"
+    assert f"{x}" == format(np.asarray(x)[()], "")

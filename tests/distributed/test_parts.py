@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +17,7 @@ from volta_fn.distributed.calls import Calls
 from volta_fn.distributed.control import Connection, Switchboard
 from volta_fn.distributed.programs import digest, first_difference, text_of
 from volta_fn.distributed.report import FOLDER, cause, report
-from volta_fn.errors import ArgumentError, MissingDependencyError
+from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError
 
 
 def test_small_arrays_share_a_bucket_and_large_ones_have_their_own() -> None:
@@ -120,4 +121,10 @@ def test_several_processes_need_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.setattr("volta_fn.distributed.start.is_installed", lambda package: False)
     with pytest.raises(MissingDependencyError, match=r"2 processes .* pip install 'volta-fn\[distributed\]'"):
+        vf.distributed.initialize()
+
+
+def test_several_processes_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("volta_fn.core.world.current", lambda: SimpleNamespace(size=2))
+    with pytest.raises(DistributedError, match="initialize was called before; call distributed.shutdown first"):
         vf.distributed.initialize()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,18 @@ import matplotlib
 import pytest
 
 from volta_fn import errors
+from volta_fn.errors.__main__ import sections
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+INDEX = ROOT / "volta_fn" / "errors" / "index.md"
 CELL = re.compile(r"```\{code-cell\} python\n((?::tags: [^\n]*\n)?)(.*?)```", re.DOTALL)
-#: The gallery's pages run examples, which have tests of their own, as the page about seeing inside has (`test_inside.py`).
+#: The gallery's pages run examples, which have tests of their own, as the page about seeing inside has (`test_inside.py`); errors: below.
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()
     for folder in ("", "learn", "guides", "reference", "why")
     for path in (DOCS / folder).glob("*.md")
-    if "{code-cell}" in path.read_text() and path.name != "inside.md"
+    if "{code-cell}" in path.read_text() and path.name not in ("inside.md", "errors.md")
 )
 
 
@@ -57,22 +61,59 @@ def test_the_cells_run(page: str, namespace: dict[str, Any]) -> None:
         assert isinstance(found, errors.VoltaError) if raises else found is None, f"{code}\n{found!r}"
 
 
-def sections() -> dict[str, str]:
-    """Return the sections of the page of errors by title."""
-    return dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", (DOCS / "reference" / "errors.md").read_text(), re.DOTALL | re.MULTILINE))
+#: Errors whose examples need several processes, another environment or a busy GPU: the tests that raise them, and what these look for.
+ELSEWHERE = {
+    "DeviceTimeoutError": ("debug/test_monitor.py", "DeviceTimeoutError"),
+    "DistributedError": ("distributed/test_parts.py", "DistributedError"),
+    "ProgramMismatchError": ("distributed/test_processes.py", '("other programs", r"equation 2 differs'),
+    "MissingDependencyError": ("io/test_loggers.py", "MissingDependencyError"),
+    "MemoryGrowthWarning": ("targets/wgsl/runtime/test_failures.py", "MemoryGrowthWarning"),
+}
+#: Examples of whole programs, which change how the process imports modules.
+PROGRAMS = ("IntegerOverflowError", "AlreadyImportedError")
+ENTRIES = sections(INDEX.read_text())
 
 
-def test_every_error_has_a_section() -> None:
-    classes = {n for n, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, errors.VoltaError)}
-    assert sections().keys() == classes - {"VoltaError"}
+def test_every_error_has_an_entry_with_an_example() -> None:
+    classes = {n for n, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, (errors.VoltaError, Warning))}
+    assert ENTRIES.keys() == classes - {"VoltaError"}
+    assert [name for name, text in ENTRIES.items() if "```" not in text] == ["KeyReuseError"]  # its entry says why
+    without = {name for name, text in ENTRIES.items() if "```" in text and not CELL.search(text)}
+    assert without == {*ELSEWHERE, *PROGRAMS, "ExecutionError"}  # the last is a base, which has no message of its own
 
 
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entries_have_cause_example_and_remedy(name: str) -> None:
+    cause, *_, remedy = re.split(r"```.*?```", ENTRIES[name], flags=re.DOTALL) if name != "KeyReuseError" else ENTRIES[name].split("\n\n")
+    assert len(cause.split()) > 4 and len(remedy.split()) > 3
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_errors_whose_examples_cannot_run_here_are_raised_by_another_test(name: str) -> None:
+    path, sought = ELSEWHERE[name]
+    assert sought in (ROOT / "tests" / path).read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*float64:UserWarning")
 def test_the_examples_of_errors_raise_them(namespace: dict[str, Any]) -> None:
     (_, imports), *_ = cells("reference/errors.md")
     run(imports, "errors", namespace)
-    for name, text in sections().items():
+    for name, text in ENTRIES.items():
+        warns = name.endswith("Warning")
         for _, code in CELL.findall(text):
-            assert type(run(code, "errors", namespace)).__name__ == name, code
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = run(code, "errors", namespace)
+            kinds = {entry.category.__name__ for entry in caught} if warns else {type(found).__name__}
+            assert name in kinds or (name == "PromotionWarning" and not kinds), code  # that warning is given once in a process
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_examples_of_programs_raise_them(name: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", ENTRIES[name], re.DOTALL)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    *_, note = found.stderr.splitlines()
+    assert f"{name}: " in found.stderr and f"More: python -m volta_fn.errors {name}" in found.stderr, note
 
 
 def test_all_variables_are_listed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 import types
 from pathlib import Path
@@ -16,6 +17,7 @@ import volta_fn
 EXTENSIONS = Path(__file__).resolve().parents[2] / "docs" / "_extensions"
 sys.path.insert(0, str(EXTENSIONS))
 pages = importlib.import_module("reference_pages")
+examples = importlib.import_module("reference_examples")
 sys.path.remove(str(EXTENSIONS))
 
 #: Packages of internals, and those whose names are JAX's for what the reference has elsewhere.
@@ -64,8 +66,40 @@ def test_every_function_is_documented(page: pages.Page) -> None:
     assert not undocumented(pages.find_module(page.module))
 
 
-def test_elementwise_functions_get_an_example() -> None:
-    call, result = pages.example("volta_fn.numpy", "sqrt", volta_fn.numpy.sqrt)
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """The pages in their order, whose examples are run as they are written; what an earlier page shows is left out."""
+    documented: set[int] = set()
+    return [pages.page_text(page, documented) for page in pages.PAGES]
+
+
+def test_every_name_has_an_example_or_a_reason(texts: list[str]) -> None:
+    entries = [entry for text in texts for entry in re.split(r"^\.\. auto\w+:: ", text, flags=re.MULTILINE)[1:]]
+    assert len(entries) > 1900
+    assert not [entry.partition("\n")[0] for entry in entries if re.search(r"No example: *$", entry, re.MULTILINE)]
+
+
+def test_reasons_are_given_where_there_is_nothing_to_call(texts: list[str]) -> None:
+    """Most names have an example: reasons are for records, annotations, and what needs other files."""
+    reasons = sum(text.count("No example: ") for text in texts)
+    assert 0 < reasons < 160
+
+
+def test_the_table_of_examples_names_what_exists_and_has_none() -> None:
+    for module, name in examples.table():
+        value = getattr(pages.find_module(module), name)
+        assert ">>>" not in (inspect.getdoc(value) or ""), f"the docstring of {module}.{name} has an example"
+
+
+def test_examples_show_what_they_print_and_the_last_value() -> None:
+    code = "with vf.default_device('cpu'): print('a') ;; x = 2 ;; x + 1"
+    assert examples.shown(code, "volta_fn") == [">>> with vf.default_device('cpu'): print('a')", "a", ">>> x = 2", ">>> x + 1", "3"]
+
+
+def test_elementwise_functions_and_optimizers_get_an_example() -> None:
+    call, result = examples.example("volta_fn.numpy", "sqrt", volta_fn.numpy.sqrt)
     assert call == ">>> jnp.sqrt(jnp.array([0.25, 0.5]))"
     assert result.startswith("Array([0.5")
-    assert not pages.example("volta_fn.numpy", "concatenate", volta_fn.numpy.concatenate)
+    assert not examples.example("volta_fn.numpy", "concatenate", volta_fn.numpy.concatenate)
+    *_, update = examples.example("volta_fn.optim", "sign_sgd", volta_fn.optim.sign_sgd)
+    assert update == "Array([-0.1,  0.1], dtype=float32)"

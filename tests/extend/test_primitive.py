@@ -126,3 +126,20 @@ def test_primitives_of_the_package_have_jaxs_names_and_can_be_bound() -> None:
     assert float(primitives.tanh_p.bind(0.5)) == pytest.approx(np.tanh(0.5), rel=1e-6)
     with pytest.raises(AttributeError):
         _ = primitives.nonsense_p
+
+
+@pytest.mark.parametrize("name", "axis args dims primals tangents cotangent cotangents primitive prim t out x".split())
+def test_parameters_may_have_any_name(name: str) -> None:
+    """The names of parameters are a user's own: none is that of an argument on the way to the user's rules."""
+    linear, general = Primitive("linear"), Primitive("general")
+    for p in (linear, general):
+        p.def_impl(lambda x, /, **params: params[name] * x)
+        p.def_abstract_eval(lambda x, /, **params: x)
+        batching.defvectorized(p)
+    ad.deflinear(linear, lambda g, /, **params: [linear.bind(g, **params)])
+    ad.defjvp(general, lambda g, x, /, **params: linear.bind(g, **params))
+    batching.primitive_batchers[linear] = lambda args, dims, /, **params: (linear.bind(*args, **params), dims[0])
+    for p in (linear, general):
+        f = lambda x, p=p: p.bind(x, **{name: 3.0})
+        assert vf.jit(vf.vmap(vf.grad(f)))(jnp.ones(2)).tolist() == [3.0, 3.0]
+        assert vf.jvp(f, (1.0,), (2.0,))[1] == 6.0

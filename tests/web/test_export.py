@@ -73,9 +73,9 @@ def test_modules_come_with_their_data(tmp_path: Path) -> None:
 
 def test_a_page_of_ones_own(tmp_path: Path) -> None:
     own = tmp_path / "own.html"
-    own.write_text("<p>mine</p><!-- volta_fn --><script>volta.openPacked</script>")
+    own.write_text("<p>mine</p><!-- volta_fn --><script>volta.load</script>")
     text = export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=own).files[0].read_text()
-    assert text.startswith("<p>mine</p><script")
+    assert text.startswith("<p>mine</p><script") and "return {load, " in text
     own.write_text("<p>mine</p>")
     with pytest.raises(ArgumentError, match=r"has the comment <!-- volta_fn --> 0 times, not once"):
         export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=own)

@@ -280,7 +280,9 @@ class ConcreteArray(Array):
         return int(self._scalar("int"))
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.ndim == 0 else format(str(self), spec)
+        if self.ndim:
+            return format(str(self), spec)
+        return format(self.item() if spec else self.host()[()], spec)  # a scalar of NumPy prints bfloat16 as 9.0, an array as 9
 
     def __repr__(self) -> str:
         if self.is_deleted():

@@ -85,12 +85,12 @@ current_trace: Callable[[], Trace] = _current.get
 set_trace = _current.set
 
 
-def bind(primitive: Primitive, *args: Array, **params: Any) -> Any:
+def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
     """Apply a primitive to arrays and tracers under the current trace."""
     return _current.get().process(primitive, args, params)
 
 
-def _bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
+def _bind(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
     """Apply the primitive to values; several results are a list."""
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result

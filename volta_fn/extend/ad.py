@@ -36,7 +36,7 @@ def _given(value: Any) -> Any:
 
 
 def _adapted_jvp(rule: Rule) -> Rule:
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> Any:
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], /, **params: Any) -> Any:
         outs, out_tangents = rule(tuple(primals), tuple(tangents), **params)
         if not isinstance(outs, (tuple, list)):
             return as_value(outs), _tangent(out_tangents, outs)
@@ -54,7 +54,7 @@ def _tangent(tangent: Any, out: Any) -> Any:
 
 
 def _adapted_transpose(rule: Rule) -> Rule:
-    def transpose(cotangents: Any, *args: Any, **params: Any) -> Any:
+    def transpose(cotangents: Any, /, *args: Any, **params: Any) -> Any:
         found = rule(cotangents, *args, **params)
         return [None] * len(args) if found is Zero or type(found) is Zero else [_given(ct) for ct in found]
 
@@ -88,12 +88,12 @@ add_jaxvals_p = PRIMITIVES["add"]
 
 def deflinear(primitive: Primitive, transpose_rule: Callable[..., Any]) -> None:
     """Define a primitive as linear, by a rule from the cotangent to the operands'."""
-    deflinear2(primitive, lambda cotangent, *_, **params: transpose_rule(cotangent, **params))
+    deflinear2(primitive, lambda cotangent, /, *_, **params: transpose_rule(cotangent, **params))
 
 
 def deflinear2(primitive: Primitive, transpose_rule: Callable[..., Any]) -> None:
     """Define a primitive as linear, by a rule that sees the operands, too."""
-    primitive_jvps[primitive] = lambda primals, tangents, **params: _linear_jvp(primitive, primals, tangents, params)
+    primitive_jvps[primitive] = lambda primals, tangents, /, **params: _linear_jvp(primitive, primals, tangents, params)
     primitive_transposes[primitive] = transpose_rule
 
 
@@ -112,13 +112,13 @@ def defjvp(primitive: Primitive, *rules: Callable[..., Any] | None) -> None:
 
 
 def _without_out(rule: Rule) -> Rule:
-    return lambda t, out, *primals, **params: rule(t, *primals, **params)
+    return lambda t, out, /, *primals, **params: rule(t, *primals, **params)
 
 
 def defjvp2(primitive: Primitive, *rules: Callable[..., Any] | None) -> None:
     """Define the derivative as a sum of `rule(tangent, out, *primals, **params)`."""
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], /, **params: Any) -> Any:
         out = bind(primitive, *primals, **params)
         total: Any = Zero.from_primal_value(out)
         for rule, tangent in zip(rules, tangents, strict=True):
@@ -136,11 +136,11 @@ def defbilinear(primitive: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Ca
     """
     defjvp(
         primitive,
-        lambda t, x, y, **params: bind(primitive, t, y, **params),
-        lambda t, x, y, **params: bind(primitive, x, t, **params),
+        lambda t, x, y, /, **params: bind(primitive, t, y, **params),
+        lambda t, x, y, /, **params: bind(primitive, x, t, **params),
     )
 
-    def transpose(cotangent: Any, x: Any, y: Any, **params: Any) -> list[Any]:
+    def transpose(cotangent: Any, x: Any, y: Any, /, **params: Any) -> list[Any]:
         if is_undefined_primal(x):
             return [lhs_rule(cotangent, x, y, **params), None]
         return [None, rhs_rule(cotangent, x, y, **params)]

@@ -23,11 +23,11 @@ NotMapped = type(None)
 
 
 def _plain(rule: Rule) -> Rule:
-    return lambda axis, args, dims, **params: rule(tuple(args), tuple(dims), **params)
+    return lambda axis, args, dims, /, **params: rule(tuple(args), tuple(dims), **params)
 
 
 def _with_axis(rule: Rule) -> Rule:
-    return lambda axis, args, dims, **params: rule(axis.size, axis.name, None, tuple(args), tuple(dims), **params)
+    return lambda axis, args, dims, /, **params: rule(axis.size, axis.name, None, tuple(args), tuple(dims), **params)
 
 
 primitive_batchers = Rules("batch", _plain)
@@ -48,13 +48,13 @@ def broadcast(x: Array, sz: int, axis: int, mesh_axis: Any = None) -> Array:
 
 def defvectorized(primitive: Primitive) -> None:
     """Define the batching of a primitive of one operand that acts on every element."""
-    primitive_batchers[primitive] = lambda args, dims, **params: (bind(primitive, *args, **params), dims[0])
+    primitive_batchers[primitive] = lambda args, dims, /, **params: (bind(primitive, *args, **params), dims[0])
 
 
 def defbroadcasting(primitive: Primitive) -> None:
     """Define the batching of an elementwise primitive, whose operands have one shape."""
 
-    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], /, **params: Any) -> tuple[Array, int]:
         rank = max(x.ndim - (d is not None) for x, d in zip(args, dims, strict=True))
         stacked = [stack_at(x, d, 0, axis.size) for x, d in zip(args, dims, strict=True)]
         ranked = [expand_dims(x, tuple(range(1, 1 + rank - (x.ndim - 1)))) for x in stacked]
@@ -66,7 +66,7 @@ def defbroadcasting(primitive: Primitive) -> None:
 def defreducer(primitive: Primitive, identity: Any = None) -> None:
     """Define the batching of a reduction along its parameter `axes`."""
 
-    def batch(args: Sequence[Array], dims: Sequence[int | None], *, axes: Sequence[int], **params: Any) -> tuple[Array, int]:
+    def batch(args: Sequence[Array], dims: Sequence[int | None], /, *, axes: Sequence[int], **params: Any) -> tuple[Array, int]:
         (dim,) = dims
         assert dim is not None, "a rule is called if an operand is mapped"
         moved = tuple(a + (a >= dim) for a in axes)

@@ -32,7 +32,7 @@ global_result_handlers: dict[type, Callable[..., Any]] = {}
 def lower_fun(fun: Callable[..., Any], multiple_results: bool = True) -> Rule:
     """Return the lowering rule that inlines a function of arrays."""
 
-    def rule(context: LoweringContext, *operands: Any, **params: Any) -> list[Any]:
+    def rule(context: LoweringContext, /, *operands: Any, **params: Any) -> list[Any]:
         result = fun(*operands, **params)
         return list(result) if multiple_results else [result]
 
@@ -71,7 +71,7 @@ def emit_python_callback(
     return pure_callback(lambda *xs: tuple(callback(*xs)), types, *operands), token, None
 
 
-def apply_primitive(prim: CorePrimitive, *args: Array, **params: Any) -> Any:
+def apply_primitive(prim: CorePrimitive, /, *args: Array, **params: Any) -> Any:
     """Apply a primitive, under the current trace."""
     return bind(prim, *args, **params)
 

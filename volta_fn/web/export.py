@@ -31,6 +31,8 @@ _PUBLIC = ("Application", "PageError", "decoded", "encoded", "open", "openDevice
 
 #: The comment in a page of one's own that is replaced by the runtime, the programs and the data.
 _MARK = "<!-- volta_fn -->"
+#: Opens the application of a page, as the module's function of the same name.
+_LOAD = "const load = () => openPacked(...['manifest', 'data'].map(name => document.getElementById(name).textContent));"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def export_web(
         state: pytrees of arrays by name, such as a model and an optimizer's moments, that live on the page's GPU.
         functions: the functions by name; see `vf.web.Function`.
         page: what the page shows: `vf.web.Plain` (the default), `vf.web.Digits`, `vf.web.Text`, or the path of an HTML file of one's own,
-            in which the comment ``<!-- volta_fn -->`` is replaced by the runtime, and the programs and the data of the page.
+            in which the comment ``<!-- volta_fn -->`` is replaced by programs, data and runtime: ``volta.load()`` opens the GPU.
         format: "html", one file, or "module", for pages of one's own: its function ``load()`` opens the GPU.
         storage: "float16" or "bfloat16" store float32 parameters in the file in 16 bits. The page computes with float32.
         limits: the limits that the programs may use, as for `Lowered.plan`; the page asks the browser for those that it needs.
@@ -160,7 +162,7 @@ def _scripts(manifest: Manifest, script: str, settings: Mapping[str, Any]) -> st
         f'<script {kind} id="manifest">{_packed(_compact(manifest.json).encode())}</script>',
         f'<script {kind} id="data">{_packed(manifest.data)}</script>',
         f'<script type="application/json" id="settings">{_compact(settings)}</script>',
-        f"<script>\nconst volta = (() => {{\n{runtime_source()}\nreturn {{{', '.join(_PUBLIC)}}};\n}})();\n</script>",
+        f"<script>\nconst volta = (() => {{\n{runtime_source()}\n{_LOAD}\nreturn {{load, {', '.join(_PUBLIC)}}};\n}})();\n</script>",
     ]
     return "\n".join([*rows, *([f"<script>\n{script}\n</script>"] if script else [])])
 

@@ -38,7 +38,7 @@ function guarded(work) {
 async function start(ready) {
   const begun = performance.now(), bar = find('progress');
   try {
-    app = await volta.openPacked(find('manifest').textContent, find('data').textContent);
+    app = await volta.load();
     app.onfailure = fail;
     await app.compile(undefined, (done, all) => {
       bar.max = all;

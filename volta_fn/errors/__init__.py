@@ -1,7 +1,8 @@
 """Every error that the package raises on purpose.
 
 Each is a `VoltaError` and also the built-in exception that users of NumPy and JAX already catch for the same mistake.
-A message says what was given, what was expected and what to do; the error adds the user's line, found when it is made.
+A message says what was given, what was expected and what to do; the error adds the user's line, found when it is made, and a note that
+names its entry in the index of errors: `python -m volta_fn.errors ShapeError` prints cause, example and remedy, as the page of errors does.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from volta_fn.source import SourceLocation, user_location
 class VoltaError(Exception):
     """The base of all errors of this package.
 
-    `location` is the user's line that led to it, or None.
+    `location` is the user's line that led to it, or None. A note (PEP 678), which tracebacks show last, says where to read more.
 
     >>> error = ShapeError("add: shapes (2,) and (3,) differ")
     >>> isinstance(error, ValueError), error.message
     (True, 'add: shapes (2,) and (3,) differ')
+    >>> error.__notes__
+    ['More: python -m volta_fn.errors ShapeError']
     """
 
     location: SourceLocation | None
@@ -24,6 +27,12 @@ class VoltaError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.location = user_location()
+        self.add_note(f"More: python -m volta_fn.errors {self._entry()}")
+
+    @classmethod
+    def _entry(cls) -> str:
+        """Return the name in the index: a user's subclass has that of its base here."""
+        return next(base.__name__ for base in cls.__mro__ if base.__module__ == __name__)
 
     @property
     def message(self) -> str:

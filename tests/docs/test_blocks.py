@@ -1,0 +1,66 @@
+"""The blocks of code that are not cells run, too, with what the text around them takes for granted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import volta_fn as vf
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+#: What pages speak of without defining it, by page: a training step, a batch, ….
+GIVEN = {
+    "index.md": "",
+    "scaling.md": "",
+    "array_api.md": "",
+    "learn/from_pytorch.md": "import torch; batches = [(torch.ones(8, 4), torch.ones(8))] * 3",
+    "guides/performance_gpu.md": (
+        "import volta_fn as vf, volta_fn.numpy as jnp\n"
+        "train = vf.jit(lambda model, state, batch: (model - 0.1 * batch, state + 1, jnp.sum(model**2)))\n"
+        "model, state, batch = jnp.ones(8), 0, jnp.ones(8)\n"
+    ),
+}
+#: Pages whose blocks have tests of their own, or are lines of a file.
+ELSEWHERE = {"architecture.md": "test_architecture.py", "learn/how_grad_works.md": "this file"}
+
+
+def blocks(page: str) -> list[str]:
+    """Return a page's blocks of Python that are not cells."""
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_every_page_with_blocks_is_listed() -> None:
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts}
+    assert {page for page in pages if blocks(page)} == {*GIVEN, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("page", GIVEN)
+def test_the_blocks_run(page: str, tmp_path: Path) -> None:
+    """In a process of its own: they set defaults, and need variables that libraries read when they are imported."""
+    code = "\n".join([GIVEN[page], *blocks(page)])
+    code = code.replace('set_default_device("gpu")', 'set_default_device("cpu")').replace("range(10_000)", "range(200)")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SCIPY_ARRAY_API": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_line_of_the_miniature_is_its_own() -> None:
+    (line,) = blocks("learn/how_grad_works.md")
+    assert line.strip() in (ROOT / "examples" / "miniature.py").read_text()
+
+
+def test_the_landing_page_descends() -> None:
+    names: dict[str, object] = {}
+    exec("\n".join(blocks("index.md")), names)
+    x, w = vf.random.normal(vf.random.key(0), (16, 3)), vf.numpy.zeros(3)
+    y = vf.numpy.tanh(x @ vf.numpy.array([1.0, -1.0, 0.5]))
+    step, loss = names["step"], names["loss"]
+    assert callable(step) and callable(loss)
+    assert loss(step(w, x, y), x, y) < loss(w, x, y)

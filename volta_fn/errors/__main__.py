@@ -1,0 +1,51 @@
+"""The index of errors in a terminal.
+
+`python -m volta_fn.errors ShapeError` prints cause, example and remedy; without a name, it prints a line for each error.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from volta_fn.advice import closest
+
+INDEX = Path(__file__).with_name("index.md")
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return the entries of the index by name."""
+    found = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    return {name: body.strip() for name, body in found}
+
+
+def readable(entry: str) -> str:
+    """Return an entry for a terminal, with indented examples and without links."""
+    entry = re.sub(r"\[([^\]\n]+)\]\([^)\n]+\)", r"\1", entry)
+    cell = re.compile(r"```[^\n]*\n(?::tags:[^\n]*\n)?(.*?)\n```", re.DOTALL)
+    return cell.sub(lambda found: "\n".join(f"    {row}".rstrip() for row in found[1].splitlines()), entry)
+
+
+def main(names: Sequence[str]) -> int:
+    """Print the entries of some errors, or a line for each error.
+
+    Returns the exit status, which is 2 for an unknown name.
+    """
+    entries = sections(INDEX.read_text(encoding="utf-8"))
+    if not names:
+        for name, entry in entries.items():
+            print(f"{name}: {readable(entry).partition('. ')[0].splitlines()[0].removesuffix('.')}")
+    for name in names:
+        if name not in entries:
+            similar = closest(name, entries)
+            meant = f"did you mean {' or '.join(similar)}?" if similar else "python -m volta_fn.errors lists all"
+            print(f"the index of errors has no {name!r}; {meant}", file=sys.stderr)
+            return 2
+        print(f"{name}\n\n{readable(entries[name])}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
