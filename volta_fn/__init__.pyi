@@ -50,6 +50,7 @@ from volta_fn.core.device import process_index as process_index
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.device import set_recovery as set_recovery
 from volta_fn.core.device import synchronize as synchronize
+from volta_fn.core.placement import reshard as reshard
 from volta_fn.core.promotion import numpy_dtype_promotion as numpy_dtype_promotion
 from volta_fn.core.promotion import set_numpy_dtype_promotion as set_numpy_dtype_promotion
 from volta_fn.core.refs import Ref as Ref
@@ -61,7 +62,6 @@ from volta_fn.core.sharded_arrays import make_array_from_single_device_arrays as
 from volta_fn.core.sharding import NamedSharding as NamedSharding
 from volta_fn.core.sharding import PartitionSpec as PartitionSpec
 from volta_fn.core.sharding import make_mesh as make_mesh
-from volta_fn.core.sharding import reshard as reshard
 from volta_fn.core.sharding import set_mesh as set_mesh
 from volta_fn.core.transfer import block_until_ready as block_until_ready
 from volta_fn.core.transfer import device_get as device_get

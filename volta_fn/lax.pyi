@@ -1,4 +1,4 @@
-from volta_fn.core.sharding import with_sharding_constraint as with_sharding_constraint
+from volta_fn.core.placement import with_sharding_constraint as with_sharding_constraint
 from volta_fn.primitives import linalg as linalg
 from volta_fn.primitives.arithmetic import RoundingMethod as RoundingMethod
 from volta_fn.primitives.arithmetic import abs as abs
@@ -35,6 +35,8 @@ from volta_fn.primitives.collectives.reductions import pmax as pmax
 from volta_fn.primitives.collectives.reductions import pmean as pmean
 from volta_fn.primitives.collectives.reductions import pmin as pmin
 from volta_fn.primitives.collectives.reductions import psum as psum
+from volta_fn.primitives.collectives.varying import pcast as pcast
+from volta_fn.primitives.collectives.varying import pvary as pvary
 from volta_fn.primitives.comparison import bitwise_and as bitwise_and
 from volta_fn.primitives.comparison import bitwise_not as bitwise_not
 from volta_fn.primitives.comparison import bitwise_or as bitwise_or

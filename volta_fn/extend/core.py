@@ -15,6 +15,7 @@ from volta_fn.core.axes import axis_environment
 from volta_fn.core.check import check_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
+from volta_fn.core.placement import placed_aval
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
 from volta_fn.core.refs import AbstractRef, Ref
 from volta_fn.core.staging import JaxprTrace
@@ -93,7 +94,7 @@ def get_aval(x: Any) -> Any:
     """
     if isinstance(x, Ref):
         return AbstractRef(x.aval)
-    return aval_of(x)
+    return placed_aval(x) or aval_of(x)
 
 
 AbstractValue = ShapedArray

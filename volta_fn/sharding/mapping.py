@@ -15,6 +15,7 @@ from volta_fn.core.axes import ProcessGrid
 from volta_fn.core.device import Device, local_devices, process_count
 from volta_fn.core.device import devices as all_devices
 from volta_fn.core.flatten import check_callable, output_arrays
+from volta_fn.core.placement import at_home, sharding_spec, split
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.sharding import Mesh, NamedSharding, PartitionSpec, get_mesh
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
@@ -23,13 +24,16 @@ from volta_fn.primitives.movement import broadcast, reshape, transpose
 from volta_fn.sharding.processes import OverProcesses, without
 from volta_fn.transforms.vmap import to_front, vmap, vmap_flat
 
+#: In place of specs: those of the arguments' shardings.
+INFERRED: Any = type("Inferred", (), {"__repr__": lambda self: "INFERRED"})()
+
 
 def shard_map(
     f: Callable[..., Any] | None = None,
     /,
     *,
     out_specs: Any,
-    in_specs: Any,
+    in_specs: Any = INFERRED,
     mesh: Mesh | None = None,
     axis_names: Any = frozenset(),
     check_vma: bool = True,
@@ -45,7 +49,7 @@ def shard_map(
     Args:
         f: the function; without it, a decorator is returned.
         out_specs: pytree prefix of the results: a `PartitionSpec` for each, by which shards are joined.
-        in_specs: the same for the positional arguments, by which these are split.
+        in_specs: the same for the positional arguments, by which these are split; by default the specs of the arguments' shardings.
         mesh: the mesh; by default the current one (`set_mesh`).
         axis_names: the axes to map over (default: all of them).
         check_vma: raise `ArgumentError` if a result that `out_specs` does not split differs between shards; else take the first one.
@@ -83,7 +87,9 @@ def shard_map(
     def on(over: Mesh, *args: Any) -> Any:
         names = [n for n in over.axis_names if not axis_names or n in axis_names]
         leaves, structure = tree.flatten(args)
-        specs = _specs(in_specs, args, over)
+        specs = _specs(
+            [sharding_spec(x) for x in leaves] if in_specs is INFERRED else in_specs, leaves if in_specs is INFERRED else args, over
+        )
         found: list[Any] = []
 
         def flat(*shards: Array) -> list[Array]:
@@ -101,9 +107,9 @@ def shard_map(
             wanted = found[1] if grid is None else [without(s, grid) for s in found[1]]
             return [_joined(o, varying, s, over, check_vma) for (o, varying), s in zip(outs, wanted, strict=True)]
 
-        values, grid = [as_value(x) for x in leaves], over.processes
+        values, grid = [at_home(as_value(x)) for x in leaves], over.processes
         if grid is None:
-            results = local(None, *values)
+            results = [split(r, NamedSharding(over, s)) for r, s in zip(local(None, *values), found[1], strict=True)]
         else:
             processes = OverProcesses(grid, names)
             results = processes.run(functools.partial(local, grid), values, specs, lambda: found[1], check_vma)
@@ -218,10 +224,24 @@ def pmap(
         there = len(local_devices(backend=backend) if devices is None else devices)
         _check_size(args, kwargs, axes, axis_size, there)
         if process_count() == 1:
-            return vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
+            args, kwargs = tree.map(at_home, (tuple(args), kwargs))
+            result = vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
+            return _over_devices(result, out_axes, devices or local_devices(backend=backend), axis_name)
         return _pmap_over_processes(fun, axis_name, axes, out_axes)(args, kwargs)
 
     return mapped
+
+
+def _over_devices(result: Any, out_axes: Any, devices: Sequence[Device], name: Any) -> Any:
+    """Split results along their mapped axes, one example on each device."""
+    leaves, structure = tree.flatten(result)
+    axes = tree.broadcast_prefix(out_axes, result, is_leaf=lambda x: x is None)
+    if len(devices) == 1 or None in axes or not leaves:
+        return result
+    count = leaves[0].shape[axes[0]]
+    mesh = Mesh(np.array(devices[:count], object), (_UNNAMED if name is None else name,))
+    specs = [PartitionSpec(*[None] * (axis % leaf.ndim), mesh.axis_names[0]) for leaf, axis in zip(leaves, axes, strict=True)]
+    return tree.unflatten(structure, [split(leaf, NamedSharding(mesh, s)) for leaf, s in zip(leaves, specs, strict=True)])
 
 
 def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out_axes: Any) -> Callable[..., Any]:
