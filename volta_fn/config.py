@@ -144,6 +144,7 @@ ACCEPTED: dict[str, Any] = {
     "jax_error_checking_behavior_nan": "ignore",
     "jax_error_checking_behavior_oob": "ignore",
     "jax_exec_time_optimization_effort": 0.0,
+    "jax_export_calling_convention_version": 10,
     "jax_explicit_x64_dtypes": "warn",
     "jax_legacy_prng_key": "allow",
     "jax_logging_level": "NOTSET",
@@ -296,3 +297,4 @@ array_garbage_collection_guard = _context("jax_array_garbage_collection_guard")
 thread_guard = _context("jax_thread_guard", True)
 no_tracing = _context("jax_no_tracing", True)
 no_execution = _context("jax_no_execution", True)
+jax_export_calling_convention_version = _context("jax_export_calling_convention_version")

@@ -38,7 +38,8 @@ _CACHE_LIMIT = 4096
 def common_device(arrays: Sequence[Any]) -> Device:
     """Return the device that holds all `arrays` (the default device for none).
 
-    Weak scalars (of Python) go where the other arrays are, and all go to the home of a group of devices. Raises `DeviceError` if those are on several devices.
+    Weak scalars (of Python) go where the other arrays are, and all go to the home of a group of devices. Raises `DeviceError` if those are
+    on several devices.
     """
     if not arrays:
         return current_default_device()
