@@ -47,6 +47,7 @@ from volta_fn.core.device import local_device_count as local_device_count
 from volta_fn.core.device import local_devices as local_devices
 from volta_fn.core.device import process_count as process_count
 from volta_fn.core.device import process_index as process_index
+from volta_fn.core.device import set_cpu_devices as set_cpu_devices
 from volta_fn.core.device import set_default_device as set_default_device
 from volta_fn.core.device import set_recovery as set_recovery
 from volta_fn.core.device import synchronize as synchronize

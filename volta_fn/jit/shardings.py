@@ -93,12 +93,20 @@ def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
 
 
 def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Take the names of operands of the result's shape, as elementwise primitives do."""
+    """Take the names of operands that are broadcast to the result, as elementwise primitives do; else of those of its shape."""
     found: Names = [()] * out.ndim
+    spread = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
     for aval, given in zip(avals, names, strict=True):
-        if aval.shape == out.shape:
-            found = [old or new for old, new in zip(found, given, strict=True)]
+        if spread or aval.shape == out.shape:
+            before = out.ndim - aval.ndim
+            for i, name in enumerate(given):
+                if aval.shape[i] == out.shape[before + i]:
+                    found[before + i] = found[before + i] or name
     return found
+
+
+def _is_broadcast(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(to), strict=False))
 
 
 def _transpose(params: Any, avals: Any, out: ShapedArray, names: Sequence[Names]) -> Names:
