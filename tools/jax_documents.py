@@ -1,11 +1,11 @@
 """Compare the code cells of JAX's documentation under JAX and under volta_fn.
 
-    python tools/jax_documents.py CHECKOUT [DOCUMENT ...] [--show]
+    python tools/jax_documents.py CHECKOUT [DOCUMENT ...] [--show] [--keep FOLDER]
 
 CHECKOUT is a clone of https://github.com/jax-ml/jax; each DOCUMENT is a path below its docs/ (without any: all but those of Pallas and of
 JAX's internals). A document's cells run in one process under real JAX, and in another one under `volta_fn.jax`. A cell is the *same* if
 both raise, or if the names that it binds and its last value agree: types, shapes, dtypes and numbers. Cells in which only JAX raises, or
-that take longer than 30 seconds there, do not count.
+that take longer than 30 seconds there, do not count. With --keep, what JAX gave is kept in that folder, and used from then on.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def run_cells(path: Path) -> list[dict[str, Any]]:
     """Run a document's cells, and describe what each binds and returns."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(_PRELUDE, names)
+    np.random.seed(0)  # so that documents that draw numbers get the same ones
     return [run_cell(source, names) for source in cells(path.read_text())]
 
 
@@ -174,6 +175,18 @@ def run_document(checkout: Path, document: str, library: str) -> list[dict[str, 
         return json.loads(out.read_text()) if out.exists() else []
 
 
+def run_jax(checkout: Path, document: str, keep: Path | None) -> list[dict[str, Any]]:
+    """Run a document under JAX, or read what it gave before."""
+    if keep is None:
+        return run_document(checkout, document, "jax")
+    kept = keep / f"{document.replace('/', '+')}.json"
+    if not kept.exists():
+        keep.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(run_document(checkout, document, "jax")))
+    rows: list[dict[str, Any]] = json.loads(kept.read_text())
+    return rows
+
+
 def documents(checkout: Path) -> list[str]:
     """Return all documents with code."""
     folder = checkout / "docs"
@@ -186,6 +199,7 @@ def main() -> None:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("documents", nargs="*")
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--under", choices=["jax", "volta_fn"], help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -197,7 +211,7 @@ def main() -> None:
         return
     total: collections.Counter[str] = collections.Counter()
     for document in given.documents or documents(given.checkout):
-        theirs, ours = (run_document(given.checkout, document, library) for library in ("jax", "volta_fn"))
+        theirs, ours = run_jax(given.checkout, document, given.keep), run_document(given.checkout, document, "volta_fn")
         ours += [{"outcome": "missing"}] * (len(theirs) - len(ours))
         outcomes = [compare(*pair) for pair in zip(theirs, ours, strict=True)]
         total.update(outcomes)

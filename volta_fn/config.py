@@ -12,7 +12,7 @@ from contextlib import ContextDecorator
 from typing import Any
 
 from volta_fn import dtypes
-from volta_fn.core.device import set_default_device
+from volta_fn.core.device import set_cpu_devices, set_default_device
 from volta_fn.core.promotion import set_numpy_dtype_promotion
 from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
@@ -85,6 +85,11 @@ def _default_device(value: Any) -> None:
     set_default_device("cpu" if value is None else value)
 
 
+def _num_cpu_devices(value: Any) -> None:
+    if value > 0:
+        set_cpu_devices(value)
+
+
 #: The settings that act, and what sets them.
 ACTING: dict[str, Callable[[Any], None]] = {
     "jax_enable_x64": _enable_x64,
@@ -102,6 +107,7 @@ ACTING: dict[str, Callable[[Any], None]] = {
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
     "jax_default_device": _default_device,
+    "jax_num_cpu_devices": _num_cpu_devices,
 }
 
 #: The settings that are kept and do nothing, and their defaults.
@@ -138,12 +144,12 @@ ACCEPTED: dict[str, Any] = {
     "jax_error_checking_behavior_nan": "ignore",
     "jax_error_checking_behavior_oob": "ignore",
     "jax_exec_time_optimization_effort": 0.0,
+    "jax_export_calling_convention_version": 10,
     "jax_explicit_x64_dtypes": "warn",
     "jax_legacy_prng_key": "allow",
     "jax_logging_level": "NOTSET",
     "jax_memory_fitting_effort": 0.0,
     "jax_memory_fitting_level": "O2",
-    "jax_num_cpu_devices": -1,
     "jax_optimization_level": "UNKNOWN",
     "jax_persistent_cache_enable_xla_caches": "",
     "jax_persistent_cache_min_compile_time_secs": 1.0,
@@ -166,6 +172,7 @@ _DEFAULTS: dict[str, Any] = {
     "jax_platforms": None,
     "jax_platform_name": "",
     "jax_default_device": None,
+    "jax_num_cpu_devices": -1,
 }
 
 
@@ -290,3 +297,4 @@ array_garbage_collection_guard = _context("jax_array_garbage_collection_guard")
 thread_guard = _context("jax_thread_guard", True)
 no_tracing = _context("jax_no_tracing", True)
 no_execution = _context("jax_no_execution", True)
+jax_export_calling_convention_version = _context("jax_export_calling_convention_version")

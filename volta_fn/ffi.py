@@ -1,10 +1,16 @@
-"""Foreign functions of XLA: each name raises `UnsupportedError`."""
+"""Foreign functions of XLA: `UnsupportedError` where one would run.
+
+A function that calls some can be traced, and so looked at; its program raises when it runs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import UnsupportedError
+from volta_fn.primitives.callbacks import pure_callback
 
 
 def _refuse(name: str) -> Any:
@@ -19,7 +25,24 @@ def _refuse(name: str) -> Any:
     return refuse
 
 
-ffi_call = _refuse("ffi_call")
+_refuse_call = _refuse("ffi_call")
+
+
+def ffi_call(target_name: str, result_shape_dtypes: Any, *, vmap_method: str | None = None, **options: Any) -> Callable[..., Any]:
+    """Return the function that would call a foreign function.
+
+    Traced, a call is part of the program, with results of the types in `result_shape_dtypes`, and `vmap` treats it as `pure_callback`
+    does. Raises `UnsupportedError` when the call would run.
+    """
+
+    def call(*args: Any, **attributes: Any) -> Any:
+        if current_trace() is EVAL:
+            _refuse_call()
+        return pure_callback(_refuse_call, result_shape_dtypes, *args, vmap_method=vmap_method)
+
+    return call
+
+
 ffi_lowering = _refuse("ffi_lowering")
 build_ffi_lowering_function = _refuse("build_ffi_lowering_function")
 include_dir = _refuse("include_dir")

@@ -1,4 +1,4 @@
-from volta_fn.core.distribution.sharding import with_sharding_constraint as with_sharding_constraint
+from volta_fn.core.distribution.placement import with_sharding_constraint as with_sharding_constraint
 from volta_fn.primitives import linalg as linalg
 from volta_fn.primitives.array_operations.shorthand import broadcast_like as broadcast_like
 from volta_fn.primitives.array_operations.shorthand import broadcast_to_rank as broadcast_to_rank
@@ -32,6 +32,8 @@ from volta_fn.primitives.collectives.reductions import pmax as pmax
 from volta_fn.primitives.collectives.reductions import pmean as pmean
 from volta_fn.primitives.collectives.reductions import pmin as pmin
 from volta_fn.primitives.collectives.reductions import psum as psum
+from volta_fn.primitives.collectives.varying import pcast as pcast
+from volta_fn.primitives.collectives.varying import pvary as pvary
 from volta_fn.primitives.contraction import DotAlgorithm as DotAlgorithm
 from volta_fn.primitives.contraction import DotAlgorithmPreset as DotAlgorithmPreset
 from volta_fn.primitives.contraction import DotDimensionNumbers as DotDimensionNumbers

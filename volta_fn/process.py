@@ -21,6 +21,7 @@ from volta_fn.core.device import (
     process_index,
     synchronize,
 )
+from volta_fn.lazy_imports import load
 
 #: JAX's clients of platforms that are in use, which some libraries look at: devices here are found without any.
 _backends: dict[str, Any] = {}
@@ -77,6 +78,10 @@ class Backend:
     def device_count(self) -> int:
         """Return the number of the platform's devices."""
         return len(self.devices())
+
+    def compile_and_load(self, text: str, devices: Sequence[Device] = ()) -> Any:
+        """Compile the text of a module that was built by `volta_fn.extend.ir`."""
+        return load("volta_fn.extend.ir").compile_and_load(text, devices)
 
     def local_device_count(self) -> int:
         """Return the number of the platform's devices of this process."""

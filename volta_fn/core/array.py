@@ -186,8 +186,8 @@ class ConcreteArray(Array):
         return self._spec.device
 
     def devices(self) -> set[Device]:
-        """Return the set of devices that hold the elements (always one here)."""
-        return {self._spec.device}
+        """Return the set of devices that hold the elements."""
+        return self._spec.device.members()
 
     def buffer(self) -> Any:
         """Return the device's buffer.

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -142,6 +142,8 @@ class Device:
     """
 
     __slots__ = ("__weakref__", "backend", "device_kind", "id", "platform")
+    #: Of a group of devices (`core.placement`): how an array is split between them.
+    sharding: ClassVar[Any] = None
 
     def __init__(self, platform: str, id: int, device_kind: str, backend: Backend) -> None:
         self.platform = platform
@@ -155,6 +157,10 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"
+
+    def members(self) -> set[Device]:
+        """Return the devices that it consists of: itself."""
+        return {self}
 
     @property
     def process_index(self) -> int:
@@ -254,6 +260,26 @@ def available_devices() -> tuple[Device, ...]:
         with contextlib.suppress(DeviceError):
             found += local_devices(backend=platform)
     return tuple(found)
+
+
+def set_cpu_devices(count: int) -> None:
+    """Let the CPU be several devices, which share its memory and cores.
+
+    Programs that are written for several devices can so be tried. JAX's setting for it is `jax_num_cpu_devices`.
+
+    Raises `ArgumentError` if `count` is less than 1, or than the number of devices that were already found.
+
+    >>> import volta_fn as vf
+    >>> vf.set_cpu_devices(len(vf.devices("cpu")))
+    """
+    if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
+        raise ArgumentError(f"set_cpu_devices: the number of devices must be a positive integer, got {count!r}")
+    found = local_devices(backend="cpu")
+    if count < len(found):
+        raise ArgumentError(f"set_cpu_devices: there are {len(found)} devices in use already, more than {count}")
+    with _lock:
+        first = found[0]
+        _found["cpu"] = found + [Device("cpu", i, first.device_kind, first.backend) for i in range(len(found), int(count))]
 
 
 def found_devices() -> tuple[Device, ...]:

@@ -67,10 +67,12 @@ class UsedRefsError(RefError):
 class JaxprBuilder:
     """Collects equations and constants for `JaxprTrace` and linearization."""
 
-    __slots__ = ("consts", "constvars", "eqns")
+    __slots__ = ("consts", "constvars", "eqns", "shardings")
 
     def __init__(self) -> None:
         self.eqns: list[Equation] = []
+        #: How values are to lie on devices, where the function says so (`core.placement`).
+        self.shardings: dict[Var, Any] = {}
         self.constvars: dict[int, Var] = {}
         self.consts: list[Array] = []
 
@@ -91,7 +93,10 @@ class JaxprBuilder:
 
     def build(self, invars: list[Var], outvars: list[Atom]) -> ClosedJaxpr:
         """Return the finished program."""
-        return ClosedJaxpr(Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns), self.consts)
+        closed = ClosedJaxpr(Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns), self.consts)
+        if self.shardings:
+            closed.derived["shardings"] = self.shardings
+        return closed
 
 
 class JaxprTrace(Trace):

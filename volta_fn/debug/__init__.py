@@ -12,6 +12,9 @@ from volta_fn.debug.monitor import MonitorStats as MonitorStats
 from volta_fn.debug.monitor import health as health
 from volta_fn.debug.printing import callback as callback
 from volta_fn.debug.printing import print as print
+from volta_fn.debug.shardings import inspect_array_sharding as inspect_array_sharding
+from volta_fn.debug.shardings import visualize_array_sharding as visualize_array_sharding
+from volta_fn.debug.shardings import visualize_sharding as visualize_sharding
 from volta_fn.debug.viewing import View as View
 from volta_fn.debug.viewing import view as view
 

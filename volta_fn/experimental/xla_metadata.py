@@ -5,7 +5,7 @@ They are accepted and have no effect: programs here keep lines of source instead
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
+from collections.abc import Callable
 from typing import Any
 
 from volta_fn.errors import ArgumentTypeError
@@ -13,8 +13,12 @@ from volta_fn.errors import ArgumentTypeError
 __all__ = ["set_xla_metadata"]
 
 
-class _Attributes(ContextDecorator):
+class _Attributes:
     """A block, or a function, to whose operations attributes are given."""
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function as it is."""
+        return function
 
     def __enter__(self) -> None:
         """Do nothing."""

@@ -1,8 +1,11 @@
 from volta_fn.core.dimension import is_symbolic_dim as is_symbolic_dim
+from volta_fn.export.exported import DisabledSafetyCheck as DisabledSafetyCheck
 from volta_fn.export.exported import Exported as Exported
 from volta_fn.export.exported import default_export_platform as default_export_platform
 from volta_fn.export.exported import deserialize as deserialize
 from volta_fn.export.exported import export as export
+from volta_fn.export.exported import maximum_supported_calling_convention_version as maximum_supported_calling_convention_version
+from volta_fn.export.exported import minimum_supported_calling_convention_version as minimum_supported_calling_convention_version
 from volta_fn.export.structures import register_namedtuple_serialization as register_namedtuple_serialization
 from volta_fn.export.structures import register_pytree_node_serialization as register_pytree_node_serialization
 from volta_fn.export.symbolic import SymbolicScope as SymbolicScope

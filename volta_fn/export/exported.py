@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, GradientError, ShapeError
 from volta_fn.export import structures
 from volta_fn.export.container import pack, unpack
+from volta_fn.export.placement import described_shardings, shardings_on
 from volta_fn.export.reading import read_constants, read_program
 from volta_fn.export.sources import Source, traced_source
 from volta_fn.export.symbolic import SymbolicScope
@@ -26,7 +28,9 @@ from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom.custom_vjp import custom_vjp
 
-_PLATFORMS = ("cpu", "gpu")
+_PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
+#: The oldest and newest of JAX's calling conventions that calls follow: arguments are flat, and sizes follow from their shapes.
+minimum_supported_calling_convention_version, maximum_supported_calling_convention_version = 9, 10
 #: The most derivatives of derivatives in a file.
 _HIGHEST_ORDER = 8
 
@@ -40,6 +44,36 @@ def default_export_platform() -> str:
     return current_default_device().platform
 
 
+class DisabledSafetyCheck:
+    """A check of JAX's that is not made here, by a name; see `export`.
+
+    >>> DisabledSafetyCheck.platform()
+    DisabledSafetyCheck(platform)
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    def platform(cls) -> DisabledSafetyCheck:
+        """Name the check of the platform; programs run on all."""
+        return cls("platform")
+
+    @classmethod
+    def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
+        """Name the check of a custom call; programs have none."""
+        return cls(f"custom_call:{target_name}")
+
+    def __repr__(self) -> str:
+        return f"DisabledSafetyCheck({self.name})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DisabledSafetyCheck) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
 def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_checks: Sequence[Any] = ()) -> Callable[..., Exported]:
     """Return a function of arguments that exports a jitted function for them.
 
@@ -47,7 +81,8 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
 
     Args:
         fun_jit: a function from `jit`.
-        platforms: "cpu", "gpu" or both, kept in the file. A program runs on every platform, whatever this says.
+        platforms: some of "cpu", "gpu", "cuda", "rocm", "tpu", kept in the file. A program runs on every platform there is, whatever this
+            says.
         disabled_checks: accepted for compatibility.
 
     Raises:
@@ -60,6 +95,8 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
     >>> exported.call(vf.numpy.ones((3, 2)))
     Array([2., 2., 2.], dtype=float32)
     """
+    if not hasattr(fun_jit, "trace") and callable(fun_jit) and str(getattr(fun_jit, "__module__", "")).startswith("volta_fn."):
+        fun_jit = jit(fun_jit)
     if not hasattr(fun_jit, "trace"):
         raise ArgumentTypeError(f"export takes a jitted function, got {fun_jit!r:.80}; write export(jit(f))")
     chosen = (default_export_platform(),) if platforms is None else tuple(platforms)
@@ -68,7 +105,7 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
 
     def exporting(*args: Any, **kwargs: Any) -> Exported:
         source, scope = traced_source(fun_jit, args, kwargs)
-        return _from_source(source, chosen, scope.constraints, source.stages[0].out_tree)
+        return _from_source(source, chosen, scope.constraints, source.stages[0].out_tree, described_shardings((args, kwargs)))
 
     return exporting
 
@@ -100,8 +137,11 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     return made
 
 
-def _from_source(source: Source, platforms: Sequence[str], constraints: Sequence[str], out_tree: tree.TreeDef) -> Exported:
+def _from_source(
+    source: Source, platforms: Sequence[str], constraints: Sequence[str], out_tree: tree.TreeDef, shardings: Mapping[str, Any] | None = None
+) -> Exported:
     manifest, constants = source.manifest(platforms, constraints)
+    manifest |= {} if shardings is None else {"shardings": shardings}
     types = manifest["constants"]
     made = Exported(manifest, read_constants(types, [c.tobytes() for c in constants]), None, source)
     made.out_tree = out_tree
@@ -110,7 +150,7 @@ def _from_source(source: Source, platforms: Sequence[str], constraints: Sequence
 
 def _check(manifest: Any) -> None:
     wanted = {"name", "in_tree", "out_tree", "arguments", "in_full", "programs", "main", "constants", "platforms", "constraints"}
-    if not isinstance(manifest, dict) or not wanted <= manifest.keys() <= wanted | {"vjp"}:
+    if not isinstance(manifest, dict) or not wanted <= manifest.keys() <= wanted | {"vjp", "shardings"}:
         raise CorruptFileError(f"the exported function is damaged: its manifest must have {sorted(wanted)}")
     lists = ("in_full", "programs", "constants", "platforms", "constraints")
     if not all(isinstance(manifest[key], list) for key in lists) or type(manifest["name"]) is not str:
@@ -163,6 +203,21 @@ class Exported:
 
     def __repr__(self) -> str:
         return f"<exported {self.fun_name}: {list(self.in_avals)} to {list(self.out_avals)}>"
+
+    #: The version of JAX's calling convention that `call` follows.
+    calling_convention_version = maximum_supported_calling_convention_version
+
+    @property
+    def nr_devices(self) -> int:
+        """The number of devices that the arguments were split between; 1 if they were not."""
+        return math.prod([size for _, size in self._manifest.get("shardings", {}).get("axes", ())])
+
+    def in_shardings_jax(self, mesh: Any) -> tuple[Any, ...]:
+        """Return the shardings of the arguments' leaves on a mesh; None for those without.
+
+        Raises `ArgumentError` if the mesh has not the axes that the function was exported with.
+        """
+        return shardings_on(mesh, self._manifest.get("shardings"), len(self.in_avals))
 
     @property
     def jaxpr(self) -> ClosedJaxpr:
@@ -289,4 +344,6 @@ class Exported:
         scope = SymbolicScope(self._manifest["constraints"])
         if bad := [name for name, size in sizes.items() if not scope.allows(name, size)]:
             raise ShapeError(f"{self.fun_name} takes sizes with {list(scope.constraints)}, got {bad[0]} = {sizes[bad[0]]}")
+        if broken := [r.text for r in scope.relations if r.names <= sizes.keys() and not r.holds(sizes)]:
+            raise ShapeError(f"{self.fun_name} takes sizes with {broken[0]}, got {sizes}")
         return dict(sorted(sizes.items()))

@@ -8,7 +8,7 @@ holds the polynomials, and reading it for sizes checks the types of the program 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -35,11 +35,9 @@ def monomials(names: Sequence[str]) -> list[Monomial]:
     return found
 
 
-def sample_sizes(names: Sequence[str], samples: Callable[[str, int], list[int]]) -> list[dict[str, int]]:
-    """Return the sizes to trace for, in general position, the large ones last."""
-    count = len(monomials(names)) + _CHECKS
-    columns = {name: samples(name, count + position) for position, name in enumerate(names)}
-    return [{name: column[(i + k * (i // 2)) % len(column)] for k, (name, column) in enumerate(columns.items())} for i in range(count)]
+def sample_count(names: Sequence[str]) -> int:
+    """Return the number of assignments of sizes to trace for."""
+    return len(monomials(names)) + _CHECKS
 
 
 class Generalizer:

@@ -14,7 +14,7 @@ from volta_fn.core.dimension import Dimension
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, ExportError
-from volta_fn.export.generalizing import Generalizer, sample_sizes
+from volta_fn.export.generalizing import Generalizer, sample_count
 from volta_fn.export.structures import describe
 from volta_fn.export.symbolic import SymbolicScope
 from volta_fn.export.writing import ProgramWriter
@@ -53,7 +53,7 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     scopes = list({id(d.scope): d.scope for d in symbolic if d.scope is not None}.values())
     scope = SymbolicScope([c for s in scopes for c in s.constraints])
     names = sorted(frozenset().union(*[d.variables for d in symbolic]))
-    samples = sample_sizes(names, scope.samples) if names else [{}]
+    samples = scope.assignments(names, sample_count(names)) if names else [{}]
 
     def traced(sizes: Mapping[str, int]) -> Any:
         given, keywords = tree.unflatten(structure, [_with_sizes(leaf, sizes) for leaf in leaves])

@@ -13,6 +13,7 @@ from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.dimension import Dimension
 from volta_fn.core.dimension import is_symbolic_dim as is_symbolic_dim
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.export.relations import Relation, satisfying
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|([*+\-^()]))")
 _BOUND = re.compile(r"^\s*(\w+)\s*(>=|<=|==)\s*(\d+)\s*$")
@@ -25,7 +26,7 @@ _LARGE = 5003
 class SymbolicScope:
     """Constraints on the variables of symbolic shapes.
 
-    Each is a text: "b >= 4", "b <= 512" or "mod(b, 8) == 0". Raises `ArgumentError` for other texts.
+    Each is a text: "b >= 4", "b <= 512", "mod(b, 8) == 0", or another comparison (`Relation`). Raises `ArgumentError` for other texts.
 
     >>> SymbolicScope(["b >= 4", "mod(b, 8) == 0"]).allows("b", 12)
     False
@@ -34,17 +35,27 @@ class SymbolicScope:
     def __init__(self, constraints: Sequence[str] = ()) -> None:
         self.constraints = tuple(constraints)
         self._bounds: list[tuple[str, str, int]] = []
+        #: Those that are no bound of one variable.
+        self.relations: list[Relation] = []
         for text in self.constraints:
             bound, multiple = _BOUND.match(text), _MULTIPLE.match(text)
             found = bound.groups() if bound else (multiple[1], "mod", multiple[2]) if multiple else None
             if found is None or (found[1] == "mod" and int(found[2]) == 0):
-                raise ArgumentError(f"the constraint {text!r} must read like 'b >= 4', 'b <= 512' or 'mod(b, 8) == 0'")
-            self._bounds.append((found[0], found[1], int(found[2])))
+                self.relations.append(Relation(text))
+            else:
+                self._bounds.append((found[0], found[1], int(found[2])))
 
     def allows(self, name: str, size: int) -> bool:
         """Return True if a variable may have a size."""
         checks = {">=": lambda n: size >= n, "<=": lambda n: size <= n, "==": lambda n: size == n, "mod": lambda n: size % n == 0}
         return size >= 1 and all(checks[kind](n) for variable, kind, n in self._bounds if variable == name)
+
+    def assignments(self, names: Sequence[str], count: int) -> list[dict[str, int]]:
+        """Return sizes of all variables that satisfy the constraints between them."""
+        columns = {name: self.samples(name, count + position) for position, name in enumerate(names)}
+        if self.relations:
+            return satisfying(columns, self.relations, count)
+        return [{name: column[(i + k * (i // 2)) % len(column)] for k, (name, column) in enumerate(columns.items())} for i in range(count)]
 
     def samples(self, name: str, count: int) -> list[int]:
         """Return sizes that a variable may have: different ones, a large one last."""

@@ -13,6 +13,7 @@ from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.check import check_jaxpr
+from volta_fn.core.distribution.placement import placed_aval
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
@@ -93,7 +94,7 @@ def get_aval(x: Any) -> Any:
     """
     if isinstance(x, Ref):
         return AbstractRef(x.aval)
-    return aval_of(x)
+    return placed_aval(x) or aval_of(x)
 
 
 AbstractValue = ShapedArray

@@ -1,4 +1,4 @@
-"""Elementwise operations by the names of the StableHLO dialect, for lowering.
+"""Operations by the names of the StableHLO dialect, for lowering.
 
 Each is the function of `volta_fn.lax`.
 `AddOp(x, y).result` is the sum of traced arrays, where JAX's rule would build an operation of MLIR.
@@ -6,10 +6,15 @@ Each is the function of `volta_fn.lax`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn import lax
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.extend import ir
 
 #: The dialect's operations, and the functions that they are here.
 _FUNCTIONS = {
@@ -18,6 +23,15 @@ _FUNCTIONS = {
     "LogisticOp": "logistic", "MaxOp": "max", "MinOp": "min", "MulOp": "mul", "NegOp": "neg", "NotOp": "bitwise_not", "OrOp": "bitwise_or",
     "PowOp": "pow", "RemOp": "rem", "RsqrtOp": "rsqrt", "SelectOp": "select", "SignOp": "sign", "SineOp": "sin", "SqrtOp": "sqrt",
     "SubtractOp": "sub", "TanOp": "tan", "TanhOp": "tanh", "XorOp": "bitwise_xor",
+}  # fmt: skip
+
+#: Functions that build an operation and return its only result, where they are not named like the function here.
+_BUILDERS = {
+    "and_": "bitwise_and", "cosine": "cos", "divide": "div", "exponential": "exp",
+    "exponential_minus_one": "expm1", "log_plus_one": "log1p",
+    "maximum": "max", "minimum": "min", "multiply": "mul", "negate": "neg", "not_": "bitwise_not", "or_": "bitwise_or", "power": "pow",
+    "remainder": "rem", "sine": "sin", "subtract": "sub", "xor": "bitwise_xor",
+    **{name: name for name in "abs add atan2 cbrt ceil clamp floor log logistic rsqrt select sign sqrt tan tanh".split()},
 }  # fmt: skip
 
 __all__ = [*_FUNCTIONS]
@@ -43,7 +57,70 @@ def _builder(function: str) -> Any:
     return build
 
 
+def register_dialect(context: Any) -> None:
+    """Do nothing: operations are functions here."""
+
+
+def constant(elements: np.ndarray) -> Array:
+    """Return a constant."""
+    return as_value(elements)
+
+
+class ComparisonDirectionAttr:
+    """Names of comparisons."""
+
+    @staticmethod
+    def get(name: str) -> str:
+        """Return the name of the function of `volta_fn.lax`."""
+        return name.lower()
+
+
+def compare(x: Array, y: Array, direction: str) -> Array:
+    """Compare elements: "eq", "ne", "lt", "le", "gt" or "ge"."""
+    found: Array = getattr(lax, direction)(x, y)
+    return found
+
+
+def broadcast_in_dim(result: ShapedArray, operand: Array, broadcast_dimensions: Sequence[int]) -> Array:
+    """Return the operand with its dimensions at these positions of the result's."""
+    return lax.broadcast_in_dim(operand, result.shape, tuple(broadcast_dimensions))
+
+
+def return_(values: Sequence[Array]) -> None:
+    """End the block that is being built."""
+    ir.current_place().results = list(values)
+
+
+class ReduceOp:
+    """A reduction by the function that its region has."""
+
+    def __init__(self, types: Sequence[ShapedArray], operands: Sequence[Array], init_values: Sequence[Array], dimensions: Any) -> None:
+        self.body = ir.Region()
+        self._reduced = (list(operands), list(init_values), tuple(np.ravel(dimensions).tolist()))
+
+    @property
+    def results(self) -> list[Array]:
+        """The reduced operands."""
+        operands, inits, dimensions = self._reduced
+        return list(lax.reduce(operands, inits, lambda xs, ys: self.body.run(*xs, *ys), dimensions))
+
+
+class IfOp:
+    """A choice between the blocks of two regions."""
+
+    def __init__(self, types: Sequence[ShapedArray], pred: Array) -> None:
+        self.true_branch, self.false_branch = ir.Region(), ir.Region()
+        self._pred = pred
+
+    @property
+    def results(self) -> list[Array]:
+        """The results of the chosen block."""
+        return list(lax.cond(self._pred, self.true_branch.run, self.false_branch.run))
+
+
 def __getattr__(name: str) -> Any:
+    if name in _BUILDERS:
+        return getattr(lax, _BUILDERS[name])
     if name not in _FUNCTIONS:
         raise AttributeError(
             f"module 'stablehlo' has no operation {name!r} here; it has {', '.join(_FUNCTIONS)}. Write the rule as a function of arrays "

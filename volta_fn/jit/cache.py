@@ -104,12 +104,15 @@ class Cache:
     def program(self, request: Request, values: Sequence[Array]) -> Traced:
         """Return the traced program of a call; trace it if there is none for its key."""
         avals = tuple([v.aval for v in values])
-        key = (request.key, avals, axis_environment(), current_default_device())
+        shardings = tuple([v.device.sharding if type(v) is ConcreteArray else None for v in values])
+        is_split = any(s is not None for s in shardings)
+        key = (request.key, avals, axis_environment(), current_default_device(), *(shardings if is_split else ()))
         found = self.traced.get(key)
         if found is not None:
             return found
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
-        traced = trace_function(request.function, values, request.in_tree, avals, function_name(request.fun))
+        function = load("volta_fn.jit.placement").splitting(request.function, shardings) if is_split else request.function
+        traced = trace_function(function, values, request.in_tree, avals, function_name(request.fun))
         traced.donate(request.donated(), request.in_tree)
         if settings.log_compiles or settings.explain_cache_misses:
             load("volta_fn.jit.recompilation").log_trace(request, key, [*self.traced], traced.jaxpr)

@@ -19,12 +19,13 @@ from volta_fn.core.device import Device
 from volta_fn.core.distribution.same_program import checked
 from volta_fn.core.flatten import FlatFunction, argument_labels
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.memory.donations import Donations, pair_by_path
+from volta_fn.core.memory.donations import Donations, pair_by_path, usable
 from volta_fn.core.memory.gone import GONE
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import PIPELINE, solid
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.runtime.accountant import explained
+from volta_fn.settings import current as settings
 
 #: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.
 _OWN = 3
@@ -49,6 +50,7 @@ class Traced:
 
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
         """Mark arguments as donated, and pair them with results by their paths."""
+        donated = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals) if settings.permissive else donated
         flags = (*donated, *[False] * len(self.in_full))
         if not any(donated) or self.captured:
             self.donated = flags

@@ -28,6 +28,8 @@ from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers 
 PIPELINE = deferred("volta_fn.compiler.pipeline")
 #: What only debugging needs.
 _STEPWISE, _NONFINITE = deferred("volta_fn.jit.interpret"), deferred("volta_fn.jit.nonfinite")
+#: What only arrays that are split between devices need.
+_PLACEMENT = deferred("volta_fn.jit.placement")
 
 #: Kernels kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096
@@ -36,13 +38,17 @@ _CACHE_LIMIT = 4096
 def common_device(arrays: Sequence[Any]) -> Device:
     """Return the device that holds all `arrays` (the default device for none).
 
-    Weak scalars (of Python) go where the other arrays are. Raises `DeviceError` if those are on several devices.
+    Weak scalars (of Python) go where the other arrays are, and all go to the home of a group of devices. Raises `DeviceError` if those are
+    on several devices.
     """
     if not arrays:
         return current_default_device()
     device: Device = arrays[0].device
     if all(a.device is device for a in arrays):
         return device
+    if (group := next((a.device for a in arrays if a.device.sharding is not None), None)) is not None:
+        home: Device = group.home
+        return home
     settled = {a.device for a in arrays if a.shape or not a.weak_type}
     if len(settled) > 1:
         raise DeviceError(f"the arguments are on different devices ({', '.join(str(a.device) for a in arrays)}); move them with device_put")
@@ -56,8 +62,15 @@ def on_device(arrays: Sequence[Any], device: Device) -> Sequence[Any]:
     return [a if a.device is device else _copied(a, device) for a in arrays]
 
 
-@lru_cache(maxsize=256)
 def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
+    """Return an array on another device; of the same memory, without a copy."""
+    if array.device.backend is device.backend:
+        return wrap(array.buffer(), array_spec(array.aval, device))
+    return _kept_copy(array, device)
+
+
+@lru_cache(maxsize=256)
+def _kept_copy(array: ConcreteArray, device: Device) -> ConcreteArray:
     return alias(array, device)
 
 
@@ -90,6 +103,9 @@ def eager_kernel(
     If there is a faster one later, it is replaced in the cache.
     """
     check_usable(args)
+    if any(a.device.sharding is not None for a in args):
+        placed: Callable[..., Any] = _PLACEMENT.kernel(primitive, args, params)
+        return placed
     avals = tuple([a.aval for a in args])
     device = common_device(args)
     out_avals = primitive.abstract(*avals, **params)

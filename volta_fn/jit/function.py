@@ -90,8 +90,8 @@ def jit(
         static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its own program.
         donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
-        in_shardings, out_shardings, keep_unused, compiler_options, device, backend: accepted for compatibility; a program runs where its
-            arguments are.
+        in_shardings, out_shardings: how positional arguments and results are split between devices, as for `lax.with_sharding_constraint`.
+        keep_unused, compiler_options, device, backend: accepted for compatibility; a program runs where its arguments are.
 
     Returns:
         a function like `fun`, with `trace(*args)` and `lower(*args)` to inspect the program (`volta_fn.stages`), `eval_shape(*args)`,
@@ -113,8 +113,12 @@ def jit(
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
             donate_argnames=donate_argnames,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
         )
     check_callable(fun, "jit")
+    if in_shardings is not None or out_shardings is not None:
+        fun = load("volta_fn.core.distribution.placement").constrained_function(fun, in_shardings, out_shardings)
     statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     return Jitted(fun, statics)
 
@@ -268,6 +272,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
         check_usable(values)
+        if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
+            run = load("volta_fn.jit.placement").program(traced, values)
+            self._cache.remember(request, run)
+            return run(values)
         device = common_device(values)
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):

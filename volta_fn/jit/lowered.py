@@ -22,6 +22,7 @@ from volta_fn.jit.cost import cost_of
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.jit.texts import code_of
 from volta_fn.lazy_imports import load
+from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
     from volta_fn.jit.device_plan import DevicePlan
@@ -48,6 +49,10 @@ class ArgInfo:
     shape: tuple[int, ...]
     dtype: Any
     donated: bool
+
+
+#: The dialects of XLA that programs of JAX's ask for.
+_XLA_DIALECTS = ("hlo", "stablehlo", "mhlo")
 
 
 class _Stage:
@@ -197,7 +202,8 @@ class Lowered(_Stage):
         """Return the program as text.
 
         Args:
-            dialect: "jaxpr", or None, is the program in JAX's notation, with a comment for each host step; "kernels" the loops that it is
+            dialect: "jaxpr", or None, is the program in JAX's notation, with a comment for each host step (with `volta_fn.jax`, "hlo" and
+                "stablehlo" are, too); "kernels" the loops that it is
                 fused into; "llvm" and "wgsl" the code of these for the CPU and for GPUs, of whatever kind the default device is.
             debug_info: whether each equation of the jaxpr has the user's line after it.
 
@@ -215,9 +221,15 @@ class Lowered(_Stage):
         >>> "define void" in lowered.as_text("llvm"), "@compute" in lowered.as_text("wgsl")
         (True, True)
         """
+        if dialect in _XLA_DIALECTS and settings.permissive:
+            dialect = "jaxpr"
         if dialect is not None and dialect != "jaxpr":
             return code_of(self._traced.jaxpr, dialect, self._device)
         return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
+
+    def compiler_ir(self, dialect: str | None = None) -> Any:
+        """Return the program: there is no MLIR of it. `dialect` is accepted for compatibility."""
+        return self._traced.jaxpr
 
     def cost_analysis(self) -> dict[str, float]:
         """Estimate the program's floating-point operations and the bytes of its operands.

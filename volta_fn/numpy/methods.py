@@ -99,11 +99,17 @@ def _rmatmul(self: Array, other: Any) -> Any:
 
 
 def _sharding(self: Array) -> Any:
-    return load("volta_fn.core.distribution.sharding").SingleDeviceSharding(self.device)
+    return load("volta_fn.core.distribution.placement").sharding_of(self)
 
 
 def _shards(self: Array) -> Any:
-    return load("volta_fn.core.distribution.sharding").shards_of(self)
+    return load("volta_fn.core.distribution.placement").shards_of(self)
+
+
+def _shard_data(self: Array, index: int) -> Array:
+    """Return the elements of one of the array's shards."""
+    found: Array = _shards(self)[index].data
+    return found
 
 
 for _module, _names in _METHODS.items():
@@ -123,10 +129,12 @@ attach("T", property(shapes.transpose, doc="The dimensions in reverse order."))
 attach("mT", property(shapes.matrix_transpose, doc="The last two dimensions exchanged."))
 attach("real", property(arithmetic.real, doc="The real part."))
 attach("imag", property(arithmetic.imag, doc="The imaginary part."))
-attach("sharding", property(_sharding, doc="Where the array lies: on one device."))
-attach("addressable_shards", property(_shards, doc="The array as its only shard."))
-attach("global_shards", property(_shards, doc="The array as its only shard."))
-for _name in ("committed", "is_fully_addressable", "is_fully_replicated"):
-    attach(_name, property(lambda self: True, doc="True: an array lies on one device of this process."))
+attach("sharding", property(_sharding, doc="How the array lies on devices."))
+attach("addressable_shards", property(_shards, doc="The array's shards, one for each device."))
+attach("global_shards", property(_shards, doc="The array's shards, one for each device."))
+for _name in ("committed", "is_fully_addressable"):
+    attach(_name, property(lambda self: True, doc="True: an array lies on devices of this process."))
+attach("is_fully_replicated", property(lambda self: _sharding(self).is_fully_replicated, doc="Whether every device holds all elements."))
+attach("addressable_data", _shard_data)
 attach("unsafe_buffer_pointer", _address)
 attach("copy_to_host_async", lambda self: None)

@@ -1,3 +1,4 @@
+from volta_fn.core.distribution.placement import reshard as reshard
 from volta_fn.core.distribution.sharding import AbstractMesh as AbstractMesh
 from volta_fn.core.distribution.sharding import AxisType as AxisType
 from volta_fn.core.distribution.sharding import Mesh as Mesh
@@ -8,8 +9,10 @@ from volta_fn.core.distribution.sharding import SingleDeviceSharding as SingleDe
 from volta_fn.core.distribution.sharding import get_abstract_mesh as get_abstract_mesh
 from volta_fn.core.distribution.sharding import get_mesh as get_mesh
 from volta_fn.core.distribution.sharding import make_mesh as make_mesh
-from volta_fn.core.distribution.sharding import reshard as reshard
 from volta_fn.core.distribution.sharding import set_mesh as set_mesh
+from volta_fn.sharding.axis_types import auto_axes as auto_axes
+from volta_fn.sharding.axis_types import explicit_axes as explicit_axes
+from volta_fn.sharding.axis_types import use_abstract_mesh as use_abstract_mesh
 from volta_fn.sharding.mapping import pmap as pmap
 from volta_fn.sharding.mapping import shard_map as shard_map
 

@@ -14,6 +14,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.axes import ProcessGrid
 from volta_fn.core.device import Device, local_devices, process_count
 from volta_fn.core.device import devices as all_devices
+from volta_fn.core.distribution.placement import at_home, sharding_spec, split
 from volta_fn.core.distribution.sharding import Mesh, NamedSharding, PartitionSpec, get_mesh
 from volta_fn.core.flatten import check_callable, output_arrays
 from volta_fn.core.primitive import AxisData
@@ -23,13 +24,16 @@ from volta_fn.primitives.data_movement.movement import broadcast, reshape, trans
 from volta_fn.sharding.processes import OverProcesses, without
 from volta_fn.transforms.vmap import to_front, vmap, vmap_flat
 
+#: In place of specs: those of the arguments' shardings.
+INFERRED: Any = type("Inferred", (), {"__repr__": lambda self: "INFERRED"})()
+
 
 def shard_map(
     f: Callable[..., Any] | None = None,
     /,
     *,
     out_specs: Any,
-    in_specs: Any,
+    in_specs: Any = INFERRED,
     mesh: Mesh | None = None,
     axis_names: Any = frozenset(),
     check_vma: bool = True,
@@ -45,7 +49,7 @@ def shard_map(
     Args:
         f: the function; without it, a decorator is returned.
         out_specs: pytree prefix of the results: a `PartitionSpec` for each, by which shards are joined.
-        in_specs: the same for the positional arguments, by which these are split.
+        in_specs: the same for the positional arguments, by which these are split; by default the specs of the arguments' shardings.
         mesh: the mesh; by default the current one (`set_mesh`).
         axis_names: the axes to map over (default: all of them).
         check_vma: raise `ArgumentError` if a result that `out_specs` does not split differs between shards; else take the first one.
@@ -96,11 +100,14 @@ class _OverShards(NamedTuple):
         """Return the results of the function over the shards of whole arguments, or of this process's part of them."""
         names = [n for n in mesh.axis_names if not self.axis_names or n in self.axis_names]
         leaves, structure = tree.flatten(args)
-        values, specs = [as_value(x) for x in leaves], _specs(self.in_specs, args, mesh)
-        flat, grid = _FlatShards(self, mesh, structure), mesh.processes
+        inferred = self.in_specs is INFERRED
+        specs = _specs([sharding_spec(x) for x in leaves], leaves, mesh) if inferred else _specs(self.in_specs, args, mesh)
+        values, grid = [at_home(as_value(x)) for x in leaves], mesh.processes
+        flat = _FlatShards(self, mesh, structure)
         local = functools.partial(self._local, mesh, names, flat, specs)
         if grid is None:
-            results = local(None, *values)
+            outs = local(None, *values)
+            results = [split(r, NamedSharding(mesh, s)) for r, s in zip(outs, flat.out_specs, strict=True)]
         else:
             processes = OverProcesses(grid, names)
             results = processes.run(functools.partial(local, grid), values, specs, lambda: flat.out_specs, self.check)
@@ -112,8 +119,8 @@ class _OverShards(NamedTuple):
         """Map over the axes of this process."""
         own = [n for n in names if grid is None or n not in grid.names]
         local_specs = [_within(s, grid) for s in specs]
-        split = [_split(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
-        outs = _mapped_over(own, flat, split, local_specs, mesh)
+        shards = [_split(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
+        outs = _mapped_over(own, flat, shards, local_specs, mesh)
         wanted = [_within(s, grid) for s in flat.out_specs]
         return [_joined(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
 
@@ -248,10 +255,24 @@ def pmap(
         there = len(local_devices(backend=backend) if devices is None else devices)
         _check_size(args, kwargs, axes, axis_size, there)
         if process_count() == 1:
-            return vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
+            args, kwargs = tree.map(at_home, (tuple(args), kwargs))
+            result = vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
+            return _over_devices(result, out_axes, devices or local_devices(backend=backend), axis_name)
         return _pmap_over_processes(fun, axis_name, axes, out_axes)(args, kwargs)
 
     return mapped
+
+
+def _over_devices(result: Any, out_axes: Any, devices: Sequence[Device], name: Any) -> Any:
+    """Split results along their mapped axes, one example on each device."""
+    leaves, structure = tree.flatten(result)
+    axes = tree.broadcast_prefix(out_axes, result, is_leaf=lambda x: x is None)
+    if len(devices) == 1 or None in axes or not leaves:
+        return result
+    count = leaves[0].shape[axes[0]]
+    mesh = Mesh(np.array(devices[:count], object), (_UNNAMED if name is None else name,))
+    specs = [PartitionSpec(*[None] * (axis % leaf.ndim), mesh.axis_names[0]) for leaf, axis in zip(leaves, axes, strict=True)]
+    return tree.unflatten(structure, [split(leaf, NamedSharding(mesh, s)) for leaf, s in zip(leaves, specs, strict=True)])
 
 
 def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out_axes: Any) -> Callable[..., Any]:

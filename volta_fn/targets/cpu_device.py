@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from volta_fn.runtime import variables
 from volta_fn.runtime.accountant import Accountant, limited
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.repeated import Repeated, shares_memory
+from volta_fn.settings import current as settings
 from volta_fn.targets.numpy.backend import NumpyBackend
 from volta_fn.targets.numpy.workspace import workspace
 
@@ -193,5 +196,12 @@ def _native_program() -> Any:
 
 
 def discover() -> list[Device]:
-    """Return the CPU: one device with all its cores."""
-    return [Device("cpu", 0, "cpu", CpuBackend())]
+    """Return the CPU: one device with all its cores, or several that share them."""
+    backend = CpuBackend()
+    return [Device("cpu", i, "cpu", backend) for i in range(_count())]
+
+
+def _count() -> int:
+    """Return the number of devices that the CPU is; programs of JAX's ask XLA for more."""
+    asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None
+    return max(1, int(asked[1]) if asked else variables.number("VOLTA_CPU_DEVICES", int, "a number of devices") or 1)

@@ -1,7 +1,7 @@
-"""Meshes and shardings of one process: how arrays would lie on devices.
+"""Meshes and shardings: how arrays lie on devices.
 
-An array lies on one device, so a sharding says which. Meshes have names for axes; `volta_fn.sharding.shard_map` maps over them, and one
-device may stand at several positions of a mesh.
+Meshes have names for axes; `volta_fn.sharding.shard_map` maps over them, and one device may stand at several positions of a mesh. Where the
+CPU is several devices (`core.distribution.placement`), an array may be split between them; else a sharding says which device it lies on.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from volta_fn import tree
-from volta_fn.core.array import ConcreteArray, as_value
 from volta_fn.core.axes import ProcessGrid
 from volta_fn.core.device import Device, devices, find_device
 from volta_fn.core.distribution import world
-from volta_fn.errors import ArgumentError, DeviceError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
+from volta_fn.lazy_imports import load
 
 
 class AxisType(enum.Enum):
-    """How a compiler may treat an axis of a mesh; it makes no difference here."""
+    """Who decides along an axis of a mesh; `typeof` shows explicit ones."""
 
     Auto = enum.auto()
     Explicit = enum.auto()
@@ -40,10 +38,12 @@ class PartitionSpec:
     P('data', None, ('model', 'stage'))
     """
 
-    __slots__ = ("partitions",)
+    __slots__ = ("partitions", "reduced", "unreduced")
 
-    def __init__(self, *partitions: Any) -> None:
+    def __init__(self, *partitions: Any, unreduced: Any = frozenset(), reduced: Any = frozenset()) -> None:
         self.partitions = tuple(map(_canonical, partitions))
+        #: Accepted for compatibility: arrays here are always reduced.
+        self.unreduced, self.reduced = frozenset(unreduced), frozenset(reduced)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.partitions)
@@ -160,7 +160,7 @@ class Mesh(_Axes):
     Args:
         devices: an array (or nested lists) of devices.
         axis_names: a name for each axis, or one name.
-        axis_types: accepted for compatibility.
+        axis_types: the type of each axis, or one for all; by default `AxisType.Auto`.
 
     >>> import numpy as np, volta_fn as vf
     >>> mesh = vf.sharding.Mesh(np.array(vf.devices("cpu")[:1]).reshape(1, 1), ("data", "model"))
@@ -254,7 +254,7 @@ def make_mesh(
     Args:
         axis_shapes: the sizes of the axes, or a dict from names to sizes.
         axis_names: the names of the axes, unless `axis_shapes` has them.
-        axis_types: accepted for compatibility.
+        axis_types: the type of each axis, or one for all; by default `AxisType.Explicit`.
         devices: the devices, by default all (`devices`); with several processes one of each.
 
     Raises `DeviceError` if these are too few, and `ArgumentError` if there is not one name for each axis.
@@ -276,9 +276,9 @@ def make_mesh(
     if wanted > len(found):
         raise DeviceError(
             f"a mesh of shape {tuple(axis_shapes)} needs {wanted} devices, but there are {len(found)}. A device may stand at all "
-            "positions: sharding.Mesh(numpy.full(shape, device), names)."
+            "positions: sharding.Mesh(numpy.full(shape, device), names), and the CPU may be several devices: set_cpu_devices(n)."
         )
-    return Mesh(np.array(found[:wanted], object).reshape(tuple(axis_shapes)), axis_names, axis_types)
+    return Mesh(np.array(found[:wanted], object).reshape(tuple(axis_shapes)), axis_names, axis_types or AxisType.Explicit)
 
 
 def _default_devices() -> list[Device]:
@@ -322,6 +322,13 @@ class Sharding:
         """Return the shape of one shard of an array."""
         return tuple(global_shape)
 
+    def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
+        """Return the indices of an array's elements that each device holds."""
+        found: dict[Device, tuple[slice, ...]] = load("volta_fn.core.distribution.placement").indices_of(self, tuple(global_shape))
+        return found
+
+    addressable_devices_indices_map = devices_indices_map
+
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
         """Return True if an array would lie in the same way."""
         shape = (math.prod(getattr(s, "mesh_size", 1) for s in (self, other)),) * ndim
@@ -360,6 +367,8 @@ class NamedSharding(Sharding):
     """
 
     def __init__(self, mesh: Mesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
+        if not isinstance(spec, PartitionSpec):
+            raise ArgumentTypeError(f"NamedSharding takes a mesh and a PartitionSpec, got {spec!r:.80}")
         self.mesh = mesh
         self.spec = spec
         names = spec.names()
@@ -423,43 +432,3 @@ class NamedSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r})"
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A slice of an array: its device, its indices, its number, its elements."""
-
-    device: Device
-    index: tuple[slice, ...]
-    replica_id: int
-    data: ConcreteArray
-
-
-def shards_of(array: ConcreteArray) -> list[Shard]:
-    """Return the only shard of an array."""
-    return [Shard(array.device, (slice(None),) * array.ndim, 0, array)]
-
-
-def with_sharding_constraint(x: Any, shardings: Any) -> Any:
-    """Return `x`, a pytree of arrays, after a check that it can be split so.
-
-    `shardings` is a `Sharding`, or a `PartitionSpec` of the current mesh, or a pytree of them that is a prefix of `x`.
-
-    Raises `ShapeError` if the mesh's axes do not divide an array's dimensions, and `ArgumentError` if there is no such axis.
-
-    >>> import volta_fn as vf
-    >>> with vf.make_mesh((1,), ("data",)):
-    ...     vf.lax.with_sharding_constraint(vf.numpy.ones(2), vf.P("data"))
-    Array([1., 1.], dtype=float32)
-    """
-    leaves, structure = tree.flatten(x)
-    wanted = tree.broadcast_prefix(shardings, x, is_leaf=lambda s: s is None)
-    values = [as_value(leaf) for leaf in leaves]
-    for value, given in zip(values, wanted, strict=True):
-        sharding = NamedSharding(get_mesh(), given) if isinstance(given, PartitionSpec) else given
-        if sharding is not None:
-            sharding.shard_shape(value.shape)
-    return tree.unflatten(structure, values)
-
-
-reshard = with_sharding_constraint

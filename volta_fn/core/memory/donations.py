@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -57,6 +58,21 @@ def pair_by_path(
                 pairs.append((number, fitting.pop(0)))
                 del results[number], arguments[pairs[-1][1]]
     return pairs
+
+
+def usable(donated: Sequence[bool], in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]) -> tuple[bool, ...]:
+    """Return flags without those of arguments whose memory no result can take, which JAX keeps.
+
+    >>> f32 = lambda n: ShapedArray((n,), np.dtype("float32"))
+    >>> usable([True, True], [f32(2), f32(3)], [f32(2)])
+    (True, False)
+    """
+    free = collections.Counter([_type(aval) for aval in out_avals])
+    flags = []
+    for flag, aval in zip(donated, in_avals, strict=False):
+        flags.append(flag and free[_type(aval)] > 0)
+        free[_type(aval)] -= flags[-1]
+    return tuple(flags)
 
 
 def _paths(structure: Any) -> list[tree.KeyPath]:

@@ -7,11 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, alias, as_value, from_host
+from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, wrap
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.distribution import world
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
 
 T = TypeVar("T", bound=Any)
@@ -20,7 +18,8 @@ T = TypeVar("T", bound=Any)
 def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
     """Move a pytree of arrays and scalars to a device.
 
-    `device` is a device, its name, or a sharding. By one over a mesh of several processes, each keeps its shard of the arrays.
+    `device` is a device, its name, a sharding, or a `PartitionSpec` of the current mesh; or a pytree of these that is a prefix of `x`. By
+    a sharding over a mesh of several processes, each keeps its shard of the arrays.
 
     By default arrays stay where they are, and other values go to the default device. `src`, `donate` and `may_alias` are accepted for
     compatibility.
@@ -35,27 +34,35 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     >>> vf.device_put({"w": np.ones(2, np.float32)}, "cpu")
     {'w': Array([1., 1.], dtype=float32)}
     """
-    shard = getattr(device, "own_shard", None)
-    target = None if device is None else _target(device)
-    return tree.map(lambda leaf: _put(leaf if shard is None else shard(as_value(leaf)), target), x)
+    if device is None or isinstance(device, (str, Device)):
+        target = None if device is None else find_device(device)
+        return tree.map(lambda leaf: _put(leaf, target), x)
+    placement = load("volta_fn.core.distribution.placement")
+    leaves, structure = tree.flatten(x)
+    wanted = tree.broadcast_prefix(device, x, is_leaf=lambda s: s is None)
+    return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, wanted, strict=True)])
 
 
-def _target(device: Any) -> Device:
-    """Return a device, or the only one of a sharding."""
-    found = getattr(device, "device_set", None)
-    if found is None:
-        return find_device(device)
-    found = {d for d in found if d.process_index == world.current().rank}
-    if len(found) > 1:
-        raise DeviceError(f"{device} has {len(found)} devices, but an array lies on one")
-    (only,) = found
-    return only
+def _put_split(leaf: Any, given: Any, placement: Any) -> Array:
+    """Put a value where a device or a sharding says."""
+    if given is None or isinstance(given, (str, Device)):
+        return _put(leaf, None if given is None else find_device(given))
+    sharding = placement.sharding_for(getattr(given, "sharding", given))
+    if isinstance(leaf, Tracer):
+        traced: Array = placement.split(leaf, sharding)
+        return traced
+    own = getattr(sharding, "own_shard", None)
+    if own is None or sharding.mesh.processes is None:
+        sharding.shard_shape(np.shape(leaf))
+    return _put(leaf if own is None else own(as_value(leaf)), placement.group_of(sharding))
 
 
 def _put(leaf: Any, target: Device | None) -> Array:
     if isinstance(leaf, Tracer) or (isinstance(leaf, ConcreteArray) and target in (None, leaf.device)):
         return leaf
     if isinstance(leaf, ConcreteArray):
+        if target is not None and target.backend is leaf.device.backend:
+            return wrap(leaf.buffer(), array_spec(leaf.aval, target))
         return alias(leaf, target)
     if isinstance(leaf, (np.ndarray, np.generic)):
         return from_host(np.asarray(leaf), device=target)
@@ -69,7 +76,7 @@ def constrained(x: T, sharding: Any) -> T:
     """
     if sharding is None:
         return x
-    result: T = load("volta_fn.core.distribution.sharding").with_sharding_constraint(x, sharding)
+    result: T = load("volta_fn.core.distribution.placement").with_sharding_constraint(x, sharding)
     return result
 
 

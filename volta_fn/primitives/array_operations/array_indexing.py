@@ -80,7 +80,8 @@ def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, a
 
 @lru_cache(maxsize=1024)
 def _spec_with_shape(spec: ArraySpec, shape: Shape) -> ArraySpec:
-    return array_spec(spec.aval.update(shape=shape), spec.device)
+    device = spec.device if spec.device.sharding is None else spec.device.home  # type: ignore[attr-defined]  # of a group
+    return array_spec(spec.aval.update(shape=shape), device)
 
 
 def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None, fill_value: Any = None) -> Array:
