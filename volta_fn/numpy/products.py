@@ -200,7 +200,7 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
     return squeeze(matmul(expand_dims(conj(x), (x.ndim - 1,)), y), (-2,))
 
 
-@fused
+@fused(grows=True)
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """Return all products of an element of `a` with one of `b`, as a matrix.
 
@@ -235,7 +235,7 @@ def tensordot(
     return constrained(dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type), out_sharding)
 
 
-@fused
+@fused(grows=True)
 def kron(a: Any, b: Any) -> Array:
     """Return the Kronecker product: blocks of `b` scaled by the elements of `a`.
 

@@ -23,7 +23,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
-from volta_fn.core.dispatch import Finder, MakeFinder, when_available
+from volta_fn.core.dispatch import BuiltIns, Finder, when_available
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import EVAL, bind, current_trace
@@ -453,9 +453,9 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Ca
     forms: dict[int, tuple[Any, Any]] = {1: (unary, new_unary), 2: (binary, new_binary)}
     result, unknown = forms.get(primitive.arity, (slow, slow))
 
-    def install(make: MakeFinder) -> None:
+    def install(built_ins: BuiltIns) -> None:
         nonlocal find, apply
-        find, apply = make(eager, unknown), make(eager, apply)
+        find, apply = built_ins.finder(eager, unknown), built_ins.finder(eager, apply)
 
     when_available(install)
     result.__name__ = result.__qualname__ = name or primitive.name
