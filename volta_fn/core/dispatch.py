@@ -23,11 +23,16 @@ Finder = Callable[..., Any]
 MakeFinder = Callable[[dict[Any, Callable[..., Any]], Callable[..., Any]], Finder]
 
 
+#: Python's numbers as arrays, by the spec of the other operand and what `described` makes of the number: finders by specs put them in.
+NUMBERS: dict[tuple[ArraySpec, Any], ConcreteArray] = {}
+_MOST_NUMBERS = 1024
+
+
 class BuiltIns(NamedTuple):
     """What machine code brings.
 
     Attributes:
-        finder: makes a finder by the specs of the arguments, all arrays, as a tuple.
+        finder: makes a finder by the specs of the arguments, all arrays, as a tuple; of two, one may be a number that `NUMBERS` has.
         signature_finder: makes a finder by `signature`, for calls with keywords, too; what it finds is called with the arrays alone.
         of_kernel: makes, of a function of NumPy arrays that returns one, the function of arrays that returns one of a spec. It runs with
             NumPy's warnings off, and leaves what it does not know (the last argument's calls) to another function of the same arrays.
@@ -80,13 +85,25 @@ def signature(args: Iterable[Any], kwargs: Mapping[str, Any], arrays: list[Concr
 
     The finder in machine code (`runtime/internals/finders.py`) makes the same of most calls. Raises `NoSignatureError`.
     """
-    found = [_described(value, arrays) for value in args]
+    found = [described(value, arrays) for value in args]
     if kwargs:
-        found += [tuple(kwargs), *[_described(value, arrays) for value in kwargs.values()]]
+        found += [tuple(kwargs), *[described(value, arrays) for value in kwargs.values()]]
     return tuple(found)
 
 
-def _described(value: Any, arrays: list[ConcreteArray]) -> Any:
+def remember_number(operand: ConcreteArray, value: float, array: ConcreteArray) -> None:
+    """Keep a number that an array was combined with, as the array that it became."""
+    if array.device is operand.device:
+        if len(NUMBERS) >= _MOST_NUMBERS:
+            NUMBERS.clear()
+        NUMBERS[operand._spec, described(value, [])] = array
+
+
+_FLOAT, _BITS = struct.Struct("=d"), struct.Struct("=q")
+
+
+def described(value: Any, arrays: list[ConcreteArray]) -> Any:
+    """Return what stands for a value in a signature, and add its arrays to `arrays`."""
     kind = type(value)
     if kind is ConcreteArray:
         arrays.append(value)
@@ -94,11 +111,11 @@ def _described(value: Any, arrays: list[ConcreteArray]) -> Any:
     if kind is int or kind is str or kind is NoneType:
         return value
     if kind is float:  # by its bits, in which 0.0 and -0.0 differ, and NaN is itself
-        return kind, struct.unpack("=q", struct.pack("=d", value))[0]
+        return kind, _BITS.unpack(_FLOAT.pack(value))[0]
     if kind is complex:
         return kind, repr(value)
     if kind is list or kind is tuple:
-        return kind, *[_described(entry, arrays) for entry in value]
+        return kind, *[described(entry, arrays) for entry in value]
     if isinstance(value, Array) or hasattr(value, "__array__"):
         raise NoSignatureError
     return kind, value

@@ -104,7 +104,7 @@ def eager_kernel(
         compute = _checked(compute, primitive, device)
     several = primitive.multiple_results
     specs = [array_spec(a, device) for a in (out_avals if several else (out_avals,))]
-    run = _several_results(compute, specs) if several else _one_result(compute, specs[0], len(args))
+    run = _several_results(compute, specs) if several else array_function(compute, specs[0], len(args))
     if isinstance(compute, Repeated) and cache is not None:
         compute.then = lambda faster: _replace(cache, run, _of_arrays(faster, specs, len(args), several))
     return run if several or not _has_number(primitive, args, out_avals) else _numbered(run, primitive, args, params)
@@ -168,7 +168,7 @@ def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any]
     return numbered
 
 
-def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
+def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
     """Wrap a kernel with one result, unrolled for one or two operands, for speed.
 
     Of one of NumPy's functions, a built-in does that, as soon as there are some.
@@ -217,7 +217,7 @@ def _of_arrays(faster: Callable[..., Any], specs: Sequence[ArraySpec], arity: in
     """
     make: Callable[..., Any] | None = getattr(faster, "of_arrays", None)
     other = getattr(faster, "of_strided", faster)
-    in_python = _several_results(other, specs) if several else _one_result(other, specs[0], arity)
+    in_python = _several_results(other, specs) if several else array_function(other, specs[0], arity)
     return in_python if make is None else make(specs, tuple if several else None, in_python)
 
 

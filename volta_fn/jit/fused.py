@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, wrap
+from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.dispatch import BuiltIns, Finder, NoSignatureError, signature, when_available
@@ -26,9 +26,10 @@ from volta_fn.core.flatten import function_name
 from volta_fn.core.jaxpr import Var
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import Traced, compiled, trace_function
-from volta_fn.jit.eager import common_device, eager_kernel
+from volta_fn.jit.eager import PIPELINE, array_function, common_device
 from volta_fn.jit.views import repeat_view
 from volta_fn.lazy_imports import deferred
+from volta_fn.runtime.internals.errstate import silenced_in_context
 from volta_fn.runtime.repeated import Repeated, shares_memory
 from volta_fn.settings import current as settings
 
@@ -40,6 +41,8 @@ _CPU = deferred("volta_fn.targets.cpu_device")
 _CACHE_LIMIT = 1024
 #: Elements of an array from which on a call may become a program, and the most elements of a result that is kept to be copied.
 _SMALLEST, _MOST_KEPT = 512, 4096
+#: The most elements of results that are copied although they could be views: it takes less time than one primitive.
+_MOST_COPIED = 4096
 _ARRAY = object()
 
 
@@ -168,12 +171,14 @@ class _Make:
         self._view: Callable[..., Any] | None = None
 
     def pays(self, result: Any, arrays: Sequence[ConcreteArray], *arguments: Any) -> bool:
-        """Return True if an array is large and the result shares no memory, or is a view."""
+        """Return True if an array is large, and there is more to do than to make large views."""
         results = tree.leaves(result)
+        if not _is_large([*arrays, *results]):
+            return False
         if not any(shares_memory(leaf._buffer, [a._buffer for a in arrays]) for leaf in results):
-            return _is_large([*arrays, *results])
+            return True
         self._view = repeat_view(self._applied, result, arrays[0]) if len(arrays) == 1 else None
-        return self._view is not None
+        return self._view is not None or sum(leaf.size for leaf in results) <= _MOST_COPIED
 
     def _applied(self, *arrays: Any) -> Any:
         args, kwargs = _with_arrays(self._arguments, iter(arrays))
@@ -188,33 +193,31 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
     leaves = [0] * len(avals)
     with default_device(device):
         traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
-    if not traced.captured and not traced.in_full and (single := _in_numpy(traced)) is not None:
+    if not traced.captured and not traced.in_full and (single := _in_numpy(traced, device)) is not None:
         return single
     traced.donated = (False,) * len(avals)
     run = compiled(traced, device)
     return getattr(run, "of_arrays", None) or (lambda *arrays: run(arrays))
 
 
-def _in_numpy(traced: Traced) -> Callable[..., Any] | None:
-    """Return a program of one primitive as its eager kernel, if that is faster."""
+def _in_numpy(traced: Traced, device: Device) -> Callable[..., Any] | None:
+    """Return a program of one primitive that NumPy computes, as a function of arrays."""
     program = traced.jaxpr.jaxpr
     if len(program.eqns) != 1 or program.constvars or traced.out_tree != tree.structure(0):
         return None
     (eqn,) = program.eqns
-    if program.outvars != eqn.outvars or not _CPU.is_faster_in_numpy(eqn.primitive, [v.aval for v in eqn.invars]):
+    plain = _CPU.left_to_numpy(device.backend, eqn, PIPELINE) if program.outvars == eqn.outvars else None
+    if plain is None:
         return None
-    numbers = [program.invars.index(v) if isinstance(v, Var) else v.val for v in eqn.invars]
-    run: Callable[..., Any] | None = None
+    numbers = [program.invars.index(v) if isinstance(v, Var) else v.val.buffer() for v in eqn.invars]
 
-    def apply(*arrays: Any) -> Any:
-        nonlocal run
-        operands = [arrays[n] if type(n) is int else n for n in numbers]
-        if run is None:
-            run = eager_kernel(eqn.primitive, operands, eqn.params)
-        result = run(*operands)
+    def apply(*buffers: Any) -> Any:
+        result = plain(*[buffers[n] if type(n) is int else n for n in numbers])
         return result[0] if eqn.primitive.multiple_results else result
 
-    return apply
+    in_order = numbers == list(range(len(program.invars))) and not eqn.primitive.multiple_results
+    (spec,) = (array_spec(v.aval, device) for v in eqn.outvars)
+    return array_function(silenced_in_context(plain if in_order else apply, len(program.invars)), spec, len(program.invars))
 
 
 def _with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from volta_fn.runtime import variables
 from volta_fn.runtime.accountant import Accountant, limited
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.repeated import Repeated, shares_memory
-from volta_fn.targets.numpy.backend import NumpyBackend
+from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel
 from volta_fn.targets.numpy.workspace import workspace
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class CpuBackend(NumpyBackend):
 
         A program copies operands whose elements do not lie one after another; `in_order`, if given, computes with those as they are.
         """
-        closed = ClosedJaxpr(Jaxpr([], [v for v in eqn.invars if isinstance(v, Var)], [*eqn.outvars], [eqn]))
-        program = _native_program().of(closed, [False] * len(eqn.invars), pipeline)
+        program = _native_program().of(_alone(eqn), [False] * len(eqn.invars), pipeline)
         if program.calls_host:
             return None
         run = program.function()
@@ -150,6 +149,17 @@ class CpuBackend(NumpyBackend):
         return load("volta_fn.targets.cpu.runtime.timed").TimedProgram(closed, donated, pipeline) if self.native else None
 
 
+def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:
+    """Return the NumPy function of an equation that is not compiled, by itself; None of others."""
+    avals, alone = tuple([v.aval for v in eqn.invars]), _alone(eqn)
+    if has_effects(eqn) or backend.accountant.limit is not None:
+        return None
+    if not is_faster_in_numpy(eqn.primitive, avals) and not _native_program().of(alone, [False] * len(avals), pipeline).calls_host:
+        return None
+    _support_code()
+    return make_kernel(eqn.primitive, avals, eqn.params, pipeline)
+
+
 def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
     """Return True for what programs leave to NumPy, or what it has vectors for."""
     if primitive.name not in _VECTORISED:
@@ -170,9 +180,18 @@ def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, An
     return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in (made if primitive.multiple_results else (made,))], params)
 
 
-def _with_built_ins(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel after the built-ins are loaded, which call it in less time."""
+def _alone(eqn: Equation) -> ClosedJaxpr:
+    """Return an equation as a program."""
+    return ClosedJaxpr(Jaxpr([], [v for v in eqn.invars if isinstance(v, Var)], [*eqn.outvars], [eqn]))
+
+
+def _support_code() -> None:
+    """Load the built-ins, by which NumPy's kernels are called in less time."""
     load("volta_fn.targets.cpu.runtime.support_code").support_code_of_process()
+
+
+def _with_built_ins(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    _support_code()
     return kernel
 
 

@@ -1,10 +1,11 @@
 """Built-in functions, in machine code, that find what runs a call and run it.
 
-`core/dispatch.py` says what calls are found by. ``find_types`` looks up calls of arrays alone by their specs. ``find_signature`` looks up all
-calls: it makes the key that `core.dispatch.signature` makes of arrays, lists, tuples and the constants that are frequent, and leaves calls
-with others to the second function of its record (`Find`), as calls under a trace.
+`core/dispatch.py` says what calls are found by. ``find_types`` looks up calls of arrays alone by their specs; of two operands, one may be a
+number that was combined with such an array before. ``find_signature`` looks up all calls: it makes the key that `core.dispatch.signature`
+makes of arrays, lists, tuples and the constants that are frequent. Other calls, and those under a trace, are left to the second function
+of the record (`Find`).
 
-It holds references to the arrays of a call while it runs, since a list may lose them meanwhile.
+References to the arrays are held during a call, since a list or a cache may lose them meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.array import ConcreteArray
+from volta_fn.core.dispatch import NUMBERS
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, P, Layout, declare_python, is_a, pointer, word
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -48,6 +50,8 @@ class Find(IntEnum):
     DTYPES = 12
     LIST = 13
     TUPLE = 14
+    #: Numbers as arrays.
+    NUMBERS = 15
 
 
 def find_record(layout: Layout, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> np.ndarray:
@@ -68,6 +72,7 @@ def find_record(layout: Layout, functions: dict[Any, Callable[..., Any]], otherw
         Find.DTYPES: id(type(np.dtype)),
         Find.LIST: id(list),
         Find.TUPLE: id(tuple),
+        Find.NUMBERS: id(NUMBERS),
     }
     return np.array([words[name] for name in Find], np.int64)
 
@@ -77,6 +82,7 @@ def write_finders(module: Module) -> None:
     declare_python(module)
     _write_is_eager(module)
     _write_specs(module)
+    _write_number(module)
     _write_pair(module)
     _write_sequence(module)
     _write_described(module)
@@ -90,14 +96,19 @@ def _write_find_types(module: Module) -> None:
     self_, args, count = Value(P, "%self"), Value(P, "%args"), Value("i64", "%count")
     f = Function(module, "find_types", [self_, args, count], P)
     record = f.call("PyLong_AsVoidPtr", P, f.call("PyTuple_GetItem", P, self_, i64(0)))
-    known = _if_eager(f, record, lambda: f.call("look_up", P, record, f.call("specs_of", P, record, args, count)))
+    number, arrays = f.alloca(P), f.alloca(P, 2)
+    f.store(NULL, number, 8)
+    known = _if_eager(f, record, lambda: f.call("look_up", P, record, f.call("specs_of", P, record, args, count, arrays, number)))
+    given = f.select(_is_null(f, f.load(P, number, 8)), args, arrays)
 
     def run() -> list[Value]:
-        result = f.call("PyObject_Vectorcall", P, known, args, count, NULL)
+        result = f.call("PyObject_Vectorcall", P, known, given, count, NULL)
         f.run("Py_DecRef", known)
         return [result]
 
-    f.finish(f.branch(_is_null(f, known), lambda: [_other(f, record, args, count, NULL)], run)[0])
+    result = f.branch(_is_null(f, known), lambda: [_other(f, record, args, count, NULL)], run)[0]
+    f.run("Py_DecRef", f.load(P, number, 8))
+    f.finish(result)
 
 
 def _write_find_signature(module: Module) -> None:
@@ -186,16 +197,67 @@ def _all_of(f: Function, count: Value, one: Callable[[Value], Value]) -> Value:
 
 
 def _write_specs(module: Module) -> None:
-    """Define ``ptr @specs_of(record, args, count)``: a new tuple, or null."""
+    """Define ``ptr @specs_of(record, args, count, arrays, number)``: a new tuple, or null.
+
+    If one of two arguments is a number, `number` becomes its array, with a new reference, and `arrays` both arrays.
+    """
     record, args, count = Value(P, "%record"), Value(P, "%args"), Value("i64", "%count")
-    f = Function(module, "specs_of", [record, args, count], P)
+    arrays, number = Value(P, "%arrays"), Value(P, "%number")
+    f = Function(module, "specs_of", [record, args, count, arrays, number], P)
     array, key = pointer(f, record, Find.ARRAY), f.call("PyTuple_New", P, count)
+    is_pair = f.compare("icmp eq", count, i64(2))
 
     def one(i: Value) -> Value:
         operand = f.load(P, f.at(args, P, i), 8)
-        return f.branch(is_a(f, operand, array), lambda: [_filled(f, key, i, _spec(f, record, operand))], lambda: [i64(0)])[0]
+
+        def put() -> list[Value]:
+            return [_filled(f, key, i, _spec(f, record, operand))]
+
+        def of_number() -> list[Value]:
+            other = f.load(P, f.at(args, P, f.binary("sub", i64(1), i)), 8)
+            return f.branch(is_a(f, other, array), lambda: with_number(other), lambda: [i64(0)])
+
+        def with_number(other: Value) -> list[Value]:
+            found = f.call("number_for", P, record, other, operand)
+
+            def known() -> list[Value]:
+                f.run("Py_IncRef", found)
+                f.store(found, number, 8)
+                f.store(found, f.at(arrays, P, i), 8)
+                f.store(other, f.at(arrays, P, f.binary("sub", i64(1), i)), 8)
+                return [_filled(f, key, i, _spec(f, record, found))]
+
+            return f.branch(_is_null(f, found), lambda: [i64(0)], known)
+
+        return f.branch(is_a(f, operand, array), put, lambda: f.branch(is_pair, of_number, lambda: [i64(0)]))[0]
 
     f.finish(_complete(f, key, lambda: _all_of(f, count, one)))
+
+
+def _write_number(module: Module) -> None:
+    """Define ``ptr @number_for(record, array, value)``: a borrowed array, or null."""
+    record, array, value = Value(P, "%record"), Value(P, "%array"), Value(P, "%value")
+    f = Function(module, "number_for", [record, array, value], P)
+    kind = f.load(P, f.at(value, P, i64(_VALUE)), 8)
+    is_int, is_float = (f.compare("icmp eq", kind, pointer(f, record, name)) for name in (Find.INT, Find.FLOAT))
+
+    def look_up() -> list[Value]:
+        key = f.call("PyTuple_New", P, i64(2))
+
+        def fill() -> Value:
+            f.call("PyTuple_SetItem", "i32", key, i64(0), _spec(f, record, array))
+            return _filled(f, key, i64(1), f.call("described", P, record, value, NULL, NULL, i64(0)))
+
+        full = _complete(f, key, fill)
+
+        def find() -> list[Value]:
+            found = f.call("PyDict_GetItem", P, pointer(f, record, Find.NUMBERS), full)
+            f.run("Py_DecRef", full)
+            return [found]
+
+        return f.branch(_is_null(f, full), lambda: [NULL], find)
+
+    f.finish(f.branch(f.binary("or", is_int, is_float), look_up, lambda: [NULL])[0])
 
 
 def _write_looked_up(module: Module) -> None:
