@@ -161,10 +161,8 @@ def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Cal
 
 
 def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
-    """Return True for what programs leave to NumPy, or what it has vectors for."""
-    if primitive.name not in _VECTORISED:
-        return primitive.name == "sort"
-    return _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
+    """Return True for what NumPy has vectors for."""
+    return primitive.name in _VECTORISED and _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Built-in functions of arrays, in machine code, that call programs.
 
-`fastcall` makes a built-in of NumPy arrays, some of which the caller has made for the results. Around it a call in Python takes two or three
-frames, to read the operands' buffers, make the results and wrap them, which takes longer than small programs. So a program has a built-in
-that does all of this: it takes `ConcreteArray`s and returns one, or a tuple or list of some.
+`fastcall` makes a built-in of NumPy arrays, some of which the caller has made for the results. Around it a call in Python takes two or
+three frames, to read the operands' buffers, make the results and wrap them, which takes longer than small programs. So a program has a
+built-in that does all of this: it takes `ConcreteArray`s and returns one, or a tuple or list of some.
 
 Its `self` is a tuple of a record's address (`Call`) and whatever the record points to. It makes the results first, so that no code of
 Python's runs between reading the operands' buffers and the end of the program, which keeps Python's lock. What it does not know it leaves
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -322,7 +323,7 @@ def call_record(
         Call.WITHIN: (None, tuple, list).index(within),
     }
     results = [_result_words(*result) for result in zip(makes, specs, sizes, strict=True)]
-    return np.array([*[words[name] for name in Call if name is not Call.RESULTS], *sum(results, [])], np.int64), sizes
+    return np.array([*[words[name] for name in Call if name is not Call.RESULTS], *itertools.chain(*results)], np.int64), sizes
 
 
 def _result_words(make: functools.partial[np.ndarray], spec: ArraySpec, sizes: np.ndarray) -> list[int]:

@@ -20,7 +20,7 @@ import numpy as np
 from volta_fn.core.array import ConcreteArray
 from volta_fn.core.dispatch import NUMBERS
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, P, Layout, declare_python, is_a, pointer, word
+from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, Layout, P, declare_python, is_a, pointer, word
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 #: The longest list, and the deepest nest of lists, that a key is made of.
@@ -117,9 +117,7 @@ def _write_find_signature(module: Module) -> None:
     record = f.call("PyLong_AsVoidPtr", P, f.call("PyTuple_GetItem", P, self_, i64(0)))
     arrays, found = f.alloca(P, MOST_OPERANDS), f.alloca("i64")
     f.store(i64(0), found, 8)
-    known = _if_eager(
-        f, record, lambda: f.call("look_up", P, record, f.call("signature_of", P, record, args, count, names, arrays, found))
-    )
+    known = _if_eager(f, record, lambda: f.call("look_up", P, record, f.call("signature_of", P, record, args, count, names, arrays, found)))
     number = f.load("i64", found, 8)
 
     def run() -> list[Value]:

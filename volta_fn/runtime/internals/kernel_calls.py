@@ -1,8 +1,8 @@
 """Built-in functions of arrays, in machine code, that call NumPy's functions or make views.
 
-Much of what runs eagerly is one function of NumPy's. In Python three frames lie around it: they read the operands' buffers, enter the context
-in which warnings are off (`errstate`), and wrap the result, which takes as long as the function needs for a thousand numbers. Here one
-built-in does so. A view of an array, of a known layout, needs no function of NumPy's at all.
+Much of what runs eagerly is one function of NumPy's. In Python three frames lie around it: they read the operands' buffers, enter the
+context in which warnings are off (`errstate`), and wrap the result, which takes as long as the function needs for a thousand numbers. Here
+one built-in does so. A view of an array, of a known layout, needs no function of NumPy's at all.
 
 Both leave what they do not know to another function of the same arrays: other operands, another thread in the context, too little memory.
 """
