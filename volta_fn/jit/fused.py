@@ -12,6 +12,7 @@ indices out of range) would no longer do so. One that needs them stays as it is.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
@@ -70,9 +71,16 @@ def _fused(function: F, grows: bool) -> F:
     find: Finder | None = None
     _KEPT.append((programs, repeated))
 
-    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return find(*args, **kwargs) if find is not None else unknown(*args, **kwargs)
+        if find is None:
+            return unknown(*args, **kwargs)
+        return find(*args, **kwargs) if kwargs else find(*args)
+
+    def unary(x: Any, /) -> Any:  # the most frequent forms, which take less time
+        return unknown(x) if find is None else find(x)
+
+    def binary(x: Any, y: Any, /) -> Any:
+        return unknown(x, y) if find is None else find(x, y)
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
         if current_trace() is not EVAL or not (grows or _is_large(args)) or settings.sees_results:
@@ -101,7 +109,15 @@ def _fused(function: F, grows: bool) -> F:
         find = built_ins.signature_finder(repeated, unknown)
 
     when_available(install)
-    return call  # type: ignore[return-value]
+    form = {1: unary, 2: binary}.get(_positional(function), call)
+    return functools.wraps(function)(form)  # type: ignore[return-value]
+
+
+def _positional(function: Callable[..., Any]) -> int:
+    """Return the number of parameters if all are given by position; 0 of others."""
+    parameters = inspect.signature(function).parameters.values()
+    plain = all(p.kind is p.POSITIONAL_ONLY and p.default is p.empty for p in parameters)
+    return len(parameters) if plain else 0
 
 
 #: The programs of all marked functions.

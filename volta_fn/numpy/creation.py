@@ -161,7 +161,7 @@ def copy(a: Any, order: str | None = None) -> Array:
     >>> y
     Array([0, 1, 2], dtype=int32)
     """
-    return array(a, order=order)
+    return alias(a) if type(a) is ConcreteArray and order is None else array(a, order=order)
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:

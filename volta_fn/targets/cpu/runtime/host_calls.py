@@ -112,9 +112,12 @@ def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot
 
 
 def _array_at(slot: Slot, shape: tuple[int, ...], dtype: Any) -> Callable[[int], np.ndarray]:
-    """Return the function that gives the array at a slot of a table."""
+    """Return the function that gives the array at a slot of a table.
+
+    The slot gets its number later.
+    """
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return lambda table: np.empty(shape, dtype)
-    offset, at, memory, ndarray = 8 * slot.number, ctypes.c_size_t.from_address, (ctypes.c_char * size).from_address, np.ndarray
-    return lambda table: ndarray(shape, dtype, memory(at(table + offset).value))
+    at, memory, ndarray = ctypes.c_size_t.from_address, (ctypes.c_char * size).from_address, np.ndarray
+    return lambda table: ndarray(shape, dtype, memory(at(table + 8 * slot.number).value))
