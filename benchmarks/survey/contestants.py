@@ -54,13 +54,13 @@ class Survey:
             return row.call(function, *arrays)
 
         if self.framework == "numpy":  # within the same Python functions, since these take as long as small arrays
-            self.forms["numpy"] = lambda: _computed(call(*arrays))
+            self.forms["numpy"] = lambda: call(*arrays)
         else:
             library = importlib.import_module(self.framework)
             arrays = tuple([library.device_put(array) for array in arrays])
             jitted = library.jit(call)
-            self.forms[f"{self.framework} eager"] = lambda: _wait(call(*arrays))
-            self.forms[f"{self.framework} jit"] = lambda: _wait(jitted(*arrays))
+            self.forms[f"{self.framework} eager"] = _waiting(call, arrays)
+            self.forms[f"{self.framework} jit"] = _waiting(jitted, arrays)
         return {form: self._tried(form) for form in list(self.forms)}
 
     def _find(self, row: Row) -> Callable[..., Any] | None:
@@ -91,17 +91,20 @@ class Survey:
         return (time.perf_counter() - start) / count
 
 
-def _wait(result: Any) -> Any:
-    if not isinstance(result, (list, tuple)):
-        return result.block_until_ready()
-    for leaf in _leaves(result):
-        leaf.block_until_ready()
-    return result
+def _waiting(call: Callable[..., Any], arrays: tuple[Any, ...]) -> Callable[[], Any]:
+    """Return the call that ends when its results are computed, which NumPy's are anyway."""
 
+    def wait_for_all() -> Any:
+        result = call(*arrays)
+        for leaf in _leaves(result):
+            leaf.block_until_ready()
+        return result
 
-def _computed(result: Any) -> Any:
-    """Return NumPy's result, which needs no waiting for."""
-    return result
+    try:
+        several = isinstance(call(*arrays), (list, tuple))
+    except Exception:  # which is reported when it is tried
+        several = False
+    return wait_for_all if several else lambda: call(*arrays).block_until_ready()
 
 
 def _leaves(result: Any) -> list[Any]:

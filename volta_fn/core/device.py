@@ -142,7 +142,7 @@ class Device:
     """
 
     __slots__ = ("__weakref__", "backend", "device_kind", "id", "platform")
-    #: Of a group of devices (`core.placement`): how an array is split between them.
+    #: Of a group of devices (`core.distribution.placement`): how an array is split between them.
     sharding: ClassVar[Any] = None
 
     def __init__(self, platform: str, id: int, device_kind: str, backend: Backend) -> None:

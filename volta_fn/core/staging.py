@@ -71,7 +71,7 @@ class JaxprBuilder:
 
     def __init__(self) -> None:
         self.eqns: list[Equation] = []
-        #: How values are to lie on devices, where the function says so (`core.placement`).
+        #: How values are to lie on devices, where the function says so (`core.distribution.placement`).
         self.shardings: dict[Var, Any] = {}
         self.constvars: dict[int, Var] = {}
         self.consts: list[Array] = []

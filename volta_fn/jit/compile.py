@@ -125,6 +125,9 @@ def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
             raise explained(error, traced.jaxpr) from None
         return tree.unflatten(out_tree, [wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
+    for kind in (tuple, list):
+        if out_tree == tree.structure(kind([0] * len(specs))):
+            return _by_built_in(run_flat, specs, kind, run)
     return run
 
 
@@ -193,11 +196,18 @@ def _one_result(
         return wrap(solid(out), spec)
 
     run = {1: unary, 2: binary}.get(arity, nary)
+    return _by_built_in(run_flat, [spec], None, run)
+
+
+def _by_built_in(
+    run_flat: Any, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, run: Callable[[Sequence[Any]], Any]
+) -> Callable[[Sequence[Any]], Any]:
+    """Let a built-in do what `run` does, if the program has one."""
     if not hasattr(run_flat, "of_arrays"):
         return run
-    fast = run_flat.of_arrays(spec, lambda *args: run(args))
+    fast = run_flat.of_arrays(specs, within, lambda *args: run(args))
 
-    def call(args: Sequence[Any]) -> ConcreteArray:
+    def call(args: Sequence[Any]) -> Any:
         return fast(*args)
 
     call.of_arrays = fast  # type: ignore[attr-defined]  # functions carry attributes

@@ -12,6 +12,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, find_device
+from volta_fn.core.dispatch import available
 from volta_fn.core.distribution.same_program import checked
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
@@ -117,13 +118,12 @@ def eager_kernel(
     compute = _compute(primitive, avals, params, device)
     if settings.sees_results:
         compute = _checked(compute, primitive, device)
-    if primitive.multiple_results:
-        return _several_results(compute, [array_spec(a, device) for a in out_avals])
-    spec = array_spec(out_avals, device)
-    run = _one_result(compute, spec, len(args))
+    several = primitive.multiple_results
+    specs = [array_spec(a, device) for a in (out_avals if several else (out_avals,))]
+    run = _several_results(compute, specs) if several else array_function(compute, specs[0], len(args))
     if isinstance(compute, Repeated) and cache is not None:
-        compute.then = lambda compiled: _replace(cache, run, _of_arrays(compiled, spec, len(args)))
-    return _numbered(run, primitive, args, params) if _has_number(primitive, args, out_avals) else run
+        compute.then = lambda faster: _replace(cache, run, _of_arrays(faster, specs, len(args), several))
+    return run if several or not _has_number(primitive, args, out_avals) else _numbered(run, primitive, args, params)
 
 
 def _compute(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Device) -> Callable[..., Any]:
@@ -184,8 +184,11 @@ def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any]
     return numbered
 
 
-def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
-    """Wrap a kernel with one result, unrolled for one or two operands, for speed."""
+def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
+    """Wrap a kernel with one result, unrolled for one or two operands, for speed.
+
+    Of one of NumPy's functions, a built-in does that, as soon as there are some.
+    """
     ndarray = np.ndarray
 
     def unary(x: Any) -> ConcreteArray:
@@ -206,7 +209,8 @@ def _one_result(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Cal
         return wrap(solid(compute(*[a._buffer for a in args])), spec)
 
     forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
-    return forms.get(arity, nary)
+    in_python, built_ins = forms.get(arity, nary), available()
+    return in_python if built_ins is None else built_ins.of_kernel(compute, arity, spec, in_python)
 
 
 def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[..., Any]:
@@ -222,15 +226,15 @@ def _replace(kernels: dict[Any, Any], run: Callable[..., Any], faster: Callable[
         kernels[key] = faster
 
 
-def _of_arrays(compiled: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
-    """Return a compiled function of buffers as one of arrays.
+def _of_arrays(faster: Callable[..., Any], specs: Sequence[ArraySpec], arity: int, several: bool) -> Callable[..., Any]:
+    """Return a function of buffers, which has come later, as one of arrays.
 
-    A built-in leaves only arrays whose elements do not lie one after another to Python; without one, Python calls the program.
+    A built-in leaves only arrays whose elements do not lie one after another to others; without one, Python calls the function.
     """
-    make: Callable[..., Any] | None = getattr(compiled, "of_arrays", None)
-    if make is None:
-        return _one_result(compiled, spec, arity)
-    return make(spec, _one_result(getattr(compiled, "of_strided", compiled), spec, arity))
+    make: Callable[..., Any] | None = getattr(faster, "of_arrays", None)
+    other = getattr(faster, "of_strided", faster)
+    in_python = _several_results(other, specs) if several else array_function(other, specs[0], arity)
+    return in_python if make is None else make(specs, tuple if several else None, in_python)
 
 
 def solid(buffer: Any) -> Any:

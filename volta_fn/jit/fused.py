@@ -1,8 +1,9 @@
-"""Functions of several primitives that become one program when they are repeated.
+"""Functions that become one program when they are repeated.
 
-`fused` marks such a function. Under a transform, in a jitted function, on a GPU and without machine code it is as if unmarked. Otherwise a
-call looks for the program of its *signature*: the types of the arrays among its arguments, also of those in lists, and the values of all
-others. `runtime/repeated.py` says when a program is compiled.
+`fused` marks such a function, of several primitives or of one with arguments that take long to check. Under a transform, in a jitted
+function, on a GPU and without machine code it is as if unmarked. Otherwise a call looks for the program of its *signature*
+(`core/dispatch.py`): the types of the arrays among its arguments, also of those in lists, and the values of all others.
+`runtime/repeated.py` says when a program is compiled. So the arguments of a signature are checked and converted twice, and never again.
 
 A marked function must compute the same whether or not it knows its arrays' elements: one that raises errors for some elements (such as
 indices out of range) would no longer do so. One that needs them stays as it is.
@@ -11,21 +12,25 @@ indices out of range) would no longer do so. One that needs them stays as it is.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
+
+import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.dispatch import Finder, MakeFinder, when_available
+from volta_fn.core.dispatch import BuiltIns, Finder, NoSignatureError, signature, when_available
 from volta_fn.core.flatten import function_name
 from volta_fn.core.jaxpr import Var
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import Traced, compiled, trace_function
-from volta_fn.jit.eager import common_device, eager_kernel
+from volta_fn.jit.eager import PIPELINE, array_function, common_device
 from volta_fn.jit.views import repeat_view
 from volta_fn.lazy_imports import deferred
+from volta_fn.runtime.internals.errstate import silenced_in_context
 from volta_fn.runtime.repeated import Repeated, shares_memory
 from volta_fn.settings import current as settings
 
@@ -35,56 +40,84 @@ _CPU = deferred("volta_fn.targets.cpu_device")
 
 #: Signatures kept per function before all are dropped.
 _CACHE_LIMIT = 1024
-#: Elements of an argument from which on a call may become a program.
-_SMALLEST = 512
+#: Elements of an array from which on a call may become a program, and the most elements of a result that is kept to be copied.
+_SMALLEST, _MOST_KEPT = 512, 4096
+#: The most elements of results that are copied although they could be views: it takes less time than one primitive.
+_MOST_COPIED = 4096
 _ARRAY = object()
 
 
-class _NoSignatureError(Exception):
-    """An argument is neither an array, nor a list of them, nor a hashable constant."""
+@overload
+def fused(function: F, /) -> F: ...
 
 
-def fused(function: F) -> F:
-    """Make a function of arrays one program when it is repeated; see the module."""
+@overload
+def fused(*, grows: bool) -> Callable[[F], F]: ...
+
+
+def fused(function: Any = None, /, *, grows: bool = False) -> Any:
+    """Make a function of arrays one program when it is repeated; see the module.
+
+    Calls without a large array stay as they are, unless its results may have more elements (`grows`): then the results decide. Those of
+    calls without any array, if small, are kept and copied.
+    """
+    return _fused(function, grows) if function is not None else functools.partial(_fused, grows=grows)
+
+
+def _fused(function: F, grows: bool) -> F:
     programs: dict[Any, Callable[..., Any]] = {}
-    #: Compiled programs of calls with nothing but arrays, by their specs.
-    compiled: dict[Any, Callable[..., Any]] = {}
+    #: What repeated calls become, functions of their arrays alone.
+    repeated: dict[Any, Callable[..., Any]] = {}
     find: Finder | None = None
-    _KEPT.append((programs, compiled))
+    _KEPT.append((programs, repeated))
 
-    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return find(*args) if find is not None and not kwargs else unknown(*args, **kwargs)
+        if find is None:
+            return unknown(*args, **kwargs)
+        return find(*args, **kwargs) if kwargs else find(*args)
+
+    def unary(x: Any, /) -> Any:  # the most frequent forms, which take less time
+        return unknown(x) if find is None else find(x)
+
+    def binary(x: Any, y: Any, /) -> Any:
+        return unknown(x, y) if find is None else find(x, y)
 
     def unknown(*args: Any, **kwargs: Any) -> Any:
-        if current_trace() is not EVAL or not _is_large(args) or settings.sees_results:
+        if current_trace() is not EVAL or not (grows or _is_large(args)) or settings.sees_results:
             return function(*args, **kwargs)
         arrays: list[ConcreteArray] = []
         try:
-            signature = _signature(args, arrays)
-            if kwargs:
-                signature = (signature, *kwargs, _signature(kwargs.values(), arrays))
-            run = programs.get(signature)
-        except (_NoSignatureError, TypeError):  # TypeError: a constant that cannot be hashed
+            found = signature(args, kwargs, arrays)
+            run = programs.get(found)
+        except (NoSignatureError, TypeError):  # TypeError: a constant that cannot be hashed
             return function(*args, **kwargs)
         if run is None:
             if len(programs) >= _CACHE_LIMIT:
                 programs.clear()
-                compiled.clear()
-            run = programs[signature] = _first(function, args, kwargs, arrays)
-            if isinstance(run, Repeated) and not kwargs and all(type(arg) is ConcreteArray for arg in args):
-                run.then = functools.partial(remember, tuple([a._spec for a in arrays]))
+                repeated.clear()
+            run = programs[found] = _first(function, args, kwargs, arrays)
+            if isinstance(run, Repeated):
+                run.then = functools.partial(remember, found)
         return run(arrays, args, kwargs)
 
-    def remember(specs: tuple[Any, ...], run: Callable[..., Any]) -> None:
-        compiled[specs] = run.of_arrays  # type: ignore[attr-defined]  # functions carry attributes
+    def remember(found: tuple[Any, ...], run: Callable[..., Any]) -> None:
+        if hasattr(run, "of_arrays"):
+            repeated[found] = run.of_arrays
 
-    def install(make: MakeFinder) -> None:
+    def install(built_ins: BuiltIns) -> None:
         nonlocal find
-        find = make(compiled, unknown)
+        find = built_ins.signature_finder(repeated, unknown)
 
     when_available(install)
-    return call  # type: ignore[return-value]
+    form = {1: unary, 2: binary}.get(_positional(function), call)
+    return functools.wraps(function)(form)  # type: ignore[return-value]
+
+
+def _positional(function: Callable[..., Any]) -> int:
+    """Return the number of parameters if all are given by position; 0 of others."""
+    parameters = inspect.signature(function).parameters.values()
+    plain = all(p.kind is p.POSITIONAL_ONLY and p.default is p.empty for p in parameters)
+    return len(parameters) if plain else 0
 
 
 #: The programs of all marked functions.
@@ -109,25 +142,6 @@ def _is_large(args: Sequence[Any]) -> bool:
     return False
 
 
-def _signature(values: Any, arrays: list[ConcreteArray]) -> tuple[Any, ...]:
-    """Return what programs are found by, and add the arrays to `arrays`."""
-    found: list[Any] = []
-    for value in values:
-        kind = type(value)
-        if kind is ConcreteArray:
-            arrays.append(value)
-            found.append(value._spec)
-        elif kind in (list, tuple):
-            found.append((kind, _signature(value, arrays)))
-        elif kind in (float, complex):
-            found.append(repr(value))  # in which 0.0 and -0.0 differ, and NaN is itself
-        elif isinstance(value, Array) or hasattr(value, "__array__"):
-            raise _NoSignatureError
-        else:
-            found.append((kind, value))
-    return tuple(found)
-
-
 def _first(function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequence[ConcreteArray]) -> Callable[..., Any]:
     """Return what runs the calls with a signature, given the first one."""
 
@@ -137,8 +151,31 @@ def _first(function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequenc
     device = common_device(arrays)
     if device.platform != "cpu" or device.backend.target is None or current_default_device() is not device:
         return as_it_is
-    make = _Make(function, args, kwargs, arrays, device)
+    make = _Make(function, args, kwargs, arrays, device) if arrays else _Copies(device, lambda: function(*args, **kwargs))
     return Repeated(as_it_is, make, pays=make.pays)
+
+
+class _Copies:
+    """Makes what a repeated call without arrays becomes: copies of its result."""
+
+    def __init__(self, device: Device, anew: Callable[[], Any]) -> None:
+        self._device, self._anew = device, anew
+        self._result: Any = None
+
+    def pays(self, result: Any, *arguments: Any) -> bool:
+        """Return True if the result is a small array of the CPU's with a dtype of its own."""
+        self._result = result
+        is_array = type(result) is ConcreteArray and result.device is self._device and not result.weak_type
+        return is_array and result.size <= _MOST_KEPT
+
+    def __call__(self) -> Callable[..., Any]:
+        spec, device, anew = self._result._spec, self._device, self._anew
+        copy = np.array(self._result.buffer()).copy  # another one's elements, since the result's may be overwritten
+
+        def copied() -> Any:
+            return wrap(copy(), spec) if current_default_device() is device else anew()
+
+        return _with_arguments(copied)
 
 
 class _Make:
@@ -150,11 +187,14 @@ class _Make:
         self._view: Callable[..., Any] | None = None
 
     def pays(self, result: Any, arrays: Sequence[ConcreteArray], *arguments: Any) -> bool:
-        """Return True unless the result shares memory with arguments in another way."""
-        if not any(shares_memory(leaf._buffer, [a._buffer for a in arrays]) for leaf in tree.leaves(result)):
+        """Return True if an array is large, and there is more to do than to make large views."""
+        results = tree.leaves(result)
+        if not _is_large([*arrays, *results]):
+            return False
+        if not any(shares_memory(leaf._buffer, [a._buffer for a in arrays]) for leaf in results):
             return True
         self._view = repeat_view(self._applied, result, arrays[0]) if len(arrays) == 1 else None
-        return self._view is not None
+        return self._view is not None or sum(leaf.size for leaf in results) <= _MOST_COPIED
 
     def _applied(self, *arrays: Any) -> Any:
         args, kwargs = _with_arrays(self._arguments, iter(arrays))
@@ -169,33 +209,31 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
     leaves = [0] * len(avals)
     with default_device(device):
         traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
-    if not traced.captured and not traced.in_full and (single := _in_numpy(traced)) is not None:
+    if not traced.captured and not traced.in_full and (single := _in_numpy(traced, device)) is not None:
         return single
     traced.donated = (False,) * len(avals)
     run = compiled(traced, device)
     return getattr(run, "of_arrays", None) or (lambda *arrays: run(arrays))
 
 
-def _in_numpy(traced: Traced) -> Callable[..., Any] | None:
-    """Return a program of one primitive as its eager kernel, if that is faster."""
+def _in_numpy(traced: Traced, device: Device) -> Callable[..., Any] | None:
+    """Return a program of one primitive that NumPy computes, as a function of arrays."""
     program = traced.jaxpr.jaxpr
     if len(program.eqns) != 1 or program.constvars or traced.out_tree != tree.structure(0):
         return None
     (eqn,) = program.eqns
-    if program.outvars != eqn.outvars or not _CPU.is_faster_in_numpy(eqn.primitive, [v.aval for v in eqn.invars]):
+    plain = _CPU.left_to_numpy(device.backend, eqn, PIPELINE) if program.outvars == eqn.outvars else None
+    if plain is None:
         return None
-    numbers = [program.invars.index(v) if isinstance(v, Var) else v.val for v in eqn.invars]
-    run: Callable[..., Any] | None = None
+    numbers = [program.invars.index(v) if isinstance(v, Var) else v.val.buffer() for v in eqn.invars]
 
-    def apply(*arrays: Any) -> Any:
-        nonlocal run
-        operands = [arrays[n] if type(n) is int else n for n in numbers]
-        if run is None:
-            run = eager_kernel(eqn.primitive, operands, eqn.params)
-        result = run(*operands)
+    def apply(*buffers: Any) -> Any:
+        result = plain(*[buffers[n] if type(n) is int else n for n in numbers])
         return result[0] if eqn.primitive.multiple_results else result
 
-    return apply
+    in_order = numbers == list(range(len(program.invars))) and not eqn.primitive.multiple_results
+    (spec,) = (array_spec(v.aval, device) for v in eqn.outvars)
+    return array_function(silenced_in_context(plain if in_order else apply, len(program.invars)), spec, len(program.invars))
 
 
 def _with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:

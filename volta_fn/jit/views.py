@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.array import ConcreteArray, wrap
+from volta_fn.core.dispatch import available
 
 
 def repeat_view(function: Callable[..., Any], result: Any, operand: ConcreteArray) -> Callable[[ConcreteArray], Any] | None:
@@ -22,7 +23,9 @@ def repeat_view(function: Callable[..., Any], result: Any, operand: ConcreteArra
     if type(result) is not ConcreteArray or not _is_by_layout(result._buffer, operand._buffer):
         return None
     shape, dtype, strides, spec = result._buffer.shape, result._buffer.dtype, result._buffer.strides, result._spec
-    offset, ndarray = _address(result._buffer) - _address(operand._buffer), np.ndarray
+    offset, ndarray, built_ins = _address(result._buffer) - _address(operand._buffer), np.ndarray, available()
+    if built_ins is not None:
+        return built_ins.of_view(result._buffer, offset, spec, function)
 
     def view(x: ConcreteArray) -> Any:
         buffer = x._buffer

@@ -161,7 +161,7 @@ def copy(a: Any, order: str | None = None) -> Array:
     >>> y
     Array([0, 1, 2], dtype=int32)
     """
-    return array(a, order=order)
+    return alias(a) if type(a) is ConcreteArray and order is None else array(a, order=order)
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
@@ -240,6 +240,7 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
     return full_like(prototype, 0, dtype, shape, device=device)
 
 
+@fused(grows=True)
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Return the numbers from `start` (default 0) up to, excluding, `stop`, by `step`.
 
@@ -283,6 +284,7 @@ def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, *, retstep: Literal[True], dtype: Any = None, axis: int = 0,
     device: Any = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
+@fused(grows=True)
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0,
     *, device: Any = None,
@@ -332,6 +334,7 @@ def _counting(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64) if dtype in (np.dtype(np.float64), np.dtype(np.complex128)) else np.dtype(np.float32)
 
 
+@fused(grows=True)
 def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0) -> Array:
     """Return `num` numbers from base**start to base**stop, evenly spaced in exponent.
 
@@ -345,6 +348,7 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
 
+@fused(grows=True)
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
     """Return `num` numbers from `start` to `stop` in a geometric progression.
 
@@ -360,6 +364,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
 
+@fused(grows=True)
 def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Create the N×M matrix with ones on the k-th diagonal and zeros elsewhere.
 

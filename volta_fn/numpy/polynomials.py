@@ -160,7 +160,7 @@ def poly(seq_of_zeros: Any) -> Array:
     return result
 
 
-@fused
+@fused(grows=True)
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
     """Return the powers of the vector `x` as columns, descending unless `increasing`.
 

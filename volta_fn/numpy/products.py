@@ -185,7 +185,7 @@ def matvec(x1: Any, x2: Any, /) -> Array:
     x, y = _promoted("matvec", x1, x2)
     if x.ndim < 2 or not y.ndim:
         raise ShapeError(f"matvec needs a matrix and a vector, got shapes {x.shape} and {y.shape}")
-    return squeeze(matmul(x, expand_dims(y, (y.ndim,))), (-1,))
+    return matmul(x, y) if y.ndim == 1 else squeeze(matmul(x, expand_dims(y, (y.ndim,))), (-1,))
 
 
 def vecmat(x1: Any, x2: Any, /) -> Array:
@@ -197,10 +197,10 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
     x, y = _promoted("vecmat", x1, x2)
     if not x.ndim or y.ndim < 2:
         raise ShapeError(f"vecmat needs a vector and a matrix, got shapes {x.shape} and {y.shape}")
-    return squeeze(matmul(expand_dims(conj(x), (x.ndim - 1,)), y), (-2,))
+    return matmul(conj(x), y) if x.ndim == 1 else squeeze(matmul(expand_dims(conj(x), (x.ndim - 1,)), y), (-2,))
 
 
-@fused
+@fused(grows=True)
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """Return all products of an element of `a` with one of `b`, as a matrix.
 
@@ -235,7 +235,7 @@ def tensordot(
     return constrained(dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type), out_sharding)
 
 
-@fused
+@fused(grows=True)
 def kron(a: Any, b: Any) -> Array:
     """Return the Kronecker product: blocks of `b` scaled by the elements of `a`.
 

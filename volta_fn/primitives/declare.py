@@ -23,7 +23,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import Device, current_default_device
-from volta_fn.core.dispatch import Finder, MakeFinder, when_available
+from volta_fn.core.dispatch import BuiltIns, Finder, remember_number, when_available
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import EVAL, bind, current_trace
@@ -401,6 +401,15 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
     return [to_dtype(a, dtype) for a in args]
 
 
+def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
+    """Keep the array that a number became, if promotion left the other operand as it was."""
+    a, b = operands
+    if type(y) in (int, float) and type(x) is ConcreteArray and a is x:
+        remember_number(x, y, b)
+    elif type(x) in (int, float) and type(y) is ConcreteArray and b is y:
+        remember_number(y, x, a)
+
+
 def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Callable[..., Array] | None = None) -> Callable[..., Array]:
     """Return the NumPy form of an elementwise function, which promotes operands.
 
@@ -419,6 +428,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Ca
 
     def slow(*args: Any) -> Array:
         operands = promote_args(name or primitive.name, args, allowed)
+        if len(args) == 2:
+            _remember(*args, operands)
         if otherwise is not None and operands[0].dtype not in allowed:
             return otherwise(*operands)
         return apply(*operands)
@@ -454,9 +465,9 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Ca
     forms: dict[int, tuple[Any, Any]] = {1: (unary, new_unary), 2: (binary, new_binary)}
     result, unknown = forms.get(primitive.arity, (slow, slow))
 
-    def install(make: MakeFinder) -> None:
+    def install(built_ins: BuiltIns) -> None:
         nonlocal find, apply
-        find, apply = make(eager, unknown), make(eager, apply)
+        find, apply = built_ins.finder(eager, unknown), built_ins.finder(eager, apply)
 
     when_available(install)
     result.__name__ = result.__qualname__ = name or primitive.name

@@ -44,8 +44,8 @@ def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
 class Repeated:
     """A function that is compiled once it has been called twice; see the module.
 
-    `pays` tells, by the second call's result and arguments, whether it is worth compiling. `then` is given the compiled function, and may
-    have the caller use that from then on.
+    `pays` tells, by the second call's result and arguments, whether it is worth compiling. `then` is given what does all later calls: the
+    compiled function or, if there is none, the function itself. It may have the caller use that from then on.
     """
 
     __slots__ = ("_first", "_job", "_make", "_pays", "run", "then")
@@ -56,7 +56,7 @@ class Repeated:
         self._job: Call | None = None
         #: What a call does now.
         self.run: Callable[..., Any] = self._once
-        self.then: Callable[[Callable[..., Any]], None] = lambda compiled: None
+        self.then: Callable[[Callable[..., Any]], None] = lambda function: None
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
@@ -74,7 +74,7 @@ class Repeated:
                 self._job = _background.submit(self._made)
                 self.run = self._compiled
             else:
-                self.run = self._first
+                self._settle(self._first)
         return result
 
     def _made(self) -> Callable[..., Any] | None:
@@ -89,10 +89,12 @@ class Repeated:
         except Exception:
             _log.debug("an eager function stays uncompiled", exc_info=True)
             made = None
-        self.run = made or self._first
-        if made is not None:
-            self.then(made)
+        self._settle(made or self._first)
         return self.run(*args)
+
+    def _settle(self, function: Callable[..., Any]) -> None:
+        self.run = function
+        self.then(function)
 
     def _uncompiled(self, args: tuple[Any, ...]) -> Any:
         before, _inside.now = _inside.now, True

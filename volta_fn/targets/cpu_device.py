@@ -24,7 +24,7 @@ from volta_fn.runtime.accountant import Accountant, limited
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.repeated import Repeated, shares_memory
 from volta_fn.settings import current as settings
-from volta_fn.targets.numpy.backend import NumpyBackend
+from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel
 from volta_fn.targets.numpy.workspace import workspace
 
 if TYPE_CHECKING:
@@ -73,11 +73,13 @@ class CpuBackend(NumpyBackend):
 
     def _kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
         first = super().kernel(primitive, avals, params, pipeline)
-        if not self.native or is_faster_in_numpy(primitive, avals):
+        if not self.native:
             return first
         eqn = _equation(primitive, avals, params)
         if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
             return first
+        if is_faster_in_numpy(primitive, avals):
+            return Repeated(first, functools.partial(_with_built_ins, first))
         in_order = first if _is_fast_in_numpy(eqn) else None
         make = functools.partial(self._program_of, eqn, pipeline, in_order)
         return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
@@ -87,8 +89,7 @@ class CpuBackend(NumpyBackend):
 
         A program copies operands whose elements do not lie one after another; `in_order`, if given, computes with those as they are.
         """
-        closed = ClosedJaxpr(Jaxpr([], [v for v in eqn.invars if isinstance(v, Var)], [*eqn.outvars], [eqn]))
-        program = _native_program().of(closed, [False] * len(eqn.invars), pipeline)
+        program = _native_program().of(_alone(eqn), [False] * len(eqn.invars), pipeline)
         if program.calls_host:
             return None
         run = program.function()
@@ -151,11 +152,20 @@ class CpuBackend(NumpyBackend):
         return load("volta_fn.targets.cpu.runtime.timed").TimedProgram(closed, donated, pipeline) if self.native else None
 
 
+def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:
+    """Return the NumPy function of an equation that is not compiled, by itself; None of others."""
+    avals, alone = tuple([v.aval for v in eqn.invars]), _alone(eqn)
+    if has_effects(eqn) or backend.accountant.limit is not None:
+        return None
+    if not is_faster_in_numpy(eqn.primitive, avals) and not _native_program().of(alone, [False] * len(avals), pipeline).calls_host:
+        return None
+    _support_code()
+    return make_kernel(eqn.primitive, avals, eqn.params, pipeline)
+
+
 def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
-    """Return True for what programs leave to NumPy, or what it has vectors for."""
-    if primitive.name not in _VECTORISED:
-        return primitive.name == "sort"
-    return _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
+    """Return True for what NumPy has vectors for."""
+    return primitive.name in _VECTORISED and _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
 
 
 @functools.cache
@@ -169,6 +179,21 @@ def _is_vectorised(ufunc: np.ufunc, dtype: np.dtype) -> bool:
 def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Equation:
     made = primitive.abstract(*avals, **params)
     return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in (made if primitive.multiple_results else (made,))], params)
+
+
+def _alone(eqn: Equation) -> ClosedJaxpr:
+    """Return an equation as a program."""
+    return ClosedJaxpr(Jaxpr([], [v for v in eqn.invars if isinstance(v, Var)], [*eqn.outvars], [eqn]))
+
+
+def _support_code() -> None:
+    """Load the built-ins, by which NumPy's kernels are called in less time."""
+    load("volta_fn.targets.cpu.runtime.support_code").support_code_of_process()
+
+
+def _with_built_ins(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    _support_code()
+    return kernel
 
 
 def _is_fast_in_numpy(eqn: Equation) -> bool:

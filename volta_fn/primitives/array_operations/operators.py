@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, attach
-from volta_fn.core.dispatch import Finder, MakeFinder, when_available
+from volta_fn.core.dispatch import BuiltIns, Finder, when_available
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.primitives.declare import Elementwise, promote_args, promoted
 from volta_fn.primitives.elementwise import arithmetic, comparison
@@ -143,9 +143,9 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
                 return run(self, other)
         return unknown(self, other)
 
-    def install(make: MakeFinder) -> None:
+    def install(built_ins: BuiltIns) -> None:
         nonlocal find
-        find = make(eager, unknown)
+        find = built_ins.finder(eager, unknown)
 
     when_available(install)
     return method, reflected

@@ -1,45 +1,44 @@
-"""Built-in functions of arrays, in machine code: programs, and what finds them.
+"""Built-in functions of arrays, in machine code, that call programs.
 
-`fastcall` makes a built-in of NumPy arrays, one of which the caller has made for the result. Around it a call in Python takes two or three
-frames, to read the operands' buffers, make the result and wrap it, which takes longer than small programs. So a program with one result
-has a built-in that does all of this: it takes `ConcreteArray`s and returns one.
+`fastcall` makes a built-in of NumPy arrays, some of which the caller has made for the results. Around it a call in Python takes two or
+three frames, to read the operands' buffers, make the results and wrap them, which takes longer than small programs. So a program has a
+built-in that does all of this: it takes `ConcreteArray`s and returns one, or a tuple or list of some.
 
-Its `self` is a tuple of a record's address (`Call`) and whatever the record points to. It makes the result first, so that no code of
+Its `self` is a tuple of a record's address (`Call`) and whatever the record points to. It makes the results first, so that no code of
 Python's runs between reading the operands' buffers and the end of the program, which keeps Python's lock. What it does not know it leaves
 to another function of the same arrays: operands whose elements do not lie one after another, and programs that fail.
 
-Another built-in (`find`) runs what a dict has for the specs of its arguments, as `core/dispatch.py` wants it.
-
-Both read and write the attributes of arrays where `find_layout` finds them.
+It reads and writes the attributes of arrays where `find_layout` finds them. `finders` find a program by the types of its arrays, and
+`kernel_calls` has the built-ins for functions of NumPy's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.core.array import ArraySpec, ConcreteArray
-from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.runtime.internals.result_allocator import numpy_function
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 #: The status of a program in which a signal's handler raised: the exception is set, and the call raises it.
 INTERRUPTED = -3
 
-#: The most operands that a built-in takes.
-MOST_OPERANDS = 15
+#: The most operands and results that a built-in takes.
+MOST_OPERANDS, MOST_RESULTS = 15, 8
 
 #: PyArray_Empty in NumPy's table of functions for extensions.
 _EMPTY = 184
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _TYPE = _WORD  # offset of an object's type
-_P = "ptr"
-_NULL = Value(_P, "null")
+P = "ptr"
+NULL = Value(P, "null")
 _FALSE = Value("i1", "false")
 
 
@@ -53,29 +52,25 @@ class Call(IntEnum):
     NDARRAY = 2
     BUFFER = 3
     SPEC = 4
-    #: A function that makes the result's buffer, the result's spec, and the function for all other calls.
-    MAKE = 5
-    RESULT = 6
-    OTHERWISE = 7
-    #: NumPy's function that makes an array, or 0 to call `MAKE`: and its arguments, the dimensions, their sizes and the dtype.
-    EMPTY = 8
-    DIMENSIONS = 9
-    SIZES = 10
-    DTYPE = 11
-
-
-class Find(IntEnum):
-    """Words of a finder's record."""
-
-    #: The type of arrays, and where an array has its spec.
-    ARRAY = 0
-    SPEC = 1
-    #: The context variable of the current trace, and its value in eager code.
-    VARIABLE = 2
-    EVAL = 3
-    #: The functions by tuples of specs, and the function for all other calls.
-    FUNCTIONS = 4
+    #: The function for all other calls.
     OTHERWISE = 5
+    #: How many results there are, whether they are returned in a tuple (1), in a list (2) or alone (0), and the words of each.
+    COUNT = 6
+    WITHIN = 7
+    RESULTS = 8
+
+
+class Made(IntEnum):
+    """Words of a result."""
+
+    #: Its spec, and a function that makes its buffer.
+    SPEC = 0
+    MAKE = 1
+    #: NumPy's function that makes an array, or 0 to call `MAKE`: and its arguments, the dimensions, their sizes and the dtype.
+    EMPTY = 2
+    DIMENSIONS = 3
+    SIZES = 4
+    DTYPE = 5
 
 
 class Layout(NamedTuple):
@@ -95,14 +90,26 @@ def find_layout() -> Layout | None:
     return Layout(*[words.index(id(mark)) * _WORD for mark in marks])
 
 
-def _declare(module: Module) -> None:
+def declare_python(module: Module) -> None:
+    """Declare the functions of Python's that built-ins call."""
     for declaration in (
         "declare ptr @PyTuple_GetItem(ptr, i64)",
         "declare ptr @PyTuple_New(i64)",
         "declare i32 @PyTuple_SetItem(ptr, i64, ptr)",
+        "declare i64 @PyTuple_Size(ptr)",
+        "declare ptr @PyList_New(i64)",
+        "declare ptr @PyList_GetItem(ptr, i64)",
+        "declare i32 @PyList_SetItem(ptr, i64, ptr)",
+        "declare i64 @PyList_Size(ptr)",
         "declare ptr @PyDict_GetItem(ptr, ptr)",
+        "declare double @PyFloat_AsDouble(ptr)",
         "declare i32 @PyContextVar_Get(ptr, ptr, ptr)",
+        "declare i32 @PyContext_Enter(ptr)",
+        "declare i32 @PyContext_Exit(ptr)",
+        "declare i32 @PyErr_ExceptionMatches(ptr)",
+        "declare void @PyErr_Clear()",
         "declare ptr @PyObject_CallNoArgs(ptr)",
+        "declare ptr @PyObject_CallOneArg(ptr, ptr)",
         "declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)",
         "declare ptr @PyType_GenericAlloc(ptr, i64)",
         "declare void @Py_IncRef(ptr)",
@@ -125,213 +132,207 @@ def empty_of_numpy() -> int:
     return address if type(made) is np.ndarray and (made.shape, made.dtype) == ((2, 3), dtype) and made.flags.c_contiguous else 0
 
 
+def word(f: Function, record: Value, name: IntEnum) -> Value:
+    """Read a number of a record."""
+    return f.load("i64", f.at(record, "i64", i64(name)), 8)
+
+
+def pointer(f: Function, record: Value, name: IntEnum) -> Value:
+    """Read an address of a record."""
+    return f.load(P, f.at(record, "i64", i64(name)), 8)
+
+
+def is_a(f: Function, thing: Value, type_: Value) -> Value:
+    """Compare the type of an object."""
+    return f.compare("icmp eq", f.load(P, f.at(thing, "i8", i64(_TYPE)), 8), type_)
+
+
 def write_apply(module: Module) -> None:
     """Define ``PyObject* @apply(self, args, count)``, which calls ``run_program``."""
-    _declare(module)
+    declare_python(module)
     _write_read(module)
-    _write_wrap(module)
     _write_make(module)
-    self_, args, count = Value(_P, "%self"), Value(_P, "%args"), Value("i64", "%count")
-    f = Function(module, "apply", [self_, args, count], _P)
-    record = f.call("PyLong_AsVoidPtr", _P, f.call("PyTuple_GetItem", _P, self_, i64(0)))
-    buffers = f.alloca(_P, MOST_OPERANDS + 1)
-    made = f.call("make_buffer", _P, record)
+    _write_wrap(module)
+    _write_wrap_all(module)
+    self_, args, count = Value(P, "%self"), Value(P, "%args"), Value("i64", "%count")
+    f = Function(module, "apply", [self_, args, count], P)
+    record = f.call("PyLong_AsVoidPtr", P, f.call("PyTuple_GetItem", P, self_, i64(0)))
+    buffers = f.alloca(P, MOST_OPERANDS + MOST_RESULTS)
+    results, made = word(f, record, Call.COUNT), f.at(buffers, P, count)
+    missing = f.compare("icmp eq", f.call("make_buffers", "i64", record, made), i64(0))
 
     def run() -> list[Value]:
-        f.store(made, f.at(buffers, _P, count), 8)
-        number = f.binary("add", count, i64(1))
-        return [f.call("run_program", "i64", _pointer(f, record, Call.PROGRAM), buffers, number)]
+        return [f.call("run_program", "i64", pointer(f, record, Call.PROGRAM), buffers, f.binary("add", count, results))]
 
     def computed() -> list[Value]:
         known = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
         status = f.branch(known, run, lambda: [i64(-1)])[0]
-        return f.branch(f.compare("icmp eq", status, i64(0)), lambda: [f.call("wrap_buffer", _P, record, made)], lambda: failed(status))
+        return f.branch(f.compare("icmp eq", status, i64(0)), lambda: [f.call("wrap_buffers", P, record, made)], lambda: failed(status))
+
+    def dropped() -> list[Value]:
+        f.loop(i64(0), results, 1, [], lambda i, _: f.run("Py_DecRef", f.load(P, f.at(made, P, i), 8)))
+        return [NULL]
 
     def failed(status: Value) -> list[Value]:
-        f.run("Py_DecRef", made)
-        return f.branch(f.compare("icmp eq", status, i64(INTERRUPTED)), lambda: [_NULL], otherwise)
+        dropped()
+        return f.branch(f.compare("icmp eq", status, i64(INTERRUPTED)), lambda: [NULL], otherwise)
 
     def otherwise() -> list[Value]:
-        return [f.call("PyObject_Vectorcall", _P, _pointer(f, record, Call.OTHERWISE), args, count, _NULL)]
+        return [f.call("PyObject_Vectorcall", P, pointer(f, record, Call.OTHERWISE), args, count, NULL)]
 
-    f.finish(f.branch(f.compare("icmp eq", made, _NULL), lambda: [_NULL], computed)[0])
-
-
-def write_find(module: Module) -> None:
-    """Define ``PyObject* @find_function(self, args, count)``, which `Find` describes."""
-    _declare(module)
-    _write_is_eager(module)
-    _write_specs(module)
-    _write_found(module)
-    self_, args, count = Value(_P, "%self"), Value(_P, "%args"), Value("i64", "%count")
-    f = Function(module, "find_function", [self_, args, count], _P)
-    record = f.call("PyLong_AsVoidPtr", _P, f.call("PyTuple_GetItem", _P, self_, i64(0)))
-    eager = f.compare("icmp ne", f.call("is_eager", "i64", record), i64(0))
-    known = f.branch(eager, lambda: [f.call("look_up", _P, record, args, count)], lambda: [_NULL])[0]
-
-    def run() -> list[Value]:
-        result = f.call("PyObject_Vectorcall", _P, known, args, count, _NULL)
-        f.run("Py_DecRef", known)
-        return [result]
-
-    def otherwise() -> list[Value]:
-        return [f.call("PyObject_Vectorcall", _P, _pointer(f, record, Find.OTHERWISE), args, count, _NULL)]
-
-    f.finish(f.branch(f.compare("icmp eq", known, _NULL), otherwise, run)[0])
-
-
-def _write_is_eager(module: Module) -> None:
-    """Define ``i64 @is_eager(record)``: 1 if the current trace evaluates."""
-    record = Value(_P, "%record")
-    f = Function(module, "is_eager", [record], "i64")
-    current = f.alloca(_P)
-    f.store(_NULL, current, 8)
-    f.call("PyContextVar_Get", "i32", _pointer(f, record, Find.VARIABLE), _NULL, current)
-    trace = f.load(_P, current, 8)
-    f.branch(f.compare("icmp eq", trace, _NULL), lambda: None, lambda: f.run("Py_DecRef", trace))
-    f.finish(f.cast("zext", f.compare("icmp eq", trace, _pointer(f, record, Find.EVAL)), "i64"))
-
-
-def _write_specs(module: Module) -> None:
-    """Define ``i64 @fill_specs(record, args, count, key)``: 1 if all are arrays."""
-    record, args, count, key = Value(_P, "%record"), Value(_P, "%args"), Value("i64", "%count"), Value(_P, "%key")
-    f = Function(module, "fill_specs", [record, args, count, key], "i64")
-    array, offset = _pointer(f, record, Find.ARRAY), _word(f, record, Find.SPEC)
-
-    def one(i: Value, carried: list[Value]) -> list[Value]:
-        operand = f.load(_P, f.at(args, _P, i), 8)
-
-        def put() -> list[Value]:
-            spec = f.load(_P, f.at(operand, "i8", offset), 8)
-            f.run("Py_IncRef", spec)
-            f.call("PyTuple_SetItem", "i32", key, i, spec)
-            return [carried[0]]
-
-        return f.branch(_is_a(f, operand, array), put, lambda: [i64(0)])
-
-    f.finish(f.loop(i64(0), count, 1, [i64(1)], one)[0])
-
-
-def _write_found(module: Module) -> None:
-    """Define ``ptr @look_up(record, args, count)``: a new reference, or null."""
-    record, args, count = Value(_P, "%record"), Value(_P, "%args"), Value("i64", "%count")
-    f = Function(module, "look_up", [record, args, count], _P)
-    key = f.call("PyTuple_New", _P, count)
-
-    def looked_up() -> list[Value]:
-        function = f.call("PyDict_GetItem", _P, _pointer(f, record, Find.FUNCTIONS), key)
-        f.branch(f.compare("icmp eq", function, _NULL), lambda: None, lambda: f.run("Py_IncRef", function))
-        return [function]
-
-    def search() -> list[Value]:
-        complete = f.compare("icmp ne", f.call("fill_specs", "i64", record, args, count, key), i64(0))
-        function = f.branch(complete, looked_up, lambda: [_NULL])
-        f.run("Py_DecRef", key)
-        return function
-
-    f.finish(f.branch(f.compare("icmp eq", key, _NULL), lambda: [_NULL], search)[0])
-
-
-def _word(f: Function, record: Value, name: IntEnum) -> Value:
-    return f.load("i64", f.at(record, "i64", i64(name)), 8)
-
-
-def _pointer(f: Function, record: Value, name: IntEnum) -> Value:
-    return f.load(_P, f.at(record, "i64", i64(name)), 8)
-
-
-def _is_a(f: Function, thing: Value, type_: Value) -> Value:
-    return f.compare("icmp eq", f.load(_P, f.at(thing, "i8", i64(_TYPE)), 8), type_)
+    # More operands than the program has would not fit; the types that it was found by say that there are none.
+    f.finish(f.branch(missing, dropped, computed)[0])
 
 
 def _write_read(module: Module) -> None:
     """Define ``i64 @read_buffers(record, args, count, buffers)``: 1 if all are arrays."""
-    record, args, count, buffers = Value(_P, "%record"), Value(_P, "%args"), Value("i64", "%count"), Value(_P, "%buffers")
+    record, args, count, buffers = Value(P, "%record"), Value(P, "%args"), Value("i64", "%count"), Value(P, "%buffers")
     f = Function(module, "read_buffers", [record, args, count, buffers], "i64")
-    array, ndarray, offset = _pointer(f, record, Call.ARRAY), _pointer(f, record, Call.NDARRAY), _word(f, record, Call.BUFFER)
+    array, ndarray, offset = pointer(f, record, Call.ARRAY), pointer(f, record, Call.NDARRAY), word(f, record, Call.BUFFER)
 
     def one(i: Value, carried: list[Value]) -> list[Value]:
-        operand = f.load(_P, f.at(args, _P, i), 8)
+        operand = f.load(P, f.at(args, P, i), 8)
 
         def check() -> list[Value]:
-            buffer = f.load(_P, f.at(operand, "i8", offset), 8)
-            f.store(buffer, f.at(buffers, _P, i), 8)
-            known = f.branch(f.compare("icmp eq", buffer, _NULL), lambda: [_FALSE], lambda: [_is_a(f, buffer, ndarray)])[0]
+            buffer = f.load(P, f.at(operand, "i8", offset), 8)
+            f.store(buffer, f.at(buffers, P, i), 8)
+            known = f.branch(f.compare("icmp eq", buffer, NULL), lambda: [_FALSE], lambda: [is_a(f, buffer, ndarray)])[0]
             return [f.binary("and", carried[0], f.cast("zext", known, "i64"))]
 
-        return f.branch(_is_a(f, operand, array), check, lambda: [i64(0)])
+        return f.branch(is_a(f, operand, array), check, lambda: [i64(0)])
 
     f.finish(f.loop(i64(0), count, 1, [i64(1)], one)[0])
 
 
+def _result(f: Function, record: Value, number: Value) -> Value:
+    """Return the address of the words of a result."""
+    return f.at(f.at(record, "i64", i64(Call.RESULTS)), "i64", f.binary("mul", number, i64(len(Made))))
+
+
 def _write_make(module: Module) -> None:
-    """Define ``ptr @make_buffer(record)``: a new array of NumPy's, or null."""
-    record = Value(_P, "%record")
-    f = Function(module, "make_buffer", [record], _P)
-    empty = _pointer(f, record, Call.EMPTY)
+    """Define ``i64 @make_buffers(record, made)``: new arrays of NumPy's; 0 if one is null."""
+    record, made = Value(P, "%record"), Value(P, "%made")
+    f = Function(module, "make_buffers", [record, made], "i64")
 
-    def by_numpy() -> list[Value]:
-        dtype = _pointer(f, record, Call.DTYPE)
-        f.run("Py_IncRef", dtype)  # the function keeps the reference
-        count = f.cast("trunc", _word(f, record, Call.DIMENSIONS), "i32")
-        return [f.let(_P, f"call ptr {empty.name}({count}, {_pointer(f, record, Call.SIZES)}, {dtype}, i32 0)")]
+    def one(i: Value, carried: list[Value]) -> list[Value]:
+        result = _result(f, record, i)
+        empty = pointer(f, result, Made.EMPTY)
 
-    def by_python() -> list[Value]:
-        return [f.call("PyObject_CallNoArgs", _P, _pointer(f, record, Call.MAKE))]
+        def by_numpy() -> list[Value]:
+            dtype = pointer(f, result, Made.DTYPE)
+            f.run("Py_IncRef", dtype)  # the function keeps the reference
+            count = f.cast("trunc", word(f, result, Made.DIMENSIONS), "i32")
+            return [f.let(P, f"call ptr {empty.name}({count}, {pointer(f, result, Made.SIZES)}, {dtype}, i32 0)")]
 
-    f.finish(f.branch(f.compare("icmp eq", empty, _NULL), by_python, by_numpy)[0])
+        def by_python() -> list[Value]:
+            return [f.call("PyObject_CallNoArgs", P, pointer(f, result, Made.MAKE))]
+
+        def make() -> list[Value]:
+            return f.branch(f.compare("icmp eq", empty, NULL), by_python, by_numpy)
+
+        array = f.branch(f.compare("icmp ne", carried[0], i64(0)), make, lambda: [NULL])[0]
+        f.store(array, f.at(made, P, i), 8)
+        return [f.cast("zext", f.compare("icmp ne", array, NULL), "i64")]
+
+    f.finish(f.loop(i64(0), word(f, record, Call.COUNT), 1, [i64(1)], one)[0])
 
 
 def _write_wrap(module: Module) -> None:
-    """Define ``ptr @wrap_buffer(record, buffer)``: a new array, or null."""
-    record, buffer = Value(_P, "%record"), Value(_P, "%buffer")
-    f = Function(module, "wrap_buffer", [record, buffer], _P)
-    array = f.call("PyType_GenericAlloc", _P, _pointer(f, record, Call.ARRAY), i64(0))
+    """Define ``ptr @wrap_buffer(record, spec, buffer)``: a new array, or null.
+
+    It takes the reference to the buffer.
+    """
+    record, spec, buffer = Value(P, "%record"), Value(P, "%spec"), Value(P, "%buffer")
+    f = Function(module, "wrap_buffer", [record, spec, buffer], P)
+    array = f.call("PyType_GenericAlloc", P, pointer(f, record, Call.ARRAY), i64(0))
 
     def fill() -> None:
-        spec = _pointer(f, record, Call.RESULT)
         f.run("Py_IncRef", spec)
-        f.store(buffer, f.at(array, "i8", _word(f, record, Call.BUFFER)), 8)
-        f.store(spec, f.at(array, "i8", _word(f, record, Call.SPEC)), 8)
+        f.store(buffer, f.at(array, "i8", word(f, record, Call.BUFFER)), 8)
+        f.store(spec, f.at(array, "i8", word(f, record, Call.SPEC)), 8)
 
-    f.branch(f.compare("icmp eq", array, _NULL), lambda: f.run("Py_DecRef", buffer), fill)
+    f.branch(f.compare("icmp eq", array, NULL), lambda: f.run("Py_DecRef", buffer), fill)
     f.finish(array)
 
 
+def _write_wrap_all(module: Module) -> None:
+    """Define ``ptr @wrap_buffers(record, made)``: what the call returns, or null."""
+    record, made = Value(P, "%record"), Value(P, "%made")
+    f = Function(module, "wrap_buffers", [record, made], P)
+    within, count = word(f, record, Call.WITHIN), word(f, record, Call.COUNT)
+    in_tuple = f.compare("icmp eq", within, i64(1))
+
+    def wrapped(i: Value) -> Value:
+        return f.call("wrap_buffer", P, record, pointer(f, _result(f, record, i), Made.SPEC), f.load(P, f.at(made, P, i), 8))
+
+    def several() -> list[Value]:
+        found = f.branch(in_tuple, lambda: [f.call("PyTuple_New", P, count)], lambda: [f.call("PyList_New", P, count)])[0]
+        there = f.cast("zext", f.compare("icmp ne", found, NULL), "i64")
+
+        def one(i: Value, carried: list[Value]) -> list[Value]:
+            array = wrapped(i)  # of each, so that it takes all references
+
+            def put() -> list[Value]:
+                f.branch(
+                    in_tuple,
+                    lambda: [f.call("PyTuple_SetItem", "i32", found, i, array)],
+                    lambda: [f.call("PyList_SetItem", "i32", found, i, array)],
+                )
+                return [carried[0]]
+
+            def drop() -> list[Value]:
+                f.run("Py_DecRef", array)
+                return [i64(0)]
+
+            there = f.binary("and", carried[0], f.cast("zext", f.compare("icmp ne", array, NULL), "i64"))
+            return f.branch(f.compare("icmp ne", there, i64(0)), put, drop)
+
+        complete = f.loop(i64(0), count, 1, [there], one)[0]
+
+        def drop_all() -> list[Value]:
+            f.run("Py_DecRef", found)
+            return [NULL]
+
+        return f.branch(f.compare("icmp ne", complete, i64(0)), lambda: [found], drop_all)
+
+    f.finish(f.branch(f.compare("icmp eq", within, i64(0)), lambda: [wrapped(i64(0))], several)[0])
+
+
 def call_record(
-    program: np.ndarray, layout: Layout, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+    program: np.ndarray,
+    layout: Layout,
+    makes: Sequence[functools.partial[np.ndarray]],
+    specs: Sequence[ArraySpec],
+    within: type[tuple] | type[list] | None,
+    otherwise: Callable[..., Any],
 ) -> tuple[np.ndarray, Any]:
     """Return a built-in's record, and the memory that it points to.
 
-    That and all arguments must live as long. `make` is `numpy.empty`, or another function that does the same, with its shape and dtype.
+    That and all arguments must live as long. Of each result there is `numpy.empty`, or another function that does the same, with its shape
+    and dtype, and its spec.
     """
-    shape, dtype = make.args
-    sizes = np.array(shape, np.intp)
+    sizes = [np.array(make.args[0], np.intp) for make in makes]
     words = {
         Call.PROGRAM: program.ctypes.data,
         Call.ARRAY: id(ConcreteArray),
         Call.NDARRAY: id(np.ndarray),
         Call.BUFFER: layout.buffer,
         Call.SPEC: layout.spec,
-        Call.MAKE: id(make),
-        Call.RESULT: id(spec),
         Call.OTHERWISE: id(otherwise),
-        Call.EMPTY: empty_of_numpy() if make.func is np.empty else 0,
-        Call.DIMENSIONS: len(shape),
-        Call.SIZES: sizes.ctypes.data,
-        Call.DTYPE: id(dtype),
+        Call.COUNT: len(makes),
+        Call.WITHIN: (None, tuple, list).index(within),
     }
-    return np.array([words[name] for name in Call], np.int64), sizes
+    results = [_result_words(*result) for result in zip(makes, specs, sizes, strict=True)]
+    return np.array([*[words[name] for name in Call if name is not Call.RESULTS], *itertools.chain(*results)], np.int64), sizes
 
 
-def find_record(layout: Layout, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> np.ndarray:
-    """Return a finder's record; both arguments must live as long."""
+def _result_words(make: functools.partial[np.ndarray], spec: ArraySpec, sizes: np.ndarray) -> list[int]:
     words = {
-        Find.ARRAY: id(ConcreteArray),
-        Find.SPEC: layout.spec,
-        Find.VARIABLE: id(current_trace.__self__),  # type: ignore[attr-defined]  # a method of the variable
-        Find.EVAL: id(EVAL),
-        Find.FUNCTIONS: id(functions),
-        Find.OTHERWISE: id(otherwise),
+        Made.SPEC: id(spec),
+        Made.MAKE: id(make),
+        Made.EMPTY: empty_of_numpy() if make.func is np.empty else 0,
+        Made.DIMENSIONS: sizes.size,
+        Made.SIZES: sizes.ctypes.data,
+        Made.DTYPE: id(make.args[1]),
     }
-    return np.array([words[name] for name in Find], np.int64)
+    return [words[name] for name in Made]

@@ -16,15 +16,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from volta_fn.core.array import ArraySpec
-from volta_fn.core.dispatch import Finder, provide
-from volta_fn.runtime.internals.array_calls import INTERRUPTED, call_record, find_layout, find_record, write_apply, write_find
+from volta_fn.core.dispatch import BuiltIns, Finder, provide
+from volta_fn.runtime.internals.array_calls import INTERRUPTED, MOST_OPERANDS, call_record, find_layout, write_apply
+from volta_fn.runtime.internals.errstate import plain_of, quiet_context
+from volta_fn.runtime.internals.finders import find_record, write_finders
+from volta_fn.runtime.internals.kernel_calls import kernel_record, view_record, write_kernel_calls
 from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
@@ -54,7 +57,7 @@ class Record(IntEnum):
 _HEAD = object.__basicsize__
 _DATA, _FLAGS = _HEAD, _HEAD + 48
 _CONTIGUOUS_ALIGNED = 0x101
-_METH_FASTCALL = 0x80
+_METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x02
 _HEADER = 64
 _HUGE_PAGE = 1 << 21
 _P = "ptr"
@@ -82,7 +85,8 @@ def write_entry(module: Module) -> None:
     _write_run_program(module)
     _write_enter(module)
     write_apply(module)
-    write_find(module)
+    write_finders(module)
+    write_kernel_calls(module)
 
 
 def _word(f: Function, record: Value, name: Record) -> Value:
@@ -228,6 +232,22 @@ def _write_run_program(module: Module) -> None:
     f.finish(status)
 
 
+#: Makes the buffer of a result, given `numpy.empty` or the like, with its shape and dtype.
+Make = functools.partial[np.ndarray]
+
+
+class Addresses(NamedTuple):
+    """Where the functions are: built-ins, and what executes programs."""
+
+    enter: int
+    apply: int
+    apply_kernel: int
+    apply_view: int
+    find_types: int
+    find_signature: int
+    execute: int
+
+
 class Entry(Protocol):
     """Makes Python functions of programs."""
 
@@ -235,11 +255,18 @@ class Entry(Protocol):
         """Return the function that calls a program, whose record must live as long."""
 
     def of_arrays(
-        self, program: Any, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self,
+        program: Any,
+        record: np.ndarray,
+        makes: Sequence[Make],
+        specs: Sequence[ArraySpec],
+        within: type[tuple] | type[list] | None,
+        otherwise: Callable[..., Any],
     ) -> Callable[..., Any]:
-        """Return the function of arrays that calls a program with one result.
+        """Return the function of arrays that calls a program.
 
-        `array_calls` explains the arguments. The function keeps them, and so the program, whose memory its record refers to.
+        It returns one array, or several `within` a tuple or a list; `array_calls` explains the arguments. The function keeps them, and so
+        the program, whose memory its record refers to.
         """
 
 
@@ -250,36 +277,62 @@ class _MethodDef(ctypes.Structure):
 class FastcallEntry:
     """Makes built-in functions, which call ``enter``."""
 
-    def __init__(self, enter: int, apply: int, find: int) -> None:
-        self._enter = _MethodDef(b"program", enter, _METH_FASTCALL, None)
-        self._apply = _MethodDef(b"program of arrays", apply, _METH_FASTCALL, None)
-        self._find = _MethodDef(b"function of arrays", find, _METH_FASTCALL, None)
+    def __init__(self, addresses: Addresses) -> None:
+        self._enter = _MethodDef(b"program", addresses.enter, _METH_FASTCALL, None)
+        self._apply = _MethodDef(b"program of arrays", addresses.apply, _METH_FASTCALL, None)
+        self._apply_kernel = _MethodDef(b"kernel of arrays", addresses.apply_kernel, _METH_FASTCALL, None)
+        self._apply_view = _MethodDef(b"view of an array", addresses.apply_view, _METH_FASTCALL, None)
+        self._find_types = _MethodDef(b"function of arrays", addresses.find_types, _METH_FASTCALL, None)
+        self._find_signature = _MethodDef(b"function of arguments", addresses.find_signature, _METH_FASTCALL | _METH_KEYWORDS, None)
         self._layout = find_layout()
         self._new = ctypes.pythonapi.PyCFunction_NewEx
         self._new.restype = ctypes.py_object
         self._new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
         if self._layout is not None:
-            provide(self.finder)
+            finders = [functools.partial(self._finder, definition) for definition in (self._find_types, self._find_signature)]
+            provide(BuiltIns(*finders, self._of_kernel, self._of_view))
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
         """See `Entry`."""
         return self._new(ctypes.addressof(self._enter), record.ctypes.data, None)
 
     def of_arrays(
-        self, program: Any, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self,
+        program: Any,
+        record: np.ndarray,
+        makes: Sequence[Make],
+        specs: Sequence[ArraySpec],
+        within: type[tuple] | type[list] | None,
+        otherwise: Callable[..., Any],
     ) -> Callable[..., Any]:
         """See `Entry`."""
         if self._layout is None:
             return otherwise
-        words, sizes = call_record(record, self._layout, make, spec, otherwise)
-        kept = (words.ctypes.data, words, sizes, program, record, make, spec, otherwise)
-        return self._new(ctypes.addressof(self._apply), kept, None)
+        words, sizes = call_record(record, self._layout, makes, specs, within, otherwise)
+        return self._built_in(self._apply, words, (sizes, program, record, makes, specs, otherwise))
 
-    def finder(self, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> Finder:
+    def _built_in(self, definition: _MethodDef, words: np.ndarray, kept: Any) -> Callable[..., Any]:
+        """Make a built-in with a record, which keeps what the record points to."""
+        function: Callable[..., Any] = self._new(ctypes.addressof(definition), (words.ctypes.data, words, kept), None)
+        return function
+
+    def _finder(self, definition: _MethodDef, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> Finder:
         """Return a finder; see `core/dispatch.py`."""
         assert self._layout is not None
-        words = find_record(self._layout, functions, otherwise)
-        return self._new(ctypes.addressof(self._find), (words.ctypes.data, words, functions, otherwise), None)
+        return self._built_in(definition, find_record(self._layout, functions, otherwise), (functions, otherwise))
+
+    def _of_kernel(self, kernel: Callable[..., Any], operands: int, spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a kernel as a function of arrays; see `core/dispatch.py`."""
+        context, plain = quiet_context(), plain_of(kernel)
+        if self._layout is None or context is None or plain is None or operands > MOST_OPERANDS:
+            return otherwise
+        words = kernel_record(self._layout, plain, operands, context, spec, np.asarray, otherwise)
+        return self._built_in(self._apply_kernel, words, (plain, context, spec, np.asarray, otherwise))
+
+    def _of_view(self, view: np.ndarray, offset: int, spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what makes such a view; see `core/dispatch.py`."""
+        made = None if self._layout is None else view_record(self._layout, view, offset, spec, otherwise)
+        return otherwise if made is None else self._built_in(self._apply_view, made[0], (made[1], spec, otherwise))
 
 
 class CtypesEntry:
@@ -309,15 +362,21 @@ class CtypesEntry:
         return call
 
     def of_arrays(
-        self, program: Any, record: np.ndarray, make: functools.partial[np.ndarray], spec: ArraySpec, otherwise: Callable[..., Any]
+        self,
+        program: Any,
+        record: np.ndarray,
+        makes: Sequence[Make],
+        specs: Sequence[ArraySpec],
+        within: type[tuple] | type[list] | None,
+        otherwise: Callable[..., Any],
     ) -> Callable[..., Any]:
         """Return `otherwise`: ctypes takes longer than Python's frames."""
         return otherwise
 
 
-def make_entry(enter: int, apply: int, find: int, execute: int) -> Entry:
+def make_entry(addresses: Addresses) -> Entry:
     """Return a `FastcallEntry`, or a `CtypesEntry` if arrays have another layout."""
-    return FastcallEntry(enter, apply, find) if _knows_arrays() else CtypesEntry(execute)
+    return FastcallEntry(addresses) if _knows_arrays() else CtypesEntry(addresses.execute)
 
 
 def _knows_arrays() -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from volta_fn.core.interned import Left
 from volta_fn.runtime.internals.nogil import emit, parse, run_passes
-from volta_fn.runtime.llvm import lapack
+from volta_fn.runtime.llvm import lapack, numpy_sorts
 from volta_fn.runtime.llvm.host import host, llvm
 
 #: What is never freed, and engines, which are freed some time after their code.
@@ -65,6 +65,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
     with _lock:  # engines are made one at a time
         _free_dropped()
         lapack.bind_symbols(codes)
+        numpy_sorts.bind_symbols(codes)
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
         engine._owned = True  # by the code below: llvmlite must not free it, on whatever thread, and not at the end of the process
         for code in codes:

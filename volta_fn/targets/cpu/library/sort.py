@@ -1,8 +1,9 @@
 """Sorting rows, of one or several operands, by one or several keys.
 
-Short rows are sorted by `ranking`, long ones by `radix`. An element then holds, above its key, either nothing, or the bits of the one
-other operand, or its number, by which the operands are put in order at the end; of several keys the last is sorted by first. A few long
-rows are split into chunks for the passes; of many rows each is sorted by one task.
+Numbers that NumPy has a fast sort for are sorted by that (`numpy_sort`). Of others, short rows are sorted by `ranking`, long ones by
+`radix`. An element then holds, above its key, either nothing, or the bits of the one other operand, or its number, by which the operands
+are put in order at the end; of several keys the last is sorted by first. A few long rows are split into chunks for the passes; of many rows
+each is sorted by one task.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
 from volta_fn.targets.cpu.library.entry_points import Body, RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.keys import key, key_bits, level, number_of, widen
+from volta_fn.targets.cpu.library.numpy_sort import sort_by_numpy
 from volta_fn.targets.cpu.library.radix import Digit, Fetch, bucket_starts, bucket_starts_of_chunk, count, deal, digits
 from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, rank_of
 from volta_fn.targets.cpu.routine import Routine
@@ -96,7 +98,7 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | No
     keys = tuple([key for k in range(params["num_keys"]) for key in _keys(k, avals[k].dtype)])
     columns = math.prod(shape[axis + 1 :])
     rows = SortProblem(avals, avals[0].size // shape[axis], shape[axis], columns, keys, params["is_stable"] or len(avals) > 1)
-    return _ranked(rows) if rows.size <= SHORT else Radix(rows).routine()
+    return sort_by_numpy(rows) or (_ranked(rows) if rows.size <= SHORT else Radix(rows).routine())
 
 
 def _keys(operand: int, dtype: np.dtype) -> list[SortKey]:

@@ -68,8 +68,8 @@ class HostCall:
         self.into = into
         #: The bytes that it needs for itself.
         self.workspace = workspace
-        self.operands = operands
-        self.results = results
+        self._operands = [_array_at(*operand) for operand in operands]
+        self._results = [_array_at(*result) for result in results]
         self.function = _FUNCTION(self._run)
 
     @property
@@ -81,13 +81,13 @@ class HostCall:
     def _run(self, table: int) -> int:
         try:
             deliver()
-            arrays = [_array(table, *operand) for operand in self.operands]
+            arrays = [operand(table) for operand in self._operands]
             if self.into:
-                self.compute([_array(table, *result) for result in self.results], *arrays)
+                self.compute([result(table) for result in self._results], *arrays)
                 return 0
             found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
-            for result, value in zip(self.results, found, strict=True):
-                _array(table, *result)[...] = value
+            for result, value in zip(self._results, found, strict=True):
+                result(table)[...] = value
         except BaseException as error:  # it is raised again when the program has ended
             return fail(error)
         return 0
@@ -115,10 +115,13 @@ def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot
     return HostCall(partial(interpret, kernel), sources, targets)
 
 
-def _array(table: int, slot: Slot, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return the array at a slot."""
+def _array_at(slot: Slot, shape: tuple[int, ...], dtype: Any) -> Callable[[int], np.ndarray]:
+    """Return the function that gives the array at a slot of a table.
+
+    The slot gets its number later.
+    """
     size = math.prod(shape) * dtype.itemsize
-    address = ctypes.c_size_t.from_address(table + 8 * slot.number).value
     if not size:
-        return np.empty(shape, dtype)
-    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape)
+        return lambda table: np.empty(shape, dtype)
+    at, memory, ndarray = ctypes.c_size_t.from_address, (ctypes.c_char * size).from_address, np.ndarray
+    return lambda table: ndarray(shape, dtype, memory(at(table + 8 * slot.number).value))

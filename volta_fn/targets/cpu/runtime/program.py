@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.compiler.buffers.memory_layout import Output
-from volta_fn.core.array import ArraySpec, ConcreteArray
+from volta_fn.core.array import ArraySpec
 from volta_fn.core.interned import Left
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.compiling import undisturbed
-from volta_fn.runtime.internals.array_calls import MOST_OPERANDS
+from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, MOST_RESULTS
 from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.runtime.internals.result_allocator import LARGE
 from volta_fn.targets.cpu.runtime import program_cache
@@ -111,7 +111,12 @@ class Program:
                 failed(status, arguments, made)
             return made
 
-        if len(specs) != 1 or self.calls_host:  # a failing callback must not be called again
+        if self.calls_host or not specs:  # a failing callback must not be called again
+            return run
+        has_built_in = not self.record[Record.LONG] and self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS
+        if len(specs) > 1:
+            if has_built_in and len(specs) <= MOST_RESULTS:
+                run.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
             return run
         ((empty, shape, dtype),) = specs
 
@@ -119,18 +124,19 @@ class Program:
             out = empty(shape, dtype)
             return (out,) if not enter(*arguments, out) else run(donate, *arguments)
 
-        if not self.record[Record.LONG] and self.record[Record.CALLER] <= MOST_OPERANDS + 1:
+        if has_built_in:
             run_one.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
         return run_one
 
-    def _of_arrays(self, spec: ArraySpec, otherwise: Callable[..., ConcreteArray]) -> Callable[..., ConcreteArray]:
-        """Return the program as a function of arrays that returns one of that spec.
+    def _of_arrays(
+        self, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, otherwise: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return the program as a function of arrays that returns those of the specs.
 
-        It calls `otherwise` with arrays whose elements do not lie one after another.
+        They are in a tuple or a list, or it is one alone. It calls `otherwise` with arrays whose elements do not lie one after another.
         """
-        ((empty, shape, dtype),) = self.specs
-        entry = support_code_of_process().entry
-        return entry.of_arrays(self, self.record, functools.partial(empty, shape, dtype), spec, otherwise)
+        makes = [functools.partial(empty, shape, dtype) for empty, shape, dtype in self.specs]
+        return support_code_of_process().entry.of_arrays(self, self.record, makes, specs, within, otherwise)
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """Return the results; donated arguments may be overwritten if `donate` says so."""

@@ -7,7 +7,7 @@ import functools
 import threading
 from typing import NamedTuple
 
-from volta_fn.runtime.internals.fastcall import Entry, make_entry, write_entry
+from volta_fn.runtime.internals.fastcall import Addresses, Entry, make_entry, write_entry
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Module
@@ -43,9 +43,9 @@ def _compiled() -> SupportCode:
             write(module)
         found = disk_cache.Compiled(compile_object(str(module)))
         disk_cache.write_compiled(name, found)
-    names = ["enter", "apply", "find_function", "execute", "work", "reset", *FUNCTIONS]
-    enter, apply, find, execute, work, reset, *allocator = load_object(found.code, names)
-    return SupportCode(make_entry(enter, apply, find, execute), Workers(work, reset), make_empty(allocator))
+    work, reset, *others = load_object(found.code, ["work", "reset", *Addresses._fields, *FUNCTIONS])
+    addresses, allocator = Addresses(*others[: len(Addresses._fields)]), others[len(Addresses._fields) :]
+    return SupportCode(make_entry(addresses), Workers(work, reset), make_empty(allocator))
 
 
 def libc_free(address: int) -> None:
