@@ -8,6 +8,7 @@ what is left of the dispatches has nothing to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks
-from volta_fn.targets.wgsl.library.linalg.rotations import ROTATION, round_robin
+from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks, repeated, together
+from volta_fn.targets.wgsl.library.linalg.rotations import rotation, round_robin
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
@@ -105,7 +106,7 @@ def find_products(
     """
     size = blocks.size
     shader = _shader(a, blocks, device, reads=0, added=0)
-    shader.helper("rotation", ROTATION)
+    shader.helper("rotation", rotation(a.dtype))
     shader.workgroup("sines", "T", size)
     shader.workgroup("halves", "T", size)
     shader.workgroup("goes_on", "u32")
@@ -252,56 +253,75 @@ let at = met(turn, job % {pairs}u);
 if (local == 0u) {{ flags = {flag.format(f"job % {pairs}u")} + select(0u, 2u * {left}, isMatrix); }}
 let flagged = workgroupUniformLoad(&flags);
 if (flagged != 0u) {{
-  {_moved((x, v), size, (n, rows, wide), down, store=False)}
+  {_load_product(products, size, f"matrix * {pairs}u + job % {pairs}u")}
+  {_later_product(products, size, f"matrix * {pairs}u + strip") if both else ""}
+  {_loaded((x, v), size, (n, rows, wide), down)}
   if ((flagged & 1u) != 0u) {{
-    {_load_product(products, size, f"matrix * {pairs}u + job % {pairs}u")}
     {_multiplied(size, "tile[{row} * PITCH + t]", "turned[t * PITCH + {column}]")}
   }}
-  {_left(products, size, pairs) if both else ""}
-  {_moved((x, v), size, (n, rows, wide), down, store=True)}
+  {_left(size) if both else ""}
+  {_stored((x, v), size, (n, rows, wide), down)}
 }}""",
     )
     return shader.dispatch(blocks.batch * jobs, iteration_budget.work(blocks.batch, max(n, rows) * n))
 
 
-def _left(products: str, size: int, pairs: int) -> str:
-    product = _load_product(products, size, f"matrix * {pairs}u + strip")
+def _left(size: int) -> str:
+    """Return statements that multiply by the adjoint of the product that was loaded for later."""
+    pitch = 2 * size + 1
+    stores = "\n    ".join([f"{{ let i = local + {k * size * size}u; turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = later_{k}; }}" for k in range(4)])
     return f"""if (flagged >= 2u) {{
-    {product}
+    {stores}
+    workgroupBarrier();
     {_multiplied(size, "conjugate(turned[t * PITCH + {row}])", "tile[t * PITCH + {column}]")}
   }}"""
 
 
-def _moved(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str, *, store: bool) -> str:
-    """Return statements that load or store a tile of the matrix or of the vectors."""
+def _place_of(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> tuple[str, str]:
+    """Return statements that find a tile's element i in the matrix or in the vectors, and the one that moves it, of `MOVE`."""
     x, v = arrays
     n, rows, wide = sizes
-    element = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
 
     def move(array: str, count: int, pitch: int) -> str:
-        place = f"{array}[matrix * {count * pitch}u + row * {pitch}u + column]"
-        text = f"{place} = {element};" if store else f"value = {place};"
-        return f"if (row < {count}u && column < {n}u) {{ {text} }}"
+        element = f"{array}[matrix * {count * pitch}u + row * {pitch}u + column]"
+        return f"if (row < {count}u && column < {n}u) {{ {element} MOVE }}"
 
-    vectors = f"else {{ {move(v, rows, wide)} }}" if v else ""
-    inside = f"if (isMatrix) {{ {down} }}" if down else ""
+    found = f"""var row = i / {2 * size}u + offset;
+let column = place(at, i % {2 * size}u);
+{f"if (isMatrix) {{ {down} }}" if down else ""}"""
+    return found, f"if (isMatrix) {{ {move(x, n, n)} }} {f'else {{ {move(v, rows, wide)} }}' if v else ''}"
+
+
+def _loaded(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
+    """Return statements that load a tile of the matrix or of the vectors."""
+    found, move = _place_of(arrays, size, sizes, down)
+    load = re.sub(r"{ (\S+\[[^{}]*\]) MOVE }", r"{ value = \1; }", move)
+    store = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;"
+    return f"{together(4 * size * size, size * size, f'{found}{chr(10)}{load}', store)}\n  workgroupBarrier();"
+
+
+def _stored(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
+    """Return statements that store the tile where it was."""
+    found, move = _place_of(arrays, size, sizes, down)
+    value = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
     return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-    var row = i / {2 * size}u + offset;
-    let column = place(at, i % {2 * size}u);
-    {"" if store else "var value = zero();"}
-    {inside}
-    if (isMatrix) {{ {move(x, n, n)} }} {vectors}
-    {"" if store else f"{element} = value;"}
-  }}
-  workgroupBarrier();"""
+    {found}
+    {move.replace("MOVE", f"= {value};")}
+  }}"""
 
 
 def _load_product(products: str, size: int, number: str) -> str:
     """Return statements that load a product of rotations as `turned`."""
-    return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-      turned[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = {products}[({number}) * {4 * size * size}u + i];
-    }}
-    workgroupBarrier();"""
+    element = f"turned[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
+    return together(4 * size * size, size * size, f"value = {products}[({number}) * {4 * size * size}u + i];", f"{element} = value;")
+
+
+def _later_product(products: str, size: int, number: str) -> str:
+    """Return statements that load another product in variables, to be moved to workgroup memory once there is room."""
+    loads = [f"later_{k} = {products}[({number}) * {4 * size * size}u + local + {k * size * size}u];" for k in range(4)]
+    begun = "\n  ".join([f"var later_{k} = zero();" for k in range(4)])
+    return f"""{begun}
+  if (flagged >= 2u) {{ {" ".join(loads)} }}"""
 
 
 def _multiplied(size: int, left: str, right: str) -> str:
@@ -312,15 +332,12 @@ def _multiplied(size: int, left: str, right: str) -> str:
     sums = "\n      ".join([f"sum_{name} += times(l{name[0]}, r{name[1]});" for *_, name in places])
     begun_ = "\n    ".join([f"var sum_{name} = zero();" for *_, name in places])
     stores = "\n    ".join([f"tile[({row}) * PITCH + {column}] = sum_{name};" for row, column, name in places])
+    lines = "\n      "
     text = f"""{{
     let row = local / {size}u;
     let column = local % {size}u;
     {begun_}
-    for (var t = 0u; t < {2 * size}u; t++) {{
-      {lefts}
-      {rights}
-      {sums}
-    }}
+    {repeated(2 * size, f"{lefts}{lines}{rights}{lines}{sums}")}
     workgroupBarrier();
     {stores}
     workgroupBarrier();

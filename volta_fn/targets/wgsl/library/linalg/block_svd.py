@@ -24,7 +24,7 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
     known,
 )
 from volta_fn.targets.wgsl.library.linalg.blocked_qr import blocked_qr, is_blocked_qr
-from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, element_dispatch, element_shader, over_elements
+from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, element_dispatch, element_shader, over_elements, repeated, together
 from volta_fn.targets.wgsl.library.linalg.rotations import workers
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.library.linalg.singular_vectors import begun as loaded
@@ -153,23 +153,23 @@ def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
         ]
     )
     sums = "\n      ".join([f"sum_{i}{j} += times(l{i}, r{j});" for i, j in corners])
+    lines = "\n      "
+    rows = together(
+        4 * size * size,
+        size * size,
+        f"""let row = begin + i / {2 * size}u;
+let column = place(at, i % {2 * size}u);
+if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}""",
+        f"tile[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = value;",
+    )
     stores = "\n  ".join([f"tile[(left + {i * size}u) * {pitch}u + right + {j * size}u] = sum_{i}{j};" for i, j in corners])
     return f"""let left = local / {size}u;
   let right = local % {size}u;
   {begun}
   for (var begin = 0u; begin < {n}u; begin += {2 * size}u) {{
-    for (var i = local; i < {4 * size * size}u; i += STEP) {{
-      let row = begin + i / {2 * size}u;
-      let column = place(at, i % {2 * size}u);
-      var value = zero();
-      if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}
-      tile[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = value;
-    }}
+    {rows}
     workgroupBarrier();
-    for (var t = 0u; t < {2 * size}u; t++) {{
-      {loads}
-      {sums}
-    }}
+    {repeated(2 * size, f"{loads}{lines}{sums}")}
     workgroupBarrier();
   }}
   {stores}

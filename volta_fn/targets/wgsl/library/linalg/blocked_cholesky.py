@@ -20,6 +20,7 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     element_dispatch,
     element_shader,
     over_elements,
+    repeated,
 )
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
@@ -108,10 +109,7 @@ def _rest(a: str, out: str, n: int, size: int) -> str:
     workgroupBarrier();
     {lines.join(loaded)}
     workgroupBarrier();
-    for (var t = 0u; t < {size}u; t++) {{
-      let factor = conjugate(top[c * {pitch}u + t]);
-      {lines.join(subtracted)}
-    }}
+    {repeated(size, f"let factor = conjugate(top[c * {pitch}u + t]);{lines}{lines.join(subtracted)}")}
   }}
   workgroupBarrier();
   {lines.join(stored)}
@@ -123,7 +121,11 @@ def _factored(n: int, size: int, huge: str) -> str:
 
     They become those of the factor times its diagonal, whose squares stay on the diagonal of `top`. `isBad` tells whether one is not positive.
     """
-    pitch = size + 1
+    pitch, lanes = size + 1, INVOCATIONS // size
+    rows = [f"(local / {size}u + {k * lanes}u)" for k in range(size // lanes)]
+    loads = "\n      ".join([f"let own_{k} = own[{r} * {pitch}u + s];\n      let top_{k} = top[{r} * {pitch}u + s];" for k, r in enumerate(rows)])
+    own = "\n      ".join([f"own[{r} * {pitch}u + c] -= times(own_{k}, factor);" for k, r in enumerate(rows)])
+    top = "\n      ".join([f"if ({r} > s) {{ top[{r} * {pitch}u + c] -= times(top_{k}, factor); }}" for k, r in enumerate(rows)])
     return f"""var isBad = false;
   for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
     let square = real(top[s * {pitch}u + s]);
@@ -131,10 +133,9 @@ def _factored(n: int, size: int, huge: str) -> str:
     isBad = isBad || !good;
     if (c > s) {{
       let factor = conjugate(top[c * {pitch}u + s]) / select(R(1), square, good);
-      for (var r = local / {size}u; r < {size}u; r += {INVOCATIONS // size}u) {{
-        own[r * {pitch}u + c] -= times(own[r * {pitch}u + s], factor);
-        if (r > s) {{ top[r * {pitch}u + c] -= times(top[r * {pitch}u + s], factor); }}
-      }}
+      {loads}
+      {own}
+      {top}
     }}
     workgroupBarrier();
   }}"""

@@ -26,8 +26,8 @@ from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, 
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
-#: Rows of a column that an invocation keeps, where the device has enough invocations; else twice as many.
-_ROWS = 16
+#: Rows of a column that an invocation keeps.
+_ROWS = 32
 
 #: Columns whose greatest number is less count as zero, as do their squares.
 _TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
@@ -36,14 +36,12 @@ _TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
 def is_blocked_qr(a: ShapedArray, device: TargetCapabilities) -> bool:
     """Return whether a matrix has several blocks, and no more rows than a workgroup keeps in registers."""
     m, n = a.shape[-2:]
-    return max(m, n) > SMALL and min(m, n) > 1 and _lanes(a, device) * block_width(a.dtype) <= device.invocations
+    return max(m, n) > SMALL and min(m, n) > 1 and _lanes(a) * block_width(a.dtype) <= device.invocations
 
 
-def _lanes(a: ShapedArray, device: TargetCapabilities) -> int:
+def _lanes(a: ShapedArray) -> int:
     """Return how many invocations share a column."""
-    m, size = a.shape[-2], block_width(a.dtype)
-    lanes = -(-m // _ROWS)
-    return lanes if lanes * size <= device.invocations else -(-m // (2 * _ROWS))
+    return -(-a.shape[-2] // _ROWS)
 
 
 def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabilities) -> Routine:
@@ -92,7 +90,7 @@ def _begin(a: ShapedArray, known: Reflections, q: int, wide: int, device: Target
 def _panel(a: ShapedArray, known: Reflections, device: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that reflects a block's columns."""
     m, n, k = known.rows, known.columns, known.count
-    size, lanes = block_width(a.dtype), _lanes(a, device)
+    size, lanes = block_width(a.dtype), _lanes(a)
     rows = -(-m // lanes)
     shader = field_shader(device, a.dtype, lanes * size)
     count_blocks(shader, known.counters, 0, 0)
@@ -165,8 +163,9 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
         ]
     )
     chosen = "\n    ".join([f"if (begin + {i}u == diagonal) {{ diagonals[c] = x{i}; }}" for i in range(rows)])
+    largest = "\n  ".join([f"greatest_of_all = max(greatest_of_all, tops[turn * {lanes}u + {k}u]);" for k in range(1, lanes)])
     return f"""var greatest_of_all = tops[turn * {lanes}u];
-  for (var k = 1u; k < {lanes}u; k++) {{ greatest_of_all = max(greatest_of_all, tops[turn * {lanes}u + k]); }}
+  {largest}
   let scale = select(greatest_of_all, R(1), greatest_of_all < {_TINY[real]});
   let inverse = R(1) / scale;
   var total = zero();
@@ -182,12 +181,10 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
 
 def _reflection(lanes: int, size: int) -> str:
     """Return statements for the reflection: its `tau`, its `divisor`, and its product `dot` with a column."""
+    others = "\n  ".join([f"below += squares[{k}];\n  sum += dots[{k * size}u + c];" for k in range(1, lanes)])
     return f"""var below = squares[0];
   var sum = dots[c];
-  for (var k = 1u; k < {lanes}u; k++) {{
-    below += squares[k];
-    sum += dots[k * {size}u + c];
-  }}
+  {others}
   let alpha = heads[turn] * inverse;
   let nothing = below == R(0) && imaginary(alpha) == R(0);
   let length = sqrt(square(alpha) + below);

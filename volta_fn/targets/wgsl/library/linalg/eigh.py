@@ -11,7 +11,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
 from volta_fn.targets.wgsl.library.linalg.block_rotations import apply_products, blocks_of, find_products
-from volta_fn.targets.wgsl.library.linalg.blocks import SMALL
+from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, together
 from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotate, rotated, scaled, workers
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, is_field, real_part
 from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept, swept_by_blocks
@@ -35,7 +35,7 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
 
     def new() -> Shader:
         shader = field_shader(device, a.dtype, workers(n, n, a.dtype, device))
-        declare_rotations(shader, n)
+        declare_rotations(shader, n, a.dtype)
         return shader
 
     method = _method(a, n, params["lower"], real)
@@ -72,14 +72,15 @@ def _method(a: ShapedArray, n: int, lower: bool, real: np.dtype) -> Method:
 def _common(shader: Shader, a: ShapedArray, n: int, size: int) -> str:
     """Return statements that load what two blocks of the matrix have in common."""
     x = shader.buffer(_MATRIX, a.dtype).name
-    return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-    let row = place(at, i / {2 * size}u);
-    let column = place(at, i % {2 * size}u);
-    var value = zero();
-    if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}
-    tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;
-  }}
-  workgroupBarrier();"""
+    loads = together(
+        4 * size * size,
+        size * size,
+        f"""let row = place(at, i / {2 * size}u);
+let column = place(at, i % {2 * size}u);
+if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}""",
+        f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;",
+    )
+    return f"{loads}\nworkgroupBarrier();"
 
 
 def _share(n: int) -> str:

@@ -23,8 +23,20 @@ _MANY = 1024
 #: Rows of a lane that are rotated side by side.
 SEVERAL = 4
 
-#: The function that stores the rotation number k of [[a, g], [ḡ, b]].
-ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
+_REAL_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
+  if (g == R(0)) {
+    sines[k] = R(0);
+    halves[k] = R(0);
+    return;
+  }
+  let slope = (b - a) / (R(2) * g);
+  let tangent = select(R(1), R(-1), slope < R(0)) / (abs(slope) + sqrt(R(1) + slope * slope));
+  let root = sqrt(R(1) + tangent * tangent);
+  sines[k] = tangent / root;
+  halves[k] = tangent / (R(1) + root);
+}"""
+
+_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
   let largest = size(g);
   if (largest == R(0)) {
     sines[k] = zero();
@@ -42,7 +54,7 @@ ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
 }"""
 
 
-def declare_rotations(shader: Shader, n: int) -> None:
+def declare_rotations(shader: Shader, n: int, dtype: np.dtype) -> None:
     """Declare ``pair(step, k)``, the k-th pair, and `rotation`, which stores its own.
 
     The lesser column of a pair is first. Columns p and q become ``c p - s̄ q`` and ``s p + c q``. With t = s / (1 + c) these are
@@ -53,7 +65,12 @@ def declare_rotations(shader: Shader, n: int) -> None:
     shader.workgroup("sines", "T", even // 2)
     shader.workgroup("halves", "T", even // 2)
     round_robin(shader, "pair", even)
-    shader.helper("rotation", ROTATION)
+    shader.helper("rotation", rotation(dtype))
+
+
+def rotation(dtype: np.dtype) -> str:
+    """Return the function that stores the rotation number k of [[a, g], [ḡ, b]]."""
+    return _ROTATION if dtype.kind == "c" else _REAL_ROTATION
 
 
 def round_robin(shader: Shader, name: str, even: int) -> None:
