@@ -270,6 +270,10 @@ class Values:
         """
         return self.select(yes(*arguments), no(*arguments))
 
+    def choose_rarely(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Self) -> Any:
+        """Return the same of a condition that seldom holds: code for GPUs branches, as few groups of invocations go both ways."""
+        return self.choose(yes, no, *arguments)
+
     def product_error(self, factor: Self | Scalar, product: Self) -> Self:
         """Return the rounding error of the product with a factor."""
         return self.fma(factor, -product)

@@ -24,13 +24,10 @@ from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
 
 #: Sweeps at most: eight to ten are enough for most matrices, thirteen for those whose eigenvalues are a millionth of each other.
-SWEEPS = 15
+SWEEPS = 14
 
-#: Columns of blocks, the most that fit in workgroup memory. Larger ones take fewer rounds.
-_SIZES = (32, 16, 8)
-
-#: Columns of a matrix from which on it has the largest blocks: fewer would be few pairs.
-_LARGE = 128
+#: Columns of blocks, the most that fit in workgroup memory. With more, rounds are fewer, but each takes longer than they save.
+_SIZES = (16, 8)
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -65,13 +62,13 @@ class Blocks(NamedTuple):
 
 def blocks_of(n: int, dtype: np.dtype, batch: int, device: TargetCapabilities, first: int) -> Blocks:
     """Return the blocks of n columns; their buffers are numbered from `first` on."""
-    size = next(s for s in _SIZES if _fits(s, n, dtype, device) or s == _SIZES[-1])
+    size = next(s for s in _SIZES if _fits(s, dtype, device) or s == _SIZES[-1])
     return Blocks(size, -(-n // (2 * size)), batch, first, first + 1, first + 2)
 
 
-def _fits(size: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
+def _fits(size: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
     needed = (2 * (2 * size) * (2 * size + 1) + 2 * size) * dtype.itemsize + size * size * (real_part(dtype).itemsize + 4) + 16
-    return size * size <= device.invocations and needed <= device.workgroup_memory and (size < _SIZES[0] or n >= _LARGE)
+    return size * size <= device.invocations and needed <= device.workgroup_memory
 
 
 def begun(shader: Shader, blocks: Blocks, dtype: np.dtype, array: str, count: int) -> str:

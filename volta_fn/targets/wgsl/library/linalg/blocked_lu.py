@@ -140,7 +140,8 @@ def _pivot(shader: Shader, size: int, m: int, n: int, is_exchanged: bool) -> str
 
 def _greatest(shader: Shader, is_exchanged: bool) -> str:
     """Return statements that make `best` and `place` those of the invocation with the greatest one, the first place of equals."""
-    better = "if (x > best || (x == best && y < place)) { best = x; place = y; }"
+    # Without a branch, for which invocations would wait.
+    better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
     device, width = shader.module.device, shader.module.device.subgroup_most
     shader.workgroup("bests", "R", _PARTS)
     shader.workgroup("spots", "u32", _PARTS)
@@ -182,14 +183,17 @@ def _greatest(shader: Shader, is_exchanged: bool) -> str:
 
 def _eliminated(size: int, m: int) -> str:
     """Return statements that eliminate column j from the rows below its pivot."""
-    columns = "\n    ".join(
-        [f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, row[{c}]), j < {c}u);" for c in range(size)]
-    )
+    columns = [f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, row[{c}]), j < {c}u);" for c in range(size)]
+    half = size // 2
+    lines = "\n      "
     return f"""if (mine && at > diagonal) {{
     let pivot = row[j];
     var factor = value;
     if (size(pivot) != R(0)) {{ factor = over(value, pivot); }}
-    {columns}
+    if (j < {half}u) {{
+      {lines.join(columns[:half])}
+    }}
+    {lines.join(columns[half:])}
   }}"""
 
 

@@ -138,17 +138,27 @@ if (column < {k}u) {{
 
 def _published(rows: int, lanes: int) -> str:
     """Return statements that give column j to all: what is below the diagonal, its head, and the lanes' greatest."""
-    each = "\n    ".join(
+    place = f"pivots[turn * {lanes * rows}u + begin + {{}}u]"
+    lines = "\n      "
+    below = lines.join([f"{place.format(i)} = x{i};\n      most = max(most, size(x{i}));" for i in range(rows)])
+    across = lines.join(
         [
-            f"""if (begin + {i}u > diagonal) {{ pivots[turn * {lanes * rows}u + begin + {i}u] = x{i}; most = max(most, size(x{i})); }}
-    else {{ pivots[turn * {lanes * rows}u + begin + {i}u] = zero(); }}
-    if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; most = max(most, size(x{i})); }}"""
+            f"""{place.format(i)} = zero();
+      if (begin + {i}u >= diagonal) {{ most = max(most, size(x{i})); }}
+      if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; }}
+      if (begin + {i}u > diagonal) {{ {place.format(i)} = x{i}; }}"""
             for i in range(rows)
         ]
     )
-    return f"""if (c == j) {{
+    return f"""let isBelow = begin > diagonal;
+  let isAbove = begin + {rows}u <= diagonal;
+  if (c == j) {{
     var most = R(0);
-    {each}
+    if (isBelow) {{
+      {below}
+    }} else {{
+      {across}
+    }}
     tops[turn * {lanes}u + lane] = most;
   }}
   workgroupBarrier();"""
@@ -197,22 +207,37 @@ def _reflection(lanes: int, size: int) -> str:
 
 def _reflected(x: str, rows: int, m: int, n: int) -> str:
     """Return statements that reflect later columns; column j is stored, and becomes the reflection's vector."""
-    own = "\n    ".join([f"x{i} -= times(y{i}, multiple);\n    if (begin + {i}u == diagonal) {{ x{i} -= change; }}" for i in range(rows)])
-    vector = "\n    ".join(
+    lines = "\n      "
+    below = lines.join([f"x{i} -= times(y{i}, multiple);" for i in range(rows)])
+    diagonal = lines.join([f"if (begin + {i}u == diagonal) {{ x{i} -= change; }}" for i in range(rows)])
+    vector = lines.join([f"x{i} = times(y{i}, inverted);" for i in range(rows)])
+    above = lines.join(
         [
-            f"""if (begin + {i}u < diagonal) {{ {x}[base + {i * n}u] = x{i}; }}
-    x{i} = over(y{i}, divisor);
-    if (begin + {i}u == diagonal) {{
-      if (nothing) {{ {x}[base + {i * n}u] = heads[turn]; }} else {{ {x}[base + {i * n}u] = beta * scale; }}
-      x{i} = number(R(1));
-    }}"""
+            f"""if (begin + {i}u < diagonal) {{ {x}[base + {i * n}u] = old_{i}; }}
+      if (begin + {i}u == diagonal) {{
+        {x}[base + {i * n}u] = head;
+        x{i} = number(R(1));
+      }}"""
             for i in range(rows)
         ]
     )
-    return f"""if (c > j && !nothing) {{
+    kept = lines.join([f"let old_{i} = x{i};" for i in range(rows)])
+    return f"""if (c > j && !nothing && !isAbove) {{
     let change = times(dot, conjugate(tau));
     let multiple = over(change, divisor);
-    {own}
+    {below}
+    if (!isBelow) {{
+      {diagonal}
+    }}
   }} else if (c == j) {{
-    {vector}
+    let inverted = over(number(R(1)), divisor);
+    if (isBelow) {{
+      {vector}
+    }} else {{
+      var head = beta * scale;
+      if (nothing) {{ head = heads[turn]; }}
+      {kept}
+      {vector}
+      {above}
+    }}
   }}"""
