@@ -137,10 +137,7 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
     factors = "\n    ".join([f"let factor_{k} = vectors[{r} * {size + 1}u + s];" for k, r in enumerate(rows)])
     affected = "{0} < s" if backward else "{0} > s"
     changes = "\n    ".join(
-        [
-            f"if ({affected.format(r)}) {{ sums[{r} * {_COLUMNS}u + c] -= times(factor_{k}, solved); }}"
-            for k, r in enumerate(rows)
-        ]
+        [f"if ({affected.format(r)}) {{ sums[{r} * {_COLUMNS}u + c] -= times(factor_{k}, solved); }}" for k, r in enumerate(rows)]
     )
     return f"""let products = (matrix * {blocks}u + block) * {size * size}u;
   {triangle}
@@ -165,9 +162,7 @@ def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: i
     turns, lines = range(-(-size // lanes)), "\n      "
     begun = "\n    ".join([f"let row_{i} = begin + lane + {i * lanes}u;\n    var less_{i} = zero();" for i in turns])
     added = "\n      ".join([f"less_{i} += times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in turns])
-    stored = "\n    ".join(
-        [f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in turns]
-    )
+    stored = "\n    ".join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in turns])
     return f"""for (var begin = first; begin < {m}u; begin += {size}u) {{
     {_load_vectors(v, m, k, size)}
     workgroupBarrier();

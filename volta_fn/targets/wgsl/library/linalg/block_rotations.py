@@ -44,6 +44,9 @@ class Blocks(NamedTuple):
     marks: int
     products: int
 
+    #: The dtype of marks.
+    mark_dtype = _UINT32
+
     @property
     def rounds(self) -> int:
         """The rounds of a sweep."""
@@ -69,22 +72,6 @@ def blocks_of(n: int, dtype: np.dtype, batch: int, device: TargetCapabilities, f
 def _fits(size: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
     needed = (2 * (2 * size) * (2 * size + 1) + 2 * size) * dtype.itemsize + size * size * (real_part(dtype).itemsize + 4) + 16
     return size * size <= device.invocations and needed <= device.workgroup_memory
-
-
-def begun(shader: Shader, blocks: Blocks, dtype: np.dtype, array: str, count: int) -> str:
-    """Return statements that keep a matrix's scale, zero of a bad one, and the norm of its scaled numbers; nothing is marked."""
-    state = shader.buffer(blocks.state, real_part(dtype), written=True).name
-    marks = shader.atomics(blocks.marks, _UINT32).name
-    return f"""
-var squared = R(0);
-for (var i = local; i < {count}u; i += STEP) {{ squared += square({array}[base + i]); }}
-let norm = sqrt(sum_all(squared, local));
-if (local == 0u) {{
-  {state}[group * 2u] = select(scale, R(0), bad);
-  {state}[group * 2u + 1u] = norm;
-}}
-for (var i = local; i < {SWEEPS}u; i += STEP) {{ atomicStore(&{marks}[2u + group * {SWEEPS}u + i], 0u); }}
-if (group == 0u && local < 2u) {{ atomicStore(&{marks}[local], 0u); }}"""
 
 
 def known(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
@@ -156,7 +143,10 @@ def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: i
     shader = field_shader(device, a.dtype, size * size)
     round_robin(shader, "met", 2 * blocks.pairs)
     round_robin(shader, "paired", 2 * size)
-    shader.helper("place", f"fn place(at: vec2<u32>, i: u32) -> u32 {{ return select(at.y * {size}u + i - {size}u, at.x * {size}u + i, i < {size}u); }}")
+    shader.helper(
+        "place",
+        f"fn place(at: vec2<u32>, i: u32) -> u32 {{ return select(at.y * {size}u + i - {size}u, at.x * {size}u + i, i < {size}u); }}",
+    )
     for name in ("tile", "turned"):
         shader.workgroup(name, "T", 2 * size * (2 * size + 1))
     count_blocks(shader, blocks.marks, reads, added, atomic=True)
@@ -266,7 +256,9 @@ if (flagged != 0u) {{
 def _left(size: int) -> str:
     """Return statements that multiply by the adjoint of the product that was loaded for later."""
     pitch = 2 * size + 1
-    stores = "\n    ".join([f"{{ let i = local + {k * size * size}u; turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = later_{k}; }}" for k in range(4)])
+    stores = "\n    ".join(
+        [f"{{ let i = local + {k * size * size}u; turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = later_{k}; }}" for k in range(4)]
+    )
     return f"""if (flagged >= 2u) {{
     {stores}
     workgroupBarrier();

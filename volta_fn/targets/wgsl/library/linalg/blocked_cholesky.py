@@ -99,7 +99,9 @@ def _rest(a: str, out: str, n: int, size: int) -> str:
         begun.append(f"let own_row_{k} = below * {size}u + {r};\n  let top_row_{k} = step * {size}u + {r};")
         for tile in ("own", "top"):
             row = f"{tile}_row_{k}"
-            begun.append(f"var {tile}_{k} = zero();\n  if ({row} < {n}u && column <= {row}) {{ {tile}_{k} = {a}[base + {row} * {n}u + column]; }}")
+            begun.append(
+                f"var {tile}_{k} = zero();\n  if ({row} < {n}u && column <= {row}) {{ {tile}_{k} = {a}[base + {row} * {n}u + column]; }}"
+            )
             loaded.append(f"{tile}[{r} * {pitch}u + c] = {out}[base + min({row}, {n - 1}u) * {n}u + earlier * {size}u + c];")
             subtracted.append(f"{tile}_{k} -= times({tile}[{r} * {pitch}u + t], factor);")
             stored.append(f"{tile}[{r} * {pitch}u + c] = {tile}_{k};")
@@ -123,7 +125,9 @@ def _factored(n: int, size: int, huge: str) -> str:
     """
     pitch, lanes = size + 1, INVOCATIONS // size
     rows = [f"(local / {size}u + {k * lanes}u)" for k in range(size // lanes)]
-    loads = "\n      ".join([f"let own_{k} = own[{r} * {pitch}u + s];\n      let top_{k} = top[{r} * {pitch}u + s];" for k, r in enumerate(rows)])
+    loads = "\n      ".join(
+        [f"let own_{k} = own[{r} * {pitch}u + s];\n      let top_{k} = top[{r} * {pitch}u + s];" for k, r in enumerate(rows)]
+    )
     own = "\n      ".join([f"own[{r} * {pitch}u + c] -= times(own_{k}, factor);" for k, r in enumerate(rows)])
     top = "\n      ".join([f"if ({r} > s) {{ top[{r} * {pitch}u + c] -= times(top_{k}, factor); }}" for k, r in enumerate(rows)])
     return f"""var isBad = false;

@@ -24,7 +24,6 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
 )
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Shader
 
 #: Rows of a column that an invocation keeps.
 _ROWS = 32

@@ -173,9 +173,6 @@ def _angles(n: int, pairs: int, lanes: int, real: str) -> str:
     }}"""
 
 
-
-
-
 def _finished(
     shader: Shader, arrays: tuple[str, str, str, str], sizes: tuple[int, int, int], turned: bool, a: ShapedArray, real: str
 ) -> str:
