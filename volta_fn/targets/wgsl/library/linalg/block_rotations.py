@@ -18,7 +18,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
 from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks, repeated, together
-from volta_fn.targets.wgsl.library.linalg.rotations import rotation, round_robin
+from volta_fn.targets.wgsl.library.linalg.rotations import rotation, round_robin, tile_rotations
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
@@ -100,6 +100,14 @@ def find_products(
     flag = f"{marks}[{2 + blocks.batch * SWEEPS}u + group]"
     left = f"{marks}[2u + matrix * {SWEEPS}u + sweep{{}}]"
     pitch, count = 2 * size + 1, 4 * size * size
+    # In the first round of a sweep all columns meet, in others those of one block and of the other.
+    steps = f"select({size}u, {2 * size - 1}u, turn == 0u)"
+    pairing = f"""pair_k = vec2<u32>(k, {size}u + (k + turned_by) % {size}u);
+      pair_l = vec2<u32>(l, {size}u + (l + turned_by) % {size}u);
+      if (turn == 0u) {{
+        pair_k = paired(turned_by, k);
+        pair_l = paired(turned_by, l);
+      }}"""
     written(
         shader,
         f"""
@@ -126,7 +134,7 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
   let most = max_all(greatest_share, local);
   if (local == 0u) {{ atomicMax(&{left.format("")}, bitcast<u32>(f32(most))); }}
   if (most > R({enough})) {{
-    {_rotated(size)}
+    {tile_rotations(size, steps, pairing)}
     for (var i = local; i < {count}u; i += STEP) {{
       {products}[group * {count}u + i] = turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u];
     }}
@@ -152,58 +160,6 @@ def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: i
     count_blocks(shader, blocks.marks, reads, added, atomic=True)
     written(shader, f"let sweep = step / {blocks.rounds}u;\nlet turn = step % {blocks.rounds}u;")
     return shader
-
-
-def _rotated(size: int) -> str:
-    """Return statements that rotate rows and columns of `tile`, and columns of `turned`.
-
-    In the first round of a sweep all columns meet, in others those of one block and of the other. An invocation has the four elements of
-    two pairs.
-    """
-    pitch = 2 * size + 1
-    rotate = """{{
-        let x = {p};
-        let y = {q};
-        {p} = x - times(conjugate({s}), y + times({t}, x));
-        {q} = y + times({s}, x - times(conjugate({t}), y));
-      }}"""
-    columns = [rotate.format(p=f"e{i}0", q=f"e{i}1", s="s", t="t") for i in (0, 1)]
-    rows = [rotate.format(p=f"e0{i}", q=f"e1{i}", s="s_row", t="t_row") for i in (0, 1)]
-    bases = [rotate.format(p=f"turned[k{i} + to.x]", q=f"turned[k{i} + to.y]", s="s", t="t") for i in (0, 1)]
-    elements = [(i, j, f"tile[pair.{'xy'[i]} * {pitch}u + to.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
-    loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
-    stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])
-    lines = "\n      "
-    return f"""let k = local / {size}u;
-    let l = local % {size}u;
-    for (var s_step = 0u; s_step < select({size}u, {2 * size - 1}u, turn == 0u); s_step++) {{
-      var pair = vec2<u32>(k, {size}u + (k + s_step) % {size}u);
-      var to = vec2<u32>(l, {size}u + (l + s_step) % {size}u);
-      if (turn == 0u) {{
-        pair = paired(s_step, k);
-        to = paired(s_step, l);
-      }}
-      if (k == 0u) {{
-        rotation(l, real(tile[to.x * {pitch + 1}u]), real(tile[to.y * {pitch + 1}u]), tile[to.x * {pitch}u + to.y]);
-      }}
-      workgroupBarrier();
-      let s = sines[l];
-      let t = halves[l];
-      let s_row = conjugate(sines[k]);
-      let t_row = conjugate(halves[k]);
-      {loads}
-      {lines.join(columns)}
-      {lines.join(rows)}
-      if (k == l) {{
-        e01 = zero();
-        e10 = zero();
-      }}
-      {stores}
-      let k0 = k * {pitch}u;
-      let k1 = (k + {size}u) * {pitch}u;
-      {lines.join(bases)}
-      workgroupBarrier();
-    }}"""
 
 
 def apply_products(

@@ -299,7 +299,7 @@ if (local == 0u) {{ counted = {order}[group * {n + 1}u + {n}u]; }}
 let found = workgroupUniformLoad(&counted);
 {completed(u, projections, n, n)}""",
     )
-    return shader.dispatch(batch, iteration_budget.work(batch, n * n * n))
+    return shader.dispatch(batch, iteration_budget.work(batch, n * n))
 
 
 def _stored(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:

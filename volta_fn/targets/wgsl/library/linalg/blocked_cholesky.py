@@ -121,7 +121,8 @@ def _rest(a: str, out: str, n: int, size: int) -> str:
 def _factored(n: int, size: int, huge: str) -> str:
     """Return statements that eliminate the columns of both tiles.
 
-    They become those of the factor times its diagonal, whose squares stay on the diagonal of `top`. `isBad` tells whether one is not positive.
+    They become those of the factor times its diagonal, whose squares stay on the diagonal of `top`. `isBad` tells whether one of these
+    is not positive.
     """
     pitch, lanes = size + 1, INVOCATIONS // size
     rows = [f"(local / {size}u + {k * lanes}u)" for k in range(size // lanes)]

@@ -292,7 +292,9 @@ def _subtracted(x: str, m: int, n: int, size: int, lanes: int) -> str:
     loads = together(
         _ROWS * size,
         INVOCATIONS,
-        f"let row = below + i / {size}u;\nif (row < {m}u && i % {size}u < width) {{ value = {x}[base + row * {n}u + first + i % {size}u]; }}",
+        f"""let row = below + i / {size}u;
+let t = i % {size}u;
+if (row < {m}u && t < width) {{ value = {x}[base + row * {n}u + first + t]; }}""",
         f"lower[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
     )
     stores = "\n      ".join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] -= sum_{k}; }}" for k in turns])

@@ -167,7 +167,9 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
     """Return statements for a lane's products of column j, scaled, with all columns, and for its square."""
     each = "\n  ".join(
         [
-            f"let y{i} = pivots[turn * {lanes * rows}u + begin + {i}u] * inverse;\n  total += times(conjugate(y{i}), x{i});\n  squared += square(y{i});"
+            f"""let y{i} = pivots[turn * {lanes * rows}u + begin + {i}u] * inverse;
+  total += times(conjugate(y{i}), x{i});
+  squared += square(y{i});"""
             for i in range(rows)
         ]
     )

@@ -14,6 +14,7 @@ from volta_fn.targets.wgsl.library.linalg.block_eigh import blocked_eigh
 from volta_fn.targets.wgsl.library.linalg.blocks import SMALL
 from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotate, rotated, scaled, workers
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, is_field, real_part
+from volta_fn.targets.wgsl.library.linalg.small_eigh import fits, small_eigh
 from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
@@ -33,6 +34,8 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
         return Routine(())
     if n > SMALL:
         return blocked_eigh(a, params["lower"], device)
+    if fits(n, a.dtype, device):
+        return small_eigh(a, params["lower"], device)
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
 
     def new() -> Shader:

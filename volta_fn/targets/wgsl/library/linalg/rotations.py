@@ -158,3 +158,54 @@ def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
         {" ".join(stores)}
       }}
     }}"""
+
+
+def tile_rotations(pairs: int, steps: str, pairing: str, *, all_work: bool = True) -> str:
+    """Return statements that rotate a Hermitian `tile` in workgroup memory, and the columns of `turned`.
+
+    Each of the `steps` rotates all `pairs` of columns. An invocation has the four elements of two pairs k and l; `pairing` sets their columns, `pair_k` and
+    `pair_l`, in step `turned_by`. Invocations beyond those wait, unless `all_work`.
+    """
+    pitch = 2 * pairs + 1
+    rotate = """{{
+        let x = {p};
+        let y = {q};
+        {p} = x - times(conjugate({s}), y + times({t}, x));
+        {q} = y + times({s}, x - times(conjugate({t}), y));
+      }}"""
+    columns = [rotate.format(p=f"e{i}0", q=f"e{i}1", s="s", t="t") for i in (0, 1)]
+    rows = [rotate.format(p=f"e0{i}", q=f"e1{i}", s="s_row", t="t_row") for i in (0, 1)]
+    bases = [rotate.format(p=f"turned[k{i} + pair_l.x]", q=f"turned[k{i} + pair_l.y]", s="s", t="t") for i in (0, 1)]
+    elements = [(i, j, f"tile[pair_k.{'xy'[i]} * {pitch}u + pair_l.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
+    loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
+    stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])
+    lines = "\n      "
+    return f"""let k = local / {pairs}u;
+    let l = local % {pairs}u;
+    for (var turned_by = 0u; turned_by < {steps}; turned_by++) {{
+      var pair_k = vec2<u32>();
+      var pair_l = vec2<u32>();
+      {pairing}
+      if (k == 0u) {{
+        rotation(l, real(tile[pair_l.x * {pitch + 1}u]), real(tile[pair_l.y * {pitch + 1}u]), tile[pair_l.x * {pitch}u + pair_l.y]);
+      }}
+      workgroupBarrier();
+      {"" if all_work else f"if (k < {pairs}u) {{"}
+      let s = sines[l];
+      let t = halves[l];
+      let s_row = conjugate(sines[k]);
+      let t_row = conjugate(halves[k]);
+      {loads}
+      {lines.join(columns)}
+      {lines.join(rows)}
+      if (k == l) {{
+        e01 = zero();
+        e10 = zero();
+      }}
+      {stores}
+      let k0 = k * {pitch}u;
+      let k1 = (k + {pairs}u) * {pitch}u;
+      {lines.join(bases)}
+      {"" if all_work else "}"}
+      workgroupBarrier();
+    }}"""
