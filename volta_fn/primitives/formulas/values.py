@@ -271,7 +271,10 @@ class Values:
         return self.select(yes(*arguments), no(*arguments))
 
     def choose_rarely(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Self) -> Any:
-        """Return the same of a condition that seldom holds: code for GPUs branches, as few groups of invocations go both ways."""
+        """Return the same of a condition that seldom holds.
+
+        Code for GPUs branches: few groups of invocations go both ways.
+        """
         return self.choose(yes, no, *arguments)
 
     def product_error(self, factor: Self | Scalar, product: Self) -> Self:

@@ -37,7 +37,7 @@ def blocked_eigh(a: ShapedArray, lower: bool, device: TargetCapabilities) -> Rou
     """Return the routine for matrices of several blocks."""
     n, batch, real = a.shape[-1], math.prod(a.shape[:-2]), real_part(a.dtype)
     blocks = blocks_of(n, a.dtype, batch, device, _BLOCKS)
-    turn = (
+    both = (
         find_products(a, blocks, device, lambda shader: _common(shader, a, n, blocks.size), _share(n), _NEGLIGIBLE[real.name]),
         apply_products(a, blocks, device, _MATRIX, (_PRODUCT, n, n), both=True),
     )
@@ -46,7 +46,7 @@ def blocked_eigh(a: ShapedArray, lower: bool, device: TargetCapabilities) -> Rou
     dispatches = (
         scale_dispatch(a, blocks, device, weight),
         _load(a, n, lower, blocks, device),
-        *turn * (blocks.rounds * SWEEPS),
+        *both * (blocks.rounds * SWEEPS),
         _sort(a, n, blocks, device),
         _store(a, n, blocks, device),
     )
@@ -55,7 +55,10 @@ def blocked_eigh(a: ShapedArray, lower: bool, device: TargetCapabilities) -> Rou
 
 
 def _load(a: ShapedArray, n: int, lower: bool, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch that loads a triangle as a scaled Hermitian matrix, and the identity."""
+    """Return the dispatch that loads a triangle as a scaled Hermitian matrix.
+
+    The vectors begin as the identity.
+    """
     shader = element_shader(device, a.dtype, n * n)
     source, state = shader.buffer(_OPERAND, a.dtype).name, shader.buffer(blocks.state, real_part(a.dtype)).name
     x, v = (shader.buffer(number, a.dtype, written=True).name for number in (_MATRIX, _PRODUCT))
@@ -89,7 +92,10 @@ if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u +
 
 
 def _share(n: int) -> str:
-    """Return the expression for what an element is of those on the diagonal, or of the least that the largest eigenvalue may be."""
+    """Return the expression for an element's size relative to the diagonal.
+
+    Or to the least that the largest eigenvalue may be, if that is greater.
+    """
     return f"g / max(max(p, q), max(norm * R({n**-0.5}), R(1e-30)))"
 
 

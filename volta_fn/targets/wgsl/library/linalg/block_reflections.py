@@ -1,4 +1,7 @@
-"""Apply a block of Householder's reflections to the columns of a matrix, a few by each workgroup."""
+"""Blocks of Householder's reflections, applied to the columns of a matrix.
+
+Each workgroup has a few columns.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _COLUMNS = 16
 
 
 class Reflections(NamedTuple):
-    """The `count` reflections of a matrix, and the numbers of workspaces that hold them."""
+    """The `count` reflections of a matrix, and where they are."""
 
     rows: int
     columns: int
@@ -46,10 +49,11 @@ def apply_block(
     reads: int,
     backward: int | None = None,
 ) -> Dispatch:
-    """Return the dispatch that applies a block, whose number is in the counter that it `reads`, to the `target`'s later columns.
+    """Return the dispatch that applies a block to the `target`'s later columns.
 
-    The target has `wide` columns. The adjoint of the block is applied; `backward`, from the last block to the first, the block itself,
-    to columns of the identity. Its number is then `backward` without the counter's value.
+    The block's number is in the counter that the dispatch `reads`. The target has `wide` columns. The adjoint of the block is applied;
+    `backward`, from the last block to the first, the block itself, to columns of the identity. Its number is then `backward` without the
+    counter's value.
     """
     m, _, k, _ = known
     forward = backward is None
@@ -85,7 +89,7 @@ if ((group % {groups}u + 1u) * {_COLUMNS}u > first{" + width" if forward else ""
 
 
 def _load_vectors(v: str, m: int, k: int, size: int) -> str:
-    """Return statements that load some rows of the block's vectors, with zeros where there are none."""
+    """Return statements that load some rows of the block's vectors, else zeros."""
     return together(
         size * size,
         INVOCATIONS,
@@ -97,12 +101,12 @@ if (row < {m}u && t < width) {{ value = {v}[matrix * {m * k}u + row * {k}u + fir
 
 
 def _sums(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
-    """Return statements for the products `sums` of the block's vectors with the columns."""
+    """Return statements for the products `sums` of vectors with the columns."""
     m, k, wide = sizes
-    turns, lines = range(-(-size // lanes)), "\n      "
-    begun = "\n  ".join([f"var sum_{i} = zero();" for i in turns])
-    added = "\n        ".join([f"sum_{i} += times(conjugate(vectors[t * {size + 1}u + lane + {i * lanes}u]), value);" for i in turns])
-    stored = "\n  ".join([f"sums[(lane + {i * lanes}u) * {_COLUMNS}u + c] = sum_{i};" for i in turns])
+    numbers, newline = range(-(-size // lanes)), "\n      "
+    begun = "\n  ".join([f"var sum_{i} = zero();" for i in numbers])
+    added = "\n        ".join([f"sum_{i} += times(conjugate(vectors[t * {size + 1}u + lane + {i * lanes}u]), value);" for i in numbers])
+    stored = "\n  ".join([f"sums[(lane + {i * lanes}u) * {_COLUMNS}u + c] = sum_{i};" for i in numbers])
     columns = together(
         size * _COLUMNS,
         INVOCATIONS,
@@ -115,14 +119,17 @@ if (mine && row < {m}u) {{ value = {x}[base + row * {wide}u + column]; }}""",
     {_load_vectors(v, m, k, size)}
     {columns}
     workgroupBarrier();
-    {repeated(size, f"let value = tile[t * {_COLUMNS}u + c];{lines}{added}")}
+    {repeated(size, f"let value = tile[t * {_COLUMNS}u + c];{newline}{added}")}
     workgroupBarrier();
   }}
   {stored}"""
 
 
 def _solved(gram: str, taus: str, k: int, size: int, lanes: int, blocks: int, *, backward: bool) -> str:
-    """Return statements that multiply the `sums` by T, or by its adjoint: they solve with the inverse, a triangle."""
+    """Return statements that multiply the `sums` by T, or by its adjoint.
+
+    They solve with the inverse, a triangle.
+    """
     product = f"{gram}[products + {{}}]"
     entry = product.format(f"t * {size}u + s") if backward else f"conjugate({product.format(f's * {size}u + t')})"
     triangle = together(
@@ -157,17 +164,17 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
 
 
 def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
-    """Return statements that subtract multiples of the block's vectors from the columns."""
+    """Return statements that subtract multiples of vectors from the columns."""
     m, k, wide = sizes
-    turns, lines = range(-(-size // lanes)), "\n      "
-    begun = "\n    ".join([f"let row_{i} = begin + lane + {i * lanes}u;\n    var less_{i} = zero();" for i in turns])
-    added = "\n      ".join([f"less_{i} += times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in turns])
-    stored = "\n    ".join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in turns])
+    numbers, newline = range(-(-size // lanes)), "\n      "
+    begun = "\n    ".join([f"let row_{i} = begin + lane + {i * lanes}u;\n    var less_{i} = zero();" for i in numbers])
+    added = "\n      ".join([f"less_{i} += times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in numbers])
+    stored = "\n    ".join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in numbers])
     return f"""for (var begin = first; begin < {m}u; begin += {size}u) {{
     {_load_vectors(v, m, k, size)}
     workgroupBarrier();
     {begun}
-    {repeated(size, f"let value = sums[t * {_COLUMNS}u + c];{lines}{added}")}
+    {repeated(size, f"let value = sums[t * {_COLUMNS}u + c];{newline}{added}")}
     {stored}
     workgroupBarrier();
   }}"""

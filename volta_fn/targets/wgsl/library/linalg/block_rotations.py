@@ -2,7 +2,7 @@
 
 A round pairs all blocks of columns. A workgroup for each pair finds the product of the rotations of its columns, of the small Hermitian
 matrix that they have in common, in workgroup memory. Then many workgroups multiply the matrix by these products. In the rounds of a sweep
-each block meets every other one. Products of a round are flagged if they are not the identity; sweeps end when a whole one had none, and
+each block meets every other one. Products of a round are flagged if they are not the identity; sweeps end when one had none, and
 what is left of the dispatches has nothing to do.
 """
 
@@ -146,7 +146,10 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
 
 
 def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: int, added: int) -> Shader:
-    """Return a shader that names the `sweep`, the `turn` in it, and functions for blocks: `met` and `place`."""
+    """Return a shader that names the sweep and the round in it.
+
+    Its functions tell which blocks meet, and which columns they have.
+    """
     size = blocks.size
     shader = field_shader(device, a.dtype, size * size)
     round_robin(shader, "met", 2 * blocks.pairs)
@@ -165,10 +168,10 @@ def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: i
 def apply_products(
     a: ShapedArray, blocks: Blocks, device: TargetCapabilities, matrix: int, vectors: tuple[int, int, int] | None, both: bool
 ) -> Dispatch:
-    """Return the dispatch that multiplies the square `matrix`, and the first columns of `vectors`, by a round's products.
+    """Return the dispatch that multiplies a `matrix` by a round's products.
 
-    The vectors are given as their buffer, rows and columns. If `both`, the matrix is also multiplied by the adjoint of the product of
-    all on its left.
+    It is square; the first columns of `vectors` are multiplied, too. The vectors are given as their buffer, rows and columns. If `both`,
+    the matrix is also multiplied by the adjoint of the product of all on its left.
     """
     n, size, pairs = a.shape[-1], blocks.size, blocks.pairs
     strips = pairs
@@ -210,7 +213,7 @@ if (flagged != 0u) {{
 
 
 def _left(size: int) -> str:
-    """Return statements that multiply by the adjoint of the product that was loaded for later."""
+    """Return statements that multiply by the adjoint of the product kept for later."""
     pitch = 2 * size + 1
     stores = "\n    ".join(
         [f"{{ let i = local + {k * size * size}u; turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = later_{k}; }}" for k in range(4)]
@@ -222,8 +225,11 @@ def _left(size: int) -> str:
   }}"""
 
 
-def _place_of(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> tuple[str, str]:
-    """Return statements that find a tile's element i in the matrix or in the vectors, and the one that moves it, of `MOVE`."""
+def _tile_element(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> tuple[str, str]:
+    """Return statements that find a tile's element i, and the one that moves it.
+
+    It is in the matrix or in the vectors; `MOVE` stands for the rest of the statement.
+    """
     x, v = arrays
     n, rows, wide = sizes
 
@@ -239,7 +245,7 @@ let column = place(at, i % {2 * size}u);
 
 def _loaded(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
     """Return statements that load a tile of the matrix or of the vectors."""
-    found, move = _place_of(arrays, size, sizes, down)
+    found, move = _tile_element(arrays, size, sizes, down)
     load = re.sub(r"{ (\S+\[[^{}]*\]) MOVE }", r"{ value = \1; }", move)
     store = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;"
     return f"{together(4 * size * size, size * size, f'{found}{chr(10)}{load}', store)}\n  workgroupBarrier();"
@@ -247,7 +253,7 @@ def _loaded(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], dow
 
 def _stored(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
     """Return statements that store the tile where it was."""
-    found, move = _place_of(arrays, size, sizes, down)
+    found, move = _tile_element(arrays, size, sizes, down)
     value = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
     return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
     {found}
@@ -262,7 +268,10 @@ def _load_product(products: str, size: int, number: str) -> str:
 
 
 def _later_product(products: str, size: int, number: str) -> str:
-    """Return statements that load another product in variables, to be moved to workgroup memory once there is room."""
+    """Return statements that load another product in variables.
+
+    It moves to workgroup memory once there is room.
+    """
     loads = [f"later_{k} = {products}[({number}) * {4 * size * size}u + local + {k * size * size}u];" for k in range(4)]
     begun = "\n  ".join([f"var later_{k} = zero();" for k in range(4)])
     return f"""{begun}
@@ -270,19 +279,19 @@ def _later_product(products: str, size: int, number: str) -> str:
 
 
 def _multiplied(size: int, left: str, right: str) -> str:
-    """Return statements that make `tile` a product, of which an invocation has four elements."""
-    places = [(f"row{' + ' * i}{f'{size}u' * i}", f"column{' + ' * j}{f'{size}u' * j}", f"{i}{j}") for i in (0, 1) for j in (0, 1)]
+    """Return statements that make `tile` a product, four elements an invocation."""
+    corners = [(f"row{' + ' * i}{f'{size}u' * i}", f"column{' + ' * j}{f'{size}u' * j}", f"{i}{j}") for i in (0, 1) for j in (0, 1)]
     lefts = "\n      ".join([f"let l{i} = {left.format(row=f'(row + {i * size}u)')};" for i in (0, 1)])
     rights = "\n      ".join([f"let r{j} = {right.format(column=f'column + {j * size}u')};" for j in (0, 1)])
-    sums = "\n      ".join([f"sum_{name} += times(l{name[0]}, r{name[1]});" for *_, name in places])
-    begun_ = "\n    ".join([f"var sum_{name} = zero();" for *_, name in places])
-    stores = "\n    ".join([f"tile[({row}) * PITCH + {column}] = sum_{name};" for row, column, name in places])
-    lines = "\n      "
+    sums = "\n      ".join([f"sum_{name} += times(l{name[0]}, r{name[1]});" for *_, name in corners])
+    begun_ = "\n    ".join([f"var sum_{name} = zero();" for *_, name in corners])
+    stores = "\n    ".join([f"tile[({row}) * PITCH + {column}] = sum_{name};" for row, column, name in corners])
+    newline = "\n      "
     text = f"""{{
     let row = local / {size}u;
     let column = local % {size}u;
     {begun_}
-    {repeated(2 * size, f"{lefts}{lines}{rights}{lines}{sums}")}
+    {repeated(2 * size, f"{lefts}{newline}{rights}{newline}{sums}")}
     workgroupBarrier();
     {stores}
     workgroupBarrier();

@@ -1,4 +1,4 @@
-"""What rounds of blocks begin and end with: scales, norms, and the order of results."""
+"""Scales and norms before rounds of blocks, and the order of results after them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ _TOGETHER = 8
 
 
 def many_invocations(device: TargetCapabilities, needed: int) -> int:
-    """Return the invocations of a workgroup that has a whole matrix, and so many bytes of workgroup memory for each of them."""
+    """Return the invocations of a workgroup that has a matrix for itself.
+
+    Each needs so many bytes of workgroup memory.
+    """
     return 1024 if device.invocations >= 1024 and 1024 * needed + 4096 <= device.workgroup_memory else 256
 
 
 def scale_dispatch(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, weight: str) -> Dispatch:
-    """Return the dispatch that finds the scale of each matrix and the norm of its scaled numbers; nothing is marked.
+    """Return the dispatch that finds the scale and the norm of each matrix.
 
-    The scale is the largest number, or zero if some number is not finite. `weight` is how often an element i counts, 0, 1 or 2.
+    The norm is that of scaled numbers. Nothing is marked yet. The scale is the largest number, or zero if some number is not finite.
+    `weight` is how often an element i counts, 0, 1 or 2.
     """
     count, real = a.shape[-2] * a.shape[-1], real_part(a.dtype)
     shader = field_shader(device, a.dtype, many_invocations(device, real.itemsize + 4))
@@ -54,24 +58,24 @@ if (group == 0u && local < 2u) {{ atomicStore(&{marks}[local], 0u); }}""",
 
 
 def _over_all(shader: Shader, count: int, source: str, weight: str, statements: str) -> str:
-    """Return statements for each `value` of a matrix, several of which are loaded together."""
+    """Return statements for each `value` of a matrix, several at a time."""
     step = shader.invocations
-    turns = range(_TOGETHER)
-    loads = "\n".join([f"let i{k} = start + {k * step}u;\nlet value_{k} = {source}[base + min(i{k}, {count - 1}u)];" for k in turns])
+    numbers = range(_TOGETHER)
+    loads = "\n".join([f"let i{k} = start + {k * step}u;\nlet value_{k} = {source}[base + min(i{k}, {count - 1}u)];" for k in numbers])
     uses = "\n".join(
         [
             f"if (i{k} < {count}u) {{ let i = i{k}; let times_counted = R({weight}); var value = value_{k};"
             f" if (times_counted == R(0)) {{ value = zero(); }} {statements} }}"
-            for k in turns
+            for k in numbers
         ]
     )
     return f"for (var start = local; start < {count}u; start += {_TOGETHER * step}u) {{\n{loads}\n{uses}\n}}"
 
 
 def ranked(n: int, keys: str, comes_first: str) -> str:
-    """Return statements that find the `place` of key number i of n, whose array has padding to a multiple of eight.
+    """Return statements that find where key number i comes in the order.
 
-    Of two keys, the one that `comes_first` is `other` if that holds for it and `mine`; of equal ones, the first.
+    There are n keys, in an array with padding to a multiple of eight. Of two keys, the one that `comes_first` is `other` if that holds for it and `mine`; of equal ones, the first.
     """
     compared = f"let other = {keys}[t]; place += select(0u, 1u, ({comes_first}) | ((other == mine) & (t < i)));"
     return f"let mine = {keys}[i];\nvar place = 0u;\n{repeated(padded(n), compared, 8)}"

@@ -1,4 +1,4 @@
-"""Singular values and vectors of matrices that many workgroups share, by rotations of columns.
+"""Singular values and vectors of matrices that many workgroups share.
 
 A = QR first, then the columns of Rᴴ are rotated until they are orthogonal, which takes few sweeps: they are so nearly, and in their order.
 With the product J of all rotations, Rᴴ J = W Σ and A = (Q J) Σ Wᴴ. So Q is rotated along, and W are the columns themselves, divided by
@@ -40,7 +40,7 @@ _NEGLIGIBLE = {"float32": 6e-7, "float64": 1.2e-15}
 
 
 class _Problem(NamedTuple):
-    """The adjoint of a wide matrix, or a matrix itself: its rows m and columns n, and the buffers of its dispatches."""
+    """The adjoint of a wide matrix, or a matrix itself, and its buffers."""
 
     a: ShapedArray
     m: int
@@ -54,7 +54,7 @@ class _Problem(NamedTuple):
 
     @property
     def scaled(self) -> int:
-        """The number of the scaled matrix, and of the vectors of the short side in the end."""
+        """The number of the scaled matrix, and then of the short side's vectors."""
         return self.first
 
     @property
@@ -92,7 +92,7 @@ class _Problem(NamedTuple):
 
 
 def is_blocked_svd(a: ShapedArray, device: TargetCapabilities) -> bool:
-    """Return whether a matrix has several blocks of columns, and may be made triangular by blocks."""
+    """Return whether a matrix has several blocks, and may be made triangular by them."""
     rows, columns = a.shape[-2:]
     tall = a if rows >= columns else a.update(shape=(*a.shape[:-2], columns, rows))
     return min(rows, columns) > SMALL and is_blocked_qr(tall, device)
@@ -109,7 +109,7 @@ def blocked_svd(a: ShapedArray, wide: int, device: TargetCapabilities) -> Routin
     numbers += range(first, first + len(triangular.workspaces))
     blocks = blocks_of(n, a.dtype, batch, device, first + len(triangular.workspaces))
     square = a.update(shape=(batch, n, n))
-    turn = (
+    both = (
         find_products(square, blocks, device, lambda shader: _common(shader, problem, blocks), _share(a), _NEGLIGIBLE[_real(a)]),
         apply_products(square, blocks, device, problem.x, (problem.q, m, wide) if wide else None, both=False),
     )
@@ -118,7 +118,7 @@ def blocked_svd(a: ShapedArray, wide: int, device: TargetCapabilities) -> Routin
         _load(problem, blocks, device),
         *[_renumbered(dispatch, numbers) for dispatch in triangular.dispatches],
         _turned(problem, device),
-        *turn * (blocks.rounds * SWEEPS),
+        *both * (blocks.rounds * SWEEPS),
         _sort(problem, blocks, device),
         *([_normalised(problem, device), _completed(problem, device), _stored(problem, blocks, device)] if wide else []),
     )
@@ -160,7 +160,10 @@ def _turned(problem: _Problem, device: TargetCapabilities) -> Dispatch:
 
 
 def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
-    """Return statements for the products of two blocks' columns, whose rows are loaded a few at a time."""
+    """Return statements for the products of two blocks' columns.
+
+    A few rows are loaded at a time.
+    """
     n, size = problem.n, blocks.size
     pitch, corners = 2 * size + 1, [(i, j) for i in (0, 1) for j in (0, 1)]
     x = shader.buffer(problem.x, problem.a.dtype).name
@@ -172,7 +175,7 @@ def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
         ]
     )
     sums = "\n      ".join([f"sum_{i}{j} += times(l{i}, r{j});" for i, j in corners])
-    lines = "\n      "
+    newline = "\n      "
     rows = together(
         4 * size * size,
         size * size,
@@ -188,7 +191,7 @@ if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u +
   for (var begin = 0u; begin < {n}u; begin += {2 * size}u) {{
     {rows}
     workgroupBarrier();
-    {repeated(2 * size, f"{loads}{lines}{sums}")}
+    {repeated(2 * size, f"{loads}{newline}{sums}")}
     workgroupBarrier();
   }}
   {stores}
@@ -196,15 +199,18 @@ if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u +
 
 
 def _share(a: ShapedArray) -> str:
-    """Return the expression for the cosine of two columns' angle; columns that are nothing but rounding count as longer."""
+    """Return the expression for the cosine of two columns' angle.
+
+    Columns that are nothing but rounding count as longer.
+    """
     least = f"max(norm * norm * R({_NEGLIGIBLE[_real(a)] ** 2}), R({1e-37 if _real(a) == 'float32' else 1e-300}))"
     return f"g / (sqrt(max(p, {least})) * sqrt(max(q, {least})))"
 
 
 def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch that writes the singular values, the columns' lengths, and keeps their order.
+    """Return the dispatch that writes the singular values, and keeps their order.
 
-    After it come how many columns are not zero, and the lengths.
+    They are the columns' lengths. After the order come how many columns are not zero, and the lengths.
     """
     a, _, n, batch, *_ = problem
     real = real_part(a.dtype)
@@ -303,7 +309,10 @@ let found = workgroupUniformLoad(&counted);
 
 
 def _stored(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch that writes the vectors of both sides; those of the right one are rows."""
+    """Return the dispatch that writes the vectors of both sides.
+
+    Those of the right one are rows.
+    """
     a, m, n, batch, wide, turned, _ = problem
     shader = element_shader(device, a.dtype, m * wide)
     u, q = shader.buffer(problem.scaled, a.dtype).name, shader.buffer(problem.q, a.dtype).name

@@ -39,7 +39,7 @@ def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
     begin = field_shader(device, x.dtype, INVOCATIONS)
     begin_count(begin, _COUNTERS)
     written(begin, f"if (local == 0u) {{ {begin.buffer(_BAD, _UINT32, written=True).name}[group] = 0u; }}")
-    turns = [_block(x, n, batch, device, reads) for reads in (0, 1)]
+    panels = [_block(x, n, batch, device, reads) for reads in (0, 1)]
     end = element_shader(device, x.dtype, n * n)
     out, bad = end.buffer(_FACTOR, x.dtype, written=True).name, end.buffer(_BAD, _UINT32).name
     over_elements(
@@ -49,11 +49,14 @@ def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
 if (e / {n}u < e % {n}u) {{ {out}[at] = zero(); }} else if ({bad}[matrix] != 0u) {{ {out}[at] = nan(); }}""",
     )
     first = begin.dispatch(batch, iteration_budget.work(batch, n * n))
-    return Routine((first, *[turns[k % 2] for k in range(blocks)], element_dispatch(end, batch, n * n)), (COUNTERS, 4 * batch))
+    return Routine((first, *[panels[k % 2] for k in range(blocks)], element_dispatch(end, batch, n * n)), (COUNTERS, 4 * batch))
 
 
 def _block(x: ShapedArray, n: int, batch: int, device: TargetCapabilities, reads: int) -> Dispatch:
-    """Return the dispatch that factors the block of columns whose number is in the counter that it `reads`."""
+    """Return the dispatch that factors a block of columns.
+
+    Its number is in the counter that the dispatch `reads`.
+    """
     size = block_width(x.dtype)
     blocks, tile = -(-n // size), size * (size + 1)
     shader = field_shader(device, x.dtype, INVOCATIONS)
@@ -105,16 +108,16 @@ def _rest(a: str, out: str, n: int, size: int) -> str:
             loaded.append(f"{tile}[{r} * {pitch}u + c] = {out}[base + min({row}, {n - 1}u) * {n}u + earlier * {size}u + c];")
             subtracted.append(f"{tile}_{k} -= times({tile}[{r} * {pitch}u + t], factor);")
             stored.append(f"{tile}[{r} * {pitch}u + c] = {tile}_{k};")
-    lines = "\n  "
-    return f"""{lines.join(begun)}
+    newline = "\n  "
+    return f"""{newline.join(begun)}
   for (var earlier = 0u; earlier < step; earlier++) {{
     workgroupBarrier();
-    {lines.join(loaded)}
+    {newline.join(loaded)}
     workgroupBarrier();
-    {repeated(size, f"let factor = conjugate(top[c * {pitch}u + t]);{lines}{lines.join(subtracted)}")}
+    {repeated(size, f"let factor = conjugate(top[c * {pitch}u + t]);{newline}{newline.join(subtracted)}")}
   }}
   workgroupBarrier();
-  {lines.join(stored)}
+  {newline.join(stored)}
   workgroupBarrier();"""
 
 

@@ -1,6 +1,6 @@
 """LU factors by blocks of columns, with pivots from all rows.
 
-A block's columns are factored by one workgroup, whose invocations keep a row each in registers. Rows that change places stay where they
+A block's columns are factored by one workgroup, whose invocations keep a row each in registers. Rows that are exchanged stay where they
 are: what changes is the number of the row that an invocation has.
 """
 
@@ -40,11 +40,11 @@ _INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
 _COLUMNS, _ROWS = 16, 32
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
-_PARTS = 32
+_GROUPS = 32
 
 
 def is_blocked_lu(m: int, n: int, device: TargetCapabilities) -> bool:
-    """Return whether a matrix has several blocks, and no more rows than a workgroup has invocations."""
+    """Return whether there are several blocks, and an invocation for each row."""
     return max(m, n) > SMALL and min(m, n) > 1 and _invocations(m) <= device.invocations
 
 
@@ -139,13 +139,16 @@ def _pivot(shader: Shader, size: int, m: int, n: int, is_exchanged: bool) -> str
 
 
 def _greatest(shader: Shader, is_exchanged: bool) -> str:
-    """Return statements that make `best` and `place` those of the invocation with the greatest one, the first place of equals."""
+    """Return statements that give all invocations the greatest of `best`.
+
+    With it comes the row that it is in, the first of equals.
+    """
     # Without a branch, for which invocations would wait.
     better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
     device, width = shader.module.device, shader.module.device.subgroup_most
-    shader.workgroup("bests", "R", _PARTS)
-    shader.workgroup("spots", "u32", _PARTS)
-    if is_exchanged and has_rows(device, width, shader.invocations) and shader.invocations <= width * min(width, _PARTS):
+    shader.workgroup("bests", "R", _GROUPS)
+    shader.workgroup("spots", "u32", _GROUPS)
+    if is_exchanged and has_rows(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
         exchanges = "\n  ".join(
             [
                 f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {better} }}"
@@ -159,48 +162,49 @@ def _greatest(shader: Shader, is_exchanged: bool) -> str:
     spots[{number}] = place;
   }}
   workgroupBarrier();
-  best = select(R(-3), bests[min({inside}, {_PARTS - 1}u)], {inside} < {shader.invocations // width}u);
-  place = spots[min({inside}, {_PARTS - 1}u)];
+  best = select(R(-3), bests[min({inside}, {_GROUPS - 1}u)], {inside} < {shader.invocations // width}u);
+  place = spots[min({inside}, {_GROUPS - 1}u)];
   {exchanges}"""
     loads = "\n    ".join(
         [
-            f"{{ let x = part[local + {k * _PARTS}u]; let y = places[local + {k * _PARTS}u]; {better} }}"
-            for k in range(1, shader.invocations // _PARTS)
+            f"{{ let x = part[local + {k * _GROUPS}u]; let y = places[local + {k * _GROUPS}u]; {better} }}"
+            for k in range(1, shader.invocations // _GROUPS)
         ]
     )
-    parts = "\n  ".join([f"{{ let x = bests[{k}]; let y = spots[{k}]; {better} }}" for k in range(_PARTS)])
+    compared = "\n  ".join([f"{{ let x = bests[{k}]; let y = spots[{k}]; {better} }}" for k in range(_GROUPS)])
     return f"""part[local] = best;
   places[local] = place;
   workgroupBarrier();
-  if (local < {_PARTS}u) {{
+  if (local < {_GROUPS}u) {{
     {loads}
     bests[local] = best;
     spots[local] = place;
   }}
   workgroupBarrier();
-  {parts}"""
+  {compared}"""
 
 
 def _eliminated(size: int, m: int) -> str:
     """Return statements that eliminate column j from the rows below its pivot."""
     columns = [f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, row[{c}]), j < {c}u);" for c in range(size)]
     half = size // 2
-    lines = "\n      "
+    newline = "\n      "
     return f"""if (mine && at > diagonal) {{
     let pivot = row[j];
     var factor = value;
     if (size(pivot) != R(0)) {{ factor = over(value, pivot); }}
     if (j < {half}u) {{
-      {lines.join(columns[:half])}
+      {newline.join(columns[:half])}
     }}
-    {lines.join(columns[half:])}
+    {newline.join(columns[half:])}
   }}"""
 
 
 def _update(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
-    """Return the dispatch that brings other columns up to date, a few by each workgroup.
+    """Return the dispatch that brings other columns up to date.
 
-    Rows change places in all of them; those on the right are solved for the block's rows, whose multiples the rows below lose.
+    A workgroup has a few. Rows are exchanged in all of them; those on the right are solved for the block's rows, whose multiples the rows
+    below lose.
     """
     m, n = a.shape[-2:]
     size, groups = block_width(a.dtype), -(-n // _COLUMNS)
@@ -239,14 +243,16 @@ if (begin + {_COLUMNS}u > first + width) {{
 
 
 def _moved(x: str, pivots: str, origins: str, m: int, n: int, size: int) -> str:
-    """Return statements that load the block's rows of some columns as `top`, and move what was there.
+    """Return statements that load the block's rows of some columns as `top`.
+
+    The rows that were there move.
 
     The block's own square is loaded as `lower`.
     """
     lanes = INVOCATIONS // _COLUMNS
-    turns = range(-(-size // lanes))
+    numbers = range(-(-size // lanes))
     loads, stores = [], []
-    for k in turns:
+    for k in numbers:
         t = f"(lane + {k * lanes}u)"
         loads.append(
             f"""var place_{k} = 0u;
@@ -286,9 +292,9 @@ def _solved(size: int, lanes: int) -> str:
 
 def _subtracted(x: str, m: int, n: int, size: int, lanes: int) -> str:
     """Return statements that subtract multiples of the block's rows from those below."""
-    turns, lines = range(_ROWS // lanes), "\n        "
-    rows = "\n      ".join([f"let row_{k} = below + lane + {k * lanes}u;\n      var sum_{k} = zero();" for k in turns])
-    sums = "\n        ".join([f"sum_{k} += times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in turns])
+    numbers, newline = range(_ROWS // lanes), "\n        "
+    rows = "\n      ".join([f"let row_{k} = below + lane + {k * lanes}u;\n      var sum_{k} = zero();" for k in numbers])
+    sums = "\n        ".join([f"sum_{k} += times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in numbers])
     loads = together(
         _ROWS * size,
         INVOCATIONS,
@@ -297,14 +303,14 @@ let t = i % {size}u;
 if (row < {m}u && t < width) {{ value = {x}[base + row * {n}u + first + t]; }}""",
         f"lower[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
     )
-    stores = "\n      ".join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] -= sum_{k}; }}" for k in turns])
+    stores = "\n      ".join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] -= sum_{k}; }}" for k in numbers])
     return f"""for (var below = first + width; below < {m}u; below += {_ROWS}u) {{
     workgroupBarrier();
     {loads}
     workgroupBarrier();
     if (right) {{
       {rows}
-      {repeated(size, f"let factor = top[t * {_COLUMNS}u + c];{lines}{sums}")}
+      {repeated(size, f"let factor = top[t * {_COLUMNS}u + c];{newline}{sums}")}
       {stores}
     }}
   }}"""

@@ -1,4 +1,4 @@
-"""QR factors by blocks of Householder's reflections, with LAPACK's choice of signs.
+"""QR factors by blocks of reflections, with LAPACK's choice of signs.
 
 A block of reflections I - τ v vᴴ is I - V T Vᴴ, where T⁻¹ is the upper triangle of VᴴV with 1 / τ on its diagonal. One workgroup reflects a
 block's columns, whose numbers its invocations keep in registers; many workgroups apply the block to the columns after it, and to Q.
@@ -33,7 +33,7 @@ _TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
 
 
 def is_blocked_qr(a: ShapedArray, device: TargetCapabilities) -> bool:
-    """Return whether a matrix has several blocks, and no more rows than a workgroup keeps in registers."""
+    """Return whether there are several blocks, of rows that fit in registers."""
     m, n = a.shape[-2:]
     return max(m, n) > SMALL and min(m, n) > 1 and _lanes(a) * block_width(a.dtype) <= device.invocations
 
@@ -44,19 +44,19 @@ def _lanes(a: ShapedArray) -> int:
 
 
 def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabilities) -> Routine:
-    """Return the routine for matrices of several blocks; `wide` is the number of Q's columns."""
+    """Return the routine for matrices of several blocks; Q has `wide` columns."""
     m, n = a.shape[-2:]
     k, batch, size, itemsize = min(m, n), math.prod(a.shape[:-2]), block_width(a.dtype), a.dtype.itemsize
     blocks = -(-k // size)
     r, q = 1 + compute_q, 1
     known = Reflections(m, n, k, r + 1)
     panel = _panel(a, known, device, batch)
-    turns = [panel, apply_block(a, known, known.matrix, n, device, batch, reads=1)]
-    turns = (turns * blocks)[: 2 * blocks - (k == n)]  # there are no columns after the last of a tall matrix
+    steps = [panel, apply_block(a, known, known.matrix, n, device, batch, reads=1)]
+    steps = (steps * blocks)[: 2 * blocks - (k == n)]  # there are no columns after the last of a tall matrix
     if compute_q:
         last = 2 * blocks - 1 - (k == n)
         products = [apply_block(a, known, q, wide, device, batch, reads=reads, backward=last) for reads in (0, 1)]
-        turns += [products[(step + (k == n)) % 2] for step in range(blocks)]
+        steps += [products[(step + (k == n)) % 2] for step in range(blocks)]
     end = element_shader(device, a.dtype, wide * n)
     x, upper = end.buffer(known.matrix, a.dtype).name, end.buffer(r, a.dtype, written=True).name
     over_elements(
@@ -65,13 +65,13 @@ def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabil
         f"""if (e % {n}u >= e / {n}u) {{ {upper}[matrix * {wide * n}u + e] = {x}[matrix * {m * n}u + e]; }}
 else {{ {upper}[matrix * {wide * n}u + e] = zero(); }}""",
     )
-    dispatches = (_begin(a, known, q if compute_q else 0, wide, device, batch), *turns, element_dispatch(end, batch, wide * n))
+    dispatches = (_begin(a, known, q if compute_q else 0, wide, device, batch), *steps, element_dispatch(end, batch, wide * n))
     sizes = (m * n, m * k, k, blocks * size * size)
     return Routine(dispatches, (*[batch * count * itemsize for count in sizes], COUNTERS))
 
 
 def _begin(a: ShapedArray, known: Reflections, q: int, wide: int, device: TargetCapabilities, batch: int) -> Dispatch:
-    """Return the dispatch that copies the matrix, and makes `q` the identity, if there is one."""
+    """Return the dispatch that copies the matrix, and makes Q the identity."""
     m, n = a.shape[-2:]
     count = max(m * n, m * wide if q else 0)
     shader = element_shader(device, a.dtype, count)
@@ -136,16 +136,19 @@ if (column < {k}u) {{
 
 
 def _published(rows: int, lanes: int) -> str:
-    """Return statements that give column j to all: what is below the diagonal, its head, and the lanes' greatest."""
-    place = f"pivots[turn * {lanes * rows}u + begin + {{}}u]"
-    lines = "\n      "
-    below = lines.join([f"{place.format(i)} = x{i};\n      most = max(most, size(x{i}));" for i in range(rows)])
-    across = lines.join(
+    """Return statements that give column j to all invocations.
+
+    These are the numbers below the diagonal, the one on it, and the lanes' greatest.
+    """
+    target = f"pivots[turn * {lanes * rows}u + begin + {{}}u]"
+    newline = "\n      "
+    below = newline.join([f"{target.format(i)} = x{i};\n      most = max(most, size(x{i}));" for i in range(rows)])
+    across = newline.join(
         [
-            f"""{place.format(i)} = zero();
+            f"""{target.format(i)} = zero();
       if (begin + {i}u >= diagonal) {{ most = max(most, size(x{i})); }}
       if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; }}
-      if (begin + {i}u > diagonal) {{ {place.format(i)} = x{i}; }}"""
+      if (begin + {i}u > diagonal) {{ {target.format(i)} = x{i}; }}"""
             for i in range(rows)
         ]
     )
@@ -164,7 +167,10 @@ def _published(rows: int, lanes: int) -> str:
 
 
 def _products(rows: int, lanes: int, size: int, real: str) -> str:
-    """Return statements for a lane's products of column j, scaled, with all columns, and for its square."""
+    """Return statements for a lane's products of column j with all columns.
+
+    Column j is scaled. Its square is computed, too.
+    """
     each = "\n  ".join(
         [
             f"""let y{i} = pivots[turn * {lanes * rows}u + begin + {i}u] * inverse;
@@ -191,7 +197,10 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
 
 
 def _reflection(lanes: int, size: int) -> str:
-    """Return statements for the reflection: its `tau`, its `divisor`, and its product `dot` with a column."""
+    """Return statements for the reflection.
+
+    They name its `tau`, its `divisor`, and its product `dot` with a column.
+    """
     others = "\n  ".join([f"below += squares[{k}];\n  sum += dots[{k * size}u + c];" for k in range(1, lanes)])
     return f"""var below = squares[0];
   var sum = dots[c];
@@ -207,12 +216,15 @@ def _reflection(lanes: int, size: int) -> str:
 
 
 def _reflected(x: str, rows: int, m: int, n: int) -> str:
-    """Return statements that reflect later columns; column j is stored, and becomes the reflection's vector."""
-    lines = "\n      "
-    below = lines.join([f"x{i} -= times(y{i}, multiple);" for i in range(rows)])
-    diagonal = lines.join([f"if (begin + {i}u == diagonal) {{ x{i} -= change; }}" for i in range(rows)])
-    vector = lines.join([f"x{i} = times(y{i}, inverted);" for i in range(rows)])
-    above = lines.join(
+    """Return statements that reflect later columns.
+
+    Column j is stored, and becomes the reflection's vector.
+    """
+    newline = "\n      "
+    below = newline.join([f"x{i} -= times(y{i}, multiple);" for i in range(rows)])
+    diagonal = newline.join([f"if (begin + {i}u == diagonal) {{ x{i} -= change; }}" for i in range(rows)])
+    vector = newline.join([f"x{i} = times(y{i}, inverted);" for i in range(rows)])
+    above = newline.join(
         [
             f"""if (begin + {i}u < diagonal) {{ {x}[base + {i * n}u] = old_{i}; }}
       if (begin + {i}u == diagonal) {{
@@ -222,7 +234,7 @@ def _reflected(x: str, rows: int, m: int, n: int) -> str:
             for i in range(rows)
         ]
     )
-    kept = lines.join([f"let old_{i} = x{i};" for i in range(rows)])
+    kept = newline.join([f"let old_{i} = x{i};" for i in range(rows)])
     return f"""if (c > j && !nothing && !isAbove) {{
     let change = times(dot, conjugate(tau));
     let multiple = over(change, divisor);

@@ -30,25 +30,25 @@ COUNTERS = 8
 
 
 def repeated(count: int, statements: str, by: int = 4) -> str:
-    """Return statements for t from 0 to `count`, several iterations of which a GPU has under way together.
+    """Return statements for t from 0 to `count`.
 
-    Otherwise it would wait for each one's loads from workgroup memory.
+    A GPU has several iterations under way together. Otherwise it would wait for each one's loads from workgroup memory.
     """
     by = min(by, count)
-    turns = "\n".join([f"{{ let t = start + {k}u;\n{statements} }}" for k in range(by)])
-    return f"for (var start = 0u; start < {count}u; start += {by}u) {{\n{turns}\n}}"
+    numbers = "\n".join([f"{{ let t = start + {k}u;\n{statements} }}" for k in range(by)])
+    return f"for (var start = 0u; start < {count}u; start += {by}u) {{\n{numbers}\n}}"
 
 
 def together(count: int, invocations: int, load: str, store: str) -> str:
-    """Return statements that load as many numbers, and then store them in workgroup memory.
+    """Return statements that load numbers, and then store them for the workgroup.
 
     `load` is statements that may assign element `i` to `value`, and `store` is one that moves it. All loads of an invocation are under way
     together.
     """
-    turns = range(-(-count // invocations))
+    numbers = range(-(-count // invocations))
     uneven = count % invocations > 0
     loads, stores = [], []
-    for k in turns:
+    for k in numbers:
         number = f"let i = local + {k * invocations}u;"
         guard = f"if (i < {count}u) " if uneven else ""
         loads.append(f"var value_{k} = zero();\n{{ {number}\nvar value = zero();\n{guard}{{ {load} }}\nvalue_{k} = value; }}")
@@ -57,7 +57,10 @@ def together(count: int, invocations: int, load: str, store: str) -> str:
 
 
 def block_width(dtype: np.dtype) -> int:
-    """Return the columns of a block, so few that three square tiles fit in the least workgroup memory."""
+    """Return the columns of a block.
+
+    They are so few that three square tiles fit in the least workgroup memory.
+    """
     return 32 if dtype.itemsize == 4 else 16
 
 

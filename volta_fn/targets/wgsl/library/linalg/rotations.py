@@ -74,7 +74,10 @@ def rotation(dtype: np.dtype) -> str:
 
 
 def round_robin(shader: Shader, name: str, even: int) -> None:
-    """Declare a function for the k-th pair of a step, such that an even number of things all meet in one step less."""
+    """Declare a function for the k-th pair of a step.
+
+    In one step less than the even number of things all of them meet.
+    """
     period = max(even - 1, 1)
     shader.helper(
         name,
@@ -161,7 +164,9 @@ def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
 
 
 def tile_rotations(pairs: int, steps: str, pairing: str, *, all_work: bool = True) -> str:
-    """Return statements that rotate a Hermitian `tile` in workgroup memory, and the columns of `turned`.
+    """Return statements that rotate a Hermitian `tile`, and columns of `turned`.
+
+    Both are in workgroup memory.
 
     Each of the `steps` rotates all `pairs` of columns. An invocation has the four elements of two pairs k and l; `pairing` sets their
     columns, `pair_k` and `pair_l`, in step `turned_by`. Invocations beyond those wait, unless `all_work`.
@@ -179,7 +184,7 @@ def tile_rotations(pairs: int, steps: str, pairing: str, *, all_work: bool = Tru
     elements = [(i, j, f"tile[pair_k.{'xy'[i]} * {pitch}u + pair_l.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
     loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
     stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])
-    lines = "\n      "
+    newline = "\n      "
     return f"""let k = local / {pairs}u;
     let l = local % {pairs}u;
     for (var turned_by = 0u; turned_by < {steps}; turned_by++) {{
@@ -196,8 +201,8 @@ def tile_rotations(pairs: int, steps: str, pairing: str, *, all_work: bool = Tru
       let s_row = conjugate(sines[k]);
       let t_row = conjugate(halves[k]);
       {loads}
-      {lines.join(columns)}
-      {lines.join(rows)}
+      {newline.join(columns)}
+      {newline.join(rows)}
       if (k == l) {{
         e01 = zero();
         e10 = zero();
@@ -205,7 +210,7 @@ def tile_rotations(pairs: int, steps: str, pairing: str, *, all_work: bool = Tru
       {stores}
       let k0 = k * {pitch}u;
       let k1 = (k + {pairs}u) * {pitch}u;
-      {lines.join(bases)}
+      {newline.join(bases)}
       {"" if all_work else "}"}
       workgroupBarrier();
     }}"""

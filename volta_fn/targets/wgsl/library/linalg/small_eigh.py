@@ -1,4 +1,4 @@
-"""Eigenvalues and eigenvectors of matrices that fit in workgroup memory, one workgroup a matrix."""
+"""Eigenvalues and eigenvectors of matrices that fit in workgroup memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}
 
 
 def fits(n: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
-    """Return whether a matrix and its vectors fit in workgroup memory, with an invocation for two pairs of columns."""
+    """Return whether a matrix and its vectors fit in workgroup memory.
+
+    There is an invocation for every two pairs of columns.
+    """
     real, count = real_part(dtype).itemsize, _invocations(n)
     needed = (2 * _size(n) * (_size(n) + 1) + _size(n)) * dtype.itemsize + (count + padded(n)) * real + 4 * count + 4 * n + 64
     return count <= device.invocations and needed <= device.workgroup_memory
