@@ -6,6 +6,7 @@ from benchmarks.workloads import calls, operations, products
 from benchmarks.workloads.attention import attention, attention_gradient
 from benchmarks.workloads.case import Workload
 from benchmarks.workloads.convolutions import Kind, forward, gradients
+from benchmarks.workloads.linear_algebra import FACTORISATIONS, factorisation
 from benchmarks.workloads.networks import lenet, mlp, resnet18
 from benchmarks.workloads.sequences import SMALL_GPT, gpt, lstm
 from benchmarks.workloads.training import adam_step
@@ -104,10 +105,16 @@ CONVOLUTIONS = [
     for run in (forward, gradients)
 ]
 
+FACTORED = [
+    Workload(f"gpu linalg/{name} {label}", factorisation, {"shape": shape, "name": name}, {"shape": (2, 3, 3), "name": name})
+    for label, shape in {"256×256": (256, 256), "16×(256×256)": (16, 256, 256), "256×(32×32)": (256, 32, 32)}.items()
+    for name in FACTORISATIONS
+]
+
 CALLS = [
     Workload("gpu call/jitted add", calls.add, {"jit": True}),
     Workload("gpu call/eager value and gradient", calls.value_and_gradient, {"jit": False}),
     Workload("gpu call/jitted update of 100 arrays", calls.update, {"count": 100}, {"count": 3}),
 ]
 
-WORKLOADS: list[Workload] = [*TRAINING, *OPERATIONS, *PRODUCTS, *CONVOLUTIONS, *CALLS]
+WORKLOADS: list[Workload] = [*TRAINING, *OPERATIONS, *PRODUCTS, *CONVOLUTIONS, *FACTORED, *CALLS]

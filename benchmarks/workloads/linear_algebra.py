@@ -1,6 +1,6 @@
 """Factorisations, solves and inverses of one matrix and of stacks, and gradients.
 
-They are compared with JAX alone.
+They are compared with JAX alone, but for factorisations on a GPU.
 
 Where signs or orders of results are free, what does not depend on them is returned.
 """
@@ -65,6 +65,54 @@ def linear_algebra(rng: np.random.Generator, shape: tuple[int, ...], function: F
         return lib.jax.grad(lambda a, b: function(lib, a, b).sum())
 
     return Case((matrix, normal(rng, *shape)), ours, None, tolerance=1e-3)
+
+
+def _lu(lib: Library, a: Any, b: Any) -> Any:
+    return lib.jax.scipy.linalg.lu_factor(a)[0]
+
+
+def _eigh(lib: Library, a: Any, b: Any) -> Any:
+    values, vectors = lib.jnp.linalg.eigh(a)
+    return values + 0 * vectors.sum(-2)
+
+
+def _torch_qr(torch: Any, a: Any) -> Any:
+    q, r = torch.linalg.qr(a)
+    return abs(q) + abs(r)
+
+
+def _torch_eigh(torch: Any, a: Any) -> Any:
+    values, vectors = torch.linalg.eigh(a)
+    return values + 0 * vectors.sum(-2)
+
+
+def _torch_svd(torch: Any, a: Any) -> Any:
+    u, s, vt = torch.linalg.svd(a, full_matrices=False)
+    return s + 0 * (u.sum() + vt.sum())
+
+
+#: Factorisations with all that they give, by name: ours and JAX's, and PyTorch's.
+FACTORISATIONS: dict[str, tuple[Function, Callable[[Any, Any], Any]]] = {
+    "cholesky": (FUNCTIONS["cholesky"], lambda torch, a: torch.linalg.cholesky(a)),
+    "lu": (_lu, lambda torch, a: torch.linalg.lu_factor(a)[0]),
+    "qr": (_qr, _torch_qr),
+    "eigh": (_eigh, _torch_eigh),
+    "svd": (_svd, _torch_svd),
+}
+
+
+def factorisation(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> Case:
+    """Factor well-conditioned positive definite matrices."""
+    case = linear_algebra(rng, shape, FACTORISATIONS[name][0], gradient=False)
+    matrix = case.inputs[0]
+
+    def ours(lib: Any) -> Any:
+        return lambda a: FACTORISATIONS[name][0](lib, a, None)
+
+    def theirs(torch: Any, a: Any) -> Any:
+        return lambda: FACTORISATIONS[name][1](torch, a)
+
+    return Case((matrix,), ours, theirs, tolerance=1e-3)
 
 
 WORKLOADS = [

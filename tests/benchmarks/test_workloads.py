@@ -14,6 +14,7 @@ NAMES = [workload.name for workload in WORKLOADS if not workload.name.startswith
 
 # Of the GPU's those that are not the same functions at other sizes.
 LARGE = ["gpu train/resnet-18", *(w.name for w in large.WORKLOADS if "attention" in w.name or "Adam" in w.name)]
+LARGE += [w.name for w in large.WORKLOADS if w.name.startswith("gpu linalg/") and w.name.endswith(" 256×256")]
 
 # JAX takes long to compile even tiny programs, and shares its definitions with volta_fn: a few show that these are JAX's language too.
 FOR_JAX = [

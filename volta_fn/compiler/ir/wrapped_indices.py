@@ -1,4 +1,6 @@
-"""Gathers and scatters whose negative indices count from the end, which only the pass for them uses.
+"""Gathers and scatters whose negative indices count from the end.
+
+Only the pass for them uses these primitives.
 
 ``wrapped_gather`` and ``wrapped_scatter_add`` are `gather` and `scatter_add` of one position per window, with the same parameters. A
 negative position stands for itself plus the size of the operand's dimension.

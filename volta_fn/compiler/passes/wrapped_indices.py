@@ -25,7 +25,7 @@ _COUNTERPARTS: dict[str, tuple[Primitive, str, str]] = {
 
 
 def keep_negative_indices(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Let gathers and additions of rows read indices as they are before they are made positive."""
+    """Let gathers and sums of rows read indices before they are made positive."""
     producers = {v: eqn for eqn in closed.eqns for v in eqn.outvars}
     eqns: list[Equation] = []
     for eqn in closed.eqns:
@@ -37,7 +37,10 @@ def keep_negative_indices(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _rewritten(eqn: Equation, producers: Mapping[Var, Equation]) -> list[Equation] | None:
-    """Return what reads the original indices; None if these are not made positive, or windows are single elements."""
+    """Return equations that read the original indices.
+
+    None if these are not made positive, or if windows are single elements.
+    """
     counterpart, windows, addressed = _COUNTERPARTS.get(eqn.primitive.name, (None, "", ""))
     if counterpart is None:
         return None

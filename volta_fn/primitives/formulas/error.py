@@ -176,7 +176,7 @@ def erf_inv(x: Values) -> Values:
 
 def _inverse_32(w: Values) -> Values:
     centre, tail = ERF_INV_32
-    return w.compare("oge", 5.0).choose(lambda w: (w.sqrt() - 3.0).polynomial(tail), lambda w: (w - 2.5).polynomial(centre), w)
+    return w.compare("oge", 5.0).choose_rarely(lambda w: (w.sqrt() - 3.0).polynomial(tail), lambda w: (w - 2.5).polynomial(centre), w)
 
 
 def _inverse_64(w: Values) -> Values:

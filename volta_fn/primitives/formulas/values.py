@@ -270,6 +270,13 @@ class Values:
         """
         return self.select(yes(*arguments), no(*arguments))
 
+    def choose_rarely(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Self) -> Any:
+        """Return the same of a condition that seldom holds.
+
+        Code for GPUs branches: few groups of invocations go both ways.
+        """
+        return self.choose(yes, no, *arguments)
+
     def product_error(self, factor: Self | Scalar, product: Self) -> Self:
         """Return the rounding error of the product with a factor."""
         return self.fma(factor, -product)

@@ -18,7 +18,10 @@ from volta_fn.targets.wgsl.scalars import Shader
 
 
 def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, wraps: bool = False) -> Routine | None:
-    """Return the routine of the primitive; if it `wraps`, negative positions count from the end."""
+    """Return the routine of the primitive.
+
+    If it `wraps`, negative positions count from the end.
+    """
     operand, indices = avals
     result = gather_p.result_avals(avals, params)
     if not result.size:

@@ -41,7 +41,10 @@ _FEW_ELEMENTS, _ROWS_OF_GROUP = 2048, 4096
 def scatter(
     avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, name: str, wraps: bool = False
 ) -> Routine | None:
-    """Return the routine of the primitive of that name; if it `wraps`, negative positions count from the end."""
+    """Return the routine of the primitive of that name.
+
+    If it `wraps`, negative positions count from the end.
+    """
     combines = PRIMITIVES[name].combines
     operand, _, updates = avals
     if not operand.size:

@@ -117,7 +117,10 @@ class ScatterRows(NamedTuple):
 
 
 def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool = False) -> ScatterRows:
-    """Return the rows of a scatter whose operands are not empty; if it `wraps`, negative positions count from the end."""
+    """Return the rows of a scatter whose operands are not empty.
+
+    If it `wraps`, negative positions count from the end.
+    """
     operand, indices, updates = avals
     starts, sizes, layout = scatter_of(avals, params)
     numbers = params["dimension_numbers"]

@@ -51,6 +51,10 @@ class Lanes(Values):
         """The width."""
         return 1 if self.type == "bool" else int(self.type[1:])
 
+    def choose_rarely(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Lanes) -> Any:
+        """Return the same of a condition that seldom holds, by a branch."""
+        return _branch(self, yes, no, arguments)
+
     # making others
 
     def new(self, text: str, type_: str) -> Lanes:
@@ -428,6 +432,16 @@ class Lanes(Values):
 
 def _is_infinity(value: Lanes | Scalar) -> bool:
     return isinstance(value, float) and math.isinf(value) and value > 0
+
+
+def _branch(condition: Lanes, yes: Callable[..., Any], no: Callable[..., Any], arguments: Sequence[Lanes]) -> Lanes:
+    """Write both ways of a branch, whose result has the type of the first argument."""
+    f, type_ = condition.f, arguments[0].type
+    result = f.var(type_, literal(type_, 0))
+    for head, way in ((f"if ({condition.text})", yes), ("else", no)):
+        with f.block(head):
+            f.emit(f"{result} = {way(*arguments).text};")
+    return Lanes(f, type_, result)
 
 
 def outlined(name: str, write: Callable[..., Any], *args: Lanes) -> Lanes:

@@ -1,9 +1,12 @@
-"""Factorisations of stacks of matrices, one workgroup a matrix.
+"""Factorisations of stacks of matrices.
 
-`rotations.LARGEST` and `triangular.LARGEST` limit their sizes, since larger ones keep a workgroup busy for too long. In the order in which
-to read: `shader_templates` (what all are written with, for real and complex numbers), `triangular` (Cholesky, LU, solves), `orthogonal`
-(QR), `rotations` (Jacobi's method), `sweeps` (how often it is repeated), and by those `eigh` and `svd`; `iteration_budget` bounds how long
-dispatches take, which is too long for some devices.
+Small matrices have a workgroup each; `rotations.LARGEST` and `triangular.LARGEST` limit the sizes of all. In the order in which to read:
+
+- `shader_templates` (what all are written with, for real and complex numbers), `triangular` (Cholesky, LU, solves), `orthogonal` (QR),
+  `rotations` (Jacobi's method), `sweeps` (how often it is repeated), and by those `small_eigh`, `eigh`, `svd` and `singular_vectors`;
+- larger matrices, which many workgroups share: `blocks` (counters, loops, copies), `blocked_cholesky`, `blocked_lu`, `blocked_qr` with
+  `block_reflections`; `block_rotations` (Jacobi's method by blocks) with `block_scaling`, and by it `block_eigh` and `block_svd`;
+- `iteration_budget` bounds how long dispatches take, which is too long for some devices.
 """
 
 from volta_fn.targets.wgsl.library.linalg.eigh import eigh as eigh

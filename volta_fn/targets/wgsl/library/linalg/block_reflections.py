@@ -1,4 +1,7 @@
-"""Apply a block of Householder's reflections to the columns of a matrix, a few by each workgroup."""
+"""Blocks of Householder's reflections, applied to the columns of a matrix.
+
+Each workgroup has a few columns.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import NamedTuple
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, block_width, count_blocks
+from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, block_width, count_blocks, repeated, together
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, written
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -16,7 +19,7 @@ _COLUMNS = 16
 
 
 class Reflections(NamedTuple):
-    """The `count` reflections of a matrix, and the numbers of workspaces that hold them."""
+    """The `count` reflections of a matrix, and where they are."""
 
     rows: int
     columns: int
@@ -46,10 +49,11 @@ def apply_block(
     reads: int,
     backward: int | None = None,
 ) -> Dispatch:
-    """Return the dispatch that applies a block, whose number is in the counter that it `reads`, to the `target`'s later columns.
+    """Return the dispatch that applies a block to the `target`'s later columns.
 
-    The target has `wide` columns. The adjoint of the block is applied; `backward`, from the last block to the first, the block itself,
-    to columns of the identity. Its number is then `backward` without the counter's value.
+    The block's number is in the counter that the dispatch `reads`. The target has `wide` columns. The adjoint of the block is applied;
+    `backward`, from the last block to the first, the block itself, to columns of the identity. Its number is then `backward` without the
+    counter's value.
     """
     m, _, k, _ = known
     forward = backward is None
@@ -85,60 +89,72 @@ if ((group % {groups}u + 1u) * {_COLUMNS}u > first{" + width" if forward else ""
 
 
 def _load_vectors(v: str, m: int, k: int, size: int) -> str:
-    """Return statements that load some rows of the block's vectors, with zeros where there are none."""
-    return f"""for (var i = local; i < {size * size}u; i += STEP) {{
-      let row = begin + i / {size}u;
-      let t = i % {size}u;
-      var value = zero();
-      if (row < {m}u && t < width) {{ value = {v}[matrix * {m * k}u + row * {k}u + first + t]; }}
-      vectors[(i / {size}u) * {size + 1}u + t] = value;
-    }}"""
+    """Return statements that load some rows of the block's vectors, else zeros."""
+    return together(
+        size * size,
+        INVOCATIONS,
+        f"""let row = begin + i / {size}u;
+let t = i % {size}u;
+if (row < {m}u && t < width) {{ value = {v}[matrix * {m * k}u + row * {k}u + first + t]; }}""",
+        f"vectors[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
+    )
 
 
 def _sums(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
-    """Return statements for the products `sums` of the block's vectors with the columns."""
+    """Return statements for the products `sums` of vectors with the columns."""
     m, k, wide = sizes
-    turns = range(-(-size // lanes))
-    begun = "\n  ".join([f"var sum_{i} = zero();" for i in turns])
-    added = "\n        ".join([f"sum_{i} += times(conjugate(vectors[r * {size + 1}u + lane + {i * lanes}u]), value);" for i in turns])
-    stored = "\n  ".join([f"sums[(lane + {i * lanes}u) * {_COLUMNS}u + c] = sum_{i};" for i in turns])
+    numbers, newline = range(-(-size // lanes)), "\n      "
+    begun = "\n  ".join([f"var sum_{i} = zero();" for i in numbers])
+    added = "\n        ".join([f"sum_{i} += times(conjugate(vectors[t * {size + 1}u + lane + {i * lanes}u]), value);" for i in numbers])
+    stored = "\n  ".join([f"sums[(lane + {i * lanes}u) * {_COLUMNS}u + c] = sum_{i};" for i in numbers])
+    columns = together(
+        size * _COLUMNS,
+        INVOCATIONS,
+        f"""let row = begin + i / {_COLUMNS}u;
+if (mine && row < {m}u) {{ value = {x}[base + row * {wide}u + column]; }}""",
+        "tile[i] = value;",
+    )
     return f"""{begun}
   for (var begin = first; begin < {m}u; begin += {size}u) {{
     {_load_vectors(v, m, k, size)}
-    for (var r = lane; r < {size}u; r += {lanes}u) {{
-      var value = zero();
-      if (mine && begin + r < {m}u) {{ value = {x}[base + (begin + r) * {wide}u + column]; }}
-      tile[r * {_COLUMNS}u + c] = value;
-    }}
+    {columns}
     workgroupBarrier();
-    for (var r = 0u; r < {size}u; r++) {{
-        let value = tile[r * {_COLUMNS}u + c];
-        {added}
-    }}
+    {repeated(size, f"let value = tile[t * {_COLUMNS}u + c];{newline}{added}")}
     workgroupBarrier();
   }}
   {stored}"""
 
 
 def _solved(gram: str, taus: str, k: int, size: int, lanes: int, blocks: int, *, backward: bool) -> str:
-    """Return statements that multiply the `sums` by T, or by its adjoint: they solve with the inverse, a triangle."""
+    """Return statements that multiply the `sums` by T, or by its adjoint.
+
+    They solve with the inverse, a triangle.
+    """
     product = f"{gram}[products + {{}}]"
     entry = product.format(f"t * {size}u + s") if backward else f"conjugate({product.format(f's * {size}u + t')})"
-    inside = f"vectors[t * {size + 1}u + s]"
+    triangle = together(
+        size * size,
+        INVOCATIONS,
+        f"""let t = i / {size}u;
+let s = i % {size}u;
+if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {entry}; }}""",
+        f"vectors[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
+    )
+    rows = [f"(lane + {k * lanes}u)" for k in range(-(-size // lanes))]
+    factors = "\n    ".join([f"let factor_{k} = vectors[{r} * {size + 1}u + s];" for k, r in enumerate(rows)])
+    affected = "{0} < s" if backward else "{0} > s"
+    changes = "\n    ".join(
+        [f"if ({affected.format(r)}) {{ sums[{r} * {_COLUMNS}u + c] -= times(factor_{k}, solved); }}" for k, r in enumerate(rows)]
+    )
     return f"""let products = (matrix * {blocks}u + block) * {size * size}u;
-  for (var i = local; i < {size * size}u; i += STEP) {{
-    let t = i / {size}u;
-    let s = i % {size}u;
-    if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ {inside} = {entry}; }}
-  }}
+  {triangle}
   if (local < width) {{ factors[local] = {taus}[matrix * {k}u + first + local]; }}
   workgroupBarrier();
   for (var turn = 0u; turn < width; turn++) {{
     let s = {"width - 1u - turn" if backward else "turn"};
     let solved = times({"factors[s]" if backward else "conjugate(factors[s])"}, sums[s * {_COLUMNS}u + c]);
-    for (var t = lane; t < width; t += {lanes}u) {{
-      if ({"t < s" if backward else "t > s"}) {{ sums[t * {_COLUMNS}u + c] -= times({inside}, solved); }}
-    }}
+    {factors}
+    {changes}
     workgroupBarrier();
   }}
   for (var t = lane; t < width; t += {lanes}u) {{
@@ -148,20 +164,17 @@ def _solved(gram: str, taus: str, k: int, size: int, lanes: int, blocks: int, *,
 
 
 def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
-    """Return statements that subtract multiples of the block's vectors from the columns."""
+    """Return statements that subtract multiples of vectors from the columns."""
     m, k, wide = sizes
-    turns = range(-(-size // lanes))
-    begun = "\n    ".join([f"let row_{i} = begin + lane + {i * lanes}u;\n    var less_{i} = zero();" for i in turns])
-    added = "\n      ".join([f"less_{i} += times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in turns])
-    stored = "\n    ".join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in turns])
+    numbers, newline = range(-(-size // lanes)), "\n      "
+    begun = "\n    ".join([f"let row_{i} = begin + lane + {i * lanes}u;\n    var less_{i} = zero();" for i in numbers])
+    added = "\n      ".join([f"less_{i} += times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in numbers])
+    stored = "\n    ".join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in numbers])
     return f"""for (var begin = first; begin < {m}u; begin += {size}u) {{
     {_load_vectors(v, m, k, size)}
     workgroupBarrier();
     {begun}
-    for (var t = 0u; t < width; t++) {{
-      let value = sums[t * {_COLUMNS}u + c];
-      {added}
-    }}
+    {repeated(size, f"let value = sums[t * {_COLUMNS}u + c];{newline}{added}")}
     {stored}
     workgroupBarrier();
   }}"""

@@ -2,12 +2,13 @@
 
 A round pairs all blocks of columns. A workgroup for each pair finds the product of the rotations of its columns, of the small Hermitian
 matrix that they have in common, in workgroup memory. Then many workgroups multiply the matrix by these products. In the rounds of a sweep
-each block meets every other one. Products of a round are flagged if they are not the identity; sweeps end when a whole one had none, and
+each block meets every other one. Products of a round are flagged if they are not the identity; sweeps end when one had none, and
 what is left of the dispatches has nothing to do.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,20 +17,17 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks
-from volta_fn.targets.wgsl.library.linalg.rotations import ROTATION, round_robin
+from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks, repeated, together
+from volta_fn.targets.wgsl.library.linalg.rotations import rotation, round_robin, tile_rotations
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
 
 #: Sweeps at most: eight to ten are enough for most matrices, thirteen for those whose eigenvalues are a millionth of each other.
-SWEEPS = 15
+SWEEPS = 14
 
-#: Columns of blocks, the most that fit in workgroup memory. Larger ones take fewer rounds.
-_SIZES = (32, 16, 8)
-
-#: Columns of a matrix from which on it has the largest blocks: fewer would be few pairs.
-_LARGE = 128
+#: Columns of blocks, the most that fit in workgroup memory. With more, rounds are fewer, but each takes longer than they save.
+_SIZES = (16, 8)
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -45,6 +43,9 @@ class Blocks(NamedTuple):
     state: int
     marks: int
     products: int
+
+    #: The dtype of marks.
+    mark_dtype = _UINT32
 
     @property
     def rounds(self) -> int:
@@ -64,29 +65,13 @@ class Blocks(NamedTuple):
 
 def blocks_of(n: int, dtype: np.dtype, batch: int, device: TargetCapabilities, first: int) -> Blocks:
     """Return the blocks of n columns; their buffers are numbered from `first` on."""
-    size = next(s for s in _SIZES if _fits(s, n, dtype, device) or s == _SIZES[-1])
+    size = next(s for s in _SIZES if _fits(s, dtype, device) or s == _SIZES[-1])
     return Blocks(size, -(-n // (2 * size)), batch, first, first + 1, first + 2)
 
 
-def _fits(size: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
+def _fits(size: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
     needed = (2 * (2 * size) * (2 * size + 1) + 2 * size) * dtype.itemsize + size * size * (real_part(dtype).itemsize + 4) + 16
-    return size * size <= device.invocations and needed <= device.workgroup_memory and (size < _SIZES[0] or n >= _LARGE)
-
-
-def begun(shader: Shader, blocks: Blocks, dtype: np.dtype, array: str, count: int) -> str:
-    """Return statements that keep a matrix's scale, zero of a bad one, and the norm of its scaled numbers; nothing is marked."""
-    state = shader.buffer(blocks.state, real_part(dtype), written=True).name
-    marks = shader.atomics(blocks.marks, _UINT32).name
-    return f"""
-var squared = R(0);
-for (var i = local; i < {count}u; i += STEP) {{ squared += square({array}[base + i]); }}
-let norm = sqrt(sum_all(squared, local));
-if (local == 0u) {{
-  {state}[group * 2u] = select(scale, R(0), bad);
-  {state}[group * 2u + 1u] = norm;
-}}
-for (var i = local; i < {SWEEPS}u; i += STEP) {{ atomicStore(&{marks}[2u + group * {SWEEPS}u + i], 0u); }}
-if (group == 0u && local < 2u) {{ atomicStore(&{marks}[local], 0u); }}"""
+    return size * size <= device.invocations and needed <= device.workgroup_memory
 
 
 def known(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
@@ -105,7 +90,7 @@ def find_products(
     """
     size = blocks.size
     shader = _shader(a, blocks, device, reads=0, added=0)
-    shader.helper("rotation", ROTATION)
+    shader.helper("rotation", rotation(a.dtype))
     shader.workgroup("sines", "T", size)
     shader.workgroup("halves", "T", size)
     shader.workgroup("goes_on", "u32")
@@ -115,6 +100,14 @@ def find_products(
     flag = f"{marks}[{2 + blocks.batch * SWEEPS}u + group]"
     left = f"{marks}[2u + matrix * {SWEEPS}u + sweep{{}}]"
     pitch, count = 2 * size + 1, 4 * size * size
+    # In the first round of a sweep all columns meet, in others those of one block and of the other.
+    steps = f"select({size}u, {2 * size - 1}u, turn == 0u)"
+    pairing = f"""pair_k = vec2<u32>(k, {size}u + (k + turned_by) % {size}u);
+      pair_l = vec2<u32>(l, {size}u + (l + turned_by) % {size}u);
+      if (turn == 0u) {{
+        pair_k = paired(turned_by, k);
+        pair_l = paired(turned_by, l);
+      }}"""
     written(
         shader,
         f"""
@@ -141,7 +134,7 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
   let most = max_all(greatest_share, local);
   if (local == 0u) {{ atomicMax(&{left.format("")}, bitcast<u32>(f32(most))); }}
   if (most > R({enough})) {{
-    {_rotated(size)}
+    {tile_rotations(size, steps, pairing)}
     for (var i = local; i < {count}u; i += STEP) {{
       {products}[group * {count}u + i] = turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u];
     }}
@@ -153,7 +146,10 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
 
 
 def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: int, added: int) -> Shader:
-    """Return a shader that names the `sweep`, the `turn` in it, and functions for blocks: `met` and `place`."""
+    """Return a shader that names the sweep and the round in it.
+
+    Its functions tell which blocks meet, and which columns they have.
+    """
     size = blocks.size
     shader = field_shader(device, a.dtype, size * size)
     round_robin(shader, "met", 2 * blocks.pairs)
@@ -169,65 +165,13 @@ def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: i
     return shader
 
 
-def _rotated(size: int) -> str:
-    """Return statements that rotate rows and columns of `tile`, and columns of `turned`.
-
-    In the first round of a sweep all columns meet, in others those of one block and of the other. An invocation has the four elements of
-    two pairs.
-    """
-    pitch = 2 * size + 1
-    rotate = """{{
-        let x = {p};
-        let y = {q};
-        {p} = x - times(conjugate({s}), y + times({t}, x));
-        {q} = y + times({s}, x - times(conjugate({t}), y));
-      }}"""
-    columns = [rotate.format(p=f"e{i}0", q=f"e{i}1", s="s", t="t") for i in (0, 1)]
-    rows = [rotate.format(p=f"e0{i}", q=f"e1{i}", s="s_row", t="t_row") for i in (0, 1)]
-    bases = [rotate.format(p=f"turned[k{i} + to.x]", q=f"turned[k{i} + to.y]", s="s", t="t") for i in (0, 1)]
-    elements = [(i, j, f"tile[pair.{'xy'[i]} * {pitch}u + to.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
-    loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
-    stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])
-    lines = "\n      "
-    return f"""let k = local / {size}u;
-    let l = local % {size}u;
-    for (var s_step = 0u; s_step < select({size}u, {2 * size - 1}u, turn == 0u); s_step++) {{
-      var pair = vec2<u32>(k, {size}u + (k + s_step) % {size}u);
-      var to = vec2<u32>(l, {size}u + (l + s_step) % {size}u);
-      if (turn == 0u) {{
-        pair = paired(s_step, k);
-        to = paired(s_step, l);
-      }}
-      if (k == 0u) {{
-        rotation(l, real(tile[to.x * {pitch + 1}u]), real(tile[to.y * {pitch + 1}u]), tile[to.x * {pitch}u + to.y]);
-      }}
-      workgroupBarrier();
-      let s = sines[l];
-      let t = halves[l];
-      let s_row = conjugate(sines[k]);
-      let t_row = conjugate(halves[k]);
-      {loads}
-      {lines.join(columns)}
-      {lines.join(rows)}
-      if (k == l) {{
-        e01 = zero();
-        e10 = zero();
-      }}
-      {stores}
-      let k0 = k * {pitch}u;
-      let k1 = (k + {size}u) * {pitch}u;
-      {lines.join(bases)}
-      workgroupBarrier();
-    }}"""
-
-
 def apply_products(
     a: ShapedArray, blocks: Blocks, device: TargetCapabilities, matrix: int, vectors: tuple[int, int, int] | None, both: bool
 ) -> Dispatch:
-    """Return the dispatch that multiplies the square `matrix`, and the first columns of `vectors`, by a round's products.
+    """Return the dispatch that multiplies a `matrix` by a round's products.
 
-    The vectors are given as their buffer, rows and columns. If `both`, the matrix is also multiplied by the adjoint of the product of
-    all on its left.
+    It is square; the first columns of `vectors` are multiplied, too. The vectors are given as their buffer, rows and columns. If `both`,
+    the matrix is also multiplied by the adjoint of the product of all on its left.
     """
     n, size, pairs = a.shape[-1], blocks.size, blocks.pairs
     strips = pairs
@@ -255,75 +199,99 @@ let at = met(turn, job % {pairs}u);
 if (local == 0u) {{ flags = {flag.format(f"job % {pairs}u")} + select(0u, 2u * {left}, isMatrix); }}
 let flagged = workgroupUniformLoad(&flags);
 if (flagged != 0u) {{
-  {_moved((x, v), size, (n, rows, wide), down, store=False)}
+  {_load_product(products, size, f"matrix * {pairs}u + job % {pairs}u")}
+  {_later_product(products, size, f"matrix * {pairs}u + strip") if both else ""}
+  {_loaded((x, v), size, (n, rows, wide), down)}
   if ((flagged & 1u) != 0u) {{
-    {_load_product(products, size, f"matrix * {pairs}u + job % {pairs}u")}
     {_multiplied(size, "tile[{row} * PITCH + t]", "turned[t * PITCH + {column}]")}
   }}
-  {_left(products, size, pairs) if both else ""}
-  {_moved((x, v), size, (n, rows, wide), down, store=True)}
+  {_left(size) if both else ""}
+  {_stored((x, v), size, (n, rows, wide), down)}
 }}""",
     )
     return shader.dispatch(blocks.batch * jobs, iteration_budget.work(blocks.batch, max(n, rows) * n))
 
 
-def _left(products: str, size: int, pairs: int) -> str:
-    product = _load_product(products, size, f"matrix * {pairs}u + strip")
+def _left(size: int) -> str:
+    """Return statements that multiply by the adjoint of the product kept for later."""
+    pitch = 2 * size + 1
+    stores = "\n    ".join(
+        [f"{{ let i = local + {k * size * size}u; turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = later_{k}; }}" for k in range(4)]
+    )
     return f"""if (flagged >= 2u) {{
-    {product}
+    {stores}
+    workgroupBarrier();
     {_multiplied(size, "conjugate(turned[t * PITCH + {row}])", "tile[t * PITCH + {column}]")}
   }}"""
 
 
-def _moved(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str, *, store: bool) -> str:
-    """Return statements that load or store a tile of the matrix or of the vectors."""
+def _tile_element(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> tuple[str, str]:
+    """Return statements that find a tile's element i, and the one that moves it.
+
+    It is in the matrix or in the vectors; `MOVE` stands for the rest of the statement.
+    """
     x, v = arrays
     n, rows, wide = sizes
-    element = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
 
     def move(array: str, count: int, pitch: int) -> str:
-        place = f"{array}[matrix * {count * pitch}u + row * {pitch}u + column]"
-        text = f"{place} = {element};" if store else f"value = {place};"
-        return f"if (row < {count}u && column < {n}u) {{ {text} }}"
+        element = f"{array}[matrix * {count * pitch}u + row * {pitch}u + column]"
+        return f"if (row < {count}u && column < {n}u) {{ {element} MOVE }}"
 
-    vectors = f"else {{ {move(v, rows, wide)} }}" if v else ""
-    inside = f"if (isMatrix) {{ {down} }}" if down else ""
+    found = f"""var row = i / {2 * size}u + offset;
+let column = place(at, i % {2 * size}u);
+{f"if (isMatrix) {{ {down} }}" if down else ""}"""
+    return found, f"if (isMatrix) {{ {move(x, n, n)} }} {f'else {{ {move(v, rows, wide)} }}' if v else ''}"
+
+
+def _loaded(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
+    """Return statements that load a tile of the matrix or of the vectors."""
+    found, move = _tile_element(arrays, size, sizes, down)
+    load = re.sub(r"{ (\S+\[[^{}]*\]) MOVE }", r"{ value = \1; }", move)
+    store = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;"
+    return f"{together(4 * size * size, size * size, f'{found}{chr(10)}{load}', store)}\n  workgroupBarrier();"
+
+
+def _stored(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
+    """Return statements that store the tile where it was."""
+    found, move = _tile_element(arrays, size, sizes, down)
+    value = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
     return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-    var row = i / {2 * size}u + offset;
-    let column = place(at, i % {2 * size}u);
-    {"" if store else "var value = zero();"}
-    {inside}
-    if (isMatrix) {{ {move(x, n, n)} }} {vectors}
-    {"" if store else f"{element} = value;"}
-  }}
-  workgroupBarrier();"""
+    {found}
+    {move.replace("MOVE", f"= {value};")}
+  }}"""
 
 
 def _load_product(products: str, size: int, number: str) -> str:
     """Return statements that load a product of rotations as `turned`."""
-    return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-      turned[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = {products}[({number}) * {4 * size * size}u + i];
-    }}
-    workgroupBarrier();"""
+    element = f"turned[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
+    return together(4 * size * size, size * size, f"value = {products}[({number}) * {4 * size * size}u + i];", f"{element} = value;")
+
+
+def _later_product(products: str, size: int, number: str) -> str:
+    """Return statements that load another product in variables.
+
+    It moves to workgroup memory once there is room.
+    """
+    loads = [f"later_{k} = {products}[({number}) * {4 * size * size}u + local + {k * size * size}u];" for k in range(4)]
+    begun = "\n  ".join([f"var later_{k} = zero();" for k in range(4)])
+    return f"""{begun}
+  if (flagged >= 2u) {{ {" ".join(loads)} }}"""
 
 
 def _multiplied(size: int, left: str, right: str) -> str:
-    """Return statements that make `tile` a product, of which an invocation has four elements."""
-    places = [(f"row{' + ' * i}{f'{size}u' * i}", f"column{' + ' * j}{f'{size}u' * j}", f"{i}{j}") for i in (0, 1) for j in (0, 1)]
+    """Return statements that make `tile` a product, four elements an invocation."""
+    corners = [(f"row{' + ' * i}{f'{size}u' * i}", f"column{' + ' * j}{f'{size}u' * j}", f"{i}{j}") for i in (0, 1) for j in (0, 1)]
     lefts = "\n      ".join([f"let l{i} = {left.format(row=f'(row + {i * size}u)')};" for i in (0, 1)])
     rights = "\n      ".join([f"let r{j} = {right.format(column=f'column + {j * size}u')};" for j in (0, 1)])
-    sums = "\n      ".join([f"sum_{name} += times(l{name[0]}, r{name[1]});" for *_, name in places])
-    begun_ = "\n    ".join([f"var sum_{name} = zero();" for *_, name in places])
-    stores = "\n    ".join([f"tile[({row}) * PITCH + {column}] = sum_{name};" for row, column, name in places])
+    sums = "\n      ".join([f"sum_{name} += times(l{name[0]}, r{name[1]});" for *_, name in corners])
+    begun_ = "\n    ".join([f"var sum_{name} = zero();" for *_, name in corners])
+    stores = "\n    ".join([f"tile[({row}) * PITCH + {column}] = sum_{name};" for row, column, name in corners])
+    newline = "\n      "
     text = f"""{{
     let row = local / {size}u;
     let column = local % {size}u;
     {begun_}
-    for (var t = 0u; t < {2 * size}u; t++) {{
-      {lefts}
-      {rights}
-      {sums}
-    }}
+    {repeated(2 * size, f"{lefts}{newline}{rights}{newline}{sums}")}
     workgroupBarrier();
     {stores}
     workgroupBarrier();

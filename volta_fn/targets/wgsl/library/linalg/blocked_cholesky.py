@@ -20,6 +20,7 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     element_dispatch,
     element_shader,
     over_elements,
+    repeated,
 )
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
@@ -38,7 +39,7 @@ def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
     begin = field_shader(device, x.dtype, INVOCATIONS)
     begin_count(begin, _COUNTERS)
     written(begin, f"if (local == 0u) {{ {begin.buffer(_BAD, _UINT32, written=True).name}[group] = 0u; }}")
-    turns = [_block(x, n, batch, device, reads) for reads in (0, 1)]
+    panels = [_block(x, n, batch, device, reads) for reads in (0, 1)]
     end = element_shader(device, x.dtype, n * n)
     out, bad = end.buffer(_FACTOR, x.dtype, written=True).name, end.buffer(_BAD, _UINT32).name
     over_elements(
@@ -48,11 +49,14 @@ def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
 if (e / {n}u < e % {n}u) {{ {out}[at] = zero(); }} else if ({bad}[matrix] != 0u) {{ {out}[at] = nan(); }}""",
     )
     first = begin.dispatch(batch, iteration_budget.work(batch, n * n))
-    return Routine((first, *[turns[k % 2] for k in range(blocks)], element_dispatch(end, batch, n * n)), (COUNTERS, 4 * batch))
+    return Routine((first, *[panels[k % 2] for k in range(blocks)], element_dispatch(end, batch, n * n)), (COUNTERS, 4 * batch))
 
 
 def _block(x: ShapedArray, n: int, batch: int, device: TargetCapabilities, reads: int) -> Dispatch:
-    """Return the dispatch that factors the block of columns whose number is in the counter that it `reads`."""
+    """Return the dispatch that factors a block of columns.
+
+    Its number is in the counter that the dispatch `reads`.
+    """
     size = block_width(x.dtype)
     blocks, tile = -(-n // size), size * (size + 1)
     shader = field_shader(device, x.dtype, INVOCATIONS)
@@ -104,28 +108,32 @@ def _rest(a: str, out: str, n: int, size: int) -> str:
             loaded.append(f"{tile}[{r} * {pitch}u + c] = {out}[base + min({row}, {n - 1}u) * {n}u + earlier * {size}u + c];")
             subtracted.append(f"{tile}_{k} -= times({tile}[{r} * {pitch}u + t], factor);")
             stored.append(f"{tile}[{r} * {pitch}u + c] = {tile}_{k};")
-    lines = "\n  "
-    return f"""{lines.join(begun)}
+    newline = "\n  "
+    return f"""{newline.join(begun)}
   for (var earlier = 0u; earlier < step; earlier++) {{
     workgroupBarrier();
-    {lines.join(loaded)}
+    {newline.join(loaded)}
     workgroupBarrier();
-    for (var t = 0u; t < {size}u; t++) {{
-      let factor = conjugate(top[c * {pitch}u + t]);
-      {lines.join(subtracted)}
-    }}
+    {repeated(size, f"let factor = conjugate(top[c * {pitch}u + t]);{newline}{newline.join(subtracted)}")}
   }}
   workgroupBarrier();
-  {lines.join(stored)}
+  {newline.join(stored)}
   workgroupBarrier();"""
 
 
 def _factored(n: int, size: int, huge: str) -> str:
     """Return statements that eliminate the columns of both tiles.
 
-    They become those of the factor times its diagonal, whose squares stay on the diagonal of `top`. `isBad` tells whether one is not positive.
+    They become those of the factor times its diagonal, whose squares stay on the diagonal of `top`. `isBad` tells whether one of these
+    is not positive.
     """
-    pitch = size + 1
+    pitch, lanes = size + 1, INVOCATIONS // size
+    rows = [f"(local / {size}u + {k * lanes}u)" for k in range(size // lanes)]
+    loads = "\n      ".join(
+        [f"let own_{k} = own[{r} * {pitch}u + s];\n      let top_{k} = top[{r} * {pitch}u + s];" for k, r in enumerate(rows)]
+    )
+    own = "\n      ".join([f"own[{r} * {pitch}u + c] -= times(own_{k}, factor);" for k, r in enumerate(rows)])
+    top = "\n      ".join([f"if ({r} > s) {{ top[{r} * {pitch}u + c] -= times(top_{k}, factor); }}" for k, r in enumerate(rows)])
     return f"""var isBad = false;
   for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
     let square = real(top[s * {pitch}u + s]);
@@ -133,10 +141,9 @@ def _factored(n: int, size: int, huge: str) -> str:
     isBad = isBad || !good;
     if (c > s) {{
       let factor = conjugate(top[c * {pitch}u + s]) / select(R(1), square, good);
-      for (var r = local / {size}u; r < {size}u; r += {INVOCATIONS // size}u) {{
-        own[r * {pitch}u + c] -= times(own[r * {pitch}u + s], factor);
-        if (r > s) {{ top[r * {pitch}u + c] -= times(top[r * {pitch}u + s], factor); }}
-      }}
+      {loads}
+      {own}
+      {top}
     }}
     workgroupBarrier();
   }}"""

@@ -1,6 +1,6 @@
 """LU factors by blocks of columns, with pivots from all rows.
 
-A block's columns are factored by one workgroup, whose invocations keep a row each in registers. Rows that change places stay where they
+A block's columns are factored by one workgroup, whose invocations keep a row each in registers. Rows that are exchanged stay where they
 are: what changes is the number of the row that an invocation has.
 """
 
@@ -23,8 +23,11 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     element_dispatch,
     element_shader,
     over_elements,
+    repeated,
+    together,
 )
-from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, written
+from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
+from volta_fn.targets.wgsl.loops.subgroups import has_rows
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -37,11 +40,11 @@ _INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
 _COLUMNS, _ROWS = 16, 32
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
-_PARTS = 32
+_GROUPS = 32
 
 
 def is_blocked_lu(m: int, n: int, device: TargetCapabilities) -> bool:
-    """Return whether a matrix has several blocks, and no more rows than a workgroup has invocations."""
+    """Return whether there are several blocks, and an invocation for each row."""
     return max(m, n) > SMALL and min(m, n) > 1 and _invocations(m) <= device.invocations
 
 
@@ -73,13 +76,13 @@ def _panel(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
     m, n = a.shape[-2:]
     size = block_width(a.dtype)
     shader = field_shader(device, a.dtype, _invocations(m))
+    if has_rows(device, device.subgroup_most, shader.invocations):
+        shader.number_by_subgroups()
     count_blocks(shader, _COUNTERS, 0, 0)
     x = shader.buffer(_FACTORS, a.dtype, written=True).name
     permutation = shader.buffer(_PERMUTATION, _INT32, written=True).name
     origins = shader.buffer(_ORIGINS, _UINT32, written=True).name
     shader.workgroup("row", "T", size)
-    shader.workgroup("bests", "R", _PARTS)
-    shader.workgroup("spots", "u32", _PARTS)
     columns = range(size)
     loads = "\n".join([f"var x{c} = zero();\nif (mine && {c}u < width) {{ x{c} = {x}[here + {c}u]; }}" for c in columns])
     stores = "\n  ".join([f"if ({c}u < width) {{ {x}[there + {c}u] = x{c}; }}" for c in columns])
@@ -96,7 +99,7 @@ var came = 0i;
 if (mine) {{ came = {permutation}[group * {m}u + local]; }}
 var at = local;
 for (var j = 0u; j < width; j++) {{
-  {_pivot(shader, size, m, n)}
+  {_pivot(shader, size, m, n, real_part(a.dtype) == np.float32)}
   {_eliminated(size, m)}
 }}
 sync();
@@ -110,7 +113,7 @@ if (mine) {{
     return shader.dispatch(batch, iteration_budget.work(batch, m * n))
 
 
-def _pivot(shader: Shader, size: int, m: int, n: int) -> str:
+def _pivot(shader: Shader, size: int, m: int, n: int, is_exchanged: bool) -> str:
     """Return statements that find the pivot of column j, and give its row to all.
 
     Two invocations take each other's numbers `at` of rows. Values that are not numbers come after all others.
@@ -118,34 +121,13 @@ def _pivot(shader: Shader, size: int, m: int, n: int) -> str:
     pivots = shader.buffer(_PIVOTS, _INT32, written=True).name
     chosen = "\n  ".join([f"value = select(value, x{c}, j == {c}u);" for c in range(1, size)])
     given = "\n    ".join([f"row[{c}] = x{c};" for c in range(size)])
-    each = shader.invocations // _PARTS
-    better = "x > best || (x == best && y < place)"
     return f"""var value = x0;
   {chosen}
   let diagonal = first + j;
   let magnitude = size(value);
-  part[local] = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine && at >= diagonal);
-  places[local] = at;
-  workgroupBarrier();
-  if (local < {_PARTS}u) {{
-    var best = part[local];
-    var place = places[local];
-    for (var k = 1u; k < {each}u; k++) {{
-      let x = part[local + k * {_PARTS}u];
-      let y = places[local + k * {_PARTS}u];
-      if ({better}) {{ best = x; place = y; }}
-    }}
-    bests[local] = best;
-    spots[local] = place;
-  }}
-  workgroupBarrier();
-  var best = bests[0];
-  var place = spots[0];
-  for (var k = 1u; k < {_PARTS}u; k++) {{
-    let x = bests[k];
-    let y = spots[k];
-    if ({better}) {{ best = x; place = y; }}
-  }}
+  var best = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine && at >= diagonal);
+  var place = at;
+  {_greatest(shader, is_exchanged)}
   if (at == place) {{
     {given}
     at = diagonal;
@@ -156,23 +138,73 @@ def _pivot(shader: Shader, size: int, m: int, n: int) -> str:
   workgroupBarrier();"""
 
 
+def _greatest(shader: Shader, is_exchanged: bool) -> str:
+    """Return statements that give all invocations the greatest of `best`.
+
+    With it comes the row that it is in, the first of equals.
+    """
+    # Without a branch, for which invocations would wait.
+    better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
+    device, width = shader.module.device, shader.module.device.subgroup_most
+    shader.workgroup("bests", "R", _GROUPS)
+    shader.workgroup("spots", "u32", _GROUPS)
+    if is_exchanged and has_rows(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
+        exchanges = "\n  ".join(
+            [
+                f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {better} }}"
+                for k in reversed(range(width.bit_length() - 1))
+            ]
+        )
+        number, inside = shader.builtin("subgroup_id"), shader.builtin("subgroup_invocation_id")
+        return f"""{exchanges}
+  if ({inside} == 0u) {{
+    bests[{number}] = best;
+    spots[{number}] = place;
+  }}
+  workgroupBarrier();
+  best = select(R(-3), bests[min({inside}, {_GROUPS - 1}u)], {inside} < {shader.invocations // width}u);
+  place = spots[min({inside}, {_GROUPS - 1}u)];
+  {exchanges}"""
+    loads = "\n    ".join(
+        [
+            f"{{ let x = part[local + {k * _GROUPS}u]; let y = places[local + {k * _GROUPS}u]; {better} }}"
+            for k in range(1, shader.invocations // _GROUPS)
+        ]
+    )
+    compared = "\n  ".join([f"{{ let x = bests[{k}]; let y = spots[{k}]; {better} }}" for k in range(_GROUPS)])
+    return f"""part[local] = best;
+  places[local] = place;
+  workgroupBarrier();
+  if (local < {_GROUPS}u) {{
+    {loads}
+    bests[local] = best;
+    spots[local] = place;
+  }}
+  workgroupBarrier();
+  {compared}"""
+
+
 def _eliminated(size: int, m: int) -> str:
     """Return statements that eliminate column j from the rows below its pivot."""
-    columns = "\n    ".join(
-        [f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, row[{c}]), j < {c}u);" for c in range(size)]
-    )
+    columns = [f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, row[{c}]), j < {c}u);" for c in range(size)]
+    half = size // 2
+    newline = "\n      "
     return f"""if (mine && at > diagonal) {{
     let pivot = row[j];
     var factor = value;
     if (size(pivot) != R(0)) {{ factor = over(value, pivot); }}
-    {columns}
+    if (j < {half}u) {{
+      {newline.join(columns[:half])}
+    }}
+    {newline.join(columns[half:])}
   }}"""
 
 
 def _update(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
-    """Return the dispatch that brings other columns up to date, a few by each workgroup.
+    """Return the dispatch that brings other columns up to date.
 
-    Rows change places in all of them; those on the right are solved for the block's rows, whose multiples the rows below lose.
+    A workgroup has a few. Rows are exchanged in all of them; those on the right are solved for the block's rows, whose multiples the rows
+    below lose.
     """
     m, n = a.shape[-2:]
     size, groups = block_width(a.dtype), -(-n // _COLUMNS)
@@ -211,14 +243,16 @@ if (begin + {_COLUMNS}u > first + width) {{
 
 
 def _moved(x: str, pivots: str, origins: str, m: int, n: int, size: int) -> str:
-    """Return statements that load the block's rows of some columns as `top`, and move what was there.
+    """Return statements that load the block's rows of some columns as `top`.
+
+    The rows that were there move.
 
     The block's own square is loaded as `lower`.
     """
     lanes = INVOCATIONS // _COLUMNS
-    turns = range(-(-size // lanes))
+    numbers = range(-(-size // lanes))
     loads, stores = [], []
-    for k in turns:
+    for k in numbers:
         t = f"(lane + {k * lanes}u)"
         loads.append(
             f"""var place_{k} = 0u;
@@ -230,19 +264,27 @@ if ({t} < width && mine) {{
 }}"""
         )
         stores.append(f"if (place_{k} >= first + width) {{ {x}[base + place_{k} * {n}u + column] = other_{k}; }}")
-    lower = f"""for (var i = local; i < width * width; i += STEP) {{
-  lower[(i / width) * {size + 1}u + i % width] = {x}[base + (first + i / width) * {n}u + first + i % width];
-}}"""
-    return "\n".join([*loads, lower, "sync();", *stores, "sync();"])
+    lower = together(
+        size * size,
+        INVOCATIONS,
+        f"""let row = i / {size}u;
+let t = i % {size}u;
+if (row < width && t < width) {{ value = {x}[base + (first + row) * {n}u + first + t]; }}""",
+        f"lower[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
+    )
+    return "\n".join([lower, *loads, "sync();", *stores, "sync();"])
 
 
 def _solved(size: int, lanes: int) -> str:
     """Return statements that solve for the block's rows of columns on its right."""
+    rows = [f"(lane + {k * lanes}u)" for k in range(-(-size // lanes))]
+    factors = "\n    ".join([f"let factor_{k} = lower[{r} * {size + 1}u + s];" for k, r in enumerate(rows)])
+    changes = "\n      ".join([f"if ({r} > s) {{ top[{r} * {_COLUMNS}u + c] -= times(factor_{k}, solved); }}" for k, r in enumerate(rows)])
     return f"""for (var s = 0u; s < width; s++) {{
+    let solved = top[s * {_COLUMNS}u + c];
+    {factors}
     if (right) {{
-      for (var t = lane; t < width; t += {lanes}u) {{
-        if (t > s) {{ top[t * {_COLUMNS}u + c] -= times(lower[t * {size + 1}u + s], top[s * {_COLUMNS}u + c]); }}
-      }}
+      {changes}
     }}
     workgroupBarrier();
   }}"""
@@ -250,24 +292,25 @@ def _solved(size: int, lanes: int) -> str:
 
 def _subtracted(x: str, m: int, n: int, size: int, lanes: int) -> str:
     """Return statements that subtract multiples of the block's rows from those below."""
-    turns = range(_ROWS // lanes)
-    rows = "\n      ".join([f"let row_{k} = below + lane + {k * lanes}u;\n      var sum_{k} = zero();" for k in turns])
-    sums = "\n        ".join([f"sum_{k} += times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in turns])
-    stores = "\n      ".join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] -= sum_{k}; }}" for k in turns])
+    numbers, newline = range(_ROWS // lanes), "\n        "
+    rows = "\n      ".join([f"let row_{k} = below + lane + {k * lanes}u;\n      var sum_{k} = zero();" for k in numbers])
+    sums = "\n        ".join([f"sum_{k} += times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in numbers])
+    loads = together(
+        _ROWS * size,
+        INVOCATIONS,
+        f"""let row = below + i / {size}u;
+let t = i % {size}u;
+if (row < {m}u && t < width) {{ value = {x}[base + row * {n}u + first + t]; }}""",
+        f"lower[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
+    )
+    stores = "\n      ".join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] -= sum_{k}; }}" for k in numbers])
     return f"""for (var below = first + width; below < {m}u; below += {_ROWS}u) {{
     workgroupBarrier();
-    for (var i = local; i < {_ROWS * size}u; i += STEP) {{
-      let row = min(below + i / {size}u, {m - 1}u);
-      let t = min(i % {size}u, width - 1u);
-      lower[(i / {size}u) * {size + 1}u + i % {size}u] = {x}[base + row * {n}u + first + t];
-    }}
+    {loads}
     workgroupBarrier();
     if (right) {{
       {rows}
-      for (var t = 0u; t < width; t++) {{
-        let factor = top[t * {_COLUMNS}u + c];
-        {sums}
-      }}
+      {repeated(size, f"let factor = top[t * {_COLUMNS}u + c];{newline}{sums}")}
       {stores}
     }}
   }}"""

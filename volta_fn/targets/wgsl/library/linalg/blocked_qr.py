@@ -1,4 +1,4 @@
-"""QR factors by blocks of Householder's reflections, with LAPACK's choice of signs.
+"""QR factors by blocks of reflections, with LAPACK's choice of signs.
 
 A block of reflections I - τ v vᴴ is I - V T Vᴴ, where T⁻¹ is the upper triangle of VᴴV with 1 / τ on its diagonal. One workgroup reflects a
 block's columns, whose numbers its invocations keep in registers; many workgroups apply the block to the columns after it, and to Q.
@@ -25,40 +25,38 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
-#: Rows of a column that an invocation keeps, where the device has enough invocations; else twice as many.
-_ROWS = 16
+#: Rows of a column that an invocation keeps.
+_ROWS = 32
 
 #: Columns whose greatest number is less count as zero, as do their squares.
 _TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
 
 
 def is_blocked_qr(a: ShapedArray, device: TargetCapabilities) -> bool:
-    """Return whether a matrix has several blocks, and no more rows than a workgroup keeps in registers."""
+    """Return whether there are several blocks, of rows that fit in registers."""
     m, n = a.shape[-2:]
-    return max(m, n) > SMALL and min(m, n) > 1 and _lanes(a, device) * block_width(a.dtype) <= device.invocations
+    return max(m, n) > SMALL and min(m, n) > 1 and _lanes(a) * block_width(a.dtype) <= device.invocations
 
 
-def _lanes(a: ShapedArray, device: TargetCapabilities) -> int:
+def _lanes(a: ShapedArray) -> int:
     """Return how many invocations share a column."""
-    m, size = a.shape[-2], block_width(a.dtype)
-    lanes = -(-m // _ROWS)
-    return lanes if lanes * size <= device.invocations else -(-m // (2 * _ROWS))
+    return -(-a.shape[-2] // _ROWS)
 
 
 def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabilities) -> Routine:
-    """Return the routine for matrices of several blocks; `wide` is the number of Q's columns."""
+    """Return the routine for matrices of several blocks; Q has `wide` columns."""
     m, n = a.shape[-2:]
     k, batch, size, itemsize = min(m, n), math.prod(a.shape[:-2]), block_width(a.dtype), a.dtype.itemsize
     blocks = -(-k // size)
     r, q = 1 + compute_q, 1
     known = Reflections(m, n, k, r + 1)
     panel = _panel(a, known, device, batch)
-    turns = [panel, apply_block(a, known, known.matrix, n, device, batch, reads=1)]
-    turns = (turns * blocks)[: 2 * blocks - (k == n)]  # there are no columns after the last of a tall matrix
+    steps = [panel, apply_block(a, known, known.matrix, n, device, batch, reads=1)]
+    steps = (steps * blocks)[: 2 * blocks - (k == n)]  # there are no columns after the last of a tall matrix
     if compute_q:
         last = 2 * blocks - 1 - (k == n)
         products = [apply_block(a, known, q, wide, device, batch, reads=reads, backward=last) for reads in (0, 1)]
-        turns += [products[(step + (k == n)) % 2] for step in range(blocks)]
+        steps += [products[(step + (k == n)) % 2] for step in range(blocks)]
     end = element_shader(device, a.dtype, wide * n)
     x, upper = end.buffer(known.matrix, a.dtype).name, end.buffer(r, a.dtype, written=True).name
     over_elements(
@@ -67,13 +65,13 @@ def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabil
         f"""if (e % {n}u >= e / {n}u) {{ {upper}[matrix * {wide * n}u + e] = {x}[matrix * {m * n}u + e]; }}
 else {{ {upper}[matrix * {wide * n}u + e] = zero(); }}""",
     )
-    dispatches = (_begin(a, known, q if compute_q else 0, wide, device, batch), *turns, element_dispatch(end, batch, wide * n))
+    dispatches = (_begin(a, known, q if compute_q else 0, wide, device, batch), *steps, element_dispatch(end, batch, wide * n))
     sizes = (m * n, m * k, k, blocks * size * size)
     return Routine(dispatches, (*[batch * count * itemsize for count in sizes], COUNTERS))
 
 
 def _begin(a: ShapedArray, known: Reflections, q: int, wide: int, device: TargetCapabilities, batch: int) -> Dispatch:
-    """Return the dispatch that copies the matrix, and makes `q` the identity, if there is one."""
+    """Return the dispatch that copies the matrix, and makes Q the identity."""
     m, n = a.shape[-2:]
     count = max(m * n, m * wide if q else 0)
     shader = element_shader(device, a.dtype, count)
@@ -91,7 +89,7 @@ def _begin(a: ShapedArray, known: Reflections, q: int, wide: int, device: Target
 def _panel(a: ShapedArray, known: Reflections, device: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that reflects a block's columns."""
     m, n, k = known.rows, known.columns, known.count
-    size, lanes = block_width(a.dtype), _lanes(a, device)
+    size, lanes = block_width(a.dtype), _lanes(a)
     rows = -(-m // lanes)
     shader = field_shader(device, a.dtype, lanes * size)
     count_blocks(shader, known.counters, 0, 0)
@@ -138,34 +136,53 @@ if (column < {k}u) {{
 
 
 def _published(rows: int, lanes: int) -> str:
-    """Return statements that give column j to all: what is below the diagonal, its head, and the lanes' greatest."""
-    each = "\n    ".join(
+    """Return statements that give column j to all invocations.
+
+    These are the numbers below the diagonal, the one on it, and the lanes' greatest.
+    """
+    target = f"pivots[turn * {lanes * rows}u + begin + {{}}u]"
+    newline = "\n      "
+    below = newline.join([f"{target.format(i)} = x{i};\n      most = max(most, size(x{i}));" for i in range(rows)])
+    across = newline.join(
         [
-            f"""if (begin + {i}u > diagonal) {{ pivots[turn * {lanes * rows}u + begin + {i}u] = x{i}; most = max(most, size(x{i})); }}
-    else {{ pivots[turn * {lanes * rows}u + begin + {i}u] = zero(); }}
-    if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; most = max(most, size(x{i})); }}"""
+            f"""{target.format(i)} = zero();
+      if (begin + {i}u >= diagonal) {{ most = max(most, size(x{i})); }}
+      if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; }}
+      if (begin + {i}u > diagonal) {{ {target.format(i)} = x{i}; }}"""
             for i in range(rows)
         ]
     )
-    return f"""if (c == j) {{
+    return f"""let isBelow = begin > diagonal;
+  let isAbove = begin + {rows}u <= diagonal;
+  if (c == j) {{
     var most = R(0);
-    {each}
+    if (isBelow) {{
+      {below}
+    }} else {{
+      {across}
+    }}
     tops[turn * {lanes}u + lane] = most;
   }}
   workgroupBarrier();"""
 
 
 def _products(rows: int, lanes: int, size: int, real: str) -> str:
-    """Return statements for a lane's products of column j, scaled, with all columns, and for its square."""
+    """Return statements for a lane's products of column j with all columns.
+
+    Column j is scaled. Its square is computed, too.
+    """
     each = "\n  ".join(
         [
-            f"let y{i} = pivots[turn * {lanes * rows}u + begin + {i}u] * inverse;\n  total += times(conjugate(y{i}), x{i});\n  squared += square(y{i});"
+            f"""let y{i} = pivots[turn * {lanes * rows}u + begin + {i}u] * inverse;
+  total += times(conjugate(y{i}), x{i});
+  squared += square(y{i});"""
             for i in range(rows)
         ]
     )
     chosen = "\n    ".join([f"if (begin + {i}u == diagonal) {{ diagonals[c] = x{i}; }}" for i in range(rows)])
+    largest = "\n  ".join([f"greatest_of_all = max(greatest_of_all, tops[turn * {lanes}u + {k}u]);" for k in range(1, lanes)])
     return f"""var greatest_of_all = tops[turn * {lanes}u];
-  for (var k = 1u; k < {lanes}u; k++) {{ greatest_of_all = max(greatest_of_all, tops[turn * {lanes}u + k]); }}
+  {largest}
   let scale = select(greatest_of_all, R(1), greatest_of_all < {_TINY[real]});
   let inverse = R(1) / scale;
   var total = zero();
@@ -180,13 +197,14 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
 
 
 def _reflection(lanes: int, size: int) -> str:
-    """Return statements for the reflection: its `tau`, its `divisor`, and its product `dot` with a column."""
+    """Return statements for the reflection.
+
+    They name its `tau`, its `divisor`, and its product `dot` with a column.
+    """
+    others = "\n  ".join([f"below += squares[{k}];\n  sum += dots[{k * size}u + c];" for k in range(1, lanes)])
     return f"""var below = squares[0];
   var sum = dots[c];
-  for (var k = 1u; k < {lanes}u; k++) {{
-    below += squares[k];
-    sum += dots[k * {size}u + c];
-  }}
+  {others}
   let alpha = heads[turn] * inverse;
   let nothing = below == R(0) && imaginary(alpha) == R(0);
   let length = sqrt(square(alpha) + below);
@@ -198,23 +216,41 @@ def _reflection(lanes: int, size: int) -> str:
 
 
 def _reflected(x: str, rows: int, m: int, n: int) -> str:
-    """Return statements that reflect later columns; column j is stored, and becomes the reflection's vector."""
-    own = "\n    ".join([f"x{i} -= times(y{i}, multiple);\n    if (begin + {i}u == diagonal) {{ x{i} -= change; }}" for i in range(rows)])
-    vector = "\n    ".join(
+    """Return statements that reflect later columns.
+
+    Column j is stored, and becomes the reflection's vector.
+    """
+    newline = "\n      "
+    below = newline.join([f"x{i} -= times(y{i}, multiple);" for i in range(rows)])
+    diagonal = newline.join([f"if (begin + {i}u == diagonal) {{ x{i} -= change; }}" for i in range(rows)])
+    vector = newline.join([f"x{i} = times(y{i}, inverted);" for i in range(rows)])
+    above = newline.join(
         [
-            f"""if (begin + {i}u < diagonal) {{ {x}[base + {i * n}u] = x{i}; }}
-    x{i} = over(y{i}, divisor);
-    if (begin + {i}u == diagonal) {{
-      if (nothing) {{ {x}[base + {i * n}u] = heads[turn]; }} else {{ {x}[base + {i * n}u] = beta * scale; }}
-      x{i} = number(R(1));
-    }}"""
+            f"""if (begin + {i}u < diagonal) {{ {x}[base + {i * n}u] = old_{i}; }}
+      if (begin + {i}u == diagonal) {{
+        {x}[base + {i * n}u] = head;
+        x{i} = number(R(1));
+      }}"""
             for i in range(rows)
         ]
     )
-    return f"""if (c > j && !nothing) {{
+    kept = newline.join([f"let old_{i} = x{i};" for i in range(rows)])
+    return f"""if (c > j && !nothing && !isAbove) {{
     let change = times(dot, conjugate(tau));
     let multiple = over(change, divisor);
-    {own}
+    {below}
+    if (!isBelow) {{
+      {diagonal}
+    }}
   }} else if (c == j) {{
-    {vector}
+    let inverted = over(number(R(1)), divisor);
+    if (isBelow) {{
+      {vector}
+    }} else {{
+      var head = beta * scale;
+      if (nothing) {{ head = heads[turn]; }}
+      {kept}
+      {vector}
+      {above}
+    }}
   }}"""

@@ -29,8 +29,38 @@ _UINT32 = np.dtype(np.uint32)
 COUNTERS = 8
 
 
+def repeated(count: int, statements: str, by: int = 4) -> str:
+    """Return statements for t from 0 to `count`.
+
+    A GPU has several iterations under way together. Otherwise it would wait for each one's loads from workgroup memory.
+    """
+    by = min(by, count)
+    numbers = "\n".join([f"{{ let t = start + {k}u;\n{statements} }}" for k in range(by)])
+    return f"for (var start = 0u; start < {count}u; start += {by}u) {{\n{numbers}\n}}"
+
+
+def together(count: int, invocations: int, load: str, store: str) -> str:
+    """Return statements that load numbers, and then store them for the workgroup.
+
+    `load` is statements that may assign element `i` to `value`, and `store` is one that moves it. All loads of an invocation are under way
+    together.
+    """
+    numbers = range(-(-count // invocations))
+    uneven = count % invocations > 0
+    loads, stores = [], []
+    for k in numbers:
+        number = f"let i = local + {k * invocations}u;"
+        guard = f"if (i < {count}u) " if uneven else ""
+        loads.append(f"var value_{k} = zero();\n{{ {number}\nvar value = zero();\n{guard}{{ {load} }}\nvalue_{k} = value; }}")
+        stores.append(f"{{ {number}\nlet value = value_{k};\n{guard}{{ {store} }} }}")
+    return "\n".join(["{", *loads, *stores, "}"])
+
+
 def block_width(dtype: np.dtype) -> int:
-    """Return the columns of a block, so few that three square tiles fit in the least workgroup memory."""
+    """Return the columns of a block.
+
+    They are so few that three square tiles fit in the least workgroup memory.
+    """
     return 32 if dtype.itemsize == 4 else 16
 
 

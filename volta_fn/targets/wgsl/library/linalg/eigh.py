@@ -10,11 +10,12 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.block_rotations import apply_products, blocks_of, find_products
+from volta_fn.targets.wgsl.library.linalg.block_eigh import blocked_eigh
 from volta_fn.targets.wgsl.library.linalg.blocks import SMALL
 from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotate, rotated, scaled, workers
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, is_field, real_part
-from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept, swept_by_blocks
+from volta_fn.targets.wgsl.library.linalg.small_eigh import fits, small_eigh
+from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -31,22 +32,18 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
         return None
     if not a.size:
         return Routine(())
+    if n > SMALL:
+        return blocked_eigh(a, params["lower"], device)
+    if fits(n, a.dtype, device):
+        return small_eigh(a, params["lower"], device)
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
 
     def new() -> Shader:
         shader = field_shader(device, a.dtype, workers(n, n, a.dtype, device))
-        declare_rotations(shader, n)
+        declare_rotations(shader, n, a.dtype)
         return shader
 
     method = _method(a, n, params["lower"], real)
-    if n > SMALL:
-        blocks = blocks_of(n, a.dtype, batch, device, _STATE)
-        turn = (
-            find_products(a, blocks, device, lambda shader: _common(shader, a, n, blocks.size), _share(n), _NEGLIGIBLE[real.name]),
-            apply_products(a, blocks, device, _MATRIX, (_PRODUCT, n, n), both=True),
-        )
-        dispatches = swept_by_blocks(method, new, a, blocks, _MATRIX, turn)
-        return Routine(tuple(dispatches), ((batch * n * n * itemsize,) * 2 + blocks.spaces(a.dtype)))
     spaces = (batch * n * n * itemsize,) * 2 + state_size(batch, counted, real)
     return Routine(tuple(swept(method, new, batch, counted, (_STATE, real))), spaces)
 
@@ -67,24 +64,6 @@ def _method(a: ShapedArray, n: int, lower: bool, real: np.dtype) -> Method:
         enough=_EPSILON[real.name],
         after=after,
     )
-
-
-def _common(shader: Shader, a: ShapedArray, n: int, size: int) -> str:
-    """Return statements that load what two blocks of the matrix have in common."""
-    x = shader.buffer(_MATRIX, a.dtype).name
-    return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-    let row = place(at, i / {2 * size}u);
-    let column = place(at, i % {2 * size}u);
-    var value = zero();
-    if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}
-    tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;
-  }}
-  workgroupBarrier();"""
-
-
-def _share(n: int) -> str:
-    """Return the expression for what an element is of those on the diagonal, or of the least that the largest eigenvalue may be."""
-    return f"g / max(max(p, q), max(norm * R({n**-0.5}), R(1e-30)))"
 
 
 def _load(source: str, x: str, v: str, n: int, lower: bool, real: str) -> str:
@@ -159,9 +138,6 @@ for (var i = local; i < {n}u; i += STEP) {{
   }}
 }}"""
 
-
-#: What is negligible in a round of blocks: the products of rotations round as much.
-_NEGLIGIBLE = {"float32": 1.2e-6, "float64": 2.5e-15}
 
 #: What is negligible relative to 1, by the dtype of real parts.
 _EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}

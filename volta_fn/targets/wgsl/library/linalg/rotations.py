@@ -23,8 +23,20 @@ _MANY = 1024
 #: Rows of a lane that are rotated side by side.
 SEVERAL = 4
 
-#: The function that stores the rotation number k of [[a, g], [ḡ, b]].
-ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
+_REAL_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
+  if (g == R(0)) {
+    sines[k] = R(0);
+    halves[k] = R(0);
+    return;
+  }
+  let slope = (b - a) / (R(2) * g);
+  let tangent = select(R(1), R(-1), slope < R(0)) / (abs(slope) + sqrt(R(1) + slope * slope));
+  let root = sqrt(R(1) + tangent * tangent);
+  sines[k] = tangent / root;
+  halves[k] = tangent / (R(1) + root);
+}"""
+
+_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
   let largest = size(g);
   if (largest == R(0)) {
     sines[k] = zero();
@@ -42,7 +54,7 @@ ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
 }"""
 
 
-def declare_rotations(shader: Shader, n: int) -> None:
+def declare_rotations(shader: Shader, n: int, dtype: np.dtype) -> None:
     """Declare ``pair(step, k)``, the k-th pair, and `rotation`, which stores its own.
 
     The lesser column of a pair is first. Columns p and q become ``c p - s̄ q`` and ``s p + c q``. With t = s / (1 + c) these are
@@ -53,11 +65,19 @@ def declare_rotations(shader: Shader, n: int) -> None:
     shader.workgroup("sines", "T", even // 2)
     shader.workgroup("halves", "T", even // 2)
     round_robin(shader, "pair", even)
-    shader.helper("rotation", ROTATION)
+    shader.helper("rotation", rotation(dtype))
+
+
+def rotation(dtype: np.dtype) -> str:
+    """Return the function that stores the rotation number k of [[a, g], [ḡ, b]]."""
+    return _ROTATION if dtype.kind == "c" else _REAL_ROTATION
 
 
 def round_robin(shader: Shader, name: str, even: int) -> None:
-    """Declare a function for the k-th pair of a step, such that an even number of things all meet in one step less."""
+    """Declare a function for the k-th pair of a step.
+
+    In one step less than the even number of things all of them meet.
+    """
     period = max(even - 1, 1)
     shader.helper(
         name,
@@ -140,4 +160,57 @@ def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
         {" ".join(loads)}
         {" ".join(stores)}
       }}
+    }}"""
+
+
+def tile_rotations(pairs: int, steps: str, pairing: str, *, all_work: bool = True) -> str:
+    """Return statements that rotate a Hermitian `tile`, and columns of `turned`.
+
+    Both are in workgroup memory.
+
+    Each of the `steps` rotates all `pairs` of columns. An invocation has the four elements of two pairs k and l; `pairing` sets their
+    columns, `pair_k` and `pair_l`, in step `turned_by`. Invocations beyond those wait, unless `all_work`.
+    """
+    pitch = 2 * pairs + 1
+    rotate = """{{
+        let x = {p};
+        let y = {q};
+        {p} = x - times(conjugate({s}), y + times({t}, x));
+        {q} = y + times({s}, x - times(conjugate({t}), y));
+      }}"""
+    columns = [rotate.format(p=f"e{i}0", q=f"e{i}1", s="s", t="t") for i in (0, 1)]
+    rows = [rotate.format(p=f"e0{i}", q=f"e1{i}", s="s_row", t="t_row") for i in (0, 1)]
+    bases = [rotate.format(p=f"turned[k{i} + pair_l.x]", q=f"turned[k{i} + pair_l.y]", s="s", t="t") for i in (0, 1)]
+    elements = [(i, j, f"tile[pair_k.{'xy'[i]} * {pitch}u + pair_l.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
+    loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
+    stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])
+    newline = "\n      "
+    return f"""let k = local / {pairs}u;
+    let l = local % {pairs}u;
+    for (var turned_by = 0u; turned_by < {steps}; turned_by++) {{
+      var pair_k = vec2<u32>();
+      var pair_l = vec2<u32>();
+      {pairing}
+      if (k == 0u) {{
+        rotation(l, real(tile[pair_l.x * {pitch + 1}u]), real(tile[pair_l.y * {pitch + 1}u]), tile[pair_l.x * {pitch}u + pair_l.y]);
+      }}
+      workgroupBarrier();
+      {"" if all_work else f"if (k < {pairs}u) {{"}
+      let s = sines[l];
+      let t = halves[l];
+      let s_row = conjugate(sines[k]);
+      let t_row = conjugate(halves[k]);
+      {loads}
+      {newline.join(columns)}
+      {newline.join(rows)}
+      if (k == l) {{
+        e01 = zero();
+        e10 = zero();
+      }}
+      {stores}
+      let k0 = k * {pitch}u;
+      let k1 = (k + {pairs}u) * {pitch}u;
+      {newline.join(bases)}
+      {"" if all_work else "}"}
+      workgroupBarrier();
     }}"""

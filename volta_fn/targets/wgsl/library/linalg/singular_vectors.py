@@ -1,4 +1,4 @@
-"""Statements of both ways to singular values: loading, sorting, and completing vectors."""
+"""Statements that load matrices, and sort and complete singular vectors."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
 
     def new() -> Shader:
         shader = field_shader(device, a.dtype, workers(m, n, a.dtype, device))
-        declare_rotations(shader, n)
+        declare_rotations(shader, n, a.dtype)
         shader.workgroup("others", "R", shader.invocations)
         shader.workgroup("mixed", "T", shader.invocations)
         return shader

@@ -12,9 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.linalg.block_rotations import SWEEPS as BLOCK_SWEEPS
-from volta_fn.targets.wgsl.library.linalg.block_rotations import Blocks, begun, known
 from volta_fn.targets.wgsl.library.linalg.iteration_budget import Iterations, work
 from volta_fn.targets.wgsl.library.linalg.rotations import SWEEPS
 from volta_fn.targets.wgsl.library.linalg.shader_templates import written
@@ -75,20 +72,3 @@ def _swept_separately(
     known = f"let scale = {scale};\nlet bad = scale == R(0);"
     written(end, "\n".join([method.where, known, method.after(end)]))
     return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch)) for shader in (begin, *[one] * SWEEPS, end)]
-
-
-def swept_by_blocks(
-    method: Method, new: Callable[[], Shader], a: ShapedArray, blocks: Blocks, matrix: int, turn: tuple[Dispatch, Dispatch]
-) -> list[Dispatch]:
-    """Return the dispatches of a method whose sweeps are rounds of blocks.
-
-    A round is the two dispatches of a `turn`, which change the buffer with the number `matrix`.
-    """
-    count = a.shape[-2] * a.shape[-1]
-    begin, end = new(), new()
-    before, after = method.before(begin), method.after(end)
-    array = begin.buffer(matrix, a.dtype, written=True).name
-    written(begin, "\n".join([method.where, before, begun(begin, blocks, a.dtype, array, count)]))
-    written(end, "\n".join([method.where, known(end, blocks, a.dtype), after]))
-    total = work(blocks.batch, count)
-    return [begin.dispatch(blocks.batch, total), *turn * (blocks.rounds * BLOCK_SWEEPS), end.dispatch(blocks.batch, total)]
