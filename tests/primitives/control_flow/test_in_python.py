@@ -54,7 +54,7 @@ def test_functions_see_values_and_results_are_those_of_programs(name: str) -> No
 
 
 def test_derivatives_and_maps(not_jitted: None) -> None:
-    cube = lambda x: lax.scan(lambda c, _: (c * x, c), 1.0, None, length=3)[0]  # noqa: E731  # a function of one line
+    cube = lambda x: lax.scan(lambda c, _: (c * x, c), 1.0, None, length=3)[0]  # a function of one line
     assert float(vf.grad(cube)(2.0)) == 12
     np.testing.assert_array_equal(vf.vmap(cube)(jnp.arange(3.0)), [0, 1, 8])
     np.testing.assert_array_equal(vf.vmap(lambda n: lax.while_loop(lambda c: c < n, lambda c: c + 1, 0))(jnp.arange(3)), [0, 1, 2])

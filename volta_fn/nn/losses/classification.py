@@ -151,8 +151,8 @@ def _of_probabilities(loss: str, scores: Array, labels: Any, factors: Array | No
     if targets.shape != scores.shape:
         numbers = scores.shape[:dim] + scores.shape[dim + 1 :]
         raise ShapeError(
-            f"{loss}: scores of shape {scores.shape} with classes along axis {dim} need class numbers of shape {numbers}, or probabilities of "
-            f"the shape of the scores, got {targets.shape}; for classes along another axis, say axis=-1"
+            f"{loss}: scores of shape {scores.shape} with classes along axis {dim} need class numbers of shape {numbers}, or probabilities "
+            f"of the shape of the scores, got {targets.shape}; for classes along another axis, say axis=-1"
         )
     if smoothing:
         targets = (1 - smoothing) * targets + smoothing / scores.shape[dim]
