@@ -13,8 +13,8 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ConcretizationError
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import reshape
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import reshape
 
 #: What stands for the result of a loop that must be traced.
 UNKNOWN: Any = object()
