@@ -13,7 +13,7 @@ from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.transforms.jvp import jvp_jaxpr
 from volta_fn.transforms.linearize import LinearTrace
 from volta_fn.transforms.marks import is_linear, is_nonzero, marked, merge, split_tangents, spread
-from volta_fn.transforms.rules.residuals import split_call
+from volta_fn.transforms.residuals import split_call
 from volta_fn.transforms.transpose import transpose_jaxpr
 from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
