@@ -261,7 +261,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return tree.unflatten(traced.out_tree, outs)
 
     def _in_python(self, request: Request) -> Any:
-        """Call the function itself, with arrays for numbers and NumPy's arrays, as a program has them."""
+        """Call the function itself, with arrays as a program has them.
+
+        Numbers and NumPy's arrays become arrays.
+        """
         if positions_of_refs(request.leaves):
             return self._fun(*request.args, **request.kwargs)
         args, kwargs = tree.unflatten(request.in_tree, request.values())
