@@ -108,6 +108,20 @@ def test_wrong_calls_are_answered(call: Any, words: str) -> None:
         call()
 
 
+@pytest.mark.parametrize(
+    "call, usage",
+    [
+        (lambda: nn.GPT.init(3), r"activation=gelu"),
+        (lambda: nn.TransformerEncoder.init(3), r"norm=LayerNorm\.init"),
+        (lambda: optim.scale_by_muon(lr=1), r"ns_coeffs=\(3\.4445, -4\.775, 2\.0315\)"),
+    ],
+)
+def test_defaults_are_shown_as_one_writes_them(call: Any, usage: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=usage) as caught:
+        call()
+    assert "<function" not in str(caught.value) and " at 0x" not in str(caught.value)
+
+
 def test_errors_inside_a_call_stay_as_they_are() -> None:
     with pytest.raises(TypeError) as caught:
         data.DataLoader(3, 2)

@@ -319,7 +319,7 @@ def _remedy(function: Callable[..., Any], message: str, args: tuple[Any, ...]) -
 
 
 def _short(default: Any) -> str:
-    """Return a default as one would write it: values in full, functions and classes by name.
+    """Return a default as one writes it: functions and classes by name.
 
     >>> _short(0.5), _short(closest), _short(dict), _short((Mapping, [1]))
     ('0.5', 'closest', 'dict', '(Mapping, [1])')

@@ -11,7 +11,7 @@ from volta_fn.inspection.doctor import Report, doctor
 class _Doctor(ModuleType):
     """A module that can be called like the function whose name it has.
 
-    ``import volta_fn.doctor`` puts it in the place of that function.
+    ``import volta_fn.doctor`` puts it where that function was.
     """
 
     def __call__(self) -> Report:

@@ -6,6 +6,7 @@ import io
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 
 import volta_fn as vf
@@ -110,3 +111,32 @@ def test_a_breakpoint_shows_values_of_the_running_program() -> None:
     assert "x = " in stopped("a\n")
     with pytest.raises(errors.CallbackError, match="ended"):
         stopped("q\n")
+
+
+@pytest.mark.parametrize("argument", [0.0, np.zeros(3, np.float32), [0.0, np.float32(1)]], ids=["number", "NumPy", "list"])
+def test_arguments_of_jitted_functions_are_arrays(argument: Any) -> None:
+    """In Python's and NumPy's own arithmetic, nothing would be checked."""
+    first = lambda x: x[0] if isinstance(x, list) else x
+    with vf.debug.nans(), pytest.raises(errors.NonFiniteError, match="in div"):
+        vf.jit(lambda x: first(x) / first(x))(argument)
+    with vf.debug_infs(), pytest.raises(errors.NonFiniteError, match="in div"):
+        vf.jit(lambda x: 1 / first(x))(argument)
+
+
+def test_without_jit_functions_get_and_return_what_programs_do() -> None:
+    seen: list[Any] = []
+
+    def noted(x: Any, n: int, *, options: Any) -> Any:
+        seen[:] = [x, n, options]
+        return {"y": x, "n": 1}
+
+    with vf.disable_jit():
+        found = vf.jit(noted, static_argnums=1)(np.ones(2), 3, options={"rate": 0.5})
+    assert isinstance(seen[0], vf.Array) and seen[1] == 3 and isinstance(seen[2]["rate"], vf.Array)
+    assert isinstance(found["y"], vf.Array) and isinstance(found["n"], vf.Array)
+    with vf.disable_jit(), pytest.raises(errors.ArgumentTypeError, match='static_argnames="mode"'):
+        vf.jit(lambda x, mode: x)(1.0, "train")
+    ref = vf.new_ref(0.0)
+    with vf.disable_jit():
+        vf.jit(lambda r: vf.ref.set(r, ..., 2.0))(ref)
+    assert float(ref[...]) == 2

@@ -32,6 +32,6 @@ class GoldenFile:
 
 
 def shown(message: str) -> str:
-    """Return a message without what depends on the machine: folders, lines, digits of numbers."""
-    text = re.sub(r"\S*/(\w+\.py):\d+", r"\1", message)
+    """Return a message without what depends on the machine: folders, lines, digits of numbers, and Python's version."""
+    text = re.sub(r"\S*/(\w+\.py):\d+", r"\1", message.replace(".<locals>.<listcomp>", ""))
     return re.sub(r"from \S+ to [^,\n;]+", "from … to …", text)

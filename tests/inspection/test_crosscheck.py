@@ -17,6 +17,7 @@ from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from volta_fn import lax
 from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.inspection import crosscheck
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, CodeCache
@@ -87,3 +88,9 @@ def test_it_sees_into_loops_and_calls() -> None:
 def test_grads_and_float16_are_within_rounding() -> None:
     x = vnp.asarray(np.linspace(-1, 1, 48, dtype=np.float16).reshape(6, 8))
     assert vf.crosscheck(vf.grad(lambda x: (vnp.tanh(x @ x.T) ** 2).mean()))(x)
+
+
+@pytest.mark.parametrize("name, function", [("eigh", lax.linalg.eigh), ("svd", lax.linalg.svd)])
+def test_of_decompositions_only_values_are_compared(name: str, function: Callable[..., Any]) -> None:
+    (eqn,) = [e for e in vf.make_jaxpr(function)(vnp.eye(3)).eqns if e.primitive.name == name]
+    assert [eqn.outvars[number].aval.shape for number in crosscheck._UNIQUE[name]] == [(3,)]

@@ -85,7 +85,7 @@ def check_callable(function: Any, transform: str) -> None:
     if not callable(function):
         raise ArgumentTypeError(
             f"{transform} transforms a function, got {function!r:.80} of type {type(function).__name__}. "
-            f"Pass the function itself, and call what {transform} returns: {transform}(f)(x), not {transform}(f(x))."
+            "Pass the function itself, f, and not its result, f(x)."
         )
 
 

@@ -19,10 +19,12 @@ def check_leaks(trace: Trace) -> None:
         found = _tracers(trace)
     if not found:
         return
-    holders = [_describe(holder) for tracer in found[:1] for holder in gc.get_referrers(tracer) if holder is not found]
+    first, several = found[0], len(found) > 1
+    holders = [_describe(holder) for holder in gc.get_referrers(first) if holder is not found]
+    values = f"{len(found)} traced values" if several else "a traced value"
     raise LeakedTracerError(
-        f"checking_leaks: {len(found)} traced value{'s' * (len(found) > 1)} of {trace.name or 'a function'} outlive its trace, the first "
-        f"of type {found[0].aval}: it is {found[0].origin()}, and is held by {_listed(holders)}. "
+        f"checking_leaks: {values} of {trace.name or 'a function'} outlive{'s' * (not several)} its trace, {'the first ' * several}"
+        f"of type {first.aval}: it is {first.origin()}, and is held by {_listed(holders)}. "
         "Return such values from the function; do not store them in globals, attributes, lists or closures."
     )
 
@@ -32,7 +34,7 @@ def _tracers(trace: Trace) -> list[Tracer]:
 
 
 def _listed(holders: Sequence[str]) -> str:
-    return ", ".join(filter(None, holders)) or "something outside of Python"
+    return ", ".join(filter(None, dict.fromkeys(holders))) or "something outside of Python"
 
 
 def _describe(holder: Any) -> str:

@@ -24,7 +24,7 @@ from volta_fn.transforms.make_jaxpr import make_jaxpr
 
 #: Primitives whose results are not unique: signs of eigenvectors, order of equal elements. Only the results numbered here are compared.
 _UNIQUE: dict[str, tuple[int, ...]] = {
-    "eigh": (0,), "eig": (), "svd": (), "qr": (), "householder_product": (), "geqrf": (), "lu": (), "lu_pivots_to_permutation": (0,),
+    "eigh": (1,), "eig": (), "svd": (0,), "qr": (), "householder_product": (), "geqrf": (), "lu": (), "lu_pivots_to_permutation": (0,),
     "schur": (), "hessenberg": (), "tridiagonal": (), "approx_top_k": (),
 }  # fmt: skip
 

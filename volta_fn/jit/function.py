@@ -244,7 +244,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if settings.disable_jit or settings.sees_results:
-            return self._fun(*args, **kwargs)
+            return self._in_python(Request(self._fun, self._statics, args, kwargs))
         if self._impure is not None:
             return self._impure(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
@@ -263,6 +263,16 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             self._cache.staged[self._staged_key(args)] = params, _assembler(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *with_full(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
+
+    def _in_python(self, request: Request) -> Any:
+        """Call the function itself, with arrays as a program has them.
+
+        Numbers and NumPy's arrays become arrays.
+        """
+        if positions_of_refs(request.leaves):
+            return self._fun(*request.args, **request.kwargs)
+        args, kwargs = tree.unflatten(request.in_tree, request.values())
+        return tree.map(as_value, request.function(*args, **kwargs))
 
     def _by_values(self, refs: Sequence[Any]) -> Callable[..., Any]:
         """Call it by its references' values from now on."""

@@ -54,8 +54,10 @@ def log_trace(request: Request, key: Any, keys: Sequence[Any], program: ClosedJa
 
 
 def _distance(key: Any, other: Any) -> tuple[int, int]:
-    """Return how many entries of two keys differ, and how many types."""
-    types = sum(a != b for a, b in zip(key[1], other[1], strict=False)) + abs(len(key[1]) - len(other[1]))
+    """Return how many entries of two keys differ, and how much their types do."""
+    pairs = zip(key[1], other[1], strict=False)
+    types = sum((a.shape != b.shape) + (a.dtype != b.dtype) + (a.weak_type != b.weak_type) for a, b in pairs)
+    types += 3 * abs(len(key[1]) - len(other[1]))
     return sum(a != b for a, b in zip(key[0], other[0], strict=True)), types
 
 

@@ -6,7 +6,8 @@ Importing this package registers the rules of calls and control flow, so every t
   `forward` has the public functions of forward mode;
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs;
-- `rules`: those of primitives that call sub-programs, with `marks` (lists that mark values);
+- `rules`: those of primitives that call sub-programs, with `marks` (lists that mark values) and `residuals` (what
+  calls save for their derivatives);
 - what users control derivatives with: `custom` (functions with rules of their own) and `checkpoint`;
 - a function with a derivative of its own: `reduced_precision`.
 """

@@ -1,4 +1,4 @@
-"""Residuals of calls: those that follow from others by cheap operations are not saved.
+"""Residuals of calls: what follows from others cheaply is not saved.
 
 The derivative of ``tanh`` needs ``1 - y**2``, and a product with `y` needs `y` itself. To save both would double what passes between the
 program of the values and that of the derivative, so the latter computes the first of the second again.

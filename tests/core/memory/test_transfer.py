@@ -45,3 +45,4 @@ def test_what_cannot_be_put() -> None:
 def test_the_result_says_which_dtype_it_has() -> None:
     assert repr(vf.device_put(np.ones(2), "cpu")) == "Array([1., 1.], dtype=float64)"
     assert repr(vf.device_put({"w": np.ones(1, np.float32)}, "cpu")) == "{'w': Array([1.], dtype=float32)}"
+    assert "NumPy's float64 arrays become float64 arrays" in str(vf.device_put.__doc__)

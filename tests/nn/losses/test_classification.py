@@ -144,7 +144,7 @@ def test_ignored_labels():
     [
         (lambda x, y: nn.cross_entropy(x, y[:3]), ShapeError, r"labels of shape \(8,\), got \(3,\)"),
         (lambda x, y: nn.cross_entropy(x, y.astype(float)), DTypeError, "class numbers are integers"),
-        (lambda x, y: nn.cross_entropy(x, x[:, :3]), ShapeError, "same shape"),
+        (lambda x, y: nn.cross_entropy(x, x[:, :3]), ShapeError, "shape of the scores"),
         (lambda x, y: nn.cross_entropy(x, y, WEIGHT[:3]), ShapeError, r"weight of shape \(5,\), got \(3,\)"),
         (lambda x, y: nn.cross_entropy(x, y, label_smoothing=1.5), ArgumentError, "between 0 and 1"),
         (lambda x, y: nn.cross_entropy(x, x, ignore_index=1), ArgumentError, "needs class numbers"),
@@ -156,3 +156,9 @@ def test_ignored_labels():
 def test_wrong_arguments_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call(LOGITS["rows"], LABELS["rows"])
+
+
+def test_a_wrong_shape_of_labels_tells_the_axis_of_classes() -> None:
+    logits = vf.numpy.ones((4, 3, 10))
+    with pytest.raises(ShapeError, match=r"classes along axis 1 need class numbers of shape \(4, 10\), or probabilities of .*axis=-1"):
+        nn.cross_entropy(logits, vf.numpy.zeros((4, 10, 2), "int32"))

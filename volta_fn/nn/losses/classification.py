@@ -16,7 +16,6 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.losses.common import (
     Reduction,
     check_classes,
-    check_pair,
     check_reduction,
     class_axis,
     class_labels,
@@ -149,7 +148,12 @@ def _of_numbers(
 def _of_probabilities(loss: str, scores: Array, labels: Any, factors: Array | None, smoothing: float, dim: int) -> Array:
     _, (targets,) = real_operands(loss, labels)
     targets = targets.astype(scores.dtype)
-    check_pair(loss, scores, targets)
+    if targets.shape != scores.shape:
+        numbers = scores.shape[:dim] + scores.shape[dim + 1 :]
+        raise ShapeError(
+            f"{loss}: scores of shape {scores.shape} with classes along axis {dim} need class numbers of shape {numbers}, or probabilities "
+            f"of the shape of the scores, got {targets.shape}; for classes along another axis, say axis=-1"
+        )
     if smoothing:
         targets = (1 - smoothing) * targets + smoothing / scores.shape[dim]
     # A class with score -inf and target 0 contributes 0, although 0 times -inf is NaN.

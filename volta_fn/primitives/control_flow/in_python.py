@@ -1,7 +1,7 @@
-"""Control flow under `disable_jit`: loops and branches call their functions in Python, with values that a debugger shows.
+"""Control flow under `disable_jit`: Python calls the loops' functions.
 
-What a loop returns, and which carries it refuses, is as for the traced loop. Where a value that decides is unknown, as in `make_jaxpr` or
-for the examples of `vmap`, the loop is traced after all.
+They get values that `print` and a debugger show. What a loop returns, and which carries it refuses, is as for the traced loop. Where a
+value that decides is unknown, as in `make_jaxpr` or for the examples of `vmap`, the loop is traced after all. Branches likewise.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ UNKNOWN: Any = object()
 
 
 def scan_in_python(
-    name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, parts: Callable[..., Any]
+    name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, check_pair: Callable[..., Any]
 ) -> tuple[Any, Any]:
-    """Run `scan` of one step or more; `parts` checks that a step returns a pair."""
+    """Run `scan` of one step or more; `check_pair` looks at what a step returns."""
     structure = tree.structure(xs)
     carry: Any = tree.map(as_value, init)
     stacked: list[Any] = []
@@ -31,7 +31,7 @@ def scan_in_python(
     for number in order:
         x = tree.unflatten(structure, [row[number] for row in rows])
         result = f(carry, x)
-        parts(name, f, tree.structure(result))
+        check_pair(name, f, tree.structure(result))
         if (start := _promoted(carry, result[0])) is not None:  # the dtype of the initial carry, which a step decides
             carry, result = start, f(start, x)
         carry, y = _next(name, f, carry, result[0]), result[1]
@@ -40,7 +40,10 @@ def scan_in_python(
 
 
 def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any, check: Callable[..., None]) -> Any:
-    """Run `while_loop`; `check` looks at the type of a condition. May return `UNKNOWN`."""
+    """Run `while_loop`; return `UNKNOWN` if a condition is.
+
+    `check` looks at the type of a condition.
+    """
     carry: Any = tree.map(as_value, init)
     try:
         while True:
@@ -66,7 +69,10 @@ def chosen_in_python(index: Array, functions: Sequence[Callable[..., Any]], oper
 
 
 def _promoted(carry: Any, result: Any) -> Any:
-    """Return a carry in the dtypes that a step gives its weakly typed leaves; None if they are the same."""
+    """Return a carry in the dtypes that a step gives its leaves.
+
+    None if they are the same.
+    """
     if tree.structure(carry) != tree.structure(result):
         return None
     found = promote_weak(tree.leaves(carry), [as_value(x).aval for x in tree.leaves(result)])
