@@ -1,4 +1,7 @@
-"""Optimizers, which take a learning rate, the number of steps so far, and then arrays, their gradients and the optimizer's state."""
+"""Optimizers.
+
+They take a learning rate, the number of steps so far, and then arrays, their gradients and the optimizer's state.
+"""
 
 from __future__ import annotations
 
