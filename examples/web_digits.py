@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> vf.web.ExportedPage:
     options = common.arguments(__doc__, argv)
     digits, unseen = map(arrays, common.digits(None))
     model, statistics = mnist_cnn.build(random.key(options.seed), side=8)
-    optimizer = optim.adamw(3e-3, weight_decay=1e-2)
+    rate = optim.exponential_decay(3e-3, 100, 0.5, end_value=3e-4)  # so that later steps, and corrections, change little
+    optimizer = optim.adamw(rate, weight_decay=1e-2)
     state = {"model": model, "statistics": statistics, "moments": optimizer.init(model), "digits": digits, "unseen": unseen}
     page = vf.web.Digits(
         title="A network that learns in this page",

@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import Any, NoReturn
 
+import ml_dtypes
+
 #: Packages that Pyodide does not have, or not before a program asks for them.
 MISSING = frozenset({"llvmlite", "onnx", "optree", "safetensors", "scipy", "wgpu"})
 
@@ -34,6 +36,7 @@ def become() -> None:
     finder.find_spec = _hidden(finder.find_spec)
     threading.Thread.start = _no_thread  # type: ignore[method-assign,assignment]
     _thread.start_new_thread = _no_thread
+    del ml_dtypes.int1, ml_dtypes.uint1  # Pyodide's is older
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The package trains, saves and loads within Pyodide's limits.
 
-``python -m tests.pyodide_like tests/transforms tests/optim`` runs more of the suite so.
+``python -m tests.pyodide_like tests/transforms tests/optim`` runs more of the suite so, and ``node tests/pyodide.mjs FOLDER`` runs the same
+program, and tests, in Pyodide itself.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 PROGRAM = """
-from tests.pyodide_like import become
-become()
 import logging, tempfile
 import numpy as np
 import volta_fn as vf
@@ -45,6 +44,8 @@ assert any("no thread" in message for message in messages)
 with tempfile.TemporaryDirectory() as folder:
     io.save_safetensors(f"{folder}/m.safetensors", network)
     same = io.load_state_dict(network, io.load_safetensors(f"{folder}/m.safetensors"))
+    predict = vf.web.Function(lambda network, x: network(x), ["network", vf.ShapeDtypeStruct((1, 1, 6, 6), "float32")], ["y"])
+    assert vf.export_web(f"{folder}/page.html", state={"network": network}, functions={"predict": predict}).shaders > 0
 assert all((a == b).all() for a, b in zip(vf.tree.leaves(network), vf.tree.leaves(same), strict=True))
 try:
     vf.devices("gpu")
@@ -52,6 +53,12 @@ except vf.errors.DeviceError as error:
     assert "needs the package wgpu" in str(error)
 else:
     raise AssertionError("there is no GPU without wgpu")
+try:
+    vf.numpy.int1(1)
+except vf.errors.DTypeError as error:
+    assert "int1 needs ml_dtypes 0.6 or later" in str(error)
+else:
+    raise AssertionError("there is no int1")
 try:
     vf.onnx.load("model.onnx")
 except (vf.errors.MissingDependencyError, FileNotFoundError):
@@ -66,7 +73,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_network_trains_and_is_saved() -> None:
-    done = run("-c", PROGRAM)
+    done = run("-c", f"from tests.pyodide_like import become\nbecome()\n{PROGRAM}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("trained")
 

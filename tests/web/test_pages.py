@@ -186,9 +186,7 @@ def plain_page(path: Path) -> None:
     functions = {
         "train": vf.web.Function(train, ["w", S((2, 64), "float32"), S((), "float32"), S((), "uint32")], ["w", "loss"]),
         "look": vf.web.Function(lambda w, picture: nn.softmax(picture.reshape(-1) @ w), ["w", S((8, 8), "float32")], ["shares"]),
-        "scale": vf.web.Function(
-            lambda numbers, by: (numbers * by, numbers.sum()), [S((3,), "float32"), S((), "int32")], ["scaled", "sum"]
-        ),
+        "scale": vf.web.Function(lambda numbers, by: (numbers * by, numbers.sum()), [S((3,), "float32"), vnp.int32(2)], ["scaled", "sum"]),
     }
     vf.export_web(path, state={"w": w}, functions=functions, page=vf.web.Plain(title="A & B </script>", train="train", counter="step"))
 
@@ -199,6 +197,7 @@ def test_the_plain_page_has_fields_and_results(browser: Chromium, tmp_path: Path
     assert browser.evaluate("document.title") == "A & B </script>"
     click(browser, "[data-input=numbers] textarea")
     browser.type("1, 2.5\n3")
+    assert browser.evaluate("document.querySelector('[data-input=by] input').value") == "2"
     click(browser, "[data-input=by] input")
     browser.call("Input.dispatchKeyEvent", type="rawKeyDown", key="a", code="KeyA", modifiers=2, commands=["selectAll"])
     browser.type("4")
@@ -214,7 +213,7 @@ def test_the_plain_page_has_fields_and_results(browser: Chromium, tmp_path: Path
     click(browser, "[data-input=numbers] textarea")
     browser.type(" four")
     click(browser, "#run-scale")
-    message = "document.getElementById('failure').textContent.includes('numbers should be numbers, but \"four\" is none')"
+    message = "document.getElementById('failure').textContent.includes('numbers should be numbers, but \"four\" is not one')"
     browser.evaluate(f"new Promise(resolve => {{ const look = () => {message} ? resolve() : setTimeout(look, 20); look(); }})")
     assert exceptions(browser) == []
 

@@ -115,6 +115,18 @@ def test_mistakes_of_a_page_are_told_in_words(browser: Chromium) -> None:
     assert browser.evaluate("app.run('f', {x: [[1], [2]]}, ['s']).then(({s}) => s[0])") == 3  # after mistakes it goes on
 
 
+def test_whole_numbers_are_neither_cut_nor_wrapped(browser: Chromium) -> None:
+    arguments = [S((2,), "int32"), S((2,), "uint8"), S((2,), "bool")]
+    open_application(browser, {}, {"f": Function(lambda x, y, z: (x, y + 0, z), arguments, ["x", "y", "z"])})
+    assert message(browser, "app.run('f', {x: [1, 2.5]})") == "f/x has int32 numbers, and 2.5 is not one."
+    assert message(browser, "app.run('f', {x: [1, 3e9]})") == "f/x has int32 numbers, and 3000000000 is not one."
+    assert message(browser, "app.run('f', {y: [1, -1]})") == "f/y has uint8 numbers, and -1 is not one."
+    script = (
+        "app.run('f', {x: [-1, 7], y: new Float32Array([255, 0]), z: [true, 3]}, ['x', 'y', 'z']).then(({x, y, z}) => [...x, ...y, ...z])"
+    )
+    assert browser.evaluate(script) == [-1, 7, 255, 0, 1, 1]
+
+
 def test_missing_webgpu_and_small_gpus_are_told_in_words(browser: Chromium) -> None:
     load_runtime(browser)
     opened = "volta.open({version: 1, limits: LIMITS, arrays: [], functions: {}, shaders: []}, new Uint8Array(), GPU)"

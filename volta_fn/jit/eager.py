@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -52,7 +53,9 @@ def common_device(arrays: Sequence[Any]) -> Device:
         return home
     settled = {a.device for a in arrays if a.shape or not a.weak_type}
     if len(settled) > 1:
-        raise DeviceError(f"the arguments are on different devices ({', '.join(str(a.device) for a in arrays)}); move them with device_put")
+        counts = Counter(str(a.device) for a in arrays)
+        where = ", ".join(f"{count} on {name}" for name, count in counts.items())
+        raise DeviceError(f"the arguments are on different devices ({where}); move them with device_put")
     return settled.pop() if settled else device
 
 

@@ -53,7 +53,10 @@ class ScalarType:
 
 
 class _Unavailable(ScalarType):
-    """A dtype that the installed ml_dtypes, such as Pyodide's, lacks: what needs the dtype raises `DTypeError`."""
+    """A dtype that the installed ml_dtypes lacks, as Pyodide's does.
+
+    What needs the dtype raises `DTypeError`.
+    """
 
     __slots__ = ("_name",)
 

@@ -130,7 +130,7 @@ class Interpreter:
         return operator(self._node(call, inputs, values), *self._placed(call, inputs))
 
     def _gradient(self, call: Call, inputs: list[Any], values: Values, graph: Graph) -> Any:
-        """Return the derivatives of a value of the graph, where other values of it are as given."""
+        """Return the derivatives of a value by others, which are as given."""
         count, names = len(call.attributes["xs"]), [*call.attributes["xs"], *call.attributes.get("zs", [])]
         target = call.attributes["y"]
         needed = _needed(graph, target, names)

@@ -110,7 +110,10 @@ def _is_parameter(value: np.ndarray) -> bool:
 
 
 def _as_input(value: Any, kind: Any) -> Any:
-    """Return an input; integers and booleans that are NumPy arrays stay on the host, and so do strings."""
+    """Return an input.
+
+    Strings stay on the host, and so do integers and booleans that are NumPy arrays.
+    """
     if value is None or isinstance(value, Tracer | Array):
         return value
     array = np.asarray(value)

@@ -1,4 +1,7 @@
-"""Optimizers, which take a learning rate, the number of steps so far, and then arrays, their gradients and the optimizer's state."""
+"""Optimizers.
+
+They take a learning rate, the number of steps so far, and then arrays, their gradients and the optimizer's state.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def momentum(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
 
 
 def _updated(update: Callable[..., Any], arrays: tuple[Any, ...], kinds: int) -> Iterator[Any]:
-    """Yield the new arrays, then what comes second of each, and so on, as the operators list them.
+    """Yield the new arrays, then what comes second of each, and so on.
 
     `arrays` are all arrays to train, all their gradients, and the state of all; there are that many `kinds`.
     """

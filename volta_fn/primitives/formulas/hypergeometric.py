@@ -101,7 +101,7 @@ def _gauss_series(a: Values, b: Values, c: Values, z: Values) -> Values:
 def _near_one(a: Values, b: Values, c: Values, z: Values, wanted: Values) -> Values:
     """Return it for z near 1, by z alone where c - a - b is close to an integer.
 
-    Elsewhere it is a sum of two terms with quotients of gamma functions, of which those with a pole have another place in the sum.
+    Elsewhere it is a sum of two series at 1 - z, each times a quotient of gamma functions. A gamma function with a pole is left out there.
     """
     excess = c - a - b
     nearest = excess.nearest()

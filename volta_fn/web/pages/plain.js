@@ -1,9 +1,10 @@
 // A page for any functions: a field for each input, a table or a chart for each result.
 
-/** What a person can enter for an array. */
+/** What a person can enter for an array; a single number is `first` at first. */
 class Field {
-  constructor(array) {
+  constructor(array, first) {
     this.array = array;
+    this.first = first;
     this.size = volta.sizeOf(array.shape);
     this.values = null;
     const side = Math.round(Math.sqrt(this.size));
@@ -20,7 +21,7 @@ class Field {
 
   number() {
     const isWhole = !this.array.dtype.includes('float');
-    this.input = element('input', {type: 'number', step: isWhole ? 1 : 'any', value: 0});
+    this.input = element('input', {type: 'number', step: isWhole ? 1 : 'any', value: this.first});
     return element('label', {class: 'field'}, this.title, this.input);
   }
 
@@ -41,14 +42,18 @@ class Field {
     this.canvas = canvas;
     const paint = event => {
       if (!event.buttons) return;
+      this.values = null;
       this.pen.fillStyle = '#fff';
       const scale = side / canvas.clientWidth, thick = Math.max(side / 8, 1);
       this.pen.fillRect(event.offsetX * scale - thick / 2, event.offsetY * scale - thick / 2, thick, thick);
     };
     canvas.addEventListener('pointerdown', paint);
     canvas.addEventListener('pointermove', paint);
-    const clear = element('button', {click: () => this.pen.clearRect(0, 0, side, side)}, 'Clear');
-    return element('div', {}, element('p', {class: 'soft'}, this.title), canvas, element('div', {class: 'row'}, clear));
+    const clear = () => {
+      this.values = null;
+      this.pen.clearRect(0, 0, side, side);
+    };
+    return element('div', {}, element('p', {class: 'soft'}, this.title), canvas, element('div', {class: 'row'}, element('button', {click: clear}, 'Clear')));
   }
 
   async read(file) {
@@ -56,6 +61,7 @@ class Field {
     if (file.type.startsWith('image/')) {
       if (!this.isImage) throw new Error(`${this.array.key} is no square picture, but ${file.name} is one.`);
       const {width, height} = this.canvas;
+      this.values = null;
       this.pen.drawImage(await createImageBitmap(file, {resizeWidth: width, resizeHeight: height, resizeQuality: 'high'}), 0, 0);
       return;
     }
@@ -65,14 +71,18 @@ class Field {
   }
 
   parsed(text) {
-    const numbers = text.split(/[\s,;]+/).filter(Boolean).map(Number), {key} = this.array;
-    if (numbers.some(Number.isNaN)) throw new Error(`${key} should be numbers, but ${JSON.stringify(text.split(/[\s,;]+/)[numbers.findIndex(Number.isNaN)])} is none.`);
+    const words = text.split(/[\s,;]+/).filter(Boolean), numbers = words.map(Number), wrong = numbers.findIndex(Number.isNaN);
+    if (wrong >= 0) throw new Error(`${this.array.key} should be numbers, but ${JSON.stringify(words[wrong])} is not one.`);
     return numbers;
   }
 
   /** The numbers that were entered; undefined if none were, which leaves the array as it is. */
   get() {
-    if (this.size === 1) return [this.input.valueAsNumber];
+    if (this.size === 1) {
+      const number = this.input.valueAsNumber;
+      if (Number.isNaN(number)) throw new Error(`${this.array.key} should be a number, but its field has none.`);
+      return [number];
+    }
     if (this.isImage) {
       const {width, height} = this.canvas, dots = this.pen.getImageData(0, 0, width, height).data;
       return this.values ?? Float32Array.from({length: width * height}, (_, number) => dots[4 * number] * dots[4 * number + 3] / 65025);
@@ -98,9 +108,15 @@ function shown(values, {shape, name}) {
   return element('div', {}, element('p', {class: 'soft'}, name + note), element('div', {class: 'scroll'}, table));
 }
 
+/** The field for an input, with the number that it has. */
+async function field(array) {
+  return new Field(array, volta.sizeOf(array.shape) === 1 ? (await app.read(array.name))[0] : 0);
+}
+
 /** The card of a function, with its fields; `isTrained` gets no button of its own. */
-function card(name, isTrained) {
-  const hidden = isTrained ? [settings.counter] : [], fields = app.inputs(name).filter(({key}) => !hidden.includes(key)).map(array => new Field(array));
+async function card(name, isTrained) {
+  const shownInputs = app.inputs(name).filter(({key}) => !(isTrained && key === settings.counter));
+  const fields = await Promise.all(shownInputs.map(field));
   const results = element('div', {'aria-live': 'polite', id: `results-${name}`});
   const inputs = () => Object.fromEntries(fields.map(field => [field.array.key, field.get()]).filter(([, values]) => values !== undefined));
   const run = guarded(async () => {
@@ -115,7 +131,7 @@ function card(name, isTrained) {
 start(async () => {
   const trained = {};
   for (const name of app.programs.keys()) {
-    const made = card(name, name === settings.train);
+    const made = await card(name, name === settings.train);
     if (name === settings.train) Object.assign(trained, made);
     if (!made.isEmpty) find('functions').append(made.section);
   }

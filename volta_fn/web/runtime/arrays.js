@@ -44,7 +44,7 @@ export function fromFloat16(bits) {
 }
 
 const DECODERS = {float16: fromFloat16, bfloat16: bits => floatOf(bits << 16)};
-const ENCODERS = {float16: toFloat16, bfloat16: toBfloat16};
+const ENCODERS = {float16: toFloat16, bfloat16: toBfloat16, bool: Boolean};
 
 /** The number of elements of a shape. */
 export function sizeOf(shape) {
@@ -58,12 +58,19 @@ export function decoded(bytes, dtype, shape) {
   return DECODERS[dtype] ? Float32Array.from(found, DECODERS[dtype]) : found;
 }
 
+/** Throws unless numbers are what they were before they became integers of a dtype. */
+function checkWhole(name, dtype, given, numbers) {
+  const wrong = numbers.findIndex((number, position) => number !== Number(given[position]));
+  if (wrong >= 0) throw new PageError(`${name} has ${dtype} numbers, and ${given[wrong]} is not one.`);
+}
+
 /** The bytes of an array that is given as a number, nested lists or a typed array, rounded up to a multiple of four. */
 export function encoded(values, {name, dtype, shape}) {
   const View = VIEWS[dtype], count = sizeOf(shape) * (dtype === 'complex64' ? 2 : 1);
   const flat = ArrayBuffer.isView(values) ? values : [values].flat(Infinity);
   if (flat.length !== count) throw new PageError(`${name} has ${count} numbers, of shape [${shape}], but ${flat.length} are given.`);
   const numbers = flat instanceof View && !ENCODERS[dtype] ? flat : View.from(flat, ENCODERS[dtype] ?? Number);
+  if (dtype.includes('int')) checkWhole(name, dtype, flat, numbers);
   const bytes = new Uint8Array(Math.max(numbers.byteLength + (-numbers.byteLength & 3), 4));
   bytes.set(new Uint8Array(numbers.buffer, numbers.byteOffset, numbers.byteLength));
   return bytes;
