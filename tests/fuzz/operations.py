@@ -201,7 +201,7 @@ RULES: dict[str, Rule] = {
     ),
     "scattering": _rule("{scattered}", REAL, least=1),
     "reduction": _rule("jnp.{f}({x}, axis={axes}, keepdims={flag})", FLOATS, functions="sum prod max min mean var std any all nansum"),
-    "reduction of integers": _rule("jnp.{f}({x}, axis={axes})", INTEGERS, functions="sum prod max min any all"),
+    "reduction of integers": _rule("jnp.{f}({x}, axis={axes}).astype({x}.dtype)", INTEGERS, functions="sum prod max min any all"),
     "position": _rule("jnp.{f}({x}, axis={axis}).astype('int32')", REAL, least=1, functions="argmax argmin"),
     "cumulation": _rule("lax.{f}({x}, axis={axis}, reverse={flag})", REAL, least=1, functions="cumsum cumprod cummax cummin"),
     "sorting": _rule(
