@@ -155,7 +155,7 @@ RULES: dict[str, Rule] = {
         functions="""sin cos tanh exp log log1p expm1 sqrt rsqrt cbrt abs neg sign floor ceil square logistic erf erfc asin acos atan sinh
         cosh asinh acosh atanh exp2 tan lgamma digamma erf_inv round reciprocal is_finite""",
     ),
-    "of integers": _rule("lax.{f}({x})", INTEGERS, functions="neg abs sign bitwise_not population_count clz"),
+    "of integers": _rule(["lax.{f}({x})", "jnp.abs({x})"], INTEGERS, functions="neg sign bitwise_not population_count clz"),
     "of complex numbers": _rule(
         "lax.{f}({x})", COMPLEX, functions="real imag conj abs exp sin cos tanh sqrt log neg sign square reciprocal sinh cosh"
     ),
