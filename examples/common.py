@@ -56,13 +56,13 @@ def epochs(loader: data.DataLoader, number: int) -> data.ProgressBar[Any]:
 
 
 def train_shards(
-    step: Callable[..., Any], whole: Any, specs: Any, mesh: vf.sharding.Mesh, batch: tuple[Any, ...], steps: int
+    step: Callable[..., Any], parameters: Any, specs: Any, mesh: vf.sharding.Mesh, batch: tuple[Any, ...], steps: int
 ) -> list[float]:
-    """Train this process's shards of parameters that all have whole, on one batch; return the losses.
+    """Train this process's shards of parameters on one batch; return the losses.
 
-    `step` returns new shards and the loss, which the first process prints.
+    All processes have the same parameters at first. `step` returns new shards and the loss, which the first process prints.
     """
-    shards = vf.tree.map(lambda spec, x: vf.device_put(x, vf.NamedSharding(mesh, spec)), specs, whole)
+    shards = vf.tree.map(lambda spec, x: vf.device_put(x, vf.NamedSharding(mesh, spec)), specs, parameters)
     losses = []
     for _ in range(steps):
         shards, value = step(shards, *batch)

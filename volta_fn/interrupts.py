@@ -1,7 +1,7 @@
 """Defer Ctrl-C while an exception would do harm.
 
 An exception between two statements could lose commands that are being submitted to a GPU, one in a callback of a library is swallowed, and
-a module whose import ends half-way leaves behind what it has registered. The handler of SIGINT runs after such a section.
+what a module has registered stays when its import ends half-way. The handler of SIGINT runs after such a section.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
 
 
 def load(module: str) -> Any:
-    """Return the module with this full name; import it first if needed, which Ctrl-C does not cut short."""
+    """Return the module with this full name; import it first if needed.
+
+    Ctrl-C waits for the end of the import.
+    """
     if module in sys.modules:
         return importlib.import_module(module)  # which waits for a thread that imports it
     with held_back:

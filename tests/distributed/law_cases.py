@@ -62,6 +62,7 @@ def collectives(n: int) -> dict[str, tuple[Case, tuple[int, ...]]]:
 def contexts() -> dict[str, Callable[[Case], Case]]:
     """Return ways to use a function: plain, derived, inside control flow."""
     total = lambda value: sum([vnp.sum(vnp.sin(leaf)) for leaf in tree.leaves(value)])
+    average = lambda value: total(value) / sum([leaf.size for leaf in tree.leaves(value)])  # so that iterations stay small
     floats = lambda f: lambda x: [leaf for leaf in tree.leaves(f(x)) if not isinstance(leaf, int)]
     return {
         "value": lambda f: f,
@@ -74,7 +75,7 @@ def contexts() -> dict[str, Callable[[Case], Case]]:
         "grad of scan": lambda f: vf.grad(lambda x: lax.scan(lambda c, k: (c + total(floats(f)(x * k)), c), 0.0, vnp.arange(1.0, 3.0))[0]),
         "cond": lambda f: lambda x: lax.cond(lax.psum(vnp.sum(x), "i") > 0, floats(f), lambda y: floats(f)(-2 * y), x),
         "while": lambda f: (
-            lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 0.5 + total(floats(f)(c[1])) * 0.01), (0, x))
+            lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 0.5 + average(floats(f)(c[1]))), (0, x))
         ),
     }
 

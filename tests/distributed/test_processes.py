@@ -1,7 +1,8 @@
 """Programs on several processes: laws, training, mistakes, and processes that are killed.
 
-These are samples. VOLTA_STRESS=1 checks half of the laws at 1, 2, 4 and 8 processes, and all mistakes;
-`python -m tests.distributed.training` trains all models, and `python -m tests.distributed.kills` kills processes at 20 moments.
+All laws run on 2 processes, on NumPy's target; the rest are samples. `python -m tests.distributed.laws` checks the laws on all targets and
+1, 2, 4 and 8 processes, VOLTA_STRESS=1 all mistakes; `python -m tests.distributed.training` trains all models, and
+`python -m tests.distributed.kills` kills processes at 20 moments.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 from tests.distributed.kills import kill_at_random, undisturbed
 from tests.distributed.launching import finds_processes, needs_mpi, run
+from tests.distributed.laws import TARGETS
 from tests.distributed.training import difference, resumed, train
 
 pytestmark = needs_mpi
@@ -22,10 +24,10 @@ STRESS = int(os.environ.get("VOLTA_STRESS", "0"))
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8] if STRESS else [2])
-def test_laws_hold(count: int) -> None:
-    found = run(count, str(HERE / "law_cases.py"), "--every", "2" if STRESS else "9")
-    assert f"laws hold at {count} processes" in found.stdout, found.stdout + found.stderr
+@pytest.mark.parametrize(("target", "every"), [("numpy", 1), ("native", 9)])
+def test_laws_hold(target: str, every: int) -> None:
+    found = run(2, str(HERE / "law_cases.py"), "--every", str(every), **TARGETS[target])
+    assert "laws hold at 2 processes" in found.stdout, found.stdout + found.stderr
 
 
 def test_losses_are_those_of_one_process_and_half_of_the_processes_go_on(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ RULES: dict[str, Rule] = {
         functions="""sin cos tanh exp log log1p expm1 sqrt rsqrt cbrt abs neg sign floor ceil square logistic erf erfc asin acos atan sinh
         cosh asinh acosh atanh exp2 tan lgamma digamma erf_inv round reciprocal is_finite""",
     ),
-    "of integers": _rule("lax.{f}({x})", INTEGERS, functions="neg abs sign bitwise_not population_count clz"),
+    "of integers": _rule(["lax.{f}({x})", "jnp.abs({x})"], INTEGERS, functions="neg sign bitwise_not population_count clz"),
     "of complex numbers": _rule(
         "lax.{f}({x})", COMPLEX, functions="real imag conj abs exp sin cos tanh sqrt log neg sign square reciprocal sinh cosh"
     ),
@@ -201,7 +201,7 @@ RULES: dict[str, Rule] = {
     ),
     "scattering": _rule("{scattered}", REAL, least=1),
     "reduction": _rule("jnp.{f}({x}, axis={axes}, keepdims={flag})", FLOATS, functions="sum prod max min mean var std any all nansum"),
-    "reduction of integers": _rule("jnp.{f}({x}, axis={axes})", INTEGERS, functions="sum prod max min any all"),
+    "reduction of integers": _rule("jnp.{f}({x}, axis={axes}).astype({x}.dtype)", INTEGERS, functions="sum prod max min any all"),
     "position": _rule("jnp.{f}({x}, axis={axis}).astype('int32')", REAL, least=1, functions="argmax argmin"),
     "cumulation": _rule("lax.{f}({x}, axis={axis}, reverse={flag})", REAL, least=1, functions="cumsum cumprod cummax cummin"),
     "sorting": _rule(

@@ -83,11 +83,15 @@ COMPLEX_AT_INFINITY = [
 ]
 
 
-def complex_edges(dtype):
-    """Return complex numbers whose components are zeros, ordinary numbers, infinities and NaN, in all pairs."""
+def complex_edges(op, dtype):
+    """Return complex numbers whose components are zeros, ordinary numbers, infinities and NaN, in all pairs.
+
+    Of acosh(0 + NaN i) C's standards, and NumPy's versions, say different things.
+    """
     parts = [0.0, 0.5, 1.0, 3.0, np.inf]
     values = [*parts, *[-x for x in parts], np.nan]
-    return np.array([complex(a, b) for a, b in itertools.product(values, repeat=2)], dtype)
+    found = np.array([complex(a, b) for a, b in itertools.product(values, repeat=2)], dtype)
+    return found[(found.real != 0) | ~np.isnan(found.imag)] if op == "acosh" else found
 
 
 def differs_at(found, wanted):

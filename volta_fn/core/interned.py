@@ -1,4 +1,6 @@
-"""What is kept as long as something else refers to an object, in place of `weakref`'s collections and `weakref.finalize`.
+"""Keep values as long as something else refers to an object.
+
+These classes replace the collections of `weakref`, and `weakref.finalize`.
 
 When the object ends, no function of Python runs, as one does with those: there a signal's handler might raise, which Python would only
 print, so that the interrupt would be lost.
@@ -15,7 +17,10 @@ V = TypeVar("V")
 
 
 class End(weakref.ref[V]):
-    """A reference with a key, whose callback adds it to a list when its object has ended."""
+    """A weak reference with a key.
+
+    Its callback adds it to a list when the object has ended.
+    """
 
     __slots__ = ("key",)
 
@@ -77,7 +82,7 @@ class Attached(Generic[K, V]):
 
 
 class Left(Generic[V]):
-    """What objects leave behind when they end, to be cleared away later."""
+    """What objects leave when they end, to be cleared away later."""
 
     def __init__(self) -> None:
         self._ends: dict[int, End[Any]] = {}

@@ -88,7 +88,7 @@ def shard_map(
 
 
 class _OverShards(NamedTuple):
-    """A function of shards, and how arguments are split into them and results joined; see `shard_map`."""
+    """A function of shards, and how to split arguments and join results."""
 
     function: Callable[..., Any]
     in_specs: Any
@@ -97,7 +97,7 @@ class _OverShards(NamedTuple):
     check: bool
 
     def map(self, mesh: Mesh, *args: Any) -> Any:
-        """Return the results of the function over the shards of whole arguments, or of this process's part of them."""
+        """Return the results of the function over all shards of this process."""
         names = [n for n in mesh.axis_names if not self.axis_names or n in self.axis_names]
         leaves, structure = tree.flatten(args)
         inferred = self.in_specs is INFERRED
@@ -126,7 +126,10 @@ class _OverShards(NamedTuple):
 
 
 class _FlatShards:
-    """The function of flat shards, which returns flat results; the structure and the specs of these are known after a call."""
+    """The function of flat shards.
+
+    The structure and the specs of its flat results are known after a call.
+    """
 
     out_tree: Any
     out_specs: list[PartitionSpec]

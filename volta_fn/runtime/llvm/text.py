@@ -40,6 +40,11 @@ def vector_of(type_: str, lanes: int) -> str:
     return f"<{lanes} x {type_}>" if lanes > 1 else type_
 
 
+#: Lines of a function, and calls in a module, beyond which it is called instead of copied: LLVM takes 5 ms for each copy of a sine. With so
+#: many, programs are as fast. Products, convolutions and losses have at most 6.
+_SHORT, _MOST_COPIES = 16, 16
+
+
 class SharedFunction(NamedTuple):
     """A function that modules share, as a module by itself.
 
@@ -79,7 +84,12 @@ class Module:
         self.declare(function.name, function.declaration)
 
     def __str__(self) -> str:
-        return "\n".join(self._definitions.values())
+        text = "\n".join(self._definitions.values())
+        for name, definition in self._definitions.items():
+            is_long = definition.count("\n") > _SHORT and " alwaysinline " in definition.partition("\n")[0]
+            if is_long and text.count(f"@{name}(") > _MOST_COPIES:
+                text = text.replace(definition, definition.replace(" alwaysinline ", " noinline ", 1), 1)
+        return text
 
 
 class Function(IndexArithmetic[Value]):

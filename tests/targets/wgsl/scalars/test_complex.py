@@ -56,10 +56,10 @@ def test_special_values(dtype):
 
 
 def test_infinities_and_signs_of_zero():
-    x = complex_edges(np.complex64)
+    x = complex_edges("", np.complex64)
     calls, expected = calls_of(COMPLEX_AT_INFINITY, [x])
     for call, actual, wanted in zip(calls, run(calls, [x]), expected, strict=True):
-        wrong = differs_at(actual, wanted)
+        wrong = differs_at(actual, wanted) & np.isin(x.view(np.uint64), complex_edges(call.op, np.complex64).view(np.uint64))
         assert not wrong.any(), (call.op, [*zip(x[wrong], actual[wrong], wanted[wrong], strict=True)][:9])
 
 

@@ -20,7 +20,7 @@ _waiting: list[tuple[Callable[..., Any], int, FrameType | None]] = []
 
 
 def protected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have handlers wait while this function itself runs; those that it calls are not concerned."""
+    """Have handlers wait while this function runs, but not those it calls."""
     _protected.add(function.__code__)
     return function
 
@@ -33,7 +33,7 @@ def deliver() -> None:
 
 
 def interruptible(enter: Callable[..., int]) -> Callable[..., int]:
-    """Return the function that executes a program with calls of Python's functions, which Ctrl-C ends."""
+    """Return an entry of a program with calls of Python, which Ctrl-C ends."""
 
     @protected
     def call(*arrays: Any) -> int:
@@ -57,5 +57,8 @@ def interruptible(enter: Callable[..., int]) -> Callable[..., int]:
 
 
 def _execute(enter: Callable[..., int], arrays: tuple[Any, ...]) -> int:
-    """Execute a program in a frame in which handlers do not wait, so that they end its loops."""
+    """Execute a program in a frame in which handlers do not wait.
+
+    So they end its loops.
+    """
     return enter(*arrays)
