@@ -16,6 +16,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent / "examples")]
 # Cells run in processes of their own, which find the same modules.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), str(HERE.parent / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])])
+# Progress bars are for those who wait, and need no widgets here.
+os.environ["PYTHONWARNINGS"] = 'ignore:install "ipywidgets" for Jupyter support'
 
 project = "volta_fn"
 author = copyright = "The authors of volta_fn"

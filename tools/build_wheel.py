@@ -26,10 +26,11 @@ _EARLIEST = 315_532_800
 def build(tree: Path, out: Path, date: int) -> Path:
     """Build the wheel of a folder of sources, dated so many seconds after 1970.
 
-    The permissions of the files in `tree` are changed.
+    The permissions of the files in `tree` are changed, those of files that links lead to are not.
     """
     for path in tree.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
     out.mkdir(parents=True, exist_ok=True)
     before = set(out.glob("*.whl"))
     program = f"from setuptools import build_meta as b; b.build_wheel({str(out.resolve())!r})"

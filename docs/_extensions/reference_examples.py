@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import io
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def names_of(module: str) -> dict[str, Any]:
 def shown(code: str, module: str) -> list[str]:
     """Run statements separated by `;;`, and return them with what they print, and the value of the last, as in a terminal."""
     source, names, lines = "\n".join(code.split(" ;; ")), names_of(module), []
+    logging.disable(logging.WARNING)  # of examples that switch logs on
     for node in (body := ast.parse(source).body):
         text = ast.get_source_segment(source, node) or ""
         lines += [f"{'>>>' if number == 0 else '...'} {row}" for number, row in enumerate(text.splitlines())]
@@ -67,6 +69,7 @@ def shown(code: str, module: str) -> list[str]:
             else:
                 exec(text, names)
         lines += printed.getvalue().splitlines()
+    logging.disable(logging.NOTSET)
     return lines
 
 

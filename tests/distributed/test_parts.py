@@ -125,6 +125,6 @@ def test_several_processes_need_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_processes_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volta_fn.core.distribution.world.current", lambda: SimpleNamespace(size=2))
+    monkeypatch.setattr(world, "current", lambda: SimpleNamespace(size=2))
     with pytest.raises(DistributedError, match="initialize was called before; call distributed.shutdown first"):
         vf.distributed.initialize()

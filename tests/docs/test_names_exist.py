@@ -15,7 +15,7 @@ MODULE = re.compile(rf"`(?![^`]*\.py`)((?:volta_fn[./]\w+|{OWN})(?:[./]\w+)+)/?`
 FILE = re.compile(r"`([\w/]+/\w+\.(?:py|md))`")
 TEXTS = [
     path
-    for pattern in ("volta_fn/**/*.py", "benchmarks/**/*.py", "tools/*.py", "docs/*.md", "*.md", "tests/*.md")
+    for pattern in ("volta_fn/**/*.py", "benchmarks/**/*.py", "tools/*.py", "docs/**/*.md", "*.md", "tests/*.md", "volta_fn/errors/*.md")
     for path in sorted(ROOT.glob(pattern))
     if path.name != "from_volta.md"  # which names files of another project, and has its own tests
 ]
