@@ -95,7 +95,7 @@ def split(value: Array, sharding: Sharding) -> Array:
     Raises `ShapeError` if the mesh's axes do not divide the dimensions.
     """
     sharding.shard_shape(value.shape)
-    if isinstance(value, JaxprTracer):
+    if isinstance(value, JaxprTracer) and isinstance(sharding, NamedSharding):
         value._trace.builder.shardings[value._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
     if not isinstance(value, ConcreteArray):
         return value

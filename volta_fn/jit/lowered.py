@@ -304,6 +304,8 @@ class MemoryAnalysis(NamedTuple):
     argument_size_in_bytes: int
     output_size_in_bytes: int
     temp_size_in_bytes: int
+    #: Bytes of results in the memory of donated arguments.
+    alias_size_in_bytes: int = 0
 
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:
