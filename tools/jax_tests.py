@@ -6,8 +6,8 @@ CHECKOUT is a clone of https://github.com/jax-ml/jax; each NAME is one of its te
 docs/jax_tests.md). Of parametrised tests a sample of JAX_NUM_GENERATED_CASES cases runs, each within 10 seconds and each file within N.
 A line per file says how many tests there were of each outcome: `pass`; `wording`, the error that JAX raises with another message;
 `internal`, a test that uses JAX's private modules; `fail`, everything else; and the rate of tests of public behaviour, which leaves out
-those, passed or not, whose source looks at something else (`jax_test_kinds.KINDS`). With --show the failures follow, the most frequent causes first; with
---save all outcomes go to a file as JSON.
+those, passed or not, whose source looks at something else (`jax_test_kinds.KINDS`). With --show the failures follow, the most frequent
+causes first; with --save all outcomes go to a file as JSON.
 """
 
 from __future__ import annotations
