@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.array import ConcreteArray, as_value
-from volta_fn.core.placement import group_of, indices_of, known_sharding
-from volta_fn.core.sharding import Sharding, SingleDeviceSharding
+from volta_fn.core.distribution.placement import group_of, indices_of, known_sharding
+from volta_fn.core.distribution.sharding import Sharding, SingleDeviceSharding
 from volta_fn.errors import ShapeError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core.sharding import NamedSharding, PartitionSpec
+from volta_fn.core.distribution.sharding import NamedSharding, PartitionSpec
 from volta_fn.errors import ArgumentError, CorruptFileError
 
 

@@ -122,7 +122,7 @@ def jit(
     if isinstance(fun, staticmethod) or inspect.isgeneratorfunction(fun):
         raise ArgumentTypeError(f"jit of {fun!r:.80}: a jitted function is no static method, and returns its results, so it must not yield")
     if in_shardings is not None or out_shardings is not None:
-        fun = load("volta_fn.core.placement").constrained_function(fun, in_shardings, out_shardings)
+        fun = load("volta_fn.core.distribution.placement").constrained_function(fun, in_shardings, out_shardings)
     statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     return Jitted(fun, statics)
 

@@ -1,4 +1,4 @@
-"""Calls with arrays that are split between devices (`volta_fn.core.placement`).
+"""Calls with arrays that are split between devices (`volta_fn.core.distribution.placement`).
 
 One device computes, as all share its memory. How the results are split follows from the program (`volta_fn.jit.shardings`).
 """
@@ -11,10 +11,10 @@ from typing import Any
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec
-from volta_fn.core.gone import GONE
-from volta_fn.core.placement import at_home, group_of, moved, split
+from volta_fn.core.distribution.placement import at_home, group_of, moved, split
+from volta_fn.core.distribution.sharding import Sharding
+from volta_fn.core.memory.gone import GONE
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.sharding import Sharding
 from volta_fn.jit.compile import Traced, compiled_for
 from volta_fn.jit.eager import common_device, eager_kernel, on_device
 from volta_fn.jit.shardings import of_equation, of_program

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.placement import with_sharding_constraint
-from volta_fn.core.sharding import AbstractMesh, AxisType, Mesh, get_mesh, set_mesh
+from volta_fn.core.distribution.placement import with_sharding_constraint
+from volta_fn.core.distribution.sharding import AbstractMesh, AxisType, Mesh, get_mesh, set_mesh
 from volta_fn.errors import ArgumentError
 
 

@@ -1,0 +1,185 @@
+"""Arrays that are split between several devices of the CPU, compared with JAX on as many."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn import P
+from volta_fn.core import device as core_device
+from volta_fn.core.distribution.placement import placed_aval
+from volta_fn.errors import ArgumentError, DeviceError, ShapeError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+#: Prints what a library tells of arrays on a mesh of 4 x 2 devices.
+FACTS = """
+import json, sys
+if sys.argv[1] == "volta_fn":
+    import volta_fn.jax
+    volta_fn.jax.install()
+import jax, jax.numpy as jnp, numpy as np
+from jax import P
+jax.config.update("jax_num_cpu_devices", 8)
+facts = {}
+
+def note(name, x):
+    facts[name] = [str(tuple(x.sharding.spec)), sorted(d.id for d in x.devices()), np.asarray(x).tolist(),
+                   [[s.device.id, str(s.index), s.replica_id, np.asarray(s.data).tolist()] for s in x.addressable_shards]]
+
+mesh = jax.make_mesh((4, 2), ("X", "Y"))
+with jax.set_mesh(mesh):
+    x = jax.device_put(jnp.arange(32.0).reshape(8, 4), P("X", "Y"))
+    w = jax.device_put(jnp.ones((4, 6)), P(None, "Y"))
+    rows = jax.device_put(x, P("X", None))
+    note("x", x)
+    note("joint", jax.device_put(x, P(("X", "Y"))))
+    note("copies", jax.device_put(x, P()))
+    note("negated", -x)
+    note("transposed", x.T)
+    note("sum", x.sum(0))
+    note("rows", rows * 2 + 1)
+    note("product", jnp.dot(rows, w))
+    note("broadcast", x[:, None] + jnp.ones((8, 3, 4)))
+    note("jit", jax.jit(lambda a: (a * 2).T)(x))
+    note("constraint", jax.jit(lambda a: jax.reshard(a * 2, P("Y", None)))(x))
+    note("out_sharding", jnp.dot(x, x.T, out_sharding=P("X", None)))
+    note("gradient", jax.grad(lambda a: (a ** 2).sum())(x))
+    note("out_shardings", jax.jit(lambda a: a + 1, out_shardings=jax.NamedSharding(mesh, P("Y")))(x))
+    note("shard_map", jax.shard_map(lambda a: jax.lax.psum(a, "Y"), out_specs=P("X", None))(x))
+    facts["types"] = [str(jax.typeof(v)) for v in (x, x.T, rows)] + [str(jax.typeof(x).sharding.spec)]
+    seen = []
+    jax.jit(lambda a: seen.append(str(jax.typeof(a.T * 2))) or a)(x)
+    jax.shard_map(lambda a: seen.append(str(jax.typeof(a))) or a, in_specs=P("X", "Y"), out_specs=P("X", "Y"))(x)
+    facts["types in functions"] = seen
+facts["pmap"] = np.asarray(jax.pmap(lambda a: jax.lax.psum(a, "i"), axis_name="i")(jnp.arange(8.0))).tolist()
+sharding = jax.NamedSharding(mesh, P("X", None))
+facts["map"] = {d.id: str(i) for d, i in sharding.devices_indices_map((8, 2)).items()}
+note("callback", jax.make_array_from_callback((8, 2), sharding, lambda i: np.arange(16.0, dtype="float32").reshape(8, 2)[i]))
+facts["device"] = [d.id for d in (jax.device_put(jnp.ones(2), jax.devices()[1]) + 1).devices()]
+print(json.dumps(facts))
+"""
+
+
+def facts_of(library: str) -> dict[str, Any]:
+    """Return the facts, from a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", FACTS, library],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].replace("float32", "f32"))  # in the texts of types
+    return found
+
+
+def test_shards_specs_and_types_are_those_of_jax() -> None:
+    ours, theirs = facts_of("volta_fn"), facts_of("jax")
+    assert ours.keys() == theirs.keys()
+    for name, fact in theirs.items():
+        assert ours[name] == fact, name
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[vf.Device]]:
+    """Let the CPU be eight devices while a test runs."""
+    monkeypatch.setitem(core_device._found, "cpu", vf.devices("cpu"))
+    vf.set_cpu_devices(8)
+    return vf.devices("cpu")
+
+
+def test_the_number_of_devices_is_checked(eight: list[vf.Device]) -> None:
+    assert [d.id for d in eight] == list(range(8))
+    assert str(eight[3]) == "cpu:3"
+    for wrong in (0, -1, 2.0, True):
+        with pytest.raises(ArgumentError, match="positive integer"):
+            vf.set_cpu_devices(wrong)
+    with pytest.raises(ArgumentError, match="in use already"):
+        vf.set_cpu_devices(4)
+
+
+def test_programs_of_split_arrays_give_the_same_bits(eight: list[vf.Device]) -> None:
+    mesh = vf.make_mesh((8,), ("data",))
+    x = vnp.asarray(np.random.default_rng(0).normal(size=(16, 5)).astype("float32"))
+    w = vnp.asarray(np.random.default_rng(1).normal(size=(5, 3)).astype("float32"))
+    loss = vf.jit(lambda w, x: vnp.tanh(x @ w).sum())
+    split = vf.device_put(x, vf.NamedSharding(mesh, P("data")))
+    assert loss(w, split) == loss(w, x)
+    np.testing.assert_array_equal(vf.grad(loss)(w, split), vf.grad(loss)(w, x))
+    np.testing.assert_array_equal(vf.vmap(lambda row: row * 2)(split), 2 * x)
+
+
+def test_donated_arrays_that_are_split_are_gone(eight: list[vf.Device]) -> None:
+    x = vf.device_put(vnp.ones((8, 2)), vf.NamedSharding(vf.make_mesh((8,), ("data",)), P("data")))
+    step = vf.jit(lambda x: x + 1, donate_argnums=0)
+    y = step(x)
+    assert x.is_deleted()
+    assert y.sharding.spec == P("data", None)
+    np.testing.assert_array_equal(step(y), np.full((8, 2), 3.0))
+
+
+def test_sizes_that_do_not_divide_are_refused(eight: list[vf.Device]) -> None:
+    with pytest.raises(ShapeError, match="does not divide"):
+        vf.device_put(vnp.ones(6), vf.NamedSharding(vf.make_mesh((4,), ("data",)), P("data")))
+
+
+def test_arrays_are_joined_of_one_shard_on_each_device(eight: list[vf.Device]) -> None:
+    sharding = vf.NamedSharding(vf.make_mesh((8,), ("data",)), P("data"))
+    parts = [vf.device_put(vnp.full((1, 2), i), device) for i, device in enumerate(eight)]
+    x = vf.make_array_from_single_device_arrays((8, 2), sharding, parts)
+    np.testing.assert_array_equal(x, np.repeat(np.arange(8)[:, None], 2, 1))
+    assert [s.device for s in x.addressable_shards] == eight
+    np.testing.assert_array_equal(x.addressable_data(3), [[3, 3]])
+    with pytest.raises(DeviceError, match="one shard on each"):
+        vf.make_array_from_single_device_arrays((8, 2), sharding, parts[:7])
+    with pytest.raises(ShapeError, match="not \\(1, 3\\)"):
+        vf.make_array_from_single_device_arrays((8, 3), sharding, parts)
+
+
+def test_a_type_tells_explicit_axes_only(eight: list[vf.Device]) -> None:
+    kinds = [vf.sharding.AxisType.Explicit, vf.sharding.AxisType.Auto]
+    mesh = vf.make_mesh((4, 2), ("X", "Y"), kinds)
+    assert str(placed_aval(vf.device_put(vnp.ones((8, 4)), vf.NamedSharding(mesh, P("X", "Y"))))) == "f32[8@X,4]"
+    assert placed_aval(vnp.ones(3)) is None
+
+
+def test_axes_of_another_type_for_a_while(eight: list[vf.Device], capsys: pytest.CaptureFixture[str]) -> None:
+    with vf.set_mesh(vf.make_mesh((4, 2), ("X", "Y"))):
+        x = vf.device_put(vnp.ones((8, 4)), P("X", "Y"))
+        types = []
+
+        @vf.sharding.auto_axes
+        def f(x: vf.Array) -> vf.Array:
+            types.append(vf.sharding.get_abstract_mesh().axis_types)
+            return x.T
+
+        assert f(x, out_sharding=P("X", None)).sharding.spec == P("X", None)
+        assert set(types[0]) == {vf.sharding.AxisType.Auto}
+        g = vf.sharding.explicit_axes(lambda x: x + 1, axes="X")
+        assert g(x, in_sharding=P("Y", None)).sharding.spec == P("Y", None)
+        with vf.sharding.use_abstract_mesh(vf.sharding.AbstractMesh((8,), ("A",))):
+            assert vf.reshard(x, P("A")).sharding.mesh.axis_names == ("A",)
+        with pytest.raises(ArgumentError, match="6 positions"), vf.sharding.use_abstract_mesh(vf.sharding.AbstractMesh((6,), ("A",))):
+            pass
+        vf.debug.visualize_array_sharding(vf.device_put(x, P("X", None)))
+    assert capsys.readouterr().out.splitlines()[1::2] == [f"| CPU {2 * i},{2 * i + 1} |" for i in range(4)]
+
+
+def test_groups_of_several_memories_are_refused() -> None:
+    one, other = (core_device.Device("cpu", i, "cpu", vf.devices("cpu")[0].backend) for i in range(2))
+    other.backend = object()  # type: ignore[assignment]
+    mesh = vf.sharding.Mesh(np.array([one, other], object), "data")
+    with pytest.raises(DeviceError, match="several memories"):
+        vf.device_put(vnp.ones(2), vf.NamedSharding(mesh, P("data")))
