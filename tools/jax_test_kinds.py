@@ -1,4 +1,7 @@
-"""What a test of JAX's looks at, by what its source names: the behaviour of public functions, or something inside."""
+"""What tests of JAX's look at: the behaviour of public functions, or internals.
+
+The names in a test's source tell.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,22 @@ KINDS = {
 
 
 def kinds_in(path: Path) -> dict[tuple[str, str], str]:
-    """Return what each test of a file looks at, by class and name: a kind of `KINDS`, "modules", or "public"."""
+    """Return what each test of a file looks at, by class and name.
+
+    That is a kind of `KINDS`, "modules", or "public".
+    """
     text = path.read_text()
-    tree, lines = ast.parse(text), text.split("\n")
+    tree, rows = ast.parse(text), text.split("\n")
     private = _private_names(tree)
     found = {}
     for cls in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
         for function in [node for node in cls.body if isinstance(node, ast.FunctionDef)]:
-            found[cls.name, function.name] = _kind("\n".join(lines[function.lineno - 1 : function.end_lineno]), private)
+            found[cls.name, function.name] = _kind("\n".join(rows[function.lineno - 1 : function.end_lineno]), private)
     return found
 
 
 def _private_names(tree: ast.Module) -> set[str]:
-    """Return the names by which a file calls modules of jax._src that nothing public stands for."""
+    """Return the names by which a file calls private modules of JAX."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jax._src")]
     return {alias.asname or alias.name for node in imports for alias in node.names if alias.name not in _HARMLESS}
 
@@ -43,7 +49,7 @@ def _kind(source: str, private: set[str]) -> str:
 
 
 def kind_of(test: str, kinds: dict[tuple[str, str], str]) -> str:
-    """Return what a test looks at, given its full name; parametrised ones have suffixes."""
+    """Return what a test looks at, given its full name, which may have a suffix."""
     *_, cls, name = test.partition(" ")[0].split(".")
     fitting = [(len(method), kind) for (owner, method), kind in kinds.items() if owner == cls and name.startswith(method)]
     fitting = fitting or [(len(method), kind) for (_, method), kind in kinds.items() if name.startswith(method)]

@@ -126,7 +126,7 @@ def run(test: Any, limit: float = 10.0) -> dict[str, Any]:
 
 
 def rate_of(counts: collections.Counter[str]) -> float:
-    """Return the share of tests that pass, in percent, but for those of private modules."""
+    """Return the percentage of tests that pass, without those of private modules."""
     passed = counts["pass"] + counts["wording"]
     return 100 * passed / max(passed + counts["fail"], 1)
 

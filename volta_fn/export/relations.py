@@ -1,4 +1,4 @@
-"""Constraints between sizes: comparisons of expressions, such as "a >= b" or "a*b == c + d"."""
+"""Constraints between sizes: comparisons such as "a >= b" or "a*b == c + d"."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Relation:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        parts = re.split(r"(>=|<=|==)", text)
-        if len(parts) != 3 or len(text) > _LONGEST:
+        sides = re.split(r"(>=|<=|==)", text)
+        if len(sides) != 3 or len(text) > _LONGEST:
             self._fail()
-        self.comparison = parts[1]
-        self._left, self._right = self._parsed(parts[0]), self._parsed(parts[2])
+        self.comparison = sides[1]
+        self._left, self._right = self._parsed(sides[0]), self._parsed(sides[2])
         #: The names in it.
         self.names = frozenset(
             [node.id for side in (self._left, self._right) for node in ast.walk(side) if isinstance(node, ast.Name)]
@@ -57,7 +57,7 @@ class Relation:
         return _COMPARISONS[self.comparison](_value(self._left, sizes), _value(self._right, sizes))
 
     def solved_for(self, sizes: Sizes) -> Sizes:
-        """Return sizes for which an equation holds, with one of them changed, if that is possible."""
+        """Return sizes for which an equation holds, with one of them changed."""
         for name in sorted(self.names):
             at = [self._difference({**sizes, name: n}) for n in (0, 1, 2)]
             slope = at[1] - at[0]

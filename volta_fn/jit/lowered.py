@@ -228,7 +228,10 @@ class Lowered(_Stage):
         return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
-        """Return the program: there is no MLIR of it. `dialect` is accepted for compatibility."""
+        """Return the program, of which there is no MLIR.
+
+        `dialect` is accepted for compatibility.
+        """
         return self._traced.jaxpr
 
     def cost_analysis(self) -> dict[str, float]:

@@ -69,13 +69,16 @@ _MANY = 256
 
 
 def _sum_in_blocks(axis: int, x: np.ndarray) -> np.ndarray:
-    """Sum along an axis other than the last, where NumPy adds one row after another, by sums of blocks."""
+    """Sum along an axis other than the last by sums of blocks.
+
+    NumPy adds one row after another there, and with them their rounding errors.
+    """
     rows = np.moveaxis(x, axis, 0)
     size = math.isqrt(len(rows))
-    whole = len(rows) // size * size
-    blocks = rows[:whole].reshape(-1, size, *rows.shape[1:])
+    covered = len(rows) // size * size
+    blocks = rows[:covered].reshape(-1, size, *rows.shape[1:])
     total: np.ndarray = np.add.reduce(np.add.reduce(blocks, axis=1), axis=0)
-    return total if whole == len(rows) else total + np.add.reduce(rows[whole:], axis=0)
+    return total if covered == len(rows) else total + np.add.reduce(rows[covered:], axis=0)
 
 
 def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
