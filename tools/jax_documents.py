@@ -92,6 +92,7 @@ def run_cell(source: str, names: dict[str, Any]) -> dict[str, Any]:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             value = _value(ast.parse(plain), names)
+            bound = {n: describe(v) for n, v in names.items() if before.get(n) != id(v) and not n.startswith("__")}
     except TooLong:
         return {"source": source, "outcome": "slow"}
     except SyntaxError:
@@ -100,7 +101,6 @@ def run_cell(source: str, names: dict[str, Any]) -> dict[str, Any]:
         return {"source": source, "outcome": "raises", "error": f"{type(error).__name__}: {str(error)[:300]}"}
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    bound = {n: describe(v) for n, v in names.items() if before.get(n) != id(v) and not n.startswith("__")}
     return {"source": source, "outcome": "runs", "found": {**bound, "(value)": describe(value)}}
 
 

@@ -5,8 +5,9 @@
 CHECKOUT is a clone of https://github.com/jax-ml/jax; each NAME is one of its tests, such as lax_numpy_test (without any: those of
 docs/jax_tests.md). Of parametrised tests a sample of JAX_NUM_GENERATED_CASES cases runs, each within 10 seconds and each file within N.
 A line per file says how many tests there were of each outcome: `pass`; `wording`, the error that JAX raises with another message;
-`internal`, a test of JAX's private modules; `fail`, everything else. With --show the failures follow, the most frequent causes first; with
---save all outcomes go to a file as JSON.
+`internal`, a test that uses JAX's private modules; `fail`, everything else; and the rate of tests of public behaviour, which leaves out
+those, passed or not, whose source looks at something else (`jax_test_kinds.KINDS`). With --show the failures follow, the most frequent
+causes first; with --save all outcomes go to a file as JSON.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ class Outcome(unittest.TestResult):
 def outcome_of(kind: Any, error: BaseException, trace: Any) -> dict[str, Any]:
     """Classify an exception."""
     message = str(error)
+    context = error.__context__
     if kind.__name__ == "AbsentInternal" or _PRIMITIVE.search(message):
         outcome = "internal"
-    elif kind is AssertionError and _WORDING.search(message):
+    elif kind is AssertionError and (_WORDING.search(message) or (context and message.lstrip("\n").startswith(str(context)[:30]))):
         outcome = "wording"
     else:
         outcome = "fail"
@@ -84,6 +86,7 @@ def run_file(checkout: Path, name: str, seconds: float) -> list[dict[str, Any]]:
     for library in "stats special linalg signal optimize ndimage fft interpolate".split():
         importlib.import_module(f"scipy.{library}")  # before sys.modules has a jax that they look for
     import jax_internals  # noqa: PLC0415  # of this folder
+    import jax_test_kinds  # noqa: PLC0415
 
     jax_internals.install(checkout)
     path = checkout / "tests" / f"{name}.py"
@@ -96,7 +99,12 @@ def run_file(checkout: Path, name: str, seconds: float) -> list[dict[str, Any]]:
     warnings.simplefilter("ignore")
     end = time.monotonic() + seconds
     tests = [test for suite in unittest.TestLoader().loadTestsFromModule(module) for test in suite]
-    return [{"test": test.id(), **run(test)} if time.monotonic() < end else {"test": test.id(), "outcome": "skip"} for test in tests]
+    kinds = jax_test_kinds.kinds_in(path)
+    rows = []
+    for test in tests:
+        row = run(test) if time.monotonic() < end else {"outcome": "skip"}
+        rows.append({"test": test.id(), "looks_at": jax_test_kinds.kind_of(test.id(), kinds), **row})
+    return rows
 
 
 def run(test: Any, limit: float = 10.0) -> dict[str, Any]:
@@ -117,14 +125,22 @@ def run(test: Any, limit: float = 10.0) -> dict[str, Any]:
     return result.row
 
 
+def rate_of(counts: collections.Counter[str]) -> float:
+    """Return the percentage of tests that pass, without those of private modules."""
+    passed = counts["pass"] + counts["wording"]
+    return 100 * passed / max(passed + counts["fail"], 1)
+
+
 def report(name: str, rows: list[dict[str, Any]], show: bool) -> None:
     """Print a line of counts and, if asked for, the failures by their cause."""
     counts = collections.Counter(row["outcome"] for row in rows)
-    public = counts["pass"] + counts["wording"] + counts["fail"]
-    rate = 100 * (counts["pass"] + counts["wording"]) / max(public, 1)
-    print(f"{name:34}" + "".join(f"{o} {counts[o]:5}  " for o in OUTCOMES) + f"{rate:5.1f} % of the public ones", flush=True)
+    behaviour = collections.Counter(row["outcome"] for row in rows if row["looks_at"] == "public")
+    rates = f"{rate_of(counts):5.1f} %  of those of public behaviour {rate_of(behaviour):5.1f} % ({behaviour['fail']} fail)"
+    print(f"{name:34}" + "".join(f"{o} {counts[o]:5}  " for o in OUTCOMES) + rates, flush=True)
     if show:
-        causes = collections.Counter(f"{r['error']} [{r['where']}] {r['message'][:160]!r}" for r in rows if r["outcome"] == "fail")
+        causes = collections.Counter(
+            f"{r['looks_at']}: {r['error']} [{r['where']}] {r['message'][:160]!r}" for r in rows if r["outcome"] == "fail"
+        )
         for cause, count in causes.most_common():
             print(f"  {count:4} {cause}")
 

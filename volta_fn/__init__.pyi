@@ -66,6 +66,7 @@ from volta_fn.core.distribution.sharding import PartitionSpec as PartitionSpec
 from volta_fn.core.distribution.sharding import make_mesh as make_mesh
 from volta_fn.core.distribution.sharding import set_mesh as set_mesh
 from volta_fn.core.memory.transfer import block_until_ready as block_until_ready
+from volta_fn.core.memory.transfer import copy_to_host_async as copy_to_host_async
 from volta_fn.core.memory.transfer import device_get as device_get
 from volta_fn.core.memory.transfer import device_put as device_put
 from volta_fn.core.promotion import numpy_dtype_promotion as numpy_dtype_promotion

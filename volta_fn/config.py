@@ -149,6 +149,8 @@ ACCEPTED: dict[str, Any] = {
     "jax_legacy_prng_key": "allow",
     "jax_logging_level": "NOTSET",
     "jax_memory_fitting_effort": 0.0,
+    "jax_mock_gpu_topology": "",
+    "jax_pmap_shmap_merge": True,
     "jax_memory_fitting_level": "O2",
     "jax_optimization_level": "UNKNOWN",
     "jax_persistent_cache_enable_xla_caches": "",

@@ -36,10 +36,10 @@ def visualize_sharding(shape: Sequence[int], sharding: Sharding, **options: Any)
     table = [[cells[(r, c) if len(shape) == 2 else (c,)] for c in columns] for r in rows]
     texts = [[f"{platform} {','.join(map(str, sorted(ids)))}" for ids in row] for row in table]
     width = max(len(text) for row in texts for text in row)
-    line = "+" + "+".join(["-" * (width + 2)] * len(columns)) + "+"
-    shown = [line]
+    border = "+" + "+".join(["-" * (width + 2)] * len(columns)) + "+"
+    shown = [border]
     for row in texts:
-        shown += ["|" + "|".join(f" {text:^{width}} " for text in row) + "|", line]
+        shown += ["|" + "|".join(f" {text:^{width}} " for text in row) + "|", border]
     builtins.print("\n".join(shown))
 
 

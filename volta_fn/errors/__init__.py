@@ -59,24 +59,33 @@ class AxisError(ShapeError, IndexError):
     """An axis lies outside the dimensions of an array."""
 
 
-class DTypeError(VoltaError, TypeError):
-    """A dtype is unknown, unsupported here, or does not match the others."""
+class DTypeError(VoltaError, TypeError, ValueError):
+    """A dtype is unknown, unsupported here, or does not match the others.
+
+    As of shapes, JAX raises TypeError or ValueError for it: this is both.
+    """
 
 
 class TypePromotionError(DTypeError):
     """Dtypes do not combine: they have no common one, or promotion is strict."""
 
 
-class ArgumentError(VoltaError, ValueError):
-    """An argument has the right type but a value outside what the function accepts."""
+class ArgumentError(VoltaError, ValueError, TypeError):
+    """An argument has the right type but a value outside what the function accepts.
+
+    JAX raises ValueError or TypeError for that, by the function: this is both.
+    """
 
 
 class IntegerOverflowError(ArgumentError, OverflowError):
     """A Python integer does not fit the integers of the default width."""
 
 
-class ArgumentTypeError(VoltaError, TypeError):
-    """An argument has a type that the function does not accept."""
+class ArgumentTypeError(VoltaError, TypeError, ValueError):
+    """An argument has a type that the function does not accept.
+
+    JAX raises TypeError or ValueError for that, by the function: this is both.
+    """
 
 
 class OutOfBoundsError(VoltaError, IndexError):

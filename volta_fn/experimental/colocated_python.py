@@ -1,6 +1,7 @@
-"""Python functions that run beside devices; JAX's `jax.experimental.colocated_python`.
+"""Python functions that run where devices are.
 
-The devices here are those of the process that calls, so a function runs where it is called, on arrays.
+The names are those of `jax.experimental.colocated_python`. The devices here are those of the process that calls, so a function runs where
+it is called, on arrays.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ class ColocatedFunction:
         return device_put(result, self._devices[0]) if self._devices and tree.leaves(result) else result
 
 
-def _check(given: Any, wanted: Any, what: str) -> None:
+def _check(given: Any, wanted: Any, label: str) -> None:
     found, expected = [[(s.shape, str(s.dtype)) for s in tree.leaves(side)] for side in (given, wanted)]
     if found != expected:
-        raise ArgumentTypeError(f"colocated_python: the {what} must be {expected}, got {found}")
+        raise ArgumentTypeError(f"colocated_python: the {label} must be {expected}, got {found}")
 
 
 def colocated_python(fun: Callable[..., Any]) -> ColocatedFunction:
-    """Let a function run beside the devices of its arguments: in this process.
+    """Let a function run where the devices of its arguments are: in this process.
 
     >>> import volta_fn as vf
     >>> colocated_python(lambda x: x + 1)(vf.numpy.ones(2))
@@ -85,5 +86,5 @@ def colocated_python(fun: Callable[..., Any]) -> ColocatedFunction:
 
 
 def colocated_python_class(cls: type) -> type:
-    """Let an object live beside devices: in this process, so it is the class itself."""
+    """Let objects live where devices are: in this process, so return the class."""
     return cls

@@ -1,4 +1,4 @@
-"""Constraints between sizes: comparisons of expressions, such as "a >= b" or "a*b == c + d"."""
+"""Constraints between sizes: comparisons such as "a >= b" or "a*b == c + d"."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _OPERATIONS: dict[type, Callable[[int, int], int]] = {
     ast.Pow: operator.pow,
 }
 _FUNCTIONS: dict[str, Callable[[int, int], int]] = {"mod": operator.mod, "floordiv": operator.floordiv, "max": max, "min": min}
+#: The most characters of a constraint, and the largest exponent in it.
+_LONGEST, _LARGEST_EXPONENT = 200, 8
 #: The most assignments of sizes that are tried.
 _TRIES = 20_000
 
@@ -29,7 +31,8 @@ _TRIES = 20_000
 class Relation:
     """A comparison of two expressions of sizes.
 
-    Expressions consist of numbers, names, ``+ - * ^``, and ``mod``, ``floordiv``, ``max`` and ``min`` of two expressions.
+    Expressions consist of numbers, names, ``+ - * ^``, and ``mod``, ``floordiv``, ``max`` and ``min`` of two expressions; exponents and
+    divisors are numbers.
 
     Raises `ArgumentError` for other texts.
 
@@ -39,11 +42,11 @@ class Relation:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        parts = re.split(r"(>=|<=|==)", text)
-        if len(parts) != 3:
+        sides = re.split(r"(>=|<=|==)", text)
+        if len(sides) != 3 or len(text) > _LONGEST:
             self._fail()
-        self.comparison = parts[1]
-        self._left, self._right = self._parsed(parts[0]), self._parsed(parts[2])
+        self.comparison = sides[1]
+        self._left, self._right = self._parsed(sides[0]), self._parsed(sides[2])
         #: The names in it.
         self.names = frozenset(
             [node.id for side in (self._left, self._right) for node in ast.walk(side) if isinstance(node, ast.Name)]
@@ -54,7 +57,7 @@ class Relation:
         return _COMPARISONS[self.comparison](_value(self._left, sizes), _value(self._right, sizes))
 
     def solved_for(self, sizes: Sizes) -> Sizes:
-        """Return sizes for which an equation holds, with one of them changed, if that is possible."""
+        """Return sizes for which an equation holds, with one of them changed."""
         for name in sorted(self.names):
             at = [self._difference({**sizes, name: n}) for n in (0, 1, 2)]
             slope = at[1] - at[0]
@@ -68,7 +71,7 @@ class Relation:
     def _parsed(self, text: str) -> ast.expr:
         try:
             body = ast.parse(text.strip().replace("^", "**"), mode="eval").body
-        except SyntaxError:
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             self._fail()
         for node in ast.walk(body):
             self._check(node)
@@ -76,9 +79,10 @@ class Relation:
 
     def _check(self, node: ast.AST) -> None:
         if isinstance(node, ast.BinOp):
-            known = type(node.op) in _OPERATIONS
+            known = type(node.op) in _OPERATIONS and (type(node.op) is not ast.Pow or _is_number(node.right, 0, _LARGEST_EXPONENT))
         elif isinstance(node, ast.Call):
             known = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and len(node.args) == 2 and not node.keywords
+            known = known and (node.func.id in ("max", "min") or _is_number(node.args[1], 1, 2**63))  # type: ignore[attr-defined]  # a name
         elif isinstance(node, ast.Constant):
             known = type(node.value) is int
         else:
@@ -90,6 +94,10 @@ class Relation:
         raise ArgumentError(
             f"the constraint {self.text!r} must compare two expressions by >=, <= or ==, like 'b >= 4', 'a*b == c' or 'mod(b, 8) == 0'"
         )
+
+
+def _is_number(node: ast.expr, least: int, most: int) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and least <= node.value <= most
 
 
 def _value(node: Any, sizes: Sizes) -> int:

@@ -1,4 +1,4 @@
-"""Functions of a module that is built operation by operation (`volta_fn.extend.ir`)."""
+"""Functions of a module that is built by operations (`volta_fn.extend.ir`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
-from volta_fn.extend.ir import Module, current_place
+from volta_fn.extend.ir import Module, current_scope
 
 
 class FuncOp:
@@ -28,10 +28,10 @@ def func(*types: ShapedArray) -> Callable[[Callable[..., Any]], FuncOp]:
     """Return the decorator that builds a function with arguments of some types."""
 
     def build(body: Callable[..., Any]) -> FuncOp:
-        place = current_place()
+        scope = current_scope()
         made = FuncOp(body.__name__, trace_to_jaxpr(lambda *values: list(body(*values)), types, body.__name__))
-        if isinstance(place, Module):
-            place.functions[made.name] = made.program
+        if isinstance(scope, Module):
+            scope.functions[made.name] = made.program
         return made
 
     return build

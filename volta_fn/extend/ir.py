@@ -1,4 +1,4 @@
-"""Programs that are built operation by operation, by the names of MLIR's Python module.
+"""Programs that are built of operations, by the names of MLIR's Python module.
 
 A value is a traced array, a block a program that is being traced, and a module the program of its function `main`. So what
 `volta_fn.extend.stablehlo` and `func` build runs like any other program; its text is a jaxpr with a number, by which `compile_and_load`
@@ -157,27 +157,27 @@ class Region:
 class InsertionPoint:
     """Lets operations go to a block, or to a module, while a ``with`` runs."""
 
-    def __init__(self, place: Any) -> None:
-        self.place = place
+    def __init__(self, scope: Any) -> None:
+        self.scope = scope
 
     def __enter__(self) -> InsertionPoint:
-        self._place = _place.set(self.place)
+        self._scope = _scope.set(self.scope)
         self._before = current_trace()
-        if isinstance(self.place, Block):
-            set_trace(self.place._trace)
+        if isinstance(self.scope, Block):
+            set_trace(self.scope._trace)
         return self
 
     def __exit__(self, *error: object) -> None:
         set_trace(self._before)
-        _place.reset(self._place)
+        _scope.reset(self._scope)
 
 
-_place: ContextVar[Any] = ContextVar("insertion_point", default=None)
+_scope: ContextVar[Any] = ContextVar("insertion_point", default=None)
 
 
-def current_place() -> Any:
+def current_scope() -> Any:
     """Return the block or module that operations go to."""
-    return _place.get()
+    return _scope.get()
 
 
 _modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
@@ -199,7 +199,7 @@ class Module:
 
     @property
     def body(self) -> Module:
-        """The module, as the place of its functions."""
+        """The module, which has its functions."""
         return self
 
     operation = body

@@ -88,7 +88,7 @@ def broadcast_in_dim(result: ShapedArray, operand: Array, broadcast_dimensions: 
 
 def return_(values: Sequence[Array]) -> None:
     """End the block that is being built."""
-    ir.current_place().results = list(values)
+    ir.current_scope().results = list(values)
 
 
 class ReduceOp:

@@ -6,6 +6,7 @@
   `device_plan` what it needs of a GPU.
 - `cache` keeps the programs of a function, and finds the one for a call; `recompilation` warns of many.
 - `function` is `jit` itself; `refs` calls functions that use mutable references.
+- `placement` calls programs with arrays that are split between devices.
 - `memory_limit` has programs notice a limit.
 - `interpret` runs programs equation by equation for `debug_nans`, and `nonfinite` words its errors.
 - `saved_residuals` tells what a backward pass keeps.

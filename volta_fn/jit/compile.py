@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,13 +51,22 @@ class Traced:
 
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
         """Mark arguments as donated, and pair them with results by their paths."""
-        donated = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals) if settings.permissive else donated
+        if settings.permissive:
+            donated = self._usable(donated)
         flags = (*donated, *[False] * len(self.in_full))
         if not any(donated) or self.captured:
             self.donated = flags
             return
         pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals)
         self.donated = Donations.paired(flags, pairs)
+
+    def _usable(self, donated: Sequence[bool]) -> Sequence[bool]:
+        """Keep arguments whose memory no result can take, and say so, as JAX does."""
+        kept = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals)
+        unused = [str(a) for a, before, after in zip(self.jaxpr.in_avals, donated, kept, strict=False) if before != after]
+        if unused:
+            warnings.warn(f"Some donated buffers were not usable: {', '.join(unused)}", UserWarning, stacklevel=2)
+        return kept
 
 
 @contextmanager

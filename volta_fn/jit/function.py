@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
@@ -18,6 +19,7 @@ from volta_fn.core.jitted import JittedFunction
 from volta_fn.core.refs import positions_of_refs
 from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
 from volta_fn.jit.compile import Traced, compiled_for, trace_function, with_full
@@ -117,6 +119,8 @@ def jit(
             out_shardings=out_shardings,
         )
     check_callable(fun, "jit")
+    if isinstance(fun, staticmethod) or inspect.isgeneratorfunction(fun):
+        raise ArgumentTypeError(f"jit of {fun!r:.80}: a jitted function is no static method, and returns its results, so it must not yield")
     if in_shardings is not None or out_shardings is not None:
         fun = load("volta_fn.core.distribution.placement").constrained_function(fun, in_shardings, out_shardings)
     statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)

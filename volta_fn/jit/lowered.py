@@ -228,7 +228,10 @@ class Lowered(_Stage):
         return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
-        """Return the program: there is no MLIR of it. `dialect` is accepted for compatibility."""
+        """Return the program, of which there is no MLIR.
+
+        `dialect` is accepted for compatibility.
+        """
         return self._traced.jaxpr
 
     def cost_analysis(self) -> dict[str, float]:
@@ -304,6 +307,8 @@ class MemoryAnalysis(NamedTuple):
     argument_size_in_bytes: int
     output_size_in_bytes: int
     temp_size_in_bytes: int
+    #: Bytes of results in the memory of donated arguments.
+    alias_size_in_bytes: int = 0
 
 
 def struct_of(aval: ShapedArray) -> ShapeDtypeStruct:

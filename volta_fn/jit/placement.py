@@ -1,6 +1,6 @@
-"""Calls with arrays that are split between devices (`volta_fn.core.distribution.placement`).
+"""Calls with arrays that are split between devices.
 
-One device computes, as all share its memory. How the results are split follows from the program (`volta_fn.jit.shardings`).
+One device computes, as all share its memory. How the results are split follows from the program (`volta_fn.core.distribution.propagation`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec
 from volta_fn.core.distribution.placement import at_home, group_of, moved, split
+from volta_fn.core.distribution.propagation import of_equation, of_program
 from volta_fn.core.distribution.sharding import Sharding
 from volta_fn.core.memory.gone import GONE
 from volta_fn.core.primitive import Primitive
 from volta_fn.jit.compile import Traced, compiled_for
 from volta_fn.jit.eager import common_device, eager_kernel, on_device
-from volta_fn.jit.shardings import of_equation, of_program
 
 
 def shardings_of(arrays: Sequence[Any]) -> list[Any]:
@@ -34,7 +34,7 @@ def placed(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
 
 
 def kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Make a function that runs a primitive on arrays of these types, of which some are split."""
+    """Make a function that runs a primitive on arrays like these, some of them split."""
     home = [at_home(a) for a in args]
     device = common_device(home)
     run = eager_kernel(primitive, on_device(home, device), params)
@@ -52,7 +52,7 @@ def kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) ->
 
 
 def splitting(function: Callable[..., Any], shardings: Sequence[Any]) -> Callable[..., Any]:
-    """Return the function, which gives its arguments these shardings when it is traced."""
+    """Return the function; when it is traced, its arguments get these shardings."""
 
     @functools.wraps(function)
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -66,7 +66,7 @@ def splitting(function: Callable[..., Any], shardings: Sequence[Any]) -> Callabl
 
 
 def program(traced: Traced, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-    """Return a traced program as a function of arrays with the shardings of these values."""
+    """Return a program as a function of arrays with the shardings of these values."""
     home = [at_home(v) for v in values]
     device = common_device(home)
     run = compiled_for(traced, device)

@@ -227,6 +227,6 @@ def discover() -> list[Device]:
 
 
 def _count() -> int:
-    """Return the number of devices that the CPU is; programs of JAX's ask XLA for more."""
+    """Return the number of the CPU's devices; programs of JAX's ask XLA for more."""
     asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None
     return max(1, int(asked[1]) if asked else variables.number("VOLTA_CPU_DEVICES", int, "a number of devices") or 1)

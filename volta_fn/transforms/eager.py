@@ -436,15 +436,13 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
     if current_trace() is not EVAL or not values or type(values[0]) is not ConcreteArray or settings.sees_results:
         return False
     device = values[0].device
-    if device.sharding is not None:
-        return False
     for value in values:
         if type(value) is not ConcreteArray or value._buffer is GONE:
             return False
         spec = value._spec
         if spec.device is not device or not spec.aval.is_float:
             return False
-    return True
+    return device.sharding is None
 
 
 def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:

@@ -38,6 +38,7 @@ def make_jaxpr(
 
     @functools.wraps(fun)
     def to_jaxpr(*args: Any, **kwargs: Any) -> Any:
+        """Return the program for arguments like these."""
         fixed = {i % len(args): args[i] for i in static}
         dynamic = [a for i, a in enumerate(args) if i not in fixed]
 
@@ -52,6 +53,7 @@ def make_jaxpr(
             closed, shapes = _trace(of_dynamic if fixed else fun, dynamic, kwargs)
         return (closed, shapes) if return_shape else closed
 
+    to_jaxpr.__name__ = f"make_jaxpr({function_name(fun)})"
     return to_jaxpr
 
 

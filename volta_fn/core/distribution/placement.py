@@ -1,7 +1,9 @@
-"""Arrays split between several devices of one memory: the CPUs of `set_cpu_devices`.
+"""Arrays that are split between several devices of one memory.
+
+These are the CPUs of `set_cpu_devices`.
 
 All elements are in one buffer, so that a shard is a view of it and no operation depends on where shards lie. What an array has in place of
-a device is the *group* of its devices, with the sharding, so that types, and programs found by types, tell shardings apart.
+a device is the *group* of its devices, with the sharding, so that types, and programs found by types, differ where shardings do.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _lock = threading.Lock()
 
 
 def group_of(sharding: Sharding) -> Device:
-    """Return what an array with this sharding has as its device: a group, or the only device.
+    """Return the device of arrays with this sharding: a group, or the only device.
 
     Raises `DeviceError` if the devices have no common memory.
     """
@@ -83,19 +85,21 @@ def moved(array: ConcreteArray, device: Device) -> ConcreteArray:
 
 
 def at_home(value: Any) -> Any:
-    """Return an array that is split as one on a single device; other values as they are."""
+    """Return an array that is split as one on a single device, other values as is."""
     if isinstance(value, ConcreteArray) and isinstance(value.device, DeviceGroup):
         return moved(value, value.device.home)
     return value
 
 
 def split(value: Array, sharding: Sharding) -> Array:
-    """Return a value with a sharding: an array at once, a traced one in the results of its program.
+    """Return a value with a sharding.
+
+    Of a traced one, the results of its program show it.
 
     Raises `ShapeError` if the mesh's axes do not divide the dimensions.
     """
     sharding.shard_shape(value.shape)
-    if isinstance(value, JaxprTracer):
+    if isinstance(value, JaxprTracer) and isinstance(sharding, NamedSharding):
         value._trace.builder.shardings[value._var] = sharding  # type: ignore[attr-defined]  # of all traces that make programs
     if not isinstance(value, ConcreteArray):
         return value
@@ -164,13 +168,13 @@ def shards_of(array: ConcreteArray) -> list[Shard]:
     group = array.device
     if not isinstance(group, DeviceGroup):
         return [Shard(group, (slice(None),) * array.ndim, 0, array)]
-    whole = at_home(array)
+    joined_array = at_home(array)
     replicas: dict[Any, int] = {}
     found = []
     for device, index in indices_of(group.sharding, array.shape).items():
         key = tuple([(s.start, s.stop) for s in index])
         replicas[key] = replicas.get(key, -1) + 1
-        found.append(Shard(device, index, replicas[key], moved(whole[index] if index else whole, device)))
+        found.append(Shard(device, index, replicas[key], moved(joined_array[index] if index else joined_array, device)))
     return found
 
 
@@ -251,13 +255,13 @@ def _listed(names: Sequence[Any]) -> str:
 def placed_aval(x: Any) -> ShapedArray | None:
     """Return the type of a value that is split, or varies along axes; None for others."""
     if isinstance(x, Array) and (sharding := known_sharding(x)) is not None:
-        return PlacedAval(x.aval, explicit_part(sharding), ())
+        return PlacedAval(x.aval, explicit_axes_of(sharding), ())
     if isinstance(x, Tracer) and (names := _varying(x)):
         return PlacedAval(x.aval, None, names)
     return None
 
 
-def explicit_part(sharding: NamedSharding) -> NamedSharding:
+def explicit_axes_of(sharding: NamedSharding) -> NamedSharding:
     """Return what a type has of a sharding: the axes of the mesh that are explicit."""
     mesh, spec = sharding.mesh, sharding.spec
     explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
@@ -272,10 +276,10 @@ def sharding_spec(x: Any) -> PartitionSpec:
 
 
 def known_sharding(x: Any) -> NamedSharding | None:
-    """Return how a value is split; None if it is not, or nobody knows."""
+    """Return how a value is split; None if it is not, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
-        found: NamedSharding | None = load("volta_fn.jit.shardings").of_tracer(x) if isinstance(x, JaxprTracer) else None
+        found: NamedSharding | None = load("volta_fn.core.distribution.propagation").of_tracer(x) if isinstance(x, JaxprTracer) else None
         return found
     return x.device.sharding if isinstance(x, ConcreteArray) else None
 

@@ -24,12 +24,12 @@ def make_array_from_callback(
     >>> vf.make_array_from_callback((3,), sharding, lambda index: np.arange(3.0, dtype="float32")[index])
     Array([0., 1., 2.], dtype=float32)
     """
-    parts = {device: np.asarray(data_callback(index), dtype) for device, index in indices_of(sharding, tuple(shape)).items()}
+    shards = {device: np.asarray(data_callback(index), dtype) for device, index in indices_of(sharding, tuple(shape)).items()}
     wanted = sharding.shard_shape(tuple(shape))
-    for part in parts.values():
-        if part.shape != wanted:
-            raise ShapeError(f"the callback returned an array of shape {part.shape}, not {wanted}")
-    result: Array = device_put(joined(shape, sharding, parts), sharding)
+    for shard in shards.values():
+        if shard.shape != wanted:
+            raise ShapeError(f"the callback returned an array of shape {shard.shape}, not {wanted}")
+    result: Array = device_put(joined(shape, sharding, shards), sharding)
     return result
 
 
@@ -56,9 +56,9 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
 
     Raises `DeviceError` if there is not one array on each device, and `ShapeError` if one has not a shard's shape.
     """
-    parts = {array.device: array for array in arrays}
-    if len(arrays) != len(parts) or parts.keys() != sharding.device_set:
-        raise DeviceError(f"{sharding} needs one shard on each of its {sharding.num_devices} devices, got {len(arrays)} on {[*parts]}")
+    shards = {array.device: array for array in arrays}
+    if len(arrays) != len(shards) or shards.keys() != sharding.device_set:
+        raise DeviceError(f"{sharding} needs one shard on each of its {sharding.num_devices} devices, got {len(arrays)} on {[*shards]}")
     wanted = sharding.shard_shape(tuple(shape))
     for array in arrays:
         if array.shape != wanted:
@@ -66,5 +66,5 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
     if len(arrays) == 1:
         only: Array = device_put(arrays[0], sharding)
         return only
-    result: Array = device_put(joined(shape, sharding, {d: np.asarray(a, dtype) for d, a in parts.items()}), sharding)
+    result: Array = device_put(joined(shape, sharding, {d: np.asarray(a, dtype) for d, a in shards.items()}), sharding)
     return result

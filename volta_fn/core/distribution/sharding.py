@@ -6,12 +6,13 @@ CPU is several devices (`core.distribution.placement`), an array may be split be
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -313,10 +314,18 @@ class Sharding:
         """The number of devices."""
         return len(self.device_set)
 
+    _memory_kind: str | None = None
+
     @property
     def memory_kind(self) -> str:
-        """The kind of memory; a device has one."""
-        return "device"
+        """The kind of memory that was asked for; a device has one, whatever it is called."""
+        return self._memory_kind or "device"
+
+    def with_memory_kind(self, kind: str) -> Self:
+        """Return the same sharding, which says that it is of another kind of memory."""
+        made = copy.copy(self)
+        made._memory_kind = kind
+        return made
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of one shard of an array."""
@@ -340,6 +349,7 @@ class SingleDeviceSharding(Sharding):
 
     def __init__(self, device: str | Device, *, memory_kind: str | None = None) -> None:
         self.device = find_device(device)
+        self._memory_kind = memory_kind
 
     @property
     def device_set(self) -> set[Device]:
@@ -371,6 +381,7 @@ class NamedSharding(Sharding):
             raise ArgumentTypeError(f"NamedSharding takes a mesh and a PartitionSpec, got {spec!r:.80}")
         self.mesh = mesh
         self.spec = spec
+        self._memory_kind = memory_kind
         names = spec.names()
         if unknown := [n for n in names if n not in mesh.axis_names]:
             raise ArgumentError(f"{spec} names the axes {unknown}, but the mesh has {mesh.axis_names}")

@@ -61,9 +61,11 @@ def pair_by_path(
 
 
 def usable(donated: Sequence[bool], in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]) -> tuple[bool, ...]:
-    """Return flags without those of arguments whose memory no result can take, which JAX keeps.
+    """Return the flags of arguments whose memory some result can take.
 
-    >>> f32 = lambda n: ShapedArray((n,), np.dtype("float32"))
+    JAX keeps the others.
+
+    >>> f32 = lambda n: ShapedArray((n,), "float32")
     >>> usable([True, True], [f32(2), f32(3)], [f32(2)])
     (True, False)
     """

@@ -5,7 +5,7 @@ every example of that axis, or belongs to it again. An axis of processes (`shard
 equation runs on the host, which talks to the other processes (`on_host`).
 
 `groups` has what all have in common, `reductions`, `gathers` and `exchanges` have the functions, `casts` the border of a program on several
-processes.
+processes, `varying` what programs say of it.
 
 Each primitive's ``axis_names`` says which named axes it speaks of, and ``axis_index_groups`` which positions communicate.
 """

@@ -64,8 +64,27 @@ def typed_reductions() -> dict[str, Callable[..., Callable[..., np.ndarray]]]:
     return {name: partial(_typed, PRIMITIVES[name], step) for name, step in steps.items() if step in (np.add, np.maximum, np.minimum)}
 
 
+#: So many rows are summed in blocks, so that rounding errors do not add up.
+_MANY = 256
+
+
+def _sum_in_blocks(axis: int, x: np.ndarray) -> np.ndarray:
+    """Sum along an axis other than the last by sums of blocks.
+
+    NumPy adds one row after another there, and with them their rounding errors.
+    """
+    rows = np.moveaxis(x, axis, 0)
+    size = math.isqrt(len(rows))
+    covered = len(rows) // size * size
+    blocks = rows[:covered].reshape(-1, size, *rows.shape[1:])
+    total: np.ndarray = np.add.reduce(np.add.reduce(blocks, axis=1), axis=0)
+    return total if covered == len(rows) else total + np.add.reduce(rows[covered:], axis=0)
+
+
 def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
     if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size:
+        if step is np.add and len(axes) == 1 and axes[0] < operand.ndim - 1 and operand.shape[axes[0]] >= _MANY:
+            return partial(_sum_in_blocks, axes[0])
         return partial(step.reduce, axis=axes)
     evaluate: Any = primitive.evaluate
     return partial(evaluate, axes=axes)

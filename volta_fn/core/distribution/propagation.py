@@ -93,7 +93,10 @@ def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
 
 
 def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Take the names of operands that are broadcast to the result, as elementwise primitives do; else of those of its shape."""
+    """Take the names of operands that are broadcast to the result.
+
+    Unless all are, as in elementwise primitives, take those of operands of its shape.
+    """
     found: Names = [()] * out.ndim
     spread = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
     for aval, given in zip(avals, names, strict=True):
@@ -132,7 +135,7 @@ def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names:
 
 
 def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Keep the names of dimensions that stay, or that are the first of a group that is split or merged."""
+    """Keep the names of dimensions that stay, or are the first of a split or merger."""
     found: Names = [()] * out.ndim
     before: dict[int, int] = {}
     done = 1

@@ -1,0 +1,71 @@
+"""Constraints between the sizes of exported functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn import export
+from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.export.relations import Relation, satisfying
+
+
+def test_a_function_is_exported_for_sizes_that_satisfy_its_constraints() -> None:
+    a, b = export.symbolic_shape("a, b", constraints=("a >= b", "b >= 16"))
+    made = export.export(vf.jit(lambda x: x[: x.shape[1], :16]))(vf.ShapeDtypeStruct((a, b), "float32"))
+    loaded = export.deserialize(made.serialize())
+    x = np.arange(20.0 * 18, dtype="float32").reshape(20, 18)
+    np.testing.assert_array_equal(loaded.call(x), x[:18, :16])
+    with pytest.raises(ShapeError, match="a >= b"):
+        loaded.call(np.ones((17, 18), "float32"))
+
+
+def test_an_equation_between_sizes() -> None:
+    a, b, c = export.symbolic_shape("a, b, c", constraints=("a * b == c + 2",))
+    made = export.export(vf.jit(lambda x, y: vnp.concatenate([y, y[:2]]).reshape(x.shape) + x))(
+        vf.ShapeDtypeStruct((a, b), "float32"), vf.ShapeDtypeStruct((c,), "float32")
+    )
+    assert made.call(vnp.ones((3, 4)), vnp.ones(10)).shape == (3, 4)
+    with pytest.raises(ShapeError, match=r"a \* b == c \+ 2"):
+        made.call(vnp.ones((3, 4)), vnp.ones(11))
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "holds"),
+    [
+        ("b >= mod(b, 3)", {"b": 2}, True),
+        ("a^2 - 1 <= floordiv(c, 2)", {"a": 3, "c": 15}, False),
+        ("max(a, c) == min(a, 7)", {"a": 5, "c": 4}, True),
+    ],
+)
+def test_expressions(text: str, sizes: dict[str, int], holds: bool) -> None:
+    assert Relation(text).holds(sizes) is holds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a", "a >= b >= c", "a >= f(b, 1)", "a >= b / 2", "a >= mod(b, 0)", "a >= mod(b, c)", "a ^ b >= 1", "a ^ 99 >= 1", "a >= 1.5",
+     "a >= b.real", "a >= (lambda: 1)", "a >= " + "(" * 99, "a >= " + "1 + " * 99 + "1", "a >="],
+)  # fmt: skip
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match="must compare"):
+        Relation(text)
+
+
+def test_constraints_that_nothing_satisfies() -> None:
+    with pytest.raises(ArgumentError, match="only 0"):
+        satisfying({"a": [7], "b": [9]}, [Relation("a >= b + 1")], 1)
+
+
+def test_shardings_are_kept_by_the_names_of_axes() -> None:
+    mesh = vf.sharding.AbstractMesh((4,), ("a",))
+    x = vf.ShapeDtypeStruct((8, 2), "float32", sharding=vf.NamedSharding(mesh, vf.P("a")))
+    loaded = export.deserialize(export.export(vf.jit(lambda x, y: x + y))(x, 1.0).serialize())
+    assert loaded.nr_devices == 4
+    first, second = loaded.in_shardings_jax(mesh)
+    assert (first.spec, second) == (vf.P("a"), None)
+    with pytest.raises(ArgumentError, match="exported for axes"):
+        loaded.in_shardings_jax(vf.sharding.AbstractMesh((2,), ("a",)))
+    assert export.export(vf.jit(lambda x: x))(1.0).nr_devices == 1
