@@ -19,6 +19,7 @@ COMPILED = (
     "stress",
     "docs/test_pages.py",
     "jit/test_function.py",
+    "jit/test_fused.py",
     "test_random_programs.py",
     "test_threads.py",
 )
@@ -32,6 +33,7 @@ ON_CPU = (
     "compiler",
     "stress",
     "core/test_device.py",
+    "jit/test_fused.py",
     "primitives/test_full_width.py",
     "test_memory.py",
     "test_scalars.py",
