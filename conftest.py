@@ -50,7 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 #: Tests that take long, as they compile shaders, run programs, or have JAX compile some: they have a third of their share in samples.
-_HEAVY = ("tests/targets/wgsl/", "tests/programs/", "tests/examples/", "tests/benchmarks/", "tests/web/", "tests/catalogue/test_catalogue.py")
+_HEAVY = tuple(
+    f"tests/{name}" for name in ("targets/wgsl/", "programs/", "examples/", "benchmarks/", "web/", "catalogue/test_catalogue.py")
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
