@@ -49,8 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--heavy-shift", type=int, default=0, metavar="K", help="which of N samples of those: K modulo N")
 
 
-#: Folders of tests that take long, as they compile shaders or run programs: they have a third of their share in samples.
-_HEAVY = ("tests/targets/wgsl/", "tests/programs/", "tests/examples/", "tests/benchmarks/", "tests/web/")
+#: Tests that take long, as they compile shaders, run programs, or have JAX compile some: they have a third of their share in samples.
+_HEAVY = tuple(
+    f"tests/{name}" for name in ("targets/wgsl/", "programs/", "examples/", "benchmarks/", "web/", "catalogue/test_catalogue.py")
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ COMPILED = (
     "stress",
     "docs/test_pages.py",
     "jit/test_function.py",
+    "jit/test_fused.py",
     "test_random_programs.py",
     "test_threads.py",
 )
@@ -33,6 +34,7 @@ ON_CPU = (
     "stress",
     "core/test_device.py",
     "primitives/elementwise/test_full_width.py",
+    "jit/test_fused.py",
     "test_memory.py",
     "test_scalars.py",
     "test_the_tests.py",

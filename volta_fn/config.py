@@ -26,6 +26,13 @@ def _plain(name: str) -> Callable[[Any], None]:
     return lambda value: setattr(current, name, bool(value))
 
 
+def _forget() -> None:
+    """Drop everything that was traced or compiled under other settings."""
+    forget_kernels()
+    forget_fused()
+    clear_caches()
+
+
 def _one_of(name: str, *choices: str) -> Callable[[Any], None]:
     """Return the function that sets a switch to one of its values."""
 
@@ -34,16 +41,14 @@ def _one_of(name: str, *choices: str) -> Callable[[Any], None]:
             raise ArgumentError(f"jax_{name} must be one of {', '.join(choices)}, got {value!r}")
         setattr(current, name.removeprefix("numpy_"), value)
         dtypes.promote.cache_clear()
-        forget_kernels()
-        clear_caches()
+        _forget()
 
     return set_to
 
 
 def _dtype_promotion(value: Any) -> None:
     set_numpy_dtype_promotion(value)
-    forget_kernels()
-    clear_caches()
+    _forget()
 
 
 def _disable_jit(value: Any) -> None:
@@ -55,9 +60,7 @@ def _disable_jit(value: Any) -> None:
 def _debug(name: str) -> Callable[[Any], None]:
     def set_to(value: Any) -> None:
         setattr(current, name, bool(value))
-        forget_kernels()
-        forget_fused()
-        clear_caches()
+        _forget()
 
     return set_to
 
@@ -71,7 +74,7 @@ def _seed_offset(value: Any) -> None:
 
 def _enable_x64(value: Any) -> None:
     dtypes.set_width(64 if value else 32)
-    clear_caches()
+    _forget()
 
 
 def _platforms(value: Any) -> None:

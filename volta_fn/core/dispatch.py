@@ -116,6 +116,6 @@ def described(value: Any, arrays: list[ConcreteArray]) -> Any:
         return kind, repr(value)
     if kind is list or kind is tuple:
         return kind, *[described(entry, arrays) for entry in value]
-    if isinstance(value, Array) or hasattr(value, "__array__"):
+    if not isinstance(value, type) and (isinstance(value, Array) or hasattr(value, "__array__")):
         raise NoSignatureError
     return kind, value

@@ -1,4 +1,4 @@
-"""Built-in functions of arrays: programs that are called with arrays, and finders of what to run for some types."""
+"""Programs as built-in functions of arrays."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ pytest.importorskip("llvmlite")
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.core import dispatch
 from volta_fn.core.array import ConcreteArray, array_spec
 from volta_fn.errors import DonatedBufferError, LeakedTracerError
 from volta_fn.runtime.internals import array_calls, fastcall
 from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry
-from volta_fn.targets.cpu.runtime import support_code
 from volta_fn.targets.cpu.runtime.program import Program
 
 X = jnp.asarray(np.arange(1000, dtype=np.float32))
-FINDER = support_code.support_code_of_process().entry.finder  # type: ignore[attr-defined]  # of FastcallEntry
 
 
 def program_of(function: Any, *arrays: Any) -> Program:
@@ -35,8 +32,10 @@ def program_of(function: Any, *arrays: Any) -> Program:
 def of_arrays(function: Any, *arrays: Any, otherwise: Any = None) -> Any:
     """Return a program as a function of arrays."""
     result = vf.eval_shape(function, *arrays)
-    spec = array_spec(vf.typeof(result), arrays[0].device)
-    return program_of(function, *arrays).function().of_arrays(spec, otherwise or (lambda *args: "otherwise"))  # type: ignore[attr-defined]
+    within = type(result) if isinstance(result, (tuple, list)) else None
+    specs = [array_spec(vf.typeof(leaf), arrays[0].device) for leaf in vf.tree.leaves(result)]
+    run: Any = program_of(function, *arrays).function()
+    return run.of_arrays(specs, within, otherwise or (lambda *args: "otherwise"))
 
 
 def test_a_program_makes_an_array_that_owns_what_it_has() -> None:
@@ -76,42 +75,27 @@ def test_what_machine_code_does_not_know_is_left_to_the_other_function() -> None
         of_arrays(lambda x: x + 1, X, otherwise=lambda x: 1 / 0)(X[::-1])
 
 
-def test_only_programs_with_one_new_result_and_few_operands_have_one() -> None:
-    for function, count in ((lambda x: (x + 1, x + 2), 1), (lambda x: x, 1), (lambda *xs: sum(xs), 16)):
+@pytest.mark.parametrize("within", [tuple, list])
+def test_several_results_are_returned_together(within: type) -> None:
+    run = of_arrays(lambda x: within([x + 1, x.sum(), x[:3] > 1]), X)
+    found = run(X)
+    assert type(found) is within and [f.shape for f in found] == [(1000,), (), (3,)]
+    np.testing.assert_array_equal(found[0], np.asarray(X) + 1)
+    assert found[1].item() == 499500 and found[2].tolist() == [False, False, True]
+    assert [sys.getrefcount(f._buffer) for f in found] == [2, 2, 2]
+    assert run(X[::-1]) == run(2.0) == "otherwise"
+    before = [sys.getrefcount(thing) for thing in (X._buffer, X._spec, found[0]._spec)]
+    for _ in range(1000):
+        run(X), run(X[::-1]), run(None)
+    after = [sys.getrefcount(thing) for thing in (X._buffer, X._spec, found[0]._spec)]
+    assert max(abs(b - a) for a, b in zip(before, after, strict=True)) < 100
+
+
+def test_only_programs_with_few_new_results_and_operands_have_one() -> None:
+    for function, count in ((lambda x: (x,), 1), (lambda x: x, 1), (lambda *xs: sum(xs), 16), (lambda x: [x + i for i in range(9)], 1)):
         assert not hasattr(program_of(function, *[X] * count).function(), "of_arrays")
     assert not hasattr(program_of(lambda x: vf.pure_callback(lambda x: x, x, x) + 1, X).function(), "of_arrays")
     assert hasattr(program_of(lambda *xs: sum(xs), *[X] * 15).function(), "of_arrays")
-
-
-def test_finders_run_what_is_known_for_the_types() -> None:
-    small = X[:3]
-    find = FINDER({(X._spec,): lambda x: "one", (X._spec, small._spec): lambda x, y: "two", (): lambda: "none"}, lambda *args: args)
-    assert (find(X), find(X, small), find()) == ("one", "two", "none")
-    assert find(small) == (small,)
-    for other in (2.0, None, "x", np.zeros(3)):
-        assert find(other) == (other,)
-    assert vf.make_jaxpr(lambda x: (find(X) == (X,)) * x)(1).jaxpr.eqns  # not while tracing
-
-
-def test_a_finder_may_be_emptied_by_what_it_runs() -> None:
-    functions: dict[Any, Any] = {}
-
-    def emptying(x: Any) -> str:
-        functions.clear()
-        return "done"
-
-    functions[X._spec,] = emptying
-    find = FINDER(functions, lambda *args: "empty")
-    del emptying
-    assert (find(X), find(X)) == ("done", "empty")
-
-
-def test_errors_come_through() -> None:
-    find = FINDER({(X._spec,): lambda x: 1 / 0}, lambda *args: {}["missing"])
-    with pytest.raises(ZeroDivisionError):
-        find(X)
-    with pytest.raises(KeyError):
-        find(1)
 
 
 def test_threads_share_a_program() -> None:
@@ -150,20 +134,10 @@ def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(array_calls, "_WORD", 1 << 20)  # so that no word of an array is read
     assert array_calls.find_layout() is None
     monkeypatch.setattr(fastcall, "provide", lambda make: pytest.fail("there is none"))
-    entry = FastcallEntry(0, 0, 0)
-    assert entry.of_arrays(None, np.zeros(10, np.int64), None, X._spec, print) is print  # type: ignore[arg-type]  # it needs none
+    entry = FastcallEntry(fastcall.Addresses(0, 0, 0, 0, 0, 0, 0))
+    assert entry.of_arrays(None, np.zeros(10, np.int64), [], [X._spec], None, print) is print
+    assert entry._of_kernel(np.sin, 1, X._spec, print) is entry._of_view(np.zeros(3), 0, X._spec, print) is print
 
 
 def test_without_built_ins_python_does_the_same() -> None:
-    assert CtypesEntry.of_arrays(None, None, None, None, X._spec, print) is print  # type: ignore[arg-type]  # it needs none
-
-
-def test_who_asks_before_there_is_machine_code_gets_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_make", None)
-    monkeypatch.setattr(dispatch, "_waiting", [])
-    got: list[Any] = []
-    dispatch.when_available(got.append)
-    assert not got
-    dispatch.provide(FINDER)
-    dispatch.when_available(got.append)
-    assert got == [FINDER, FINDER]
+    assert CtypesEntry.of_arrays(None, None, None, [], [X._spec], None, print) is print  # type: ignore[arg-type]  # it needs none
