@@ -11,6 +11,7 @@ import pytest
 import volta_fn as vf
 from tests.laws.common import ROUNDING, arrays, assert_close, assert_same_bits, draw, host
 from tests.laws.staging import programs_of
+from tests.narrow_devices import where_the_device_has_the_dtypes
 from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from volta_fn import dtypes
@@ -31,6 +32,12 @@ def dtype_of(sample: Sample) -> str:
 
 @pytest.mark.parametrize("sample", list(samples_of_code()), ids=str)
 def test_samples(sample: Sample) -> None:
+    with where_the_device_has_the_dtypes():
+        check_sample(sample)
+
+
+def check_sample(sample: Sample) -> None:
+    """Run a sample in a program on the GPU, and compare with NumPy."""
     name = dtype_of(sample)
     inputs = draw(sample, dtypes.as_dtype(name))
     with vf.default_device(GPU):

@@ -75,7 +75,8 @@ def _over_all(shader: Shader, count: int, source: str, weight: str, statements: 
 def ranked(n: int, keys: str, comes_first: str) -> str:
     """Return statements that find where key number i comes in the order.
 
-    There are n keys, in an array with padding to a multiple of eight. Of two keys, the one that `comes_first` is `other` if that holds for it and `mine`; of equal ones, the first.
+    There are n keys, in an array with padding to a multiple of eight. Of two keys, the one that `comes_first` is `other` if that holds
+    for it and `mine`; of equal ones, the first.
     """
     compared = f"let other = {keys}[t]; place += select(0u, 1u, ({comes_first}) | ((other == mine) & (t < i)));"
     return f"let mine = {keys}[i];\nvar place = 0u;\n{repeated(padded(n), compared, 8)}"
