@@ -14,10 +14,10 @@ from volta_fn.core.device import Device
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
-from volta_fn.targets.wgsl.runtime import wgpu_ffi
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.leak_detector import Trend
-from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST, native
+from volta_fn.targets.wgsl.runtime.device import wgpu_ffi
+from volta_fn.targets.wgsl.runtime.device.leak_detector import Trend
+from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import LOST, native
 
 GPU = vf.devices("gpu")[0]
 
@@ -195,7 +195,7 @@ def test_what_a_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from volta_fn.targets.wgsl.runtime import adapter
+    from volta_fn.targets.wgsl.runtime.device import adapter
 
     monkeypatch.setenv("VOLTA_GPU_ADAPTER", "Voodoo 2")
     with pytest.raises(vf.errors.DeviceError, match=r"no GPU is called 'Voodoo 2'.*there are"):
