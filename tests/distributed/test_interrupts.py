@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,7 @@ def test_ctrl_c_ends_all_processes_with_one_message(tmp_path: Path, words: tuple
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(ROOT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells have their background jobs ignore it
         os.execve(launcher[0], launcher, {**os.environ, "PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + LIMIT
     while not is_there(marker) and time.monotonic() < deadline:

@@ -48,12 +48,19 @@ def _expected(number: float) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(x[:-1])]) * number + x.sum() + np.cumsum(x)
 
 
+def _calling(x: Any) -> Any:
+    for _ in range(4):
+        x = vf.pure_callback(np.sin, x, jnp.tanh(x @ x))
+    return x
+
+
 class Activities:
     """What is interrupted: methods that take the number of the attempt and return whether the result is right."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.step = vf.jit(lambda x: jnp.cumsum(x * 0.5)[::-1] + jnp.sin(x))
+        self.calling = vf.jit(_calling)
         self.on_gpu = vf.jit(lambda x: x @ x * 0.001 + 1)
         self.checkpoints = io.Checkpointer(folder / "run", asynchronous=True)
         self.state = {"x": jnp.asarray(LARGE), "n": 7}
@@ -90,6 +97,13 @@ class Activities:
             (io.load_safetensors(self.folder / "x.safetensors")["x"] == LARGE).all()
         )
 
+    def call_python(self, number: int) -> bool:
+        """Run a compiled program that calls functions of Python between products."""
+        given = expected = np.full((200, 200), 0.05, np.float32)
+        for _ in range(4):
+            expected = np.sin(np.tanh(expected @ expected))
+        return bool(np.allclose(self.calling(given), expected, rtol=1e-4))
+
     def wait_for_gpu(self, number: int) -> bool:
         """Wait for a GPU."""
         with vf.default_device(self.gpu):
@@ -109,7 +123,7 @@ class Activities:
         return bool(found["n"] == 7 and (np.asarray(found["x"]) == LARGE).all())
 
 
-NAMES = ("compile", "trace", "run", "eager", "load", "wait_for_gpu", "load_batches", "checkpoint")
+NAMES = ("compile", "trace", "run", "call_python", "eager", "load", "wait_for_gpu", "load_batches", "checkpoint")
 
 
 class _Armed:

@@ -17,6 +17,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.stress.amount import rounds
 from tests.stress.processes import run
+from volta_fn.core.interned import Interned
 from volta_fn.runtime import cache_entries
 from volta_fn.runtime.cache_dir import cache_dir
 from volta_fn.targets.cpu.runtime import compile, disk_cache, program_cache
@@ -112,7 +113,7 @@ def outcome(cache: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, int]:
         patch.setattr(compile, "CODE_CACHE", CodeCache())
         patch.setattr(compile, "build", lambda *args: built.append(1) or build(*args))  # type: ignore[func-returns-value]  # None
         program_cache._recent.clear()
-        program_cache._loaded.clear()
+        patch.setattr(program_cache, "_loaded", Interned())
         sine, tripled = vf.jit(jnp.sin)(X), vf.jit(lambda x: jnp.exp(x) * 7)(X)
     right = np.allclose(sine, np.sin(X), 1e-5) and np.allclose(tripled, np.exp(X) * 7, 1e-5)
     return right, len(built)
