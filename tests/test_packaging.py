@@ -46,7 +46,7 @@ def test_the_wheel_has_the_package_and_its_data(archives: tuple[Path, Path]) -> 
     sources = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "volta_fn").rglob("*")
-        if path.suffix in (".py", ".pyi", ".json", ".txt", ".typed", ".js", ".html", ".css")
+        if path.suffix in (".py", ".pyi", ".json", ".txt", ".typed", ".js", ".html", ".css", ".md")
     }
     assert {name for name in names if name.startswith("volta_fn/")} == sources | {"volta_fn/py.typed"}
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"volta_fn"}

@@ -123,7 +123,6 @@ def reason(module: str, name: str, value: Any) -> str:
     if sign == "-":
         return text
     if inspect.isclass(value) and issubclass(value, tuple) and hasattr(value, "_fields"):
-        return (
-            f"A record of {', '.join(f'`{field}`' for field in value._fields) or 'nothing'}: functions return it, and programs pass it on."
-        )
+        fields = ", ".join(f"`{field}`" for field in value._fields)
+        return f"A record {f'of {fields}' if fields else 'without fields'}: functions return it, and programs pass it on."
     return ""

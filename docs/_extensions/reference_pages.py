@@ -97,10 +97,11 @@ def _kind(value: Any) -> str:
 
 
 def _members(value: Any) -> list[str]:
-    """Return the options of a class: its own public methods are listed, those of built-in bases are not."""
+    """Return the options of a class: its own public methods are listed, those of built-in bases and a record's bare fields are not."""
     if not inspect.isclass(value) or issubclass(value, (np.generic, BaseException)):
         return []
-    return ["   :members:"]
+    fields = [field for field in getattr(value, "_fields", ()) if (inspect.getdoc(getattr(value, field)) or "").startswith("Alias for")]
+    return ["   :members:", *([f"   :exclude-members: {', '.join(fields)}"] if fields else [])]
 
 
 def _is_foreign(value: Any) -> bool:
