@@ -81,7 +81,7 @@ class Absent:
     def _ignore(self, *_: Any) -> None:
         """Do nothing."""
 
-    def _none(self) -> Iterator[Any]:
+    def _none(self, *_: Any) -> Iterator[Any]:
         self._use()
         return iter(())
 

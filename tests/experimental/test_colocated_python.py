@@ -11,8 +11,13 @@ from volta_fn.experimental.colocated_python import colocated_cpu_devices, coloca
 
 
 def test_a_function_runs_on_arrays_and_sees_their_values() -> None:
-    seen = []
-    f = colocated_python(lambda x, y: seen.append(float(x)) or x + y)
+    seen: list[float] = []
+
+    @colocated_python
+    def f(x: vf.Array, y: vf.Array) -> vf.Array:
+        seen.append(float(x))
+        return x + y
+
     assert float(f(2.0, y=vnp.float32(3))) == 5.0
     assert seen == [2.0]
     assert colocated_cpu_devices(vf.devices("cpu")) == vf.devices("cpu")

@@ -15,7 +15,7 @@ from volta_fn.core.device import Device, find_device
 from volta_fn.core.memory import dlpack
 from volta_fn.core.memory.transfer import constrained, device_put
 from volta_fn.core.trace import Tracer, concrete_or_raise
-from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError, VoltaError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
@@ -103,6 +103,8 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
         return _stack_nested(value, dtype)
     try:
         values = np.asarray(value)
+    except VoltaError:  # of an element, which says more
+        raise
     except ValueError as error:
         raise ShapeError(f"array: the nested sequences have different lengths or mix scalars with sequences: {error}") from None
     if values.dtype.kind in "OUSMm":

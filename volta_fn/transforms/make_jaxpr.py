@@ -54,6 +54,7 @@ def make_jaxpr(
         return (closed, shapes) if return_shape else closed
 
     to_jaxpr.__name__ = f"make_jaxpr({function_name(fun)})"
+    to_jaxpr.__qualname__ = f"make_jaxpr({getattr(fun, '__qualname__', function_name(fun))})"
     return to_jaxpr
 
 

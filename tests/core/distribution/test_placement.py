@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ def test_shards_specs_and_types_are_those_of_jax() -> None:
 
 
 @pytest.fixture
-def eight(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[vf.Device]]:
+def eight(monkeypatch: pytest.MonkeyPatch) -> list[vf.Device]:
     """Let the CPU be eight devices while a test runs."""
     monkeypatch.setitem(core_device._found, "cpu", vf.devices("cpu"))
     vf.set_cpu_devices(8)
@@ -103,6 +102,7 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[vf.Device]]:
 def test_the_number_of_devices_is_checked(eight: list[vf.Device]) -> None:
     assert [d.id for d in eight] == list(range(8))
     assert str(eight[3]) == "cpu:3"
+    wrong: Any
     for wrong in (0, -1, 2.0, True):
         with pytest.raises(ArgumentError, match="positive integer"):
             vf.set_cpu_devices(wrong)

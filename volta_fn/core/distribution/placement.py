@@ -32,7 +32,7 @@ class DeviceGroup(Device):
     """The devices that hold an array's shards, with its sharding."""
 
     __slots__ = ("home", "sharding")
-    sharding: NamedSharding
+    sharding: NamedSharding  # type: ignore[misc]  # a class variable of single devices, which have none
 
     def __init__(self, sharding: NamedSharding, home: Device) -> None:
         super().__init__(home.platform, home.id, home.device_kind, home.backend)
@@ -216,7 +216,8 @@ class PlacedAval(ShapedArray):
     """A type that also says how arrays are split, and along which axes values vary."""
 
     __slots__ = ("sharding", "vma")
-    sharding: Any
+    sharding: Any  # type: ignore[misc]  # a class variable of types without one
+    vma: frozenset[Any]
 
     def __new__(cls, aval: ShapedArray, sharding: Any, vma: Sequence[Any]) -> PlacedAval:
         """Make the type of one value."""
@@ -266,7 +267,7 @@ def explicit_axes_of(sharding: NamedSharding) -> NamedSharding:
     mesh, spec = sharding.mesh, sharding.spec
     explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
     shown = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
-    return NamedSharding(mesh.abstract_mesh, PartitionSpec(*shown))  # type: ignore[arg-type]  # a mesh of axes without devices
+    return NamedSharding(mesh.abstract_mesh, PartitionSpec(*shown))
 
 
 def sharding_spec(x: Any) -> PartitionSpec:

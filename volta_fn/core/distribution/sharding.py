@@ -376,10 +376,10 @@ class NamedSharding(Sharding):
     (8, 2)
     """
 
-    def __init__(self, mesh: Mesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
+    def __init__(self, mesh: Mesh | AbstractMesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
         if not isinstance(spec, PartitionSpec):
             raise ArgumentTypeError(f"NamedSharding takes a mesh and a PartitionSpec, got {spec!r:.80}")
-        self.mesh = mesh
+        self.mesh: Any = mesh
         self.spec = spec
         self._memory_kind = memory_kind
         names = spec.names()
