@@ -111,7 +111,7 @@ def _fused(function: F, grows: bool) -> F:
     when_available(install)
     forms: dict[int, Any] = {1: unary, 2: binary}
     form: Any = functools.update_wrapper(forms.get(_positional(function), call), function)
-    return form  # type: ignore[no-any-return]  # one of the function's type
+    return form
 
 
 def _positional(function: Callable[..., Any]) -> int:
