@@ -92,7 +92,7 @@ class Survey:
 
 
 def _waiting(call: Callable[..., Any], arrays: tuple[Any, ...]) -> Callable[[], Any]:
-    """Return the call that ends when its results are computed, which NumPy's are anyway."""
+    """Return the call that ends when its results are computed."""
 
     def wait_for_all() -> Any:
         result = call(*arrays)

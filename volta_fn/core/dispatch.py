@@ -1,7 +1,7 @@
-"""Finding functions by the types of arrays, and calling them, in machine code where there is some.
+"""Finding functions by the types of arrays, in machine code where there is some.
 
-An eager call looks up what to run by the specs of its arrays, or by its whole *signature*: the specs of the arrays among its arguments,
-also of those in lists, and the values of all others. In Python that takes longer than adding a thousand numbers, as do the frames around a
+An eager call looks up what to run by the specs of its arrays, or by its *signature*: the specs of the arrays among its arguments, also
+of those in lists, and the values of all others. In Python that takes longer than adding a thousand numbers, as do the frames around a
 function of NumPy's. The CPU's machine code brings built-ins for both, when the first program is compiled; until then, and without it,
 Python's own lookups and frames serve.
 """

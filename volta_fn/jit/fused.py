@@ -109,8 +109,9 @@ def _fused(function: F, grows: bool) -> F:
         find = built_ins.signature_finder(repeated, unknown)
 
     when_available(install)
-    form = {1: unary, 2: binary}.get(_positional(function), call)
-    return functools.wraps(function)(form)  # type: ignore[return-value]
+    forms: dict[int, Any] = {1: unary, 2: binary}
+    form: Any = functools.update_wrapper(forms.get(_positional(function), call), function)
+    return form
 
 
 def _positional(function: Callable[..., Any]) -> int:
@@ -187,7 +188,7 @@ class _Make:
         self._view: Callable[..., Any] | None = None
 
     def pays(self, result: Any, arrays: Sequence[ConcreteArray], *arguments: Any) -> bool:
-        """Return True if an array is large, and there is more to do than to make large views."""
+        """Return True if an array is large and not all results are large views."""
         results = tree.leaves(result)
         if not _is_large([*arrays, *results]):
             return False

@@ -402,7 +402,7 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
 
 
 def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
-    """Keep the array that a number became, if promotion left the other operand as it was."""
+    """Keep the array that a number became, if the other operand stayed as it was."""
     a, b = operands
     if type(y) in (int, float) and type(x) is ConcreteArray and a is x:
         remember_number(x, y, b)

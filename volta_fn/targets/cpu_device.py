@@ -153,7 +153,7 @@ class CpuBackend(NumpyBackend):
 
 
 def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:
-    """Return the NumPy function of an equation that is not compiled, by itself; None of others."""
+    """Return the NumPy function of an equation that is not compiled; None of others."""
     avals, alone = tuple([v.aval for v in eqn.invars]), _alone(eqn)
     if has_effects(eqn) or backend.accountant.limit is not None:
         return None

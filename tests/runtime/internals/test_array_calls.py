@@ -20,7 +20,7 @@ from volta_fn.runtime.internals import array_calls, fastcall
 from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry
 from volta_fn.targets.cpu.runtime.program import Program
 
-X = jnp.asarray(np.arange(1000, dtype=np.float32))
+X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))
 
 
 def program_of(function: Any, *arrays: Any) -> Program:
@@ -76,7 +76,7 @@ def test_what_machine_code_does_not_know_is_left_to_the_other_function() -> None
 
 
 @pytest.mark.parametrize("within", [tuple, list])
-def test_several_results_are_returned_together(within: type) -> None:
+def test_several_results_are_returned_together(within: Any) -> None:
     run = of_arrays(lambda x: within([x + 1, x.sum(), x[:3] > 1]), X)
     found = run(X)
     assert type(found) is within and [f.shape for f in found] == [(1000,), (), (3,)]

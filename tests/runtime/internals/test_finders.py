@@ -19,7 +19,8 @@ from volta_fn.core import dispatch
 from volta_fn.core.dispatch import BuiltIns, signature
 from volta_fn.targets.cpu.runtime import support_code
 
-X, SMALL = jnp.asarray(np.arange(1000, dtype=np.float32)), jnp.asarray(np.arange(3, dtype=np.int32))
+X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))
+SMALL: Any = jnp.asarray(np.arange(3, dtype=np.int32))
 
 
 def built_ins() -> BuiltIns:
@@ -48,7 +49,7 @@ def test_finders_run_what_is_known_for_the_types() -> None:
 
 def test_a_number_is_the_array_that_it_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "NUMBERS", dispatch.NUMBERS)
-    array = jnp.asarray(0.3)
+    array: Any = jnp.asarray(0.3)
     find = by_types({(X._spec, array._spec): lambda x, y: (x, y), (array._spec, X._spec): lambda y, x: (y, x)}, lambda *args: "otherwise")
     assert find(X, 0.123456) == "otherwise"
     dispatch.remember_number(X, 0.123456, array)
@@ -124,15 +125,15 @@ def test_what_machine_code_does_not_describe_is_left_to_the_other_function() -> 
 
 
 def test_a_finder_may_be_emptied_by_what_it_runs() -> None:
-    for make, otherwise in ((by_types, lambda *args: "empty"), (by_signature, lambda *args: "empty")):
+    for make in (by_types, by_signature):
         functions: dict[Any, Any] = {}
 
         def emptying(x: Any, functions: dict[Any, Any] = functions) -> str:
             functions.clear()
             return "done"
 
-        functions[X._spec,] = emptying
-        find = make(functions, otherwise)
+        functions[(X._spec,)] = emptying
+        find = make(functions, lambda *args: "empty")
         del emptying
         assert (find(X), find(X)) == ("done", "empty")
 
@@ -160,8 +161,11 @@ def test_references_are_counted() -> None:
 
 
 def test_errors_come_through() -> None:
+    def missing(*args: Any) -> Any:
+        raise KeyError
+
     for make in (by_types, by_signature):
-        find = make({(X._spec,): lambda x: 1 / 0}, lambda *args: {}["missing"])
+        find = make({(X._spec,): lambda x: 1 / 0}, missing)
         with pytest.raises(ZeroDivisionError):
             find(X)
         with pytest.raises(KeyError):

@@ -19,7 +19,7 @@ from volta_fn.core.array import ConcreteArray
 from volta_fn.runtime.internals.errstate import quiet_context, silenced_in_context
 from volta_fn.targets.cpu.runtime import support_code
 
-X = jnp.asarray(np.arange(1000, dtype=np.float32))
+X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))
 
 
 def of_kernel(function: Callable[..., Any], operands: int = 1, result: Any = X) -> Callable[..., Any]:
@@ -80,7 +80,12 @@ def test_a_context_that_is_taken_is_the_other_functions() -> None:
     assert context.run(run, X) == "otherwise"
     assert of_kernel(lambda x: x if run(X) == "otherwise" else None)(X).shape == X.shape
     go, entered = threading.Event(), threading.Event()
-    other = threading.Thread(target=context.run, args=(lambda: (entered.set(), go.wait(60)),))
+
+    def stay() -> None:
+        entered.set()
+        go.wait(60)
+
+    other = threading.Thread(target=context.run, args=(stay,))
     other.start()
     entered.wait(60)
     assert run(X) == "otherwise"
@@ -104,7 +109,8 @@ def of_view(view: np.ndarray, of: Any) -> Callable[..., Any]:
     found = dispatch.available()
     assert found is not None
     offset = view.__array_interface__["data"][0] - of._buffer.__array_interface__["data"][0]
-    return found.of_view(view, offset, jnp.asarray(view)._spec, lambda *args: "otherwise")
+    like: Any = jnp.asarray(view)
+    return found.of_view(view, offset, like._spec, lambda *args: "otherwise")
 
 
 def test_views_share_memory_and_keep_it() -> None:
@@ -126,6 +132,6 @@ def test_views_share_memory_and_keep_it() -> None:
 
 
 def test_views_may_have_another_dtype() -> None:
-    z = jnp.asarray(np.arange(600) * (1 + 2j)).astype("complex64")
+    z: Any = jnp.asarray(np.arange(600) * (1 + 2j)).astype("complex64")
     run = of_view(z._buffer.imag, z)
     np.testing.assert_array_equal(run(z), 2 * np.arange(600, dtype=np.float32))

@@ -26,7 +26,11 @@ def test_spectra_are_numpys(shape: tuple[int, ...]) -> None:
 
 
 def test_others_are_transformed_as_they_are() -> None:
-    refused = [((2 * LONG - 2,), F32, "RFFT"), ((2 * LONG + 1,), F32, "RFFT"), ((2 * LONG,), np.dtype("float64"), "RFFT")]
+    refused: list[tuple[tuple[int, ...], np.dtype, str]] = [
+        ((2 * LONG - 2,), F32, "RFFT"),
+        ((2 * LONG + 1,), F32, "RFFT"),
+        ((2 * LONG,), np.dtype("float64"), "RFFT"),
+    ]
     refused += [((2, 2 * LONG), F32, "RFFT"), ((2 * LONG,), F32, "FFT"), ((2 * 65_537,), F32, "RFFT")]
     assert not any(is_long(shape, dtype, len(shape) - 1, kind) for shape, dtype, kind in refused)
 

@@ -210,7 +210,7 @@ def _result(f: Function, record: Value, number: Value) -> Value:
 
 
 def _write_make(module: Module) -> None:
-    """Define ``i64 @make_buffers(record, made)``: new arrays of NumPy's; 0 if one is null."""
+    """Define ``i64 @make_buffers(record, made)``: new arrays; 0 if one is null."""
     record, made = Value(P, "%record"), Value(P, "%made")
     f = Function(module, "make_buffers", [record, made], "i64")
 

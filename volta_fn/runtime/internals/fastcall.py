@@ -289,8 +289,8 @@ class FastcallEntry:
         self._new.restype = ctypes.py_object
         self._new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
         if self._layout is not None:
-            finders = [functools.partial(self._finder, definition) for definition in (self._find_types, self._find_signature)]
-            provide(BuiltIns(*finders, self._of_kernel, self._of_view))
+            finder, signature_finder = (functools.partial(self._finder, found) for found in (self._find_types, self._find_signature))
+            provide(BuiltIns(finder, signature_finder, self._of_kernel, self._of_view))
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
         """See `Entry`."""

@@ -156,7 +156,7 @@ def _write_is_eager(module: Module) -> None:
 
 
 def _filled(f: Function, key: Value, position: Value, entry: Value) -> Value:
-    """Put an entry, whose reference goes with it, in a tuple; return whether there is one."""
+    """Put an entry, if there is one, in a tuple; return whether there is."""
 
     def put() -> list[Value]:
         f.call("PyTuple_SetItem", "i32", key, position, entry)
@@ -186,7 +186,7 @@ def _spec(f: Function, record: Value, array: Value) -> Value:
 
 
 def _all_of(f: Function, count: Value, one: Callable[[Value], Value]) -> Value:
-    """Return 1 if `one` gives 1 for every number below `count`; it ends at the first 0."""
+    """Return 1 if `one` gives 1 for all numbers below `count`."""
 
     def each(i: Value, carried: list[Value]) -> list[Value]:
         return f.branch(f.compare("icmp ne", carried[0], i64(0)), lambda: [one(i)], lambda: [i64(0)])
@@ -195,9 +195,10 @@ def _all_of(f: Function, count: Value, one: Callable[[Value], Value]) -> Value:
 
 
 def _write_specs(module: Module) -> None:
-    """Define ``ptr @specs_of(record, args, count, arrays, number)``: a new tuple, or null.
+    """Define ``ptr @specs_of(record, args, count, arrays, number)``.
 
-    If one of two arguments is a number, `number` becomes its array, with a new reference, and `arrays` both arrays.
+    It is a new tuple, or null. If one of two arguments is a number, `number` becomes its array, with a new reference, and `arrays` both
+    arrays.
     """
     record, args, count = Value(P, "%record"), Value(P, "%args"), Value("i64", "%count")
     arrays, number = Value(P, "%arrays"), Value(P, "%number")
@@ -259,7 +260,7 @@ def _write_number(module: Module) -> None:
 
 
 def _write_looked_up(module: Module) -> None:
-    """Define ``ptr @look_up(record, key)``: a new reference, or null; it drops the key."""
+    """Define ``ptr @look_up(record, key)``, which drops the key: a function or null."""
     record, key = Value(P, "%record"), Value(P, "%key")
     f = Function(module, "look_up", [record, key], P)
 
@@ -307,7 +308,7 @@ def _write_signature(module: Module) -> None:
 
 
 def _write_pair(module: Module) -> None:
-    """Define ``ptr @pair(type, thing)``: a tuple of both, whose second reference it takes."""
+    """Define ``ptr @pair(type, thing)``: a tuple that takes the second reference."""
     type_, thing = Value(P, "%type"), Value(P, "%thing")
     f = Function(module, "pair", [type_, thing], P)
     key = f.call("PyTuple_New", P, i64(2))
@@ -359,9 +360,9 @@ def _write_sequence(module: Module) -> None:
 
 
 def _write_described(module: Module) -> None:
-    """Define ``ptr @described(record, object, arrays, found, depth)``: a new reference.
+    """Define ``ptr @described(record, object, arrays, found, depth)``.
 
-    It is null for what the key cannot be made of here.
+    It is a new reference, and null for what the key cannot be made of here.
     """
     record, thing, arrays, found = Value(P, "%record"), Value(P, "%object"), Value(P, "%arrays"), Value(P, "%found")
     depth = Value("i64", "%depth")

@@ -1,8 +1,8 @@
-"""Built-in functions of arrays, in machine code, that call NumPy's functions or make views.
+"""Built-in functions of arrays that call NumPy's functions or make views.
 
 Much of what runs eagerly is one function of NumPy's. In Python three frames lie around it: they read the operands' buffers, enter the
 context in which warnings are off (`errstate`), and wrap the result, which takes as long as the function needs for a thousand numbers. Here
-one built-in does so. A view of an array, of a known layout, needs no function of NumPy's at all.
+one built-in in machine code does so. A view of an array, of a known layout, needs no function of NumPy's at all.
 
 Both leave what they do not know to another function of the same arrays: other operands, another thread in the context, too little memory.
 """
@@ -230,9 +230,9 @@ def kernel_record(
 def view_record(
     layout: Layout, view: np.ndarray, offset: int, spec: ArraySpec, otherwise: Callable[..., Any]
 ) -> tuple[np.ndarray, Any] | None:
-    """Return a view's record and the memory that it points to; None if NumPy has no functions for it.
+    """Return a view's record and the memory that it points to.
 
-    That and all arguments must live as long.
+    None if NumPy has no functions for it. That memory and all arguments must live as long.
     """
     functions = _view_functions()
     if functions is None:
@@ -258,7 +258,7 @@ def view_record(
 
 @functools.cache
 def _view_functions() -> tuple[int, int] | None:
-    """Return the addresses of NumPy's functions; None if they are not where they should be."""
+    """Return the addresses of NumPy's functions; None if they are elsewhere."""
     try:
         new, set_base = numpy_function(_NEW), numpy_function(_SET_BASE)
     except (AttributeError, LookupError, TypeError, ValueError):

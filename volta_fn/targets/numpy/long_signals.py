@@ -1,6 +1,6 @@
-"""Fourier transforms of one long signal of real numbers, as transforms of many short ones.
+"""Fourier transforms of one long real signal, as transforms of many short ones.
 
-Real numbers, an even count, are complex ones of half the length, whose spectrum `real_spectrum` takes apart. The elements of a complex
+Real numbers, an even count, are complex ones of half the length, whose spectrum `real_spectrum` separates. The elements of a complex
 signal of a·b elements are a matrix with a rows. Its spectrum is that of the columns, times powers of a root of unity, and then that of the
 rows, transposed (Bailey's four steps). pocketfft computes several short signals with one vector instruction, in a cache that a long one
 does not fit, which takes a fourth of the time in single precision, and more in double precision. The powers are products of two small
@@ -29,7 +29,7 @@ def is_long(shape: tuple[int, ...], dtype: np.dtype, axis: int, kind: str) -> bo
 
 
 def long_signal(library: Any, x: np.ndarray, workers: int) -> np.ndarray:
-    """Transform a flat signal for which `is_long` is true, by a library like `scipy.fft`."""
+    """Transform a flat signal that is long, by a library like `scipy.fft`."""
     return real_spectrum(_spectrum(functools.partial(library.fft, workers=workers), np.ascontiguousarray(x).view(np.complex64)))
 
 
@@ -38,26 +38,26 @@ def _spectrum(transform: Any, x: np.ndarray) -> np.ndarray:
     rows = _rows(x.size)
     found = transform(x.reshape(rows, x.size // rows), axis=0)
     coarse, fine = _powers(rows, x.size // rows, x.size)
-    parts = found.reshape(rows, coarse.shape[1], fine.shape[2])
-    parts *= coarse
-    parts *= fine
+    factored = found.reshape(rows, coarse.shape[1], fine.shape[2])
+    factored *= coarse
+    factored *= fine
     found = transform(found, axis=1, overwrite_x=True)
     return np.ascontiguousarray(found.T).reshape(-1)
 
 
 def real_spectrum(halves: np.ndarray) -> np.ndarray:
-    """Return the half spectrum of real numbers, from that of pairs of them as complex ones."""
+    """Return the half spectrum of real numbers from that of pairs as complex ones."""
     size = halves.size
     found = np.empty(size + 1, halves.dtype)
     found[0], found[size] = halves[0].real + halves[0].imag, halves[0].real - halves[0].imag
-    ahead, behind = halves[1:], np.conjugate(halves[:0:-1])
-    odd = ahead - behind
-    behind += ahead
+    forward, mirrored = halves[1:], np.conjugate(halves[:0:-1])
+    odd = forward - mirrored
+    mirrored += forward
     coarse, fine = _powers(1, size, 2 * size)
     odd *= (coarse * fine).reshape(-1)[1:]
     odd *= np.complex64(-0.5j)
-    behind *= np.float32(0.5)
-    np.add(behind, odd, out=found[1:size])
+    mirrored *= np.float32(0.5)
+    np.add(mirrored, odd, out=found[1:size])
     return found
 
 
@@ -68,9 +68,9 @@ def _rows(size: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _powers(rows: int, columns: int, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tables whose products are the powers k·n of a root of an order, for n = coarse + fine.
+    """Return two tables whose products are powers of a root of unity of an order.
 
-    There are those for every row k; for k = 1 if there is one row.
+    The exponents are k·n for n = coarse + fine. There are those for every row k; for k = 1 if there is one row.
     """
     step = _rows(columns)
     k = np.arange(rows).reshape(-1, 1, 1) if rows > 1 else np.ones((1, 1, 1), int)

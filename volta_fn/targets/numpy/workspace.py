@@ -22,7 +22,7 @@ def workspace(eqn: Equation) -> int:
 
 
 def _fft(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
-    """Count the factors and the buffer of pocketfft, and a copied spectrum, or the steps of a long one."""
+    """Count pocketfft's factors and buffer, and a copied spectrum or its steps."""
     length = rest = params["length"]
     for prime in _SMALL_PRIMES:
         while rest and rest % prime == 0:

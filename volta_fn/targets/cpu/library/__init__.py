@@ -4,7 +4,8 @@ These are gathers, scatters, scans, sorts and windows. They share `entry_points`
 (elements in memory) and `numbers`. In the order in which to read:
 
 - `gather`, `scatter` and `dynamic_slices`;
-- `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `sort`, `top_k`;
+- `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `numpy_sort` (by NumPy's
+  functions), `sort`, `top_k`;
 - `scanning` (within a vector) and `cumulative`;
 - `windows` (which elements a window meets), `pooling`, `window_argmax` (the extrema of windows, and pooling's tangents) and
   `pooling_cotangents`;

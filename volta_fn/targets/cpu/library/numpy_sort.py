@@ -1,7 +1,7 @@
-"""Sorting rows by NumPy's sorts, which vector instructions make faster than `ranking` and `radix`.
+"""Sorting rows by NumPy's sorts, which are faster than `ranking` and `radix`.
 
-A row of real numbers is copied and sorted in place. NumPy does not sort stably: of equal numbers only zeros of either sign can be told
-apart, so these are put in their order afterwards. Of several operands the elements' keys of up to 32 bits are sorted together with their
+A row of real numbers is copied and sorted in place. NumPy does not sort stably: of equal numbers only zeros of either sign differ, so
+these are put in their order afterwards. Of several operands the elements' keys of up to 32 bits are sorted together with their
 numbers, as integers of 64 bits, by which the operands are then put in order.
 """
 
