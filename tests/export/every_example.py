@@ -2,7 +2,7 @@
 
 ``python -m tests.export.every_example`` runs every example in its quick form, keeps each program that `jit` compiles with the arguments
 of its first call, and calls the saved functions in one fresh process that has not imported the examples. With names, it runs these alone;
-with ``--device gpu`` that process calls them on the GPU, whose results may differ in rounding.
+with ``--device gpu`` that process calls them on the GPU, whose results may differ in rounding (which a long Markov chain amplifies).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Recorder:
     """Saves the first call of each jitted function of an example."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.seen, self.refused = folder, set[int](), list[str]()
+        self.folder, self.seen, self.refused = folder, dict[int, Any](), list[str]()
         self.example = ""
 
     def save(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -92,7 +92,7 @@ class Recorder:
             is_own = "examples" in str(getattr(sys.modules.get(function.__module__), "__file__", ""))
             if current_trace() is not EVAL or id(function) in self.seen or not is_own:
                 return original(function, *args, **kwargs)
-            self.seen.add(id(function))
+            self.seen[id(function)] = function  # kept, so that no other one gets its number
             kept = [np.array(x) for x in vf.tree.leaves((args, kwargs)) if isinstance(x, vf.Array | np.ndarray)]  # before donation
             copies = iter(kept)
             given, keywords = vf.tree.map(
