@@ -14,7 +14,7 @@ import volta_fn as vf
 import volta_fn.config
 import volta_fn.numpy as jnp
 from volta_fn.errors import ArgumentError, AxisError
-from volta_fn.jit.fused import fused
+from volta_fn.jit.fused import fused_by_results
 
 X = jnp.asarray(np.linspace(-2, 3, 1200, dtype=np.float32))
 M = X.reshape(30, 40)
@@ -98,7 +98,7 @@ def test_a_device_of_a_block_is_where_arrays_are_made() -> None:
 def test_only_large_results_of_small_arguments_are_compiled() -> None:
     traced: list[int] = []
 
-    @fused(grows=True)
+    @fused_by_results
     def grown(x: Any, count: int) -> Any:
         traced.append(count)
         return jnp.outer(x, jnp.ones(count, "float32"))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -47,21 +47,20 @@ _MOST_COPIED = 4096
 _ARRAY = object()
 
 
-@overload
-def fused(function: F, /) -> F: ...
-
-
-@overload
-def fused(*, grows: bool) -> Callable[[F], F]: ...
-
-
-def fused(function: Any = None, /, *, grows: bool = False) -> Any:
+def fused(function: F) -> F:
     """Make a function of arrays one program when it is repeated; see the module.
 
-    Calls without a large array stay as they are, unless its results may have more elements (`grows`): then the results decide. Those of
-    calls without any array, if small, are kept and copied.
+    Calls without a large array stay as they are.
     """
-    return _fused(function, grows) if function is not None else functools.partial(_fused, grows=grows)
+    return _fused(function, False)
+
+
+def fused_by_results(function: F) -> F:
+    """Make a function one program like `fused`, if its results are large.
+
+    They may have more elements than its arguments. Those of calls without any array, if small, are kept and copied.
+    """
+    return _fused(function, True)
 
 
 def _fused(function: F, grows: bool) -> F:

@@ -16,7 +16,7 @@ from volta_fn.core.memory import dlpack
 from volta_fn.core.memory.transfer import constrained, device_put
 from volta_fn.core.trace import Tracer, concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError, VoltaError
-from volta_fn.jit.fused import fused
+from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
@@ -242,7 +242,7 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
     return full_like(prototype, 0, dtype, shape, device=device)
 
 
-@fused(grows=True)
+@fused_by_results
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Array:
     """Return the numbers from `start` (default 0) up to, excluding, `stop`, by `step`.
 
@@ -286,7 +286,7 @@ def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, *, retstep: Literal[True], dtype: Any = None, axis: int = 0,
     device: Any = None,
 ) -> tuple[Array, Array]: ...  # fmt: skip
-@fused(grows=True)
+@fused_by_results
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0,
     *, device: Any = None,
@@ -336,7 +336,7 @@ def _counting(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64) if dtype in (np.dtype(np.float64), np.dtype(np.complex128)) else np.dtype(np.float32)
 
 
-@fused(grows=True)
+@fused_by_results
 def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0) -> Array:
     """Return `num` numbers from base**start to base**stop, evenly spaced in exponent.
 
@@ -350,7 +350,7 @@ def logspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: 
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
 
-@fused(grows=True)
+@fused_by_results
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Array:
     """Return `num` numbers from `start` to `stop` in a geometric progression.
 
@@ -366,7 +366,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     return lax.convert_element_type(result, dtype_or(dtype, result.dtype))
 
 
-@fused(grows=True)
+@fused_by_results
 def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Array:
     """Create the N×M matrix with ones on the k-th diagonal and zeros elsewhere.
 

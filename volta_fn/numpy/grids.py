@@ -11,7 +11,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.jit.fused import fused
+from volta_fn.jit.fused import fused_by_results
 from volta_fn.numpy.arguments import dtype_or, operand
 from volta_fn.numpy.creation import arange, array, linspace
 from volta_fn.numpy.indexing import nonzero
@@ -19,7 +19,7 @@ from volta_fn.numpy.joining import concatenate, stack
 from volta_fn.numpy.shapes import swapaxes
 
 
-@fused(grows=True)
+@fused_by_results
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Array, ...]:
     """Return each vector as a coordinate array of the grid's shape (`sparse`: open).
 

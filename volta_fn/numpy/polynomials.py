@@ -11,7 +11,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.jit.fused import fused
+from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.numpy.arguments import concrete, full_like_scalar, operand, promote, promote_inexact
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.diagonals import diag
@@ -160,7 +160,7 @@ def poly(seq_of_zeros: Any) -> Array:
     return result
 
 
-@fused(grows=True)
+@fused_by_results
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Array:
     """Return the powers of the vector `x` as columns, descending unless `increasing`.
 

@@ -13,7 +13,7 @@ from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.jit.fused import fused
+from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
 from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import canonical_axes, canonical_axis, expand_dims, moveaxis, reshape, squeeze, transpose
@@ -200,7 +200,7 @@ def vecmat(x1: Any, x2: Any, /) -> Array:
     return matmul(conj(x), y) if x.ndim == 1 else squeeze(matmul(expand_dims(conj(x), (x.ndim - 1,)), y), (-2,))
 
 
-@fused(grows=True)
+@fused_by_results
 def outer(a: Any, b: Any, out: None = None) -> Array:
     """Return all products of an element of `a` with one of `b`, as a matrix.
 
@@ -235,7 +235,7 @@ def tensordot(
     return constrained(dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type), out_sharding)
 
 
-@fused(grows=True)
+@fused_by_results
 def kron(a: Any, b: Any) -> Array:
     """Return the Kronecker product: blocks of `b` scaled by the elements of `a`.
 
