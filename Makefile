@@ -15,6 +15,11 @@ HEAVY := --heavy-every $(HEAVY_EVERY) --heavy-shift `git rev-list --count HEAD 2
 # Widths of vectors that are narrower than this CPU's widest.
 NARROWER := from volta_fn.runtime.llvm.host import vector_widths; print(*vector_widths()[:-1])
 
+LINT = $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/codespell
+# Run a command with the type checker beside it, which uses one core; its report comes last.
+with_types = $(VENV)/bin/mypy > $(VENV)/mypy.log & types=$$!; $(1); tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
+
 .PHONY: demo examples check test test-gpu test-vectors test-pythons sample docs dist bench clean
 
 # Train a small network on handwritten digits and print its accuracy: make demo ARGS="--data DIR" for MNIST's files.
@@ -33,20 +38,13 @@ examples: $(VENV)/examples.stamp
 
 # What a change should pass before it is committed, in less than a minute: linter, type checker, one test in ten.
 check: $(VENV)/test.stamp
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check --quiet .
-	$(VENV)/bin/codespell
-	$(VENV)/bin/mypy > $(VENV)/mypy.log & types=$$!; \
-	    $(RUN) -m pytest --every 10 tests; tests=$$?; \
-	    wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
+	$(LINT)
+	$(call with_types,$(RUN) -m pytest --every 10 tests)
 
 # Linter, type checker, tests: make test ARGS="-k tree" for some of them, make test HEAVY_EVERY=1 EVERY=1 for all that there are.
 test: $(VENV)/test.stamp
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check --quiet .
-	$(VENV)/bin/codespell
-	$(VENV)/bin/mypy
-	$(RUN) -m pytest $(or $(ARGS),$(HEAVY))
+	$(LINT)
+	$(call with_types,$(RUN) -m pytest $(or $(ARGS),$(HEAVY)))
 	$(if $(ARGS),,$(MAKE) test-vectors test-gpu)
 
 # The tests of machine code with narrower vectors than this CPU has: make test-vectors EVERY=1 for all of them.

@@ -99,8 +99,8 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns a device with the capabilities of an H200, and a function that forgets its pipelines.
     """
     from benchmarks.gpu.device import opened_gpu
-    from volta_fn.targets.wgsl.runtime import gpu as gpu_module
-    from volta_fn.targets.wgsl.runtime.pipelines import Pipeline, Pipelines
+    from volta_fn.targets.wgsl.runtime.device import gpu as gpu_module
+    from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
 
     open_device = gpu_module.open_device
 

@@ -43,7 +43,7 @@ _FIRST = re.compile(r"^from volta_fn", re.MULTILINE)
 #: A unary primitive: x / (1 + |x|).
 UNARY = Addition(
     {
-        "volta_fn/primitives/arithmetic.py": """
+        "volta_fn/primitives/elementwise/arithmetic.py": """
 softsign: Elementwise = elementwise(
     "softsign",
     lambda x: x / (1 + np.abs(x)),
@@ -54,7 +54,7 @@ softsign: Elementwise = elementwise(
     doc="x / (1 + |x|), between -1 and 1.",
 )
 """,
-        "volta_fn/lax.pyi": "from volta_fn.primitives.arithmetic import softsign as softsign\n",
+        "volta_fn/lax.pyi": "from volta_fn.primitives.elementwise.arithmetic import softsign as softsign\n",
     },
     most_files=2,
     length=12,
@@ -63,7 +63,7 @@ softsign: Elementwise = elementwise(
 #: A reduction: log(Σ exp(x)).
 REDUCTION = Addition(
     {
-        "volta_fn/primitives/exponential.py": """
+        "volta_fn/primitives/elementwise/exponential.py": """
 from volta_fn.core.primitive import Reduction
 from volta_fn.primitives.reduction import Reducer, reduce_sum, reduction, repeated
 
@@ -75,7 +75,7 @@ reduce_logsumexp: Reducer = reduction(
     doc="The logarithm of the sum of exponentials along `axes`.",
 )
 """,
-        "volta_fn/lax.pyi": "from volta_fn.primitives.exponential import reduce_logsumexp as reduce_logsumexp\n",
+        "volta_fn/lax.pyi": "from volta_fn.primitives.elementwise.exponential import reduce_logsumexp as reduce_logsumexp\n",
         "tests/samples/reduction.py": """
 SAMPLES += _family("reduce_logsumexp", np.logaddexp, ("float32", "float64"), normal())
 """,

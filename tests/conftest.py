@@ -32,7 +32,7 @@ ON_CPU = (
     "compiler",
     "stress",
     "core/test_device.py",
-    "primitives/test_full_width.py",
+    "primitives/elementwise/test_full_width.py",
     "test_memory.py",
     "test_scalars.py",
     "test_the_tests.py",

@@ -18,7 +18,7 @@ import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from volta_fn.primitives.array_updates import AtIndex
+from volta_fn.primitives.array_operations.array_updates import AtIndex
 
 #: The public namespaces of functions.
 SPACES = {

@@ -21,8 +21,8 @@ from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive
 from volta_fn.core.trace import bind
+from volta_fn.primitives.data_movement.movement import linear_primitive, moveaxis
 from volta_fn.primitives.declare import elementwise
-from volta_fn.primitives.movement import linear_primitive, moveaxis
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -61,7 +60,7 @@ def installed_file(package: str, name: str) -> str | None:
 def public_names(package: str, suffix: str = ".pyi") -> dict[str, tuple[str, str]]:
     """Read a package's stub: each name's defining module, and its name there."""
     module: Any = sys.modules[package]
-    stub = module.__loader__.get_data(str(Path(module.__file__).with_suffix(suffix))).decode()
+    stub = module.__loader__.get_data(os.path.splitext(module.__file__)[0] + suffix).decode()
     names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
     names |= {name: (home, name) for home in _STAR.findall(stub) for name in load(home).__all__}
     return names | {alias: names[name] for alias, name in _ALIAS.findall(stub) if name in names}

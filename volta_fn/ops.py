@@ -28,7 +28,7 @@ from volta_fn.core.aval import as_integer
 from volta_fn.core.primitive import reduction_of
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import concrete, narrow, operand
-from volta_fn.primitives.movement import broadcast
+from volta_fn.primitives.data_movement.movement import broadcast
 
 
 def segment_sum(

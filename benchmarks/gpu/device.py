@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import volta_fn as vf
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 
 
 def opened_gpu() -> Gpu:

@@ -19,11 +19,11 @@ from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
 from volta_fn.targets.wgsl.runtime import call as calls
-from volta_fn.targets.wgsl.runtime import command_lists
 from volta_fn.targets.wgsl.runtime.call import Call
 from volta_fn.targets.wgsl.runtime.commands import Run
-from volta_fn.targets.wgsl.runtime.queue import Queue
-from volta_fn.targets.wgsl.runtime.replay import Step, play
+from volta_fn.targets.wgsl.runtime.submission import command_lists
+from volta_fn.targets.wgsl.runtime.submission.queue import Queue
+from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
 
 #: A shader, the sizes of its buffers, and its grid.
 _Shader = tuple[str, tuple[int, ...], tuple[int, int, int]]

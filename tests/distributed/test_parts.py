@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn.core import world
+from volta_fn.core.distribution import world
 from volta_fn.distributed.buckets import LARGE, buckets_of, wire_dtype
 from volta_fn.distributed.calls import Calls
 from volta_fn.distributed.control import Connection, Switchboard

@@ -10,8 +10,8 @@ import numpy as np
 from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.compiler.ir.nodes import KernelCall, Node
 from volta_fn.compiler.target import Target
-from volta_fn.core.donations import pairs_of
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.memory.donations import pairs_of
 
 if TYPE_CHECKING:
     from volta_fn.compiler.buffers.plan import Plan

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from volta_fn import advice, dtypes
-from volta_fn.core import dlpack, html
+from volta_fn.core import html
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device, current_default_device
-from volta_fn.core.gone import GONE
 from volta_fn.core.interned import Interned
+from volta_fn.core.memory import dlpack
+from volta_fn.core.memory.gone import GONE
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 
 if TYPE_CHECKING:

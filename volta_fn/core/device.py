@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from volta_fn.core import world
+from volta_fn.core.distribution import world
 from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
 
 #: Seconds from a time-out to the next wait.

@@ -7,10 +7,16 @@ every size of a variable.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from volta_fn.errors import ConcretizationError
+from volta_fn.lazy_imports import deferred
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+#: Loaded on first use: few programs have symbolic sizes.
+_fractions = deferred("fractions")
 
 #: The variables of a product with their exponents, sorted by name; () is the constant term.
 Monomial = tuple[tuple[str, int], ...]
@@ -29,12 +35,12 @@ class Dimension:
     def __init__(self, terms: Mapping[Monomial, Fraction], scope: Any = None) -> None:
         #: What is known of the variables: a `SymbolicScope`, or None.
         self.scope = scope
-        self.terms = {monomial: Fraction(c) for monomial, c in sorted(terms.items()) if c}
+        self.terms = {monomial: _fractions.Fraction(c) for monomial, c in sorted(terms.items()) if c}
 
     @classmethod
     def variable(cls, name: str, scope: Any = None) -> Dimension:
         """Return the polynomial that is a variable."""
-        return cls({((name, 1),): Fraction(1)}, scope)
+        return cls({((name, 1),): _fractions.Fraction(1)}, scope)
 
     @property
     def variables(self) -> frozenset[str]:
@@ -43,7 +49,7 @@ class Dimension:
 
     def evaluate(self, sizes: Mapping[str, int]) -> Fraction:
         """Return the value for given sizes of all variables."""
-        total = Fraction(0)
+        total = _fractions.Fraction(0)
         for monomial, coefficient in self.terms.items():
             total += coefficient * value_of(monomial, sizes)
         return total
@@ -51,7 +57,7 @@ class Dimension:
     def __add__(self, other: Dimension | int) -> Dimension:
         terms = dict(self.terms)
         for monomial, coefficient in _as_dimension(other).terms.items():
-            terms[monomial] = terms.get(monomial, Fraction(0)) + coefficient
+            terms[monomial] = terms.get(monomial, _fractions.Fraction(0)) + coefficient
         return Dimension(terms, self.scope or getattr(other, "scope", None))
 
     def __mul__(self, other: Dimension | int) -> Dimension:
@@ -59,7 +65,7 @@ class Dimension:
         for left, a in self.terms.items():
             for right, b in _as_dimension(other).terms.items():
                 monomial = _times(left, right)
-                terms[monomial] = terms.get(monomial, Fraction(0)) + a * b
+                terms[monomial] = terms.get(monomial, _fractions.Fraction(0)) + a * b
         return Dimension(terms, self.scope or getattr(other, "scope", None))
 
     __radd__, __rmul__ = __add__, __mul__
@@ -96,7 +102,7 @@ class Dimension:
 
 
 def _as_dimension(value: Dimension | int) -> Dimension:
-    return value if isinstance(value, Dimension) else Dimension({(): Fraction(value)})
+    return value if isinstance(value, Dimension) else Dimension({(): _fractions.Fraction(value)})
 
 
 def value_of(monomial: Monomial, sizes: Mapping[str, int]) -> int:

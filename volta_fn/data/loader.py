@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn import advice, random, tree
 from volta_fn.core.array import aval_of
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.transfer import device_put
+from volta_fn.core.memory.transfer import device_put
 from volta_fn.data.combine import as_key
 from volta_fn.data.dataset import Batch, Dataset, Examples, gather
 from volta_fn.data.prefetch import prefetched

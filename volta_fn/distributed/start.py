@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from volta_fn.core import world
+from volta_fn.core.distribution import world
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError
 from volta_fn.lazy_imports import deferred, is_installed
 

@@ -19,9 +19,9 @@ from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, TreeError
-from volta_fn.primitives.arithmetic import add, div, mul, sub
-from volta_fn.primitives.joining import instantiate
-from volta_fn.transforms.custom_jvp import custom_jvp_call_p
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.elementwise.arithmetic import add, div, mul, sub
+from volta_fn.transforms.custom.custom_jvp import custom_jvp_call_p
 from volta_fn.transforms.jvp import jvp_jaxpr
 
 #: Coefficients 0, 1, …: all of a value that varies, the first alone of a constant.

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core import world
 from volta_fn.core.device import synchronize
-from volta_fn.core.transfer import device_get
+from volta_fn.core.distribution import world
+from volta_fn.core.memory.transfer import device_get
 from volta_fn.errors import DistributedError
 
 

@@ -19,8 +19,8 @@ from volta_fn.core.flatten import check_callable
 from volta_fn.errors import ArgumentTypeError, ShapeError
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.numpy.arguments import operand, promote_inexact
-from volta_fn.transforms.closures import closure_convert
-from volta_fn.transforms.custom_vjp import custom_vjp
+from volta_fn.transforms.custom.closures import closure_convert
+from volta_fn.transforms.custom.custom_vjp import custom_vjp
 from volta_fn.transforms.grad import vjp
 from volta_fn.transforms.vmap import vmap
 

@@ -23,8 +23,8 @@ from volta_fn.export.symbolic import SymbolicScope
 from volta_fn.export.types import converted, output_types, solution, struct_of, structure_of
 from volta_fn.jit import jit
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.cast import widened
-from volta_fn.transforms.custom_vjp import custom_vjp
+from volta_fn.primitives.elementwise.cast import widened
+from volta_fn.transforms.custom.custom_vjp import custom_vjp
 
 _PLATFORMS = ("cpu", "gpu")
 #: The most derivatives of derivatives in a file.

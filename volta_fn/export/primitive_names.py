@@ -9,7 +9,7 @@ from volta_fn import primitives
 from volta_fn.lazy_imports import load
 
 #: Outside of `volta_fn.primitives`.
-_MODULES = ("volta_fn.random", "volta_fn.scipy.special", "volta_fn.transforms.attention_rules")
+_MODULES = ("volta_fn.random", "volta_fn.scipy.special", "volta_fn.transforms.rules.attention_rules")
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from volta_fn.errors import ArgumentTypeError
 from volta_fn.export.reading import dimension_of
 from volta_fn.export.structures import leaf_count, unflatten
 from volta_fn.export.values import dtype_named
-from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
 def structure_of(form: Any) -> tree.TreeDef:

@@ -16,12 +16,12 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import as_dtype, float0
 from volta_fn.errors import CorruptFileError
-from volta_fn.primitives.arithmetic import RoundingMethod
 from volta_fn.primitives.attention import Axes, Form
 from volta_fn.primitives.contraction import Precision
 from volta_fn.primitives.convolution import ConvDimensionNumbers
+from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.elementwise.arithmetic import RoundingMethod
 from volta_fn.primitives.fourier import FftType
-from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.ragged import RaggedDotDimensionNumbers
 from volta_fn.primitives.random import RandomAlgorithm
 

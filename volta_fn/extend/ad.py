@@ -17,8 +17,8 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.extend.primitive import Rule, Rules
-from volta_fn.primitives.arithmetic import add
-from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.transforms.jvp import JVPTrace as JVPTrace
 from volta_fn.transforms.jvp import JVPTracer as JVPTracer
 

@@ -12,7 +12,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.extend.primitive import Rule, Rules
-from volta_fn.primitives.movement import expand_dims
+from volta_fn.primitives.data_movement.movement import expand_dims
 from volta_fn.transforms.vmap import BatchTrace as BatchTrace
 from volta_fn.transforms.vmap import BatchTracer as BatchTracer
 from volta_fn.transforms.vmap import stack_at

@@ -14,7 +14,7 @@ from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, wrap
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.flatten import check_callable
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects
-from volta_fn.core.transfer import device_put
+from volta_fn.core.memory.transfer import device_put
 from volta_fn.inspection.reference import Expected, expected
 from volta_fn.jit.eager import PIPELINE, common_device, solid
 from volta_fn.jit.function import Jitted

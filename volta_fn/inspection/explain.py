@@ -14,7 +14,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import Equation, Var, format_jaxpr
-from volta_fn.core.transfer import device_put
+from volta_fn.core.memory.transfer import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.inspection.attribution import Attribution, locations_of
 from volta_fn.inspection.costs import bytes_of, describe, flops_of, shapes_of

@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn.core.array import Array
 from volta_fn.core.device import Device
-from volta_fn.core.transfer import block_until_ready, device_put
+from volta_fn.core.memory.transfer import block_until_ready, device_put
 from volta_fn.jit import jit
 
 #: Rows and columns of the products, and the bytes of the arrays that are measured: for CPUs, and for devices that are slow to start.

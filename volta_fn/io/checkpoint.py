@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
-from volta_fn.core import world
+from volta_fn.core.distribution import world
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, CorruptFileError, DamagedCheckpointWarning
 from volta_fn.io.atomic import remove_leftovers
 from volta_fn.io.manifest import write_manifest

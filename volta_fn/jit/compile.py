@@ -16,14 +16,14 @@ from volta_fn import tree
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
-from volta_fn.core.donations import Donations, pair_by_path
+from volta_fn.core.distribution.same_program import checked
 from volta_fn.core.flatten import FlatFunction, argument_labels
-from volta_fn.core.gone import GONE
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.same_program import checked
+from volta_fn.core.memory.donations import Donations, pair_by_path
+from volta_fn.core.memory.gone import GONE
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import PIPELINE, solid
-from volta_fn.primitives.cast import widened
+from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.runtime.accountant import explained
 
 #: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.

@@ -12,14 +12,14 @@ from volta_fn import dtypes
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, find_device
+from volta_fn.core.distribution.same_program import checked
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
-from volta_fn.core.same_program import checked
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
-from volta_fn.primitives.full_width import keeps_number
+from volta_fn.primitives.elementwise.full_width import keeps_number
 from volta_fn.runtime.repeated import Repeated
 from volta_fn.settings import current as settings
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs

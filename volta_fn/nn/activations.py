@@ -17,9 +17,9 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.nn.layers.common import check_dtype, is_integer
 from volta_fn.nn.module import Module
+from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.primitives.declare import promote_args, promoted
-from volta_fn.primitives.movement import canonical_axis
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 __all__ = ["PReLU", "celu", "elu", "gelu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu"]
 __all__ += ["log1mexp", "log_sigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "soft_sign", "softplus", "sparse_plus"]

@@ -12,7 +12,7 @@ from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.collectives.gathers import axis_index
-from volta_fn.primitives.movement import canonical_axis
+from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.scipy.special import logsumexp
 
 __all__ = ["logmeanexp", "one_hot", "standardize"]

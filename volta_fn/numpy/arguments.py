@@ -16,7 +16,7 @@ from volta_fn.core.array import Array, as_value, from_number
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
-from volta_fn.primitives.movement import broadcast_to, canonical_axes
+from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
 
 Axis = int | Sequence[int] | None
 

@@ -9,17 +9,17 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core import dlpack
 from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, wrap
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.device import Device, find_device
+from volta_fn.core.memory import dlpack
+from volta_fn.core.memory.transfer import constrained, device_put
 from volta_fn.core.trace import Tracer, concrete_or_raise
-from volta_fn.core.transfer import constrained, device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
+from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.movement import broadcast_to, moveaxis
 
 _STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
 

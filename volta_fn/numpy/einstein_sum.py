@@ -10,16 +10,16 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array
-from volta_fn.core.transfer import constrained
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.primitives.arithmetic import mul
-from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.contraction import dot_general
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, reshape, squeeze, transpose
+from volta_fn.primitives.data_movement.slicing import slice_in_dim
 from volta_fn.primitives.declare import promote_args
-from volta_fn.primitives.movement import broadcast_in_dim, reshape, squeeze, transpose
+from volta_fn.primitives.elementwise.arithmetic import mul
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_or, reduce_sum
-from volta_fn.primitives.slicing import slice_in_dim
 
 #: An operand and the letter of each of its dimensions.
 Labelled = tuple[Array, str]

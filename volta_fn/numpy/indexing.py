@@ -20,12 +20,12 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, broadcast_together, concrete, flat_or_axis, full_like_scalar, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
-from volta_fn.primitives.array_indexing import read_by_numpy
+from volta_fn.primitives.array_operations.array_indexing import read_by_numpy
+from volta_fn.primitives.array_operations.index_checks import checks_indices
+from volta_fn.primitives.array_operations.index_expression import check_traced_indices, known_indices
+from volta_fn.primitives.data_movement.dynamic_slicing import normalised
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.dynamic_slicing import normalised
-from volta_fn.primitives.index_checks import checks_indices
-from volta_fn.primitives.index_expression import check_traced_indices, known_indices
-from volta_fn.primitives.movement import broadcast_to
 
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 

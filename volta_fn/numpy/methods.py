@@ -10,13 +10,13 @@ import numpy as np
 from volta_fn import advice, dtypes
 from volta_fn.core.array import Array, attach
 from volta_fn.core.device import Device
-from volta_fn.core.transfer import device_put
+from volta_fn.core.memory.transfer import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from volta_fn.lazy_imports import load
 from volta_fn.numpy import creation, diagonals, indexing, inspection, products, shapes, sorting
 from volta_fn.numpy.elementwise import arithmetic
 from volta_fn.numpy.statistics import cumulative, reductions
-from volta_fn.primitives.cast import bitcast_convert_type
+from volta_fn.primitives.elementwise.cast import bitcast_convert_type
 
 #: Functions that are methods without change.
 _METHODS: dict[ModuleType, str] = {
@@ -99,11 +99,11 @@ def _rmatmul(self: Array, other: Any) -> Any:
 
 
 def _sharding(self: Array) -> Any:
-    return load("volta_fn.core.sharding").SingleDeviceSharding(self.device)
+    return load("volta_fn.core.distribution.sharding").SingleDeviceSharding(self.device)
 
 
 def _shards(self: Array) -> Any:
-    return load("volta_fn.core.sharding").shards_of(self)
+    return load("volta_fn.core.distribution.sharding").shards_of(self)
 
 
 for _module, _names in _METHODS.items():

@@ -22,7 +22,7 @@ from volta_fn.numpy.products import matmul, outer
 from volta_fn.numpy.signals import convolve
 from volta_fn.numpy.sorting import searchsorted
 from volta_fn.numpy.statistics import reductions
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.data_movement.movement import broadcast_to
 
 
 def _coefficients(function: str, name: str, p: Any) -> Array:

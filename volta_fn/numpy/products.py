@@ -9,17 +9,17 @@ from typing import Any
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.primitive import SharedParams
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import canonical_axes, canonical_axis, expand_dims, moveaxis, reshape, squeeze, transpose
+from volta_fn.primitives.data_movement.slicing import index_in_dim
 from volta_fn.primitives.declare import promote_args
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import canonical_axes, canonical_axis, expand_dims, moveaxis, reshape, squeeze, transpose
-from volta_fn.primitives.slicing import index_in_dim
+from volta_fn.primitives.elementwise.complex_components import conj
 
 
 def _promoted(name: str, a: Any, b: Any) -> tuple[Array, Array]:

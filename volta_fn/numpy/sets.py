@@ -21,8 +21,8 @@ from volta_fn.numpy.indexing import nonzero
 from volta_fn.numpy.joining import concatenate
 from volta_fn.numpy.sorting import FEW, searchsorted
 from volta_fn.numpy.statistics import reductions
+from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.movement import broadcast_to, moveaxis
 
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 

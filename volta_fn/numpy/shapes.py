@@ -11,13 +11,13 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.trace import Tracer
-from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands
 from volta_fn.numpy.creation import array
-from volta_fn.primitives import movement
+from volta_fn.primitives.data_movement import movement
 
 
 def shape(a: Any) -> tuple[int, ...]:

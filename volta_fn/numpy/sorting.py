@@ -13,7 +13,7 @@ from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.numpy.creation import array
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.data_movement.movement import broadcast_to
 
 
 @fused

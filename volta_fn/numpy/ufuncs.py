@@ -20,7 +20,7 @@ from volta_fn.numpy.creation import arange
 from volta_fn.numpy.elementwise import arithmetic, bitwise, logic, transcendental
 from volta_fn.numpy.mapping import vectorize
 from volta_fn.numpy.statistics import cumulative, reductions
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.transforms.vmap import vmap
 
 METHODS = ("reduce", "accumulate", "at", "outer", "reduceat")

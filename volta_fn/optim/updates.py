@@ -10,7 +10,7 @@ from volta_fn.core.array import as_value
 from volta_fn.errors import ShapeError, TreeError
 from volta_fn.optim.base import Updates
 from volta_fn.optim.tree_rules import at_path, branch, cast_like, factor, is_leaf, map_leaves, widened
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 __all__ = ["apply_updates", "incremental_update", "periodic_update", "scale_gradient"]
 

@@ -12,7 +12,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.data_movement.joining import instantiate
 
 # stop_gradient
 

@@ -18,7 +18,7 @@ from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, CallbackError, GradientError
 from volta_fn.primitives.control_flow.scan import scan
-from volta_fn.primitives.movement import broadcast, moveaxis
+from volta_fn.primitives.data_movement.movement import broadcast, moveaxis
 
 Avals = tuple[ShapedArray, ...]
 _ARRAYS = (Array, np.ndarray, np.generic, bool, int, float, complex)

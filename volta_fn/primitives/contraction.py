@@ -16,14 +16,14 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
-from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.arithmetic import add
-from volta_fn.primitives.cast import convert_element_type
-from volta_fn.primitives.movement import canonical_axes, transpose
+from volta_fn.primitives.data_movement.movement import canonical_axes, transpose
+from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.primitives.elementwise.cast import convert_element_type
 
 Axes = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]

@@ -21,13 +21,14 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import bind
-from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.contraction import bilinear_jvp, check_precision, product_dtype
+from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape, rev
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.geometry import (
     Ints,
     Padding,
@@ -38,7 +39,6 @@ from volta_fn.primitives.geometry import (
     padtype_to_pads,
     window_counts,
 )
-from volta_fn.primitives.movement import broadcast, moveaxis, reshape, rev
 
 
 class ConvDimensionNumbers(NamedTuple):

@@ -12,13 +12,13 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
-from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.contraction import check_precision, dot_general
 from volta_fn.primitives.convolution import conv_dimension_numbers, conv_general_dilated
+from volta_fn.primitives.data_movement.joining import concatenate, pad
+from volta_fn.primitives.data_movement.movement import broadcast, expand_dims, reshape, rev, transpose
+from volta_fn.primitives.data_movement.slicing import slice
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.geometry import canonical_ints, canonical_padding, dilated, padtype_to_pads, window_counts
-from volta_fn.primitives.joining import concatenate, pad
-from volta_fn.primitives.movement import broadcast, expand_dims, reshape, rev, transpose
-from volta_fn.primitives.slicing import slice
 
 Pads = Sequence[tuple[int, int]]
 

@@ -18,12 +18,12 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError
-from volta_fn.primitives import comparison
-from volta_fn.primitives.exponential import exp
-from volta_fn.primitives.joining import concatenate, pad
-from volta_fn.primitives.movement import canonical_axis, linear_primitive, rev
-from volta_fn.primitives.selection import select
-from volta_fn.primitives.slicing import slice_in_dim
+from volta_fn.primitives.data_movement.joining import concatenate, pad
+from volta_fn.primitives.data_movement.movement import canonical_axis, linear_primitive, rev
+from volta_fn.primitives.data_movement.slicing import slice_in_dim
+from volta_fn.primitives.elementwise import comparison
+from volta_fn.primitives.elementwise.exponential import exp
+from volta_fn.primitives.elementwise.selection import select
 
 
 def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:

@@ -28,8 +28,9 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zer
 from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
-from volta_fn.primitives import movement, reduction
-from volta_fn.primitives.cast import convert_element_type
+from volta_fn.primitives import reduction
+from volta_fn.primitives.data_movement import movement
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.formulas.numpy_values import evaluated
 from volta_fn.primitives.formulas.values import Values
 from volta_fn.settings import current as settings

@@ -21,9 +21,9 @@ from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.arithmetic import div, mul
-from volta_fn.primitives.complex_components import conj
-from volta_fn.primitives.movement import linear_primitive
+from volta_fn.primitives.data_movement.movement import linear_primitive
+from volta_fn.primitives.elementwise.arithmetic import div, mul
+from volta_fn.primitives.elementwise.complex_components import conj
 
 
 class FftType(enum.IntEnum):

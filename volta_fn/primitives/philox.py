@@ -13,14 +13,14 @@ import numpy as np
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape
 from volta_fn.core.trace import bind
-from volta_fn.primitives.arithmetic import add
-from volta_fn.primitives.cast import convert_element_type
-from volta_fn.primitives.comparison import bitwise_or, lt, shift_left
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import expand_dims, iota, reshape
+from volta_fn.primitives.data_movement.slicing import slice_in_dim
 from volta_fn.primitives.declare import Elementwise, elementwise
+from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.comparison import bitwise_or, lt, shift_left
 from volta_fn.primitives.formulas.philox import evaluate_word
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import expand_dims, iota, reshape
-from volta_fn.primitives.slicing import slice_in_dim
 
 _UINT32, _UINT64 = np.dtype(np.uint32), np.dtype(np.uint64)
 

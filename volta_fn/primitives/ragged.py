@@ -9,15 +9,15 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.transfer import constrained
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.arithmetic import sub
-from volta_fn.primitives.comparison import bitwise_and, ge, lt
+from volta_fn.primitives.array_operations.shorthand import full_like
 from volta_fn.primitives.contraction import dot_general
 from volta_fn.primitives.cumulative import cumsum
-from volta_fn.primitives.movement import broadcast_in_dim, broadcasted_iota, moveaxis
-from volta_fn.primitives.selection import select
-from volta_fn.primitives.shorthand import full_like
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, broadcasted_iota, moveaxis
+from volta_fn.primitives.elementwise.arithmetic import sub
+from volta_fn.primitives.elementwise.comparison import bitwise_and, ge, lt
+from volta_fn.primitives.elementwise.selection import select
 
 
 class RaggedDotDimensionNumbers(NamedTuple):

@@ -17,19 +17,19 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.arithmetic import add
-from volta_fn.primitives.cast import convert_element_type
-from volta_fn.primitives.comparison import lt
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.data_movement.slicing import index_in_dim
 from volta_fn.primitives.declare import Elementwise, align_batched, broadcast_shapes, elementwise
+from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.comparison import lt
 from volta_fn.primitives.formulas.threefry import evaluate_word
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import expand_dims, iota, moveaxis, reshape
 from volta_fn.primitives.philox import philox_bits
-from volta_fn.primitives.slicing import index_in_dim
 
 _UINT32 = np.dtype(np.uint32)
 #: The words of a key whose bits are Philox's: two keys of Threefry, from which new keys come.

@@ -18,7 +18,7 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, Zero
 from volta_fn.core.trace import bind, current_trace
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.movement import broadcast_in_dim, broadcast_in_dim_p, canonical_axes, linear_primitive, reshape
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, broadcast_in_dim_p, canonical_axes, linear_primitive, reshape
 
 Axes = tuple[int, ...]
 

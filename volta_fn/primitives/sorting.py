@@ -17,9 +17,9 @@ from volta_fn.core.aval import ShapedArray, as_integer
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
-from volta_fn.primitives.arithmetic import neg
-from volta_fn.primitives.gather import take_along_dim
-from volta_fn.primitives.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
+from volta_fn.primitives.data_movement.gather import take_along_dim
+from volta_fn.primitives.data_movement.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
+from volta_fn.primitives.elementwise.arithmetic import neg
 from volta_fn.primitives.reduction import reduce_max, reduce_min
 
 INT32 = np.dtype(np.int32)

@@ -9,7 +9,7 @@ from typing import Any
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
-from volta_fn.core.transfer import constrained
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.random import random_split
 from volta_fn.random.arguments import float_dtype, parameters

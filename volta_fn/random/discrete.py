@@ -11,9 +11,9 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, canonical_shape
-from volta_fn.core.transfer import constrained
+from volta_fn.core.memory.transfer import constrained
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promote_args
-from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
 from volta_fn.random.arguments import FLOAT, float_dtype, int_dtype, shape_with
 from volta_fn.random.basic import uniform

@@ -9,9 +9,9 @@ from typing import Any
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, as_integer, canonical_shape
-from volta_fn.core.transfer import constrained
+from volta_fn.core.memory.transfer import constrained
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.random import random_split
 from volta_fn.random.arguments import float_dtype, parameters, shape_with
 from volta_fn.random.basic import rademacher, uniform
@@ -20,7 +20,7 @@ from volta_fn.random.gaussian import normal
 from volta_fn.random.keys import single_key
 from volta_fn.scipy.special.exponential import softmax
 from volta_fn.scipy.special.incomplete_gamma import random_gamma_grad
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 from volta_fn.transforms.vmap import vmap
 
 

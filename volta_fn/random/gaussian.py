@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, as_integer, canonical_shape
-from volta_fn.core.transfer import constrained
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy import linalg, matmul
 from volta_fn.primitives.declare import promote_args, to_dtype

@@ -11,11 +11,11 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, canonical_shape
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.trace import concrete_or_raise
-from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.numpy import cumsum, moveaxis, searchsorted, take
-from volta_fn.primitives.movement import canonical_axis
+from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.primitives.random import random_bits, random_split
 from volta_fn.random.arguments import INT
 from volta_fn.random.basic import randint, uniform

@@ -14,12 +14,12 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.axes import ProcessGrid
 from volta_fn.core.device import Device, local_devices, process_count
 from volta_fn.core.device import devices as all_devices
+from volta_fn.core.distribution.sharding import Mesh, NamedSharding, PartitionSpec, get_mesh
 from volta_fn.core.flatten import check_callable, output_arrays
 from volta_fn.core.primitive import AxisData
-from volta_fn.core.sharding import Mesh, NamedSharding, PartitionSpec, get_mesh
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.jit import jit
-from volta_fn.primitives.movement import broadcast, reshape, transpose
+from volta_fn.primitives.data_movement.movement import broadcast, reshape, transpose
 from volta_fn.sharding.processes import OverProcesses, without
 from volta_fn.transforms.vmap import to_front, vmap, vmap_flat
 

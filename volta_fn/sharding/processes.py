@@ -10,16 +10,16 @@ import numpy as np
 
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.axes import ProcessAxis, ProcessGrid, bound_axis
-from volta_fn.core.sharding import PartitionSpec
+from volta_fn.core.distribution.sharding import PartitionSpec
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.errors import ArgumentError
-from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.collectives.casts import pcast
 from volta_fn.primitives.collectives.gathers import axis_index
 from volta_fn.primitives.collectives.reductions import psum
-from volta_fn.primitives.comparison import eq
-from volta_fn.primitives.movement import broadcast
-from volta_fn.primitives.selection import select
+from volta_fn.primitives.data_movement.movement import broadcast
+from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.comparison import eq
+from volta_fn.primitives.elementwise.selection import select
 from volta_fn.sharding.variance import Variance, variance_of
 
 Flat = Callable[..., Sequence[Array]]

@@ -21,8 +21,8 @@ from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.cast import widened
-from volta_fn.transforms.custom_call import Programs, static_key
+from volta_fn.primitives.elementwise.cast import widened
+from volta_fn.transforms.custom.custom_call import Programs, static_key
 from volta_fn.transforms.jvp import jvp_jaxpr
 from volta_fn.transforms.linearize import LinearTrace, partial_eval_jaxpr
 from volta_fn.transforms.marks import is_linear, is_nonzero, marked, merge, split_tangents, spread

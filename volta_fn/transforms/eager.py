@@ -33,15 +33,15 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, alias, array_sp
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.gone import GONE
+from volta_fn.core.distribution.same_program import checked
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache
+from volta_fn.core.memory.gone import GONE
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
-from volta_fn.core.same_program import checked
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_under
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.cast import convert_element_type_p
+from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
 from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
 from volta_fn.transforms.linearize import LinearizeTrace, linearize_flat
@@ -148,7 +148,7 @@ class Recording(JVPTrace):
         self.device = inputs[0].device
         # Arrays of our own, since the function may delete those that it was given.
         self.inputs = [alias(v) for v in inputs]
-        #: Whether Python numbers are differentiated: single steps keep those in full (`primitives.full_width`), programs do not.
+        #: Whether Python numbers are differentiated: single steps keep those in full (`elementwise.full_width`), programs do not.
         self.numbers = any(number_of(v) is not None for v in inputs)
         self.operands: list[Any] = []
         self.steps: list[Step] = []

@@ -13,8 +13,8 @@ from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.cast import convert_element_type
-from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.transforms.grad import AuxFunction, Linearized, float0_zeros, structure_error
 from volta_fn.transforms.jvp import jvp_flat
 from volta_fn.transforms.marks import marked, with_zeros

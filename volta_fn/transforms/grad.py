@@ -18,9 +18,9 @@ from volta_fn.core.primitive import Zero
 from volta_fn.core.refs import RefArguments, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
-from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.control_flow.carry import structural_difference
-from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.gradient_refs import RefSlots, apply_with_refs
 from volta_fn.transforms.marks import marked

@@ -9,7 +9,7 @@ from volta_fn import tree
 from volta_fn.core.refs import Ref
 from volta_fn.dtypes import float0
 from volta_fn.errors import ArgumentError, RefError
-from volta_fn.primitives.arithmetic import add
+from volta_fn.primitives.elementwise.arithmetic import add
 
 
 class _Marker:

@@ -15,8 +15,8 @@ from volta_fn.core.flatten import FlatFunction, check_callable, function_name
 from volta_fn.core.jitted import jitted_like
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.errors import GradientError, TreeError
-from volta_fn.primitives.joining import instantiate
-from volta_fn.primitives.movement import reshape
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.data_movement.movement import reshape
 from volta_fn.transforms.forward import jvp
 from volta_fn.transforms.grad import checked_cotangent, chosen_arguments, partial_function, vjp
 from volta_fn.transforms.transpose import backward_pass

@@ -12,7 +12,7 @@ from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_rules
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
 from volta_fn.errors import MissingRuleError
-from volta_fn.primitives.joining import instantiate
+from volta_fn.primitives.data_movement.joining import instantiate
 from volta_fn.transforms.marks import is_nonzero, marked, with_zeros
 
 

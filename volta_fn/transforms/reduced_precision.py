@@ -9,13 +9,13 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError
-from volta_fn.primitives.arithmetic import abs as absolute
-from volta_fn.primitives.arithmetic import add
-from volta_fn.primitives.cast import bitcast_convert_type
-from volta_fn.primitives.comparison import bitwise_and, bitwise_or, gt, lt, ne, shift_left, shift_right_logical
-from volta_fn.primitives.selection import select
-from volta_fn.primitives.shorthand import full_like
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.primitives.array_operations.shorthand import full_like
+from volta_fn.primitives.elementwise.arithmetic import abs as absolute
+from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.primitives.elementwise.cast import bitcast_convert_type
+from volta_fn.primitives.elementwise.comparison import bitwise_and, bitwise_or, gt, lt, ne, shift_left, shift_right_logical
+from volta_fn.primitives.elementwise.selection import select
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:

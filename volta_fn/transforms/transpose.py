@@ -11,7 +11,7 @@ from volta_fn.core.primitive import Linear, Zero
 from volta_fn.core.staging import backward, current_position, trace_rules
 from volta_fn.core.trace import current_trace
 from volta_fn.errors import MissingRuleError
-from volta_fn.primitives.arithmetic import add
+from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.transforms.marks import is_nonzero, marked, merge
 
 

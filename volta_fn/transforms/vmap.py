@@ -18,7 +18,7 @@ from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, r
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError
-from volta_fn.primitives.movement import broadcast, moveaxis
+from volta_fn.primitives.data_movement.movement import broadcast, moveaxis
 
 P = ParamSpec("P")
 R = TypeVar("R")

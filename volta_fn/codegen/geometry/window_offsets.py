@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple
 from volta_fn.codegen.geometry.strides import Dims, merged, row_major
 from volta_fn.codegen.index_arith import IndexArithmetic, V
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.gather import gather_p
-from volta_fn.primitives.indexing import GatherScatterMode
+from volta_fn.primitives.data_movement.gather import gather_p
+from volta_fn.primitives.data_movement.indexing import GatherScatterMode
 
 
 class Starts(NamedTuple):

@@ -15,14 +15,14 @@ from volta_fn.core.array import Array, from_host
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.core.staging import trace_to_jaxpr
-from volta_fn.primitives.arithmetic import mul
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.complex_components import complex, conj, real
 from volta_fn.primitives.contraction import dot_general
-from volta_fn.primitives.joining import concatenate, pad
+from volta_fn.primitives.data_movement.joining import concatenate, pad
+from volta_fn.primitives.data_movement.movement import moveaxis, reshape, rev
+from volta_fn.primitives.data_movement.slicing import slice_in_dim
+from volta_fn.primitives.elementwise.arithmetic import mul
+from volta_fn.primitives.elementwise.complex_components import complex, conj, real
 from volta_fn.primitives.linalg.matrices import swap
-from volta_fn.primitives.movement import moveaxis, reshape, rev
-from volta_fn.primitives.slicing import slice_in_dim
 
 #: The most elements that are transformed by one matrix.
 DIRECT = 64

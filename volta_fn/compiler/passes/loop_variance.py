@@ -13,7 +13,7 @@ from volta_fn.compiler.passes.rewriting import literal_key
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.movement import broadcast_in_dim_p
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
 
 
 def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:

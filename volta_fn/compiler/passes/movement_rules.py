@@ -18,7 +18,7 @@ from volta_fn.core.jaxpr import Atom, Equation
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import BroadcastError
 from volta_fn.primitives.declare import broadcast_shapes
-from volta_fn.primitives.selection import select_n_p
+from volta_fn.primitives.elementwise.selection import select_n_p
 
 RULES: Table = {}
 

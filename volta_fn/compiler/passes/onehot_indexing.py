@@ -15,7 +15,7 @@ from volta_fn.compiler.ir.views import is_elementwise, is_view, reduces
 from volta_fn.compiler.passes.rewriting import Rewriter, Rules, Table, listed, literal, rewrite, rule
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation
-from volta_fn.primitives.indexing import GatherScatterMode
+from volta_fn.primitives.data_movement.indexing import GatherScatterMode
 
 _RULES: Table = {}
 _INT32 = np.dtype(np.int32)

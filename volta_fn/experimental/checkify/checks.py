@@ -17,8 +17,8 @@ from volta_fn.core.jaxpr import Equation
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentTypeError, CheckError, DTypeError
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import broadcast
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import broadcast
 from volta_fn.source import SourceLocation, user_location
 from volta_fn.transforms.vmap import stack_at
 

@@ -23,7 +23,7 @@ from volta_fn.experimental.checkify.error import Error
 from volta_fn.primitives.control_flow.conditionals import cond_p
 from volta_fn.primitives.control_flow.loops import while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.selection import select
+from volta_fn.primitives.elementwise.selection import select
 
 
 def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_checks) -> Callable[..., tuple[Error, Any]]:

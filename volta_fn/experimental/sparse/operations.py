@@ -13,7 +13,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError, UnsupportedError
 from volta_fn.experimental.sparse.bcoo import BCOO
 from volta_fn.numpy.products import matmul as dense_matmul
-from volta_fn.primitives.movement import canonical_axes
+from volta_fn.primitives.data_movement.movement import canonical_axes
 
 
 def bcoo_fromdense(mat: Any, **options: Any) -> BCOO:

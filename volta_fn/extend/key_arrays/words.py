@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.errors import ArgumentTypeError, DTypeError
-from volta_fn.primitives.movement import broadcast_in_dim
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim
 from volta_fn.random.keys import KeyType, PRNGKeyArray, wrap_key_data
 from volta_fn.transforms.vmap import vmap
 

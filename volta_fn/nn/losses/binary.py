@@ -14,7 +14,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.nn.activations import sigmoid, softplus
 from volta_fn.nn.losses.common import Reduction, check_broadcasts, check_pair, real_operands, reduced
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "sigmoid_focal_loss"]
 

@@ -11,8 +11,8 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import FLOATS, INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.numpy.arguments import promote_inexact
-from volta_fn.primitives.index_checks import check_indices
-from volta_fn.primitives.movement import canonical_axis
+from volta_fn.primitives.array_operations.index_checks import check_indices
+from volta_fn.primitives.data_movement.movement import canonical_axis
 
 Reduction = Literal["mean", "sum", "none"]
 

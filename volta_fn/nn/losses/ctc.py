@@ -18,7 +18,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import INTEGERS
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.losses.common import Reduction, check_reduction, real_operands, reduced
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 __all__ = ["ctc_loss"]
 

@@ -12,8 +12,8 @@ from volta_fn.dtypes import INTEGERS
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.nn.layers.common import batched_input, is_integer, per_axis
 from volta_fn.nn.module import Module, static
+from volta_fn.primitives.array_operations.index_checks import check_indices
 from volta_fn.primitives.geometry import Ints
-from volta_fn.primitives.index_checks import check_indices
 
 __all__ = ["MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d"]
 

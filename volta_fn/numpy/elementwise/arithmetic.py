@@ -13,10 +13,10 @@ from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact, promote_numeric
-from volta_fn.primitives import arithmetic as primitive
-from volta_fn.primitives import operators
+from volta_fn.primitives.array_operations import operators
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted, to_dtype
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.elementwise import arithmetic as primitive
 
 add = promoted(lax.add, "add", "Add: x + y; for booleans, x or y.")
 subtract = promoted(lax.sub, "subtract", "Subtract: x - y.")

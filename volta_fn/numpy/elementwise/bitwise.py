@@ -11,7 +11,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axis_of, broadcast_together, flat_or_axis, full_like_scalar, operand, promote
-from volta_fn.primitives import operators
+from volta_fn.primitives.array_operations import operators
 from volta_fn.primitives.declare import promoted
 
 bitwise_and = promoted(lax.bitwise_and, "bitwise_and", "Return the bits set in both x and y.")

@@ -14,9 +14,9 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import BOOL, full_like_scalar, is_complex, is_inexact, no_out, operand, promote_inexact
 from volta_fn.numpy.creation import asarray
 from volta_fn.numpy.elementwise.arithmetic import imag, is_infinite
-from volta_fn.primitives.comparison import lexicographic
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.elementwise.comparison import lexicographic
 
 equal = promoted(lax.eq, "equal", "Return True where x == y.")
 not_equal = promoted(lax.ne, "not_equal", "Return True where x != y.")

@@ -17,10 +17,10 @@ from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, promote_inexact
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
-from volta_fn.primitives import exponential
 from volta_fn.primitives.declare import promoted
+from volta_fn.primitives.elementwise import exponential
 from volta_fn.scipy.special import bessel
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 exp: Callable[..., Array] = promoted(lax.exp, "exp", "Return e to the power x.")
 exp2 = promoted(lax.exp2, "exp2", "Return 2 to the power x.")

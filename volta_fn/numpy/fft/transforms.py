@@ -13,7 +13,7 @@ from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import axes_of, axis_of, full_like_scalar, is_complex, promote_inexact
-from volta_fn.primitives.complex_components import conj
+from volta_fn.primitives.elementwise.complex_components import conj
 from volta_fn.primitives.fourier import transform_axis
 
 #: The norm of the inverse transform.

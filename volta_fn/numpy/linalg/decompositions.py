@@ -10,7 +10,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.numpy.linalg.operands import matrices
 from volta_fn.numpy.linalg.reflections import packed_qr
 from volta_fn.numpy.shapes import matrix_transpose
-from volta_fn.primitives.complex_components import conj
+from volta_fn.primitives.elementwise.complex_components import conj
 from volta_fn.primitives.linalg.factorization import qr_without_q
 
 

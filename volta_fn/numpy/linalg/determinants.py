@@ -12,7 +12,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.numpy.linalg.operands import identity_like, last_axis, matrices
 from volta_fn.numpy.linalg.products import diagonal
 from volta_fn.primitives.linalg.factorization import lu_solve, permute_rows
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 
 class SlogdetResult(NamedTuple):

@@ -10,7 +10,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
 from volta_fn.numpy.arguments import promote_inexact
-from volta_fn.primitives.complex_components import conj
+from volta_fn.primitives.elementwise.complex_components import conj
 
 
 def matrices(function: str, argument: str, value: Any, square: bool = False) -> Array:

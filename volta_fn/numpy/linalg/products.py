@@ -12,7 +12,7 @@ from volta_fn.numpy import diagonals, products
 from volta_fn.numpy.arguments import axis_of, operand, promote
 from volta_fn.numpy.linalg.operands import identity_like
 from volta_fn.numpy.linalg.solving import inv
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.data_movement.movement import broadcast_to
 
 
 def matrix_power(a: Any, n: int) -> Array:

@@ -16,10 +16,10 @@ from volta_fn.numpy.linalg.decompositions import svdvals
 from volta_fn.numpy.linalg.operands import identity_like, matrices, squared
 from volta_fn.numpy.products import matmul
 from volta_fn.numpy.statistics import reductions
+from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
 from volta_fn.primitives.linalg.factorization import linear_solve, lu_solve
 from volta_fn.primitives.linalg.matrices import adjoint, diagonal, real_part, safe_inverse
-from volta_fn.primitives.movement import broadcast_to, canonical_axes
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 
 @custom_jvp

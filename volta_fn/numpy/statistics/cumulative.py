@@ -25,7 +25,7 @@ from volta_fn.numpy.arguments import (
     promote_inexact,
 )
 from volta_fn.numpy.statistics.reductions import summed_dtype
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.data_movement.movement import broadcast_to
 
 
 @fused

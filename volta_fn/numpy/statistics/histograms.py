@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.core.transfer import constrained
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, concrete, full_like_scalar, operand, promote_inexact
@@ -18,7 +18,7 @@ from volta_fn.numpy.shapes import ravel
 from volta_fn.numpy.sorting import searchsorted
 from volta_fn.numpy.statistics import reductions
 from volta_fn.numpy.statistics.cumulative import diff
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.data_movement.movement import broadcast_to
 
 
 @fused

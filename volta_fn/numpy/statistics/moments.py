@@ -11,8 +11,8 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import Axis, axes_of, dtype_or, full_like_scalar, is_complex, operand, promote_inexact
 from volta_fn.numpy.products import matmul
 from volta_fn.numpy.statistics import reductions
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.movement import broadcast_to
 
 
 @overload

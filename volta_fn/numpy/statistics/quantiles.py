@@ -8,14 +8,14 @@ import numpy as np
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
-from volta_fn.core.transfer import constrained
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, Axis, axes_of, full_like_scalar, is_complex, no_out, promote_inexact
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.statistics import reductions
 from volta_fn.numpy.statistics.moments import spread_weights
-from volta_fn.primitives.movement import expand_dims
+from volta_fn.primitives.data_movement.movement import expand_dims
 
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 

@@ -19,8 +19,8 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import BOOL, INDEX, Axis, axes_of, dtype_or, flat_or_axis, full_like_scalar, is_complex, no_out, operand
 from volta_fn.numpy.elementwise.logic import truth
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.movement import broadcast_to
 from volta_fn.primitives.reduction import highest, lowest
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn.core.jaxpr import Equation
 from volta_fn.onnx.rules.registry import Writer, aval, ints, result, rule, scalar, shaped
-from volta_fn.primitives.indexing import GatherScatterMode
+from volta_fn.primitives.data_movement.indexing import GatherScatterMode
 
 _SCATTERS = {"scatter": "none", "scatter_add": "add", "scatter_max": "max", "scatter_min": "min", "scatter_mul": "mul"}
 _INT64 = 7

@@ -10,7 +10,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.nn.losses.common import real_operands
-from volta_fn.primitives.movement import canonical_axis
+from volta_fn.primitives.data_movement.movement import canonical_axis
 
 #: One axis, several, or None for all.
 Axes = int | tuple[int, ...] | None

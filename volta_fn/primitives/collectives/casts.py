@@ -15,9 +15,9 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.axes import axis_size
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
-from volta_fn.primitives.arithmetic import div
 from volta_fn.primitives.collectives.groups import Names, linear_jvp
 from volta_fn.primitives.collectives.reductions import psum_p
+from volta_fn.primitives.elementwise.arithmetic import div
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int | None]:

@@ -14,6 +14,7 @@ from volta_fn.core.axes import axis_size, bound_axes
 from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError
+from volta_fn.primitives.array_operations.shorthand import collapse
 from volta_fn.primitives.collectives import on_host
 from volta_fn.primitives.collectives.groups import (
     Groups,
@@ -26,10 +27,9 @@ from volta_fn.primitives.collectives.groups import (
     one_name,
     to_groups,
 )
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import broadcast, canonical_axis, moveaxis, reshape
-from volta_fn.primitives.shorthand import collapse
-from volta_fn.primitives.slicing import index_in_dim
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import broadcast, canonical_axis, moveaxis, reshape
+from volta_fn.primitives.data_movement.slicing import index_in_dim
 
 Permutation = tuple[tuple[int, int], ...]
 

@@ -14,6 +14,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import bound_axes
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
+from volta_fn.primitives.array_operations.shorthand import collapse
 from volta_fn.primitives.collectives import on_host
 from volta_fn.primitives.collectives.groups import (
     Groups,
@@ -26,9 +27,8 @@ from volta_fn.primitives.collectives.groups import (
     one_name,
     to_groups,
 )
-from volta_fn.primitives.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
+from volta_fn.primitives.data_movement.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
 from volta_fn.primitives.reduction import reduce_sum
-from volta_fn.primitives.shorthand import collapse
 
 
 def axis_size(axis_name: Any) -> int:

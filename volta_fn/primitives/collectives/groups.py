@@ -12,9 +12,9 @@ from volta_fn.core.axes import axis_size, bound_axes
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import broadcast, moveaxis, reshape
-from volta_fn.primitives.slicing import index_in_dim
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
+from volta_fn.primitives.data_movement.slicing import index_in_dim
 
 Names = tuple[Any, ...]
 Groups = tuple[tuple[int, ...], ...] | None

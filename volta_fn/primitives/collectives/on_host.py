@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.core import world
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import ProcessAxis
+from volta_fn.core.distribution import world
 
 Axes = tuple[ProcessAxis, ...]
 Groups = tuple[tuple[int, ...], ...] | None

@@ -15,11 +15,11 @@ from volta_fn.core.axes import bound_axes
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, GradientError
-from volta_fn.primitives.arithmetic import mul
-from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.collectives import on_host
 from volta_fn.primitives.collectives.groups import Groups, Names, checked_groups, from_groups, group_size, to_groups
-from volta_fn.primitives.movement import broadcast, moveaxis
+from volta_fn.primitives.data_movement.movement import broadcast, moveaxis
+from volta_fn.primitives.elementwise.arithmetic import mul
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum
 
 Reduce = Callable[[Array, Sequence[int]], Array]

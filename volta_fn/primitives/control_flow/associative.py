@@ -9,9 +9,9 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import canonical_axis, expand_dims, reshape, rev
-from volta_fn.primitives.slicing import slice_in_dim
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import canonical_axis, expand_dims, reshape, rev
+from volta_fn.primitives.data_movement.slicing import slice_in_dim
 
 Combine = Callable[[Sequence[Array], Sequence[Array]], list[Array]]
 

@@ -10,8 +10,8 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import function_name
 from volta_fn.errors import DTypeError, ShapeError, TreeError
-from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.control_flow.bodies import Adapted
+from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
 def promote_weak(init: Sequence[Array], after: Sequence[ShapedArray]) -> list[Array] | None:

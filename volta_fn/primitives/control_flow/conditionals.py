@@ -20,11 +20,11 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.cast import convert_element_type, widened
-from volta_fn.primitives.comparison import ne
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
 from volta_fn.primitives.control_flow.carry import structural_difference
-from volta_fn.primitives.selection import clamp
+from volta_fn.primitives.elementwise.cast import convert_element_type, widened
+from volta_fn.primitives.elementwise.comparison import ne
+from volta_fn.primitives.elementwise.selection import clamp
 
 _ABSENT: Any = object()
 R = TypeVar("R")

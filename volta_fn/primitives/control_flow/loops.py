@@ -17,11 +17,11 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, read_all, write_all
 from volta_fn.core.trace import bind, is_concrete
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.cast import widened
 from volta_fn.primitives.control_flow.bodies import Adapted, Body, trace_body
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
 from volta_fn.primitives.control_flow.scan import checked_unroll, run_scan
 from volta_fn.primitives.declare import weakly_promoted
+from volta_fn.primitives.elementwise.cast import widened
 
 
 def _while_abstract(

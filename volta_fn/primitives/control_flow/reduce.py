@@ -9,15 +9,15 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.flatten import check_callable
+from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 from volta_fn.core.trace import Tracer, bind
-from volta_fn.core.transfer import constrained
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.primitives.cast import convert_element_type
 from volta_fn.primitives.control_flow.associative import Combine, combining, every_other
-from volta_fn.primitives.joining import concatenate
-from volta_fn.primitives.movement import broadcast, canonical_axes, reshape, transpose
-from volta_fn.primitives.slicing import slice_in_dim
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, reshape, transpose
+from volta_fn.primitives.data_movement.slicing import slice_in_dim
+from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
 def reduce(

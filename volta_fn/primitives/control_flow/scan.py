@@ -19,9 +19,9 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, discharged, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError, TreeError
-from volta_fn.primitives.cast import widened
 from volta_fn.primitives.control_flow.bodies import Body, trace_body
 from volta_fn.primitives.control_flow.carry import check_carry, promote_weak
+from volta_fn.primitives.elementwise.cast import widened
 
 
 def _scan_abstract(

@@ -11,11 +11,11 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.primitives.array_operations.shorthand import full
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import broadcast, moveaxis
 from volta_fn.primitives.declare import weakly_promoted
-from volta_fn.primitives.joining import concatenate
 from volta_fn.primitives.linalg.matrices import adjoint, batch_in_front, check_matrix, matmul, no_derivative
-from volta_fn.primitives.movement import broadcast, moveaxis
-from volta_fn.primitives.shorthand import full
 
 # hessenberg
 

@@ -13,10 +13,12 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
+from volta_fn.primitives.data_movement.gather import gather
+from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode
+from volta_fn.primitives.data_movement.joining import concatenate, pad
+from volta_fn.primitives.data_movement.movement import broadcasted_iota, expand_dims
+from volta_fn.primitives.data_movement.slicing import slice_in_dim
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.gather import gather
-from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode
-from volta_fn.primitives.joining import concatenate, pad
 from volta_fn.primitives.linalg.matrices import (
     adjoint,
     batch_in_front,
@@ -29,8 +31,6 @@ from volta_fn.primitives.linalg.matrices import (
     triu,
 )
 from volta_fn.primitives.linalg.triangular import triangular_solve
-from volta_fn.primitives.movement import broadcasted_iota, expand_dims
-from volta_fn.primitives.slicing import slice_in_dim
 from volta_fn.primitives.sorting import sort_key_val
 
 INT32 = np.dtype(np.int32)

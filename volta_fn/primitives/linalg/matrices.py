@@ -13,13 +13,13 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
-from volta_fn.primitives import complex_components
-from volta_fn.primitives.comparison import ge
 from volta_fn.primitives.contraction import batch_matmul
+from volta_fn.primitives.data_movement.movement import broadcasted_iota, moveaxis, transpose
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.movement import broadcasted_iota, moveaxis, transpose
+from volta_fn.primitives.elementwise import complex_components
+from volta_fn.primitives.elementwise.comparison import ge
+from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_sum
-from volta_fn.primitives.selection import select
 
 #: The dtypes that linear algebra computes in.
 LINALG = frozenset(np.dtype(t) for t in (np.float32, np.float64, np.complex64, np.complex128))

@@ -9,18 +9,18 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
-from volta_fn.primitives.arithmetic import abs as absolute
 from volta_fn.primitives.control_flow.conditionals import cond
 from volta_fn.primitives.control_flow.loops import while_loop
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.slicing import slice_in_dim
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.exponential import cbrt, sqrt
-from volta_fn.primitives.joining import concatenate
+from volta_fn.primitives.elementwise.arithmetic import abs as absolute
+from volta_fn.primitives.elementwise.exponential import cbrt, sqrt
+from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.linalg.factorization import qr
 from volta_fn.primitives.linalg.matrices import adjoint, check_matrix, eye_like, matmul
 from volta_fn.primitives.linalg.triangular import cholesky, symmetrized, triangular_solve
 from volta_fn.primitives.reduction import reduce_max, reduce_sum
-from volta_fn.primitives.selection import select
-from volta_fn.primitives.slicing import slice_in_dim
 
 #: Beyond this weight the iteration by Cholesky's factors would lose digits.
 _GREATEST_WEIGHT = 100.0

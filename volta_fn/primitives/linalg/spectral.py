@@ -18,9 +18,11 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
-from volta_fn.primitives import complex_components
+from volta_fn.primitives.data_movement.movement import broadcast_to, broadcasted_iota, expand_dims
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.exponential import sqrt
+from volta_fn.primitives.elementwise import complex_components
+from volta_fn.primitives.elementwise.exponential import sqrt
+from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.linalg.factorization import linear_solve
 from volta_fn.primitives.linalg.matrices import (
     adjoint,
@@ -35,9 +37,7 @@ from volta_fn.primitives.linalg.matrices import (
     safe_inverse,
 )
 from volta_fn.primitives.linalg.triangular import symmetrized
-from volta_fn.primitives.movement import broadcast_to, broadcasted_iota, expand_dims
 from volta_fn.primitives.reduction import reduce_sum
-from volta_fn.primitives.selection import select
 from volta_fn.primitives.sorting import argmax
 
 

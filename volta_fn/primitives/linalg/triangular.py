@@ -12,10 +12,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
-from volta_fn.primitives.complex_components import conj
+from volta_fn.primitives.data_movement.movement import broadcast, expand_dims, moveaxis, reshape, squeeze
 from volta_fn.primitives.declare import weakly_promoted
+from volta_fn.primitives.elementwise.complex_components import conj
 from volta_fn.primitives.linalg.matrices import adjoint, batch_in_front, check_matrix, hermitian_of, matmul, only_diagonal, swap, tril, triu
-from volta_fn.primitives.movement import broadcast, expand_dims, moveaxis, reshape, squeeze
 
 # triangular_solve
 

@@ -13,13 +13,13 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
-from volta_fn.primitives.comparison import is_finite
+from volta_fn.primitives.data_movement.joining import pad
+from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, expand_dims, moveaxis
 from volta_fn.primitives.declare import to_dtype, weakly_promoted
-from volta_fn.primitives.joining import pad
+from volta_fn.primitives.elementwise.comparison import is_finite
+from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.linalg.matrices import check_matrix
-from volta_fn.primitives.movement import broadcast, broadcast_in_dim, expand_dims, moveaxis
 from volta_fn.primitives.reduction import reduce_and, reduce_max
-from volta_fn.primitives.selection import select
 
 
 def _abstract(lower: ShapedArray, diagonal: ShapedArray, upper: ShapedArray, b: ShapedArray) -> ShapedArray:

@@ -9,12 +9,12 @@ import numpy as np
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.primitives.control_flow.scan import scan
+from volta_fn.primitives.data_movement.movement import broadcast_to, broadcasted_iota, expand_dims, moveaxis
 from volta_fn.primitives.declare import weakly_promoted
-from volta_fn.primitives.exponential import sqrt
+from volta_fn.primitives.elementwise.exponential import sqrt
+from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.linalg.matrices import check_matrix, matmul, only_diagonal, swap, tril
-from volta_fn.primitives.movement import broadcast_to, broadcasted_iota, expand_dims, moveaxis
 from volta_fn.primitives.reduction import reduce_sum
-from volta_fn.primitives.selection import select
 
 INT32 = np.dtype(np.int32)
 

@@ -12,8 +12,8 @@ from volta_fn.numpy.arguments import INDEX, promote_inexact
 from volta_fn.numpy.linalg import decompositions
 from volta_fn.numpy.linalg.operands import matrices, squared
 from volta_fn.numpy.products import matmul
-from volta_fn.primitives.complex_components import conj
 from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.elementwise.complex_components import conj
 from volta_fn.primitives.linalg.factorization import qr_without_q
 from volta_fn.primitives.linalg.matrices import adjoint, safe_inverse
 from volta_fn.scipy.linalg.factorizations import cho_factor

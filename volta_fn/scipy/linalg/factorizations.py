@@ -14,10 +14,10 @@ from volta_fn.numpy.linalg.operands import matrices
 from volta_fn.numpy.products import matmul
 from volta_fn.numpy.sorting import argsort
 from volta_fn.primitives import linalg as primitives
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.linalg import factorization
 from volta_fn.primitives.linalg.matrices import adjoint, eye_like, tril, triu
-from volta_fn.primitives.movement import broadcast_to
 
 #: The values of `trans`, as numbers.
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}

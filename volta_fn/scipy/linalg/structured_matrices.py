@@ -13,7 +13,7 @@ from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import operand, promote, promote_inexact
 from volta_fn.numpy.indexing import take
-from volta_fn.primitives.complex_components import conj
+from volta_fn.primitives.elementwise.complex_components import conj
 
 
 def block_diag(*arrs: Any) -> Array:

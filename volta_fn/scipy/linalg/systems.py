@@ -12,8 +12,8 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import promote_inexact
 from volta_fn.numpy.linalg import determinants, norms, solving
 from volta_fn.numpy.linalg.operands import identity_like, matrices
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.linalg.matrices import diagonal, hermitian_of, swap, tril, triu
-from volta_fn.primitives.movement import broadcast_to
 from volta_fn.scipy.linalg.factorizations import cho_factor, cho_solve, solve_triangular
 
 Solver = Callable[[Array, Array, bool], Array]

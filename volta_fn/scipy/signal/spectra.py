@@ -15,7 +15,7 @@ from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import axis_of, is_complex, promote_inexact
 from volta_fn.numpy.padding import pad
-from volta_fn.primitives.movement import broadcast_to
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.scipy.signal.trends import detrend as without_trend
 from volta_fn.scipy.signal.windows import window_of
 

@@ -13,7 +13,7 @@ from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promoted
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 i0e = promoted(lax.bessel_i0e, "i0e", "Return exp(-|x|) I0(x), the scaled modified Bessel function of order 0.")
 i1e = promoted(lax.bessel_i1e, "i1e", "Return exp(-|x|) I1(x), the scaled modified Bessel function of order 1.")

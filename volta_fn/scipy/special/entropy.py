@@ -17,7 +17,7 @@ from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.stirling import excess, rising
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + exp(-x)), without overflow.")
 

@@ -14,7 +14,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promoted
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 erf = promoted(lax.erf, "erf", "Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
 erfc = promoted(lax.erfc, "erfc", "Return 1 - erf(x), to full relative precision for large x.")

@@ -14,7 +14,7 @@ from volta_fn.jit import jit
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.primitives.declare import promote_args
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 Axis = int | Sequence[int] | None
 

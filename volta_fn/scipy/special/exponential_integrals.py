@@ -13,7 +13,7 @@ from volta_fn.core.array import Array
 from volta_fn.primitives.formulas.error import ERFC_COEFFICIENTS, ERFC_LIMITS, ERFC_POLE
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.stirling import rising
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 #: From here on Ei's asymptotic series is exact to the last bit of float64.
 _FAR = 40.0

@@ -16,7 +16,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.stirling import beta_weight
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 from volta_fn.transforms.forward import jvp
 
 

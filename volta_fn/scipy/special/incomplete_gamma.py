@@ -17,7 +17,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.stirling import excess, gamma_weight, rising
-from volta_fn.transforms.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 #: From here on Temme's expansion is used; below, series and fraction need some hundred terms at most.
 _LARGE = 1e4

@@ -10,7 +10,6 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,8 +157,7 @@ class NumpyBackend:
     def memory(self) -> MemoryStats:
         """Return the memory of the process."""
         peak = _peak()
-        statm = Path("/proc/self/statm")
-        now = int(statm.read_text().split()[1]) * resource.getpagesize() if resource is not None and statm.exists() else peak
+        now = _resident() or peak
         return MemoryStats(now, max(now, peak), now, None)
 
     def work(self) -> WorkStats:
@@ -183,3 +181,13 @@ def _peak() -> int:
         return 0
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def _resident() -> int:
+    """Return the bytes that the process has in memory, or 0 without Linux's files."""
+    try:
+        with open("/proc/self/statm") as statm:
+            pages = int(statm.read().split()[1])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize() if resource is not None else 0

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from volta_fn.primitives.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, default_fill
+from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, default_fill
 
 Dims = tuple[int, ...]
 

@@ -10,13 +10,13 @@ from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives import contraction as _contraction  # noqa: F401  # these declare what the kernels are attached to
 from volta_fn.primitives import convolution as _convolution  # noqa: F401
 from volta_fn.primitives import cumulative as _cumulative  # noqa: F401
-from volta_fn.primitives import dynamic_slicing as _dynamic_slicing  # noqa: F401
 from volta_fn.primitives import fourier as _fourier  # noqa: F401
 from volta_fn.primitives import linalg as _linalg  # noqa: F401
 from volta_fn.primitives import random as _random  # noqa: F401
-from volta_fn.primitives import scatter as _scatter  # noqa: F401
 from volta_fn.primitives import sorting as _sorting  # noqa: F401
 from volta_fn.primitives import window as _window  # noqa: F401
+from volta_fn.primitives.data_movement import dynamic_slicing as _dynamic_slicing  # noqa: F401
+from volta_fn.primitives.data_movement import scatter as _scatter  # noqa: F401
 from volta_fn.primitives.formulas import threefry
 from volta_fn.targets.numpy import (
     contraction,

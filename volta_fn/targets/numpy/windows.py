@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from volta_fn.compiler.contractions.sliding_windows import Window, phases
+from volta_fn.primitives.elementwise.selection import choose
 from volta_fn.primitives.geometry import Ints, Padding, counts_of_windows
 from volta_fn.primitives.reduction import highest, lowest
-from volta_fn.primitives.selection import choose
 from volta_fn.targets.numpy.blocks import Scratch
 from volta_fn.targets.numpy.contraction import working_dtype
 from volta_fn.targets.numpy.sliding import meeting, sliding_blocks

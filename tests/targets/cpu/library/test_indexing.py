@@ -15,7 +15,7 @@ from tests.targets.cpu.running import entries
 from tests.targets.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
 from tests.targets.reference import assert_same, reference
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.indexing import GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.data_movement.indexing import GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.cpu.library import IN_PLACE, ROUTINES
 
 

@@ -14,8 +14,8 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.leak_detector import Trend
-from volta_fn.targets.wgsl.runtime.wgpu_ffi import LOST
+from volta_fn.targets.wgsl.runtime.device.leak_detector import Trend
+from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import LOST
 
 GPU = vf.devices("gpu")[0]
 
@@ -171,7 +171,7 @@ def test_what_a_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from volta_fn.targets.wgsl.runtime import adapter
+    from volta_fn.targets.wgsl.runtime.device import adapter
 
     monkeypatch.setenv("VOLTA_GPU_ADAPTER", "Voodoo 2")
     with pytest.raises(vf.errors.DeviceError, match=r"no GPU is called 'Voodoo 2'.*there are"):

@@ -17,13 +17,13 @@ import volta_fn.numpy as vnp
 from benchmarks.workloads import WORKLOADS, large
 from benchmarks.workloads.case import Workload, library, map_arrays
 from volta_fn.compiler import pipeline
-from volta_fn.core.donations import pairs_of
+from volta_fn.core.memory.donations import pairs_of
 from volta_fn.errors import ArgumentError
 from volta_fn.targets.wgsl.profiles import WEBGPU, profile_of
 from volta_fn.targets.wgsl.runtime import call as call_module
-from volta_fn.targets.wgsl.runtime.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.memory import Buffer
-from volta_fn.targets.wgsl.runtime.pipelines import Pipeline
+from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.device.memory import Buffer
+from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
 from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.runtime.program_plan import Routines, plan_program
 from volta_fn.targets.wgsl.target import WgslTarget

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-import volta_fn.primitives.arithmetic  # declares the primitives
+import volta_fn.primitives.elementwise.arithmetic  # declares the primitives
 from tests.laws import subnormals
 from tests.laws.subnormals import flushed
 from tests.targets.scalar_functions import FLOAT32, FLOAT64, ORACLES, SPECIAL, UNITS, arguments, assert_within, edges, tail_of_range

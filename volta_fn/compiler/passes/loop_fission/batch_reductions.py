@@ -15,9 +15,9 @@ from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, Equation, Var
 from volta_fn.core.staging import current_position, trace_to_jaxpr
 from volta_fn.core.trace import bind
-from volta_fn.primitives.arithmetic import add
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.movement import transpose
+from volta_fn.primitives.data_movement.movement import transpose
+from volta_fn.primitives.elementwise.arithmetic import add
 
 
 class _Term(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, program_cache
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.joining import concatenate_p
-from volta_fn.primitives.movement import reshape_p
-from volta_fn.primitives.slicing import slice_p
+from volta_fn.primitives.data_movement.joining import concatenate_p
+from volta_fn.primitives.data_movement.movement import reshape_p
+from volta_fn.primitives.data_movement.slicing import slice_p
 
 
 def drop_delay_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -11,8 +11,8 @@ from typing import Any
 
 from volta_fn.codegen.geometry.window_offsets import Layout, Starts, WindowStart, gather_of, window_offset, window_start
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.gather import gather_p
-from volta_fn.primitives.indexing import default_fill
+from volta_fn.primitives.data_movement.gather import gather_p
+from volta_fn.primitives.data_movement.indexing import default_fill
 from volta_fn.runtime.llvm.index_arith import clamped, least, nest, rounded_down, widened
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.copy_ops import alignment, bits, copy_block, fill_block, unit

@@ -19,8 +19,8 @@ import numpy as np
 
 from volta_fn.core.array import ConcreteArray, host_buffer
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.donations import pairs_of
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
+from volta_fn.core.memory.donations import pairs_of
 from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import short_name
 

@@ -8,8 +8,8 @@ from volta_fn.codegen.geometry.strides import Dims, row_major
 from volta_fn.codegen.geometry.window_offsets import Layout, gather_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.gather import gather_p
-from volta_fn.primitives.indexing import default_fill
+from volta_fn.primitives.data_movement.gather import gather_p
+from volta_fn.primitives.data_movement.indexing import default_fill
 from volta_fn.targets.wgsl.index_arith import dotted, plus, quotient
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, Unit, chosen, fill_units, in_units, load_unit, unit_array, units_of
 from volta_fn.targets.wgsl.library.gather_offsets import Integers, start_of

@@ -7,7 +7,7 @@ from typing import Any
 from volta_fn.codegen.geometry.strides import row_major
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.joining import pad_p
+from volta_fn.primitives.data_movement.joining import pad_p
 from volta_fn.targets.wgsl.index_arith import dotted, quotient
 from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, result_array
 from volta_fn.targets.wgsl.routine import Routine

@@ -14,11 +14,11 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
-from volta_fn.targets.wgsl.runtime.adapter import adapters
-from volta_fn.targets.wgsl.runtime.gpu import Counters, Gpu
-from volta_fn.targets.wgsl.runtime.memory import Buffer, exclusive
+from volta_fn.targets.wgsl.runtime.device.adapter import adapters
+from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu
+from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
+from volta_fn.targets.wgsl.runtime.device.recovery import Recovery
 from volta_fn.targets.wgsl.runtime.program import Program
-from volta_fn.targets.wgsl.runtime.recovery import Recovery
 from volta_fn.targets.wgsl.scalars import is_supported
 
 if TYPE_CHECKING:

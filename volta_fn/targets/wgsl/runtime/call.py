@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.errors import ShapeError
-from volta_fn.targets.wgsl.runtime.command_lists import CommandList
 from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While
-from volta_fn.targets.wgsl.runtime.memory import Lease
-from volta_fn.targets.wgsl.runtime.pipelines import Binding
-from volta_fn.targets.wgsl.runtime.replay import Step, play
+from volta_fn.targets.wgsl.runtime.device.memory import Lease
+from volta_fn.targets.wgsl.runtime.device.pipelines import Binding
+from volta_fn.targets.wgsl.runtime.submission.command_lists import CommandList
+from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
 
 if TYPE_CHECKING:
-    from volta_fn.targets.wgsl.runtime.gpu import Gpu
+    from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 
 #: The most dispatches of a recording that is kept.
 _LONGEST = 1 << 12

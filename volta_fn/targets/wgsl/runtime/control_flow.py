@@ -16,8 +16,8 @@ from volta_fn.compiler.buffers.plan import bytes_of
 from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
-from volta_fn.targets.wgsl.runtime import copying
 from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Loop, MovingSlot, Region, Run, While, range_of
+from volta_fn.targets.wgsl.runtime.submission import copying
 from volta_fn.targets.wgsl.runtime.writer import ControlFlow, Writer
 from volta_fn.targets.wgsl.shader_module import Binding, hand_written
 

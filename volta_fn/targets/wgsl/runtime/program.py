@@ -13,13 +13,13 @@ import numpy as np
 
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.targets.wgsl.runtime.call import Call
-from volta_fn.targets.wgsl.runtime.command_lists import CommandList, command_lists
 from volta_fn.targets.wgsl.runtime.commands import runs
-from volta_fn.targets.wgsl.runtime.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.leak_detector import Trend
-from volta_fn.targets.wgsl.runtime.memory import Buffer, Lease, size_class
+from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.device.leak_detector import Trend
+from volta_fn.targets.wgsl.runtime.device.memory import Buffer, Lease, size_class
 from volta_fn.targets.wgsl.runtime.program_plan import plan_program
 from volta_fn.targets.wgsl.runtime.results import Results, shaped
+from volta_fn.targets.wgsl.runtime.submission.command_lists import CommandList, command_lists
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline

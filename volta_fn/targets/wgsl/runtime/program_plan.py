@@ -18,8 +18,8 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, While, runs
 from volta_fn.targets.wgsl.runtime.control_flow import CONTROL_FLOW
+from volta_fn.targets.wgsl.runtime.device.memory import SMALL, size_class
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import longest, stays_alone
-from volta_fn.targets.wgsl.runtime.memory import SMALL, size_class
 from volta_fn.targets.wgsl.runtime.writer import Writer
 from volta_fn.targets.wgsl.target import WgslTarget
 

@@ -13,8 +13,8 @@ from operator import itemgetter
 
 from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.runtime.memory import SMALL_READBACK, Buffer, Lease
-from volta_fn.targets.wgsl.runtime.readback import Readbacks
+from volta_fn.targets.wgsl.runtime.device.memory import SMALL_READBACK, Buffer, Lease
+from volta_fn.targets.wgsl.runtime.submission.readback import Readbacks
 
 #: Calls for which readbacks of a result are requested eagerly after one was read.
 _AHEAD = 16

@@ -14,12 +14,12 @@ from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.call import Call
-from volta_fn.targets.wgsl.runtime.command_lists import CommandList
 from volta_fn.targets.wgsl.runtime.commands import Run
-from volta_fn.targets.wgsl.runtime.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.memory import Lease
+from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.device.memory import Lease
 from volta_fn.targets.wgsl.runtime.program import Program
-from volta_fn.targets.wgsl.runtime.replay import Step, play
+from volta_fn.targets.wgsl.runtime.submission.command_lists import CommandList
+from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
 
 if TYPE_CHECKING:
     from volta_fn.compiler.program import Pipeline

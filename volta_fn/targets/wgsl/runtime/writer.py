@@ -23,12 +23,12 @@ from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.horizontal import is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.routines import kernel_routine
-from volta_fn.targets.wgsl.runtime import copying
 from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Region, Run, Submit, range_of, subrange
+from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import stays_alone
 from volta_fn.targets.wgsl.runtime.limits import check_elements, in_portions, in_sections
-from volta_fn.targets.wgsl.runtime.memory import Buffer
 from volta_fn.targets.wgsl.runtime.merge_small import Batch, Written
+from volta_fn.targets.wgsl.runtime.submission import copying
 
 #: How control flow is written: (writer, item, operands' slots, results' slots, block).
 ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]

@@ -1,0 +1,71 @@
+"""Pipelines compiled ahead, on other threads, while a program is still being written."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn import lax
+from volta_fn import numpy as jnp
+from volta_fn.errors import DeviceError
+from volta_fn.targets.wgsl.runtime.call import Call
+from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
+
+GPU = vf.devices("gpu")[0]
+
+_SHADER = """@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+@compute @workgroup_size(1) fn main() {{ x[0] = {value}; }}
+"""
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The shaders that are compiled from now on, each with the thread that does it."""
+    found: list[tuple[str, int]] = []
+    assert GPU.backend.gpu, "the device is open, for which some are compiled, too"
+    make = Pipelines.make
+
+    def watched(self: Pipelines, source: str, *rest: Any) -> Any:
+        found.append((source, threading.get_ident()))
+        return make(self, source, *rest)
+
+    monkeypatch.setattr(Pipelines, "make", watched)
+    return found
+
+
+def test_what_is_begun_is_there_in_the_end(made: list[tuple[str, int]]) -> None:
+    pipelines = GPU.backend.gpu.pipelines
+    keys = [(_SHADER.format(value=f"{value}u"), 1, frozenset([0])) for value in (71, 72, 71)]
+    with pipelines.ahead() as begin:
+        for key in keys:
+            begin(*key)
+    assert sorted(source for source, _ in made) == sorted({source for source, _, _ in keys})
+    assert threading.get_ident() not in [thread for _, thread in made]
+    first, _, again = [pipelines.find(*key) for key in keys]
+    assert first is again
+    assert len(made) == 2
+
+
+def test_a_shader_that_cannot_be_compiled_is_an_error_in_the_end() -> None:
+    with pytest.raises(DeviceError, match="cannot be compiled"), GPU.backend.gpu.pipelines.ahead() as begin:
+        begin(_SHADER.format(value="nothing_like_it"), 1, frozenset([0]))
+
+
+def test_nothing_is_compiled_in_vain(made: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shaders of convolutions are begun before it is known what else is done by the same dispatches."""
+
+    def loss(w: Any, x: Any) -> Any:
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME")
+        return (y * jnp.tanh(y)).sum()
+
+    w, x = [vf.device_put(np.ones(shape, np.float32) / 9, GPU) for shape in ((12, 8, 3, 3), (4, 8, 52, 52))]
+    step = vf.jit(lambda w, x: (w - 0.125 * vf.grad(loss)(w, x), x + 1, jnp.exp(w)))
+    done: list[str] = []
+    one = Call.step
+    monkeypatch.setattr(Call, "step", lambda call, run: done.append(run.source) or one(call, run))
+    vf.block_until_ready(step(w, x))
+    assert {source for source, _ in made} <= set(done)

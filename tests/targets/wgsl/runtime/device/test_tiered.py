@@ -1,0 +1,82 @@
+"""Better shaders take the place of those that a program began with, once it is called again, and give the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from volta_fn.errors import DeviceError
+from volta_fn.targets.wgsl.matmul import choice, schedule
+from volta_fn.targets.wgsl.runtime.call import Call
+from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
+
+GPU = vf.devices("gpu")[0]
+#: Of sums of 40 products of normal numbers in float32, each rounded to 6e-8 of some 10 at most.
+ROUNDED = 1e-5
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The shaders that are compiled from now on; those of all products by matrices are long."""
+    monkeypatch.setattr(choice, "LITTLE", 0)
+    monkeypatch.setattr(schedule, "_LONG", 1)
+    found: list[str] = []
+    assert GPU.backend.gpu, "the device is open, for which some are compiled, too"
+    make = Pipelines.make
+
+    def watched(self: Pipelines, source: str, *rest: Any) -> Any:
+        found.append(source)
+        return make(self, source, *rest)
+
+    monkeypatch.setattr(Pipelines, "make", watched)
+    return found
+
+
+def product(rows: int) -> tuple[Callable[[], np.ndarray], np.ndarray]:
+    """A jitted product with something done to the sums, called on the GPU; and what it should be. Every size has a shader of its own."""
+    rng = np.random.default_rng(rows)
+    x, y = rng.standard_normal((rows, 40), np.float32), rng.standard_normal((40, 36), np.float32)
+    jitted, placed = vf.jit(lambda x, y: (x @ y) * 0.5 + 1), vf.device_put((x, y), GPU)
+    return lambda: np.asarray(jitted(*placed)), x.astype(np.float64) @ y * 0.5 + 1
+
+
+def test_a_better_shader_takes_the_place_of_the_first_one(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Any] = []
+    step = Call.step
+    monkeypatch.setattr(Call, "step", lambda call, run: used.append(step(call, run)) or used[-1])
+    call, wanted = product(44)
+    first = call()
+    np.testing.assert_allclose(first, wanted, atol=ROUNDED)
+    assert len(made) == 1, "who calls it once does not wait for more"
+    found = [call()]
+    GPU.backend.gpu.pipelines.upgrades.settle()
+    short, long = made
+    assert long.count("fma(") > short.count("fma(") > 0
+    found += [call(), call()]
+    assert used[-1].pipeline != used[0].pipeline
+    for x in found:
+        assert x.tobytes() == first.tobytes()
+    assert len(made) == 2, "it is asked for once"
+
+
+def test_equal_products_ask_for_it_once(made: list[str]) -> None:
+    calls = [product(52)[0] for _ in range(2)]
+    for call in (*calls, *calls):
+        call()
+        GPU.backend.gpu.pipelines.upgrades.settle()
+    assert len(made) == len({*made}) == 2
+
+
+def test_the_first_one_stays_where_there_is_no_better_one(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Pipelines, key: Any, source: str) -> None:
+        raise DeviceError("this shader is too long")
+
+    monkeypatch.setattr(Pipelines, "replace", refused)
+    call, wanted = product(60)
+    for _ in range(3):
+        np.testing.assert_allclose(call(), wanted, atol=ROUNDED)
+        GPU.backend.gpu.pipelines.upgrades.settle()

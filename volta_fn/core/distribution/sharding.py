@@ -1,0 +1,465 @@
+"""Meshes and shardings of one process: how arrays would lie on devices.
+
+An array lies on one device, so a sharding says which. Meshes have names for axes; `volta_fn.sharding.shard_map` maps over them, and one
+device may stand at several positions of a mesh.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from volta_fn import tree
+from volta_fn.core.array import ConcreteArray, as_value
+from volta_fn.core.axes import ProcessGrid
+from volta_fn.core.device import Device, devices, find_device
+from volta_fn.core.distribution import world
+from volta_fn.errors import ArgumentError, DeviceError, ShapeError
+
+
+class AxisType(enum.Enum):
+    """How a compiler may treat an axis of a mesh; it makes no difference here."""
+
+    Auto = enum.auto()
+    Explicit = enum.auto()
+    Manual = enum.auto()
+
+
+class PartitionSpec:
+    """For each dimension of an array: the mesh axis that splits it, several, or None.
+
+    >>> import volta_fn as vf
+    >>> vf.P("data", None, ("model", "stage"))
+    P('data', None, ('model', 'stage'))
+    """
+
+    __slots__ = ("partitions",)
+
+    def __init__(self, *partitions: Any) -> None:
+        self.partitions = tuple(map(_canonical, partitions))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.partitions)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.partitions[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self.partitions == (other.partitions if isinstance(other, PartitionSpec) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.partitions)
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(map(repr, self.partitions))})"
+
+    def axes_of(self, dimension: int) -> tuple[Any, ...]:
+        """Return the names of the axes that split a dimension."""
+        entry = self.partitions[dimension] if dimension < len(self) else None
+        return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+    def names(self) -> list[Any]:
+        """Return the names of all axes in it, in order."""
+        return [name for dimension in range(len(self)) for name in self.axes_of(dimension)]
+
+
+def _canonical(entry: Any) -> Any:
+    """Return an entry of a spec: None, a name, or a tuple of several names."""
+    if not isinstance(entry, (tuple, list)):
+        return entry
+    return None if not entry else entry[0] if len(entry) == 1 else tuple(entry)
+
+
+class _Axes:
+    """Named axes with sizes: what meshes with and without devices share."""
+
+    def __init__(self, sizes: Sequence[int], axis_names: Any, axis_types: Any) -> None:
+        #: The sizes of the axes.
+        self.axis_sizes = tuple(sizes)
+        self.axis_names: tuple[Any, ...] = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        if len(self.axis_sizes) != len(self.axis_names) or len({*self.axis_names}) < len(self.axis_names):
+            raise ArgumentError(f"a mesh needs a name of its own for each axis, got the shape {self.axis_sizes} and {self.axis_names}")
+        types = axis_types if isinstance(axis_types, (tuple, list)) else (axis_types or AxisType.Auto,) * len(self.axis_sizes)
+        self.axis_types: tuple[Any, ...] = tuple(types)
+
+    @property
+    def shape(self) -> dict[Any, int]:
+        """The size of each axis by its name."""
+        return dict(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of positions."""
+        return math.prod(self.axis_sizes)
+
+    @property
+    def are_all_axes_auto(self) -> bool:
+        """Whether all axes have the type `AxisType.Auto`."""
+        return all(kind is AxisType.Auto for kind in self.axis_types)
+
+    @property
+    def are_all_axes_explicit(self) -> bool:
+        """Whether all axes have the type `AxisType.Explicit`."""
+        return all(kind is AxisType.Explicit for kind in self.axis_types)
+
+    @property
+    def are_all_axes_manual(self) -> bool:
+        """Whether all axes have the type `AxisType.Manual`."""
+        return all(kind is AxisType.Manual for kind in self.axis_types)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no axes."""
+        return not self.axis_names
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name!r}: {size}' for name, size in self.shape.items())})"
+
+
+class AbstractMesh(_Axes):
+    """Named axes without devices.
+
+    >>> import volta_fn as vf
+    >>> vf.sharding.AbstractMesh((2, 4), ("data", "model"))
+    AbstractMesh('data': 2, 'model': 4)
+    """
+
+    def __init__(self, axis_sizes: Sequence[int], axis_names: Any, axis_types: Any = None) -> None:
+        super().__init__(axis_sizes, axis_names, axis_types)
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """The mesh itself."""
+        return self
+
+    @property
+    def devices(self) -> Any:
+        """None: raises `ArgumentError`."""
+        raise ArgumentError(f"{self} has no devices; a Mesh has")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AbstractMesh) and (other.axis_sizes, other.axis_names) == (self.axis_sizes, self.axis_names)
+
+    def __hash__(self) -> int:
+        return hash((self.axis_sizes, self.axis_names))
+
+
+class Mesh(_Axes):
+    """An array of devices with named axes; in a ``with``, like `set_mesh`.
+
+    Args:
+        devices: an array (or nested lists) of devices.
+        axis_names: a name for each axis, or one name.
+        axis_types: accepted for compatibility.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> mesh = vf.sharding.Mesh(np.array(vf.devices("cpu")[:1]).reshape(1, 1), ("data", "model"))
+    >>> mesh.shape, mesh.size
+    ({'data': 1, 'model': 1}, 1)
+    """
+
+    def __init__(self, devices: Any, axis_names: Any, axis_types: Any = None) -> None:
+        self.devices = np.asarray(devices, dtype=object)
+        super().__init__(self.devices.shape, axis_names, axis_types)
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """The same axes without devices."""
+        return AbstractMesh(self.axis_sizes, self.axis_names, self.axis_types)
+
+    @property
+    def local_devices(self) -> list[Device]:
+        """The devices in it that belong to this process."""
+        return [device for device in self.devices.flat if device.process_index == world.current().rank]
+
+    @functools.cached_property
+    def processes(self) -> ProcessGrid | None:
+        """The processes along the axes that cross processes; None if there is one.
+
+        Raises `ArgumentError` unless the positions of each process are a box of the other axes.
+        """
+        of = np.vectorize(lambda device: device.process_index, otypes=[int])(self.devices)
+        if len(np.unique(of)) < 2:
+            return None
+        across = [bool(np.any(np.diff(of, axis=i))) for i in range(of.ndim)]
+        first = of[tuple([slice(None) if a else slice(0, 1) for a in across])]
+        if np.any(of != first) or len(np.unique(first)) < first.size:
+            raise ArgumentError(
+                f"{self}: along an axis, the process must change with every step or with none; the processes are {of.tolist()}"
+            )
+        names = tuple([name for name, a in zip(self.axis_names, across, strict=True) if a])
+        ranks = tuple(first.ravel().tolist())
+        if world.current().rank not in ranks:
+            raise ArgumentError(f"{self} has no device of process {world.current().rank}, only of {sorted(ranks)}")
+        return ProcessGrid(names, tuple([size for size in first.shape if size > 1]), ranks)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return self.axis_names == other.axis_names and np.array_equal(self.devices, other.devices)
+
+    def __hash__(self) -> int:
+        return hash((self.axis_names, self.devices.shape, tuple(self.devices.flat)))
+
+    def __enter__(self) -> Mesh:
+        self._entered: list[Any] = [*getattr(self, "_entered", []), _current.set(self)]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._entered.pop())
+
+
+_current: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
+
+
+def get_mesh() -> Mesh:
+    """Return the current mesh; an empty one if none is set."""
+    return _current.get() or Mesh(np.empty((), object), ())
+
+
+def get_abstract_mesh() -> AbstractMesh:
+    """Return the axes of the current mesh; none if none is set."""
+    return get_mesh().abstract_mesh
+
+
+class set_mesh:  # JAX's name
+    """Make a mesh the current one, until the end of a ``with`` block if used in one."""
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        self.mesh = mesh
+        self._token = _current.set(mesh)
+
+    def __enter__(self) -> Mesh | None:
+        return self.mesh
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._token)
+
+
+def make_mesh(
+    axis_shapes: Sequence[int] | Mapping[str, int], axis_names: Sequence[str] | None = None, axis_types: Any = None, *, devices: Any = None
+) -> Mesh:
+    """Make a mesh of the devices there are, of all processes.
+
+    Args:
+        axis_shapes: the sizes of the axes, or a dict from names to sizes.
+        axis_names: the names of the axes, unless `axis_shapes` has them.
+        axis_types: accepted for compatibility.
+        devices: the devices, by default all (`devices`); with several processes one of each.
+
+    Raises `DeviceError` if these are too few, and `ArgumentError` if there is not one name for each axis.
+
+    >>> import volta_fn as vf
+    >>> vf.make_mesh((1, 1), ("data", "model"))
+    Mesh('data': 1, 'model': 1)
+    >>> vf.make_mesh({"data": vf.process_count()})
+    Mesh('data': 1)
+    """
+    found = list(_default_devices() if devices is None else devices)
+    if isinstance(axis_shapes, Mapping):
+        if axis_names is not None:
+            raise ArgumentError(f"make_mesh: {axis_shapes} has the names of the axes; got {axis_names}, too")
+        axis_names, axis_shapes = list(axis_shapes), list(axis_shapes.values())
+    if axis_names is None:
+        raise ArgumentError(f"make_mesh: the axes of the shape {tuple(axis_shapes)} need names: make_mesh({{name: size, …}})")
+    wanted = math.prod(axis_shapes)
+    if wanted > len(found):
+        raise DeviceError(
+            f"a mesh of shape {tuple(axis_shapes)} needs {wanted} devices, but there are {len(found)}. A device may stand at all "
+            "positions: sharding.Mesh(numpy.full(shape, device), names)."
+        )
+    return Mesh(np.array(found[:wanted], object).reshape(tuple(axis_shapes)), axis_names, axis_types)
+
+
+def _default_devices() -> list[Device]:
+    return devices()
+
+
+class Sharding:
+    """How an array lies on devices."""
+
+    @property
+    def device_set(self) -> set[Device]:
+        """The devices."""
+        raise NotImplementedError
+
+    @property
+    def addressable_devices(self) -> set[Device]:
+        """The devices: all belong to this process."""
+        return self.device_set
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """True: all devices belong to this process."""
+        return True
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device would hold all of an array."""
+        return True
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices."""
+        return len(self.device_set)
+
+    @property
+    def memory_kind(self) -> str:
+        """The kind of memory; a device has one."""
+        return "device"
+
+    def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of one shard of an array."""
+        return tuple(global_shape)
+
+    def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
+        """Return True if an array would lie in the same way."""
+        shape = (math.prod(getattr(s, "mesh_size", 1) for s in (self, other)),) * ndim
+        return self.device_set == other.device_set and self.shard_shape(shape) == other.shard_shape(shape)
+
+
+class SingleDeviceSharding(Sharding):
+    """All of an array on one device."""
+
+    def __init__(self, device: str | Device, *, memory_kind: str | None = None) -> None:
+        self.device = find_device(device)
+
+    @property
+    def device_set(self) -> set[Device]:
+        """The device."""
+        return {self.device}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SingleDeviceSharding) and other.device is self.device
+
+    def __hash__(self) -> int:
+        return hash(self.device)
+
+    def __repr__(self) -> str:
+        return f"SingleDeviceSharding(device={self.device!r})"
+
+
+class NamedSharding(Sharding):
+    """An array's dimensions split along axes of a mesh.
+
+    Raises `ArgumentError` if the mesh lacks an axis, or one splits two dimensions.
+
+    >>> import volta_fn as vf
+    >>> vf.NamedSharding(vf.make_mesh((1,), ("data",)), vf.P("data")).shard_shape((8, 2))
+    (8, 2)
+    """
+
+    def __init__(self, mesh: Mesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
+        self.mesh = mesh
+        self.spec = spec
+        names = spec.names()
+        if unknown := [n for n in names if n not in mesh.axis_names]:
+            raise ArgumentError(f"{spec} names the axes {unknown}, but the mesh has {mesh.axis_names}")
+        if len({*names}) < len(names):
+            raise ArgumentError(f"{spec} names an axis twice")
+
+    @property
+    def device_set(self) -> set[Device]:
+        """The devices of the mesh."""
+        return {*self.mesh.devices.flat}
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether all devices belong to this process."""
+        return self.mesh.processes is None
+
+    def own_shard(self, x: Any) -> Any:
+        """Return the shard of an array that belongs to this process."""
+        grid = self.mesh.processes
+        if grid is None:
+            return x
+        self.shard_shape(x.shape)
+        slices = []
+        for dimension, size in enumerate(x.shape):
+            names = tuple([name for name in self.spec.axes_of(dimension) if name in grid.names])
+            group = grid.group(names, world.current().rank) if names else (world.current().rank,)
+            length, position = size // len(group), group.index(world.current().rank)
+            slices.append(slice(position * length, (position + 1) * length))
+        return x[tuple(slices)]
+
+    @property
+    def mesh_size(self) -> int:
+        """The number of positions in the mesh."""
+        return self.mesh.size
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device would hold all of an array."""
+        return all(self.mesh.shape[name] == 1 for name in self.spec.names())
+
+    def update(self, *, spec: PartitionSpec) -> NamedSharding:
+        """Return a sharding of the same mesh with another spec."""
+        return NamedSharding(self.mesh, spec)
+
+    def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of one shard; raise `ShapeError` if the axes do not divide it."""
+        if len(self.spec) > len(global_shape):
+            raise ShapeError(f"{self.spec} has more dimensions than an array of shape {tuple(global_shape)}")
+        counts = [math.prod(self.mesh.shape[name] for name in self.spec.axes_of(i)) for i in range(len(global_shape))]
+        if any(size % count for size, count in zip(global_shape, counts, strict=True)):
+            raise ShapeError(f"{self.spec} on {self.mesh} splits dimensions in {counts}, which does not divide {tuple(global_shape)}")
+        return tuple([size // count for size, count in zip(global_shape, counts, strict=True)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamedSharding) and (other.mesh, other.spec) == (self.mesh, self.spec)
+
+    def __hash__(self) -> int:
+        return hash((self.mesh, self.spec))
+
+    def __repr__(self) -> str:
+        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r})"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A slice of an array: its device, its indices, its number, its elements."""
+
+    device: Device
+    index: tuple[slice, ...]
+    replica_id: int
+    data: ConcreteArray
+
+
+def shards_of(array: ConcreteArray) -> list[Shard]:
+    """Return the only shard of an array."""
+    return [Shard(array.device, (slice(None),) * array.ndim, 0, array)]
+
+
+def with_sharding_constraint(x: Any, shardings: Any) -> Any:
+    """Return `x`, a pytree of arrays, after a check that it can be split so.
+
+    `shardings` is a `Sharding`, or a `PartitionSpec` of the current mesh, or a pytree of them that is a prefix of `x`.
+
+    Raises `ShapeError` if the mesh's axes do not divide an array's dimensions, and `ArgumentError` if there is no such axis.
+
+    >>> import volta_fn as vf
+    >>> with vf.make_mesh((1,), ("data",)):
+    ...     vf.lax.with_sharding_constraint(vf.numpy.ones(2), vf.P("data"))
+    Array([1., 1.], dtype=float32)
+    """
+    leaves, structure = tree.flatten(x)
+    wanted = tree.broadcast_prefix(shardings, x, is_leaf=lambda s: s is None)
+    values = [as_value(leaf) for leaf in leaves]
+    for value, given in zip(values, wanted, strict=True):
+        sharding = NamedSharding(get_mesh(), given) if isinstance(given, PartitionSpec) else given
+        if sharding is not None:
+            sharding.shard_shape(value.shape)
+    return tree.unflatten(structure, values)
+
+
+reshard = with_sharding_constraint

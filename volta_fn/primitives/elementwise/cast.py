@@ -1,0 +1,198 @@
+"""Dtype changes that keep values or bits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.array import Array, ConcreteArray, as_value, from_host, number_of, with_number
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.trace import bind
+from volta_fn.errors import DTypeError, GradientError, ShapeError
+from volta_fn.primitives.data_movement import movement
+from volta_fn.primitives.elementwise.full_width import in_full
+
+
+def _convert_abstract(operand: ShapedArray, *, new_dtype: np.dtype, weak_type: bool) -> ShapedArray:
+    return ShapedArray(operand.shape, new_dtype, weak_type)
+
+
+def _convert_evaluate(operand: np.ndarray, *, new_dtype: np.dtype, weak_type: bool) -> np.ndarray:
+    if operand.dtype == new_dtype:
+        return operand
+    if operand.dtype in dtypes.STORAGE:
+        operand = operand.astype(np.float32 if operand.dtype in dtypes.STORAGE_FLOATS else np.int8)
+    if operand.dtype.kind == "c" and new_dtype.kind not in "cb":
+        operand = operand.real
+    if new_dtype in dtypes.STORAGE_INTEGERS and operand.dtype in dtypes.FLOATS:
+        return _saturate_to_bits(operand, new_dtype)
+    if new_dtype in dtypes.INTEGERS and operand.dtype in dtypes.FLOATS:
+        return _saturate(operand, new_dtype)
+    return operand.astype(new_dtype)
+
+
+def _saturate(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
+    """Convert floats to integers as XLA does.
+
+    They are rounded toward zero; NaN becomes 0, and values out of range the nearest bound.
+    """
+    info = np.iinfo(new_dtype)
+    if operand.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+        operand = operand.astype(np.float32)
+    # The upper bound may not be a float of this precision: then the next float is one above it, and compares as out of range.
+    inside = (operand > float(info.min) - 1) & (operand < float(info.max) + 1 if info.bits < 32 else operand < float(info.max))
+    converted = np.where(inside, operand, 0).astype(new_dtype)
+    if inside.all():
+        return converted
+    converted = np.where(~inside & (operand > 0), new_dtype.type(info.max), converted)
+    return np.where(~inside & (operand < 0), new_dtype.type(info.min), converted)
+
+
+def _saturate_to_bits(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
+    """Convert floats to integers of a few bits by the same rules."""
+    info = dtypes.iinfo(new_dtype)
+    bounded = np.clip(np.nan_to_num(operand.astype(np.float32)), info.min, info.max)
+    return np.trunc(bounded).astype(np.int8).astype(new_dtype)
+
+
+def _convert_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype, weak_type: bool) -> tuple[Array, Any]:
+    (operand,), (tangent,) = primals, tangents
+    out = convert_element_type(operand, new_dtype, weak_type)
+    if type(tangent) is not Zero and new_dtype in dtypes.STORAGE_FLOATS:
+        raise GradientError(
+            f"convert_element_type: there are no tangents of dtype {new_dtype.name}, which only stores numbers; "
+            "convert lax.stop_gradient(x), or give the rounding a derivative with custom_jvp"
+        )
+    if type(tangent) is Zero or new_dtype not in dtypes.INEXACT:
+        return out, Zero(out.aval.at_least_vspace())
+    return out, convert_element_type(tangent, new_dtype)
+
+
+def _convert_transpose(cotangent: Any, operand: Linear, *, new_dtype: np.dtype, weak_type: bool) -> list[Any]:
+    return [convert_element_type(cotangent, operand.dtype)]
+
+
+def _convert_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int | None]:
+    return bind(convert_element_type_p, *args, **params), dims[0]
+
+
+convert_element_type_p = Primitive(
+    "convert_element_type",
+    _convert_abstract,
+    evaluate=_convert_evaluate,
+    jvp=_convert_jvp,
+    transpose=_convert_transpose,
+    batch=_convert_batch,
+    views=True,
+)
+
+
+def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) -> Array:
+    """Convert the elements of `operand` to `new_dtype`.
+
+    Floats become integers by rounding toward zero (NaN becomes 0, values out of range the nearest bound); complex numbers become
+    real ones by dropping the imaginary part. Dtypes of fewer than 8 bits and 8-bit floats only store numbers, and have no tangents.
+
+    Raises `DTypeError` for a dtype that arrays cannot have.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.convert_element_type(vf.numpy.array([1.7, -1.7]), "int32")
+    Array([ 1, -1], dtype=int32)
+    """
+    dtype = dtypes.as_dtype(new_dtype)
+    if (
+        isinstance(operand, (np.ndarray, np.generic)) and operand.dtype in dtypes.STORED
+    ):  # NumPy's own may be of a dtype that the device lacks
+        return from_host(_convert_evaluate(np.asarray(operand), new_dtype=dtype, weak_type=weak_type), weak_type)
+    value = as_value(operand)
+    aval = value.aval
+    if aval.dtype == dtype and aval.weak_type == weak_type:
+        return value
+    if aval.weak_type and aval.dtype != dtype:
+        number = number_of(value)
+        if number is not None:
+            return _converted_number(value, number, dtype, weak_type)
+        if dtype in _WIDE:
+            value = in_full(value, convert_element_type)
+            if value.dtype == dtype and weak_type:
+                return value
+    return bind(convert_element_type_p, value, new_dtype=dtype, weak_type=weak_type)
+
+
+#: The dtypes in which a weakly typed value of 32 bits shows its rounding.
+_WIDE = (*dtypes.FULL.values(), *map(np.dtype, (np.int32, np.int64, np.uint32, np.uint64)))
+
+
+def _converted_number(value: Any, number: complex, dtype: np.dtype, weak_type: bool) -> ConcreteArray:
+    """Convert a weakly typed array from the Python number that it keeps."""
+    value.buffer()  # raises if it was deleted
+    exact = _convert_evaluate(np.asarray(number), new_dtype=dtype, weak_type=weak_type)
+    array = from_host(np.broadcast_to(exact, value.shape), weak_type, value.device)
+    return with_number(array, number) if weak_type and dtype in dtypes.FULL else array
+
+
+def widened(values: Sequence[Array], positions: Collection[int]) -> list[Array]:
+    """Return `values`, with 64 bits at `positions`, which are weakly typed."""
+    return [convert_element_type(v, dtypes.FULL[v.dtype], weak_type=True) if i in positions else v for i, v in enumerate(values)]
+
+
+def _bitcast_abstract(operand: ShapedArray, *, new_dtype: np.dtype) -> ShapedArray:
+    old, new = operand.dtype.itemsize, new_dtype.itemsize
+    for dtype in (operand.dtype, new_dtype):
+        if dtype in dtypes.COMPLEX or dtype in dtypes.BOOL:
+            raise DTypeError(f"bitcast_convert_type is not defined for {dtype.name}; it takes integer and real floating dtypes")
+    if old == new:
+        return ShapedArray(operand.shape, new_dtype)
+    if old > new:
+        return ShapedArray((*operand.shape, old // new), new_dtype)
+    if not operand.shape or operand.shape[-1] != new // old:
+        raise ShapeError(
+            f"bitcast_convert_type from {operand.dtype.name} to the wider {new_dtype.name} needs a last dimension of {new // old}, "
+            f"got shape {operand.shape}"
+        )
+    return ShapedArray(operand.shape[:-1], new_dtype)
+
+
+def _bitcast_evaluate(operand: np.ndarray, *, new_dtype: np.dtype) -> np.ndarray:
+    old, new = operand.dtype.itemsize, new_dtype.itemsize
+    solid = np.ascontiguousarray(operand).reshape(operand.shape)
+    if old == new:
+        return solid.view(new_dtype)
+    if old > new:
+        return solid[..., None].view(new_dtype)
+    return solid.view(new_dtype)[..., 0]
+
+
+def _bitcast_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype) -> tuple[Array, Any]:
+    out = bind(bitcast_convert_type_p, *primals, new_dtype=new_dtype)
+    return out, Zero(out.aval.at_least_vspace())
+
+
+def _bitcast_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, new_dtype: np.dtype) -> tuple[Array, int | None]:
+    (operand,), (dim,) = args, dims
+    if dim is None:
+        return bind(bitcast_convert_type_p, operand, new_dtype=new_dtype), None
+    front = movement.moveaxis(operand, dim, 0)
+    return bind(bitcast_convert_type_p, front, new_dtype=new_dtype), 0
+
+
+bitcast_convert_type_p = Primitive(
+    "bitcast_convert_type", _bitcast_abstract, evaluate=_bitcast_evaluate, jvp=_bitcast_jvp, batch=_bitcast_batch, views=True
+)
+
+
+def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
+    """Reinterpret the bits of `operand` as elements of `new_dtype`.
+
+    A narrower dtype adds a last dimension, a wider one consumes it. Raises `DTypeError` for bool and complex dtypes and
+    `ShapeError` when the last dimension does not fit.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.bitcast_convert_type(vf.numpy.float32(1.0), "uint32")
+    Array(1065353216, dtype=uint32)
+    """
+    return bind(bitcast_convert_type_p, as_value(operand), new_dtype=dtypes.as_dtype(new_dtype))

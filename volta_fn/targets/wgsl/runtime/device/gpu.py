@@ -1,0 +1,223 @@
+"""Represent an open GPU: its memory, queue, pipelines and routines."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.core.device import MemoryStats
+from volta_fn.errors import DeviceError, DTypeError
+from volta_fn.runtime import variables
+from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
+from volta_fn.targets.wgsl.runtime.device.adapter import open_device
+from volta_fn.targets.wgsl.runtime.device.autotune import Trials
+from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
+from volta_fn.targets.wgsl.runtime.device.pipelines import Binding, Pipelines
+from volta_fn.targets.wgsl.runtime.device.selftest import fuses, keeps_subnormals, loop_iterations, needed_checks
+from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import Watched, lost
+from volta_fn.targets.wgsl.runtime.program_plan import Routines
+from volta_fn.targets.wgsl.runtime.submission.queue import Queue
+from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
+from volta_fn.targets.wgsl.target import WgslTarget
+
+
+class Counters(NamedTuple):
+    """Counts of what a device has done."""
+
+    #: Copies from the device to the host.
+    reads: int
+    #: Equations that NumPy computed, by primitive.
+    host_steps: dict[str, int]
+    dispatches: int
+    submissions: int
+
+
+class Gpu:
+    """An open GPU."""
+
+    def __init__(self, adapter: Any) -> None:
+        opened = open_device(adapter)
+        self.opened, self.capabilities = opened, opened.capabilities
+        limit = variables.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
+        self.watched = Watched()
+        self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
+        self.queue = Queue(opened.device, self.watched, self.pool)
+        self.pool.make_room = self._make_room
+        #: Makes the elements of a buffer of a lost device again, if there is a policy for that (`recovery`).
+        self.remake: Callable[[Gpu, Buffer], None] | None = None
+        #: Blocks that hold the grids of indirect dispatches.
+        self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
+        self.grids.usage |= 0x100  # INDIRECT
+        self.pipelines = Pipelines(opened.device, self.watched)
+        self.capabilities = self.capabilities._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
+        if opened.kind == "cpu":
+            self.capabilities = self.capabilities._replace(iterations=loop_iterations(self))
+        self.target = WgslTarget(self.capabilities)
+        self.capabilities = self.target.capabilities
+        #: Gives the routine of a key, generated once.
+        self.routine = Routines()
+        self.host_steps: Counter[str] = Counter()
+        #: Blocks for temporary values, by size class; all programs share them.
+        self.scratch: dict[int, list[Lease]] = {}
+        self._constants: dict[Any, Buffer] = {}
+        if os.environ.get("VOLTA_GPU_CHECKS", "0") == "0":
+            self.pipelines.checks = needed_checks(self)
+        if os.environ.get("VOLTA_GPU_TUNE", "0") != "0":
+            find_by(self.capabilities.adapter, Trials(self))
+
+    # buffers
+
+    def put(self, values: np.ndarray) -> Buffer:
+        """Return a buffer with an array's elements; small ones are uploaded on first use."""
+        self.check_dtype(values.dtype)
+        size = values.nbytes
+        buffer = Buffer(None, values.shape, values.dtype, size, values if size <= SMALL else None)
+        if size > SMALL:
+            self._upload(buffer, values)
+        return buffer
+
+    def lease_of(self, buffer: Buffer) -> Lease:
+        """Return the memory of a buffer, uploading its elements first if necessary."""
+        lease = buffer.lease
+        if lease is None or lease.returned is not self.pool.returned:
+            if buffer.known is not None:
+                self._upload(buffer, buffer.known)
+            elif self.remake is not None:
+                self.remake(self, buffer)
+            else:
+                raise _lost(buffer)
+            assert buffer.lease is not None
+            return buffer.lease
+        return lease
+
+    def holds(self, buffer: Buffer) -> bool:
+        """Return True if a buffer's elements are in the memory of this device."""
+        return buffer.lease is not None and buffer.lease.returned is self.pool.returned
+
+    def _upload(self, buffer: Buffer, values: np.ndarray) -> None:
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        with self.queue.lock:
+            lease = self.pool.lease_unused(max(data.nbytes, 4))
+            if lease is None:
+                self.queue.submit()
+                lease = self.pool.lease(max(data.nbytes, 4))
+            if data.nbytes:
+                self.queue.write(lease.block, data)
+            buffer.lease = lease
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        """Return the elements of a buffer."""
+        if buffer.known is not None:
+            return buffer.known
+        if not buffer.size:
+            return np.empty(buffer.shape, buffer.dtype)
+        lease = self.lease_of(buffer)
+        readback, buffer.readback = buffer.readback, None
+        if buffer.asked is not None:
+            buffer.asked()
+        try:
+            data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
+        except DeviceError:
+            if self.watched.lost:
+                raise _lost(buffer) from None
+            raise
+        values = data.view(buffer.dtype).reshape(buffer.shape)
+        if buffer.size <= SMALL_READBACK:
+            buffer.known = values
+        return values
+
+    def wait(self, buffer: Buffer) -> None:
+        """Wait until the elements of a buffer are computed."""
+        if buffer.lease is not None:
+            self.queue.wait()
+
+    def constant(self, value: Any) -> Buffer:
+        """Return the buffer of a program's constant; equal small ones share one."""
+        if isinstance(value, Buffer):
+            return value
+        key = value.tobytes() if value.nbytes <= SMALL else None
+        found = None if key is None else self._constants.get(key)
+        if found is None:
+            found = Buffer(None, value.shape, value.dtype, value.nbytes, value)
+            self.lease_of(found)
+            if key is not None:
+                self._constants[key] = found
+        return found
+
+    def check_dtype(self, dtype: np.dtype) -> None:
+        """Raise `DTypeError` for a dtype that the device does not have."""
+        if (dtype.name in ("float64", "complex128") and not self.capabilities.float64) or (
+            dtype.name in ("int64", "uint64") and not self.capabilities.int64
+        ):
+            raise DTypeError(f"the GPU {self.opened.name} has no {dtype.name}; convert to a 32-bit dtype, or use the device 'cpu'")
+
+    # memory
+
+    def temporaries(self, sizes: Sequence[int]) -> list[Lease]:
+        """Return blocks for a program's temporary values.
+
+        All programs that are one command list share them.
+        """
+        used: dict[int, int] = {}
+        found = []
+        for size in sizes:
+            kind = size_class(size)
+            number = used.get(kind, 0)
+            used[kind] = number + 1
+            leases = self.scratch.setdefault(kind, [])
+            if number == len(leases):
+                leases.append(self.pool.lease(size))
+            found.append(leases[number])
+        return found
+
+    def _make_room(self) -> None:
+        self.scratch.clear()
+        self.queue.wait()
+
+    def memory(self) -> MemoryStats:
+        """Return the memory in use, its peak, and the memory held."""
+        with self.queue.lock:
+            self.pool.collect()
+            kept = sum(lease.block.size for leases in self.scratch.values() for lease in leases)
+            return MemoryStats(self.pool.in_use - kept, self.pool.peak, self.pool.held, self.pool.limit)
+
+    def free_memory(self) -> None:
+        """Release memory that is only kept for reuse."""
+        with self.queue.lock:
+            self._make_room()
+            self.pool.trim()
+            self.grids.trim()
+            self.queue.readbacks.clear()
+            self.queue.poll()
+
+    def copied(self, lease: Lease, size: int) -> Lease:
+        """Copy the first bytes of a block to a new one."""
+        copy = self.pool.lease(max(size, 4))
+        self.queue.copy(copy.block.handle, lease.block.handle, 0, max(-(-size // 4) * 4, 4))
+        return copy
+
+    def dispatch(self, source: str, buffers: Sequence[Buffer], written: frozenset[int], checks: int) -> None:
+        """Run one workgroup of a shader by itself."""
+        pipeline = self.pipelines.make(source, len(buffers), written, checks)
+        with self.queue.lock:
+            bindings = tuple([Binding(self.lease_of(b).block, 0, b.size) for b in buffers])
+            group = self.pipelines.group(pipeline, bindings)
+            play(self.queue, [Step(pipeline.handle, group, (1, 1, 1))])
+
+    @property
+    def trims(self) -> int:
+        """A number that changes when recorded command lists become invalid."""
+        return self.pool.trims + self.grids.trims + self.pipelines.drops + self.pipelines.upgrades.rounds
+
+    @property
+    def counters(self) -> Counters:
+        """Counts of what the device has done."""
+        return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
+
+
+def _lost(buffer: Buffer) -> DeviceError:
+    return DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)} that was there"))

@@ -1,0 +1,237 @@
+"""Manage device memory: a pool of blocks in size classes, and buffers.
+
+Buffers are the values that programs take and return. A free block may be reused at once, even if commands that use it are pending: the
+queue executes them in order. Only writes from the host overtake commands that are not submitted yet, so they must not target a block that
+pending commands use.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from volta_fn.errors import DeviceError, OutOfMemoryError
+from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import LOST, Watched, log, native
+
+#: Arrays of up to this many bytes are also kept on the host.
+SMALL = 64
+
+#: Results of up to this many bytes that the host has read once are copied to it eagerly in later calls, and kept.
+SMALL_READBACK = 1024
+
+#: The reference count of a lease held by one buffer: that reference, and getrefcount's argument.
+_OWN = 2
+
+#: Numbers are unique across devices, so that what was recorded for a lost device never matches another one.
+_numbers = itertools.count(1)
+
+
+def size_class(size: int) -> int:
+    """Return the size of the block that holds `size` bytes.
+
+    There are four classes per power of two, and sixteen where four would waste megabytes.
+    """
+    if size <= 256:
+        return 256
+    bits = (size - 1).bit_length()
+    step = 1 << (bits - (3 if bits < 24 else 5))
+    return -(-size // step) * step
+
+
+class Block:
+    """A buffer of the GPU."""
+
+    __slots__ = ("batch", "end", "handle", "number", "size")
+
+    def __init__(self, handle: Any, number: int, size: int) -> None:
+        self.handle = handle
+        self.number = number
+        self.size = size
+        #: The last batch of commands that may use it.
+        self.batch = -1
+        #: What returns it when its lease ends; None if it is free.
+        self.end: LeaseEnd | None = None
+
+
+class LeaseEnd(weakref.ref["Lease"]):
+    """The end of a block's lease, which it adds to a pool's list.
+
+    That happens at any moment, in any thread, and so without the lock, and in no function of Python's: in one, a signal's handler might
+    raise, which Python would only print.
+    """
+
+    __slots__ = ("block",)
+
+    block: Block
+
+
+class Lease:
+    """The right to use a block, until the last reference to this object is gone."""
+
+    __slots__ = ("__weakref__", "block", "returned")
+
+    def __init__(self, block: Block, returned: list[LeaseEnd]) -> None:
+        self.block = block
+        self.returned = returned
+        end = LeaseEnd(self, returned.append)
+        end.block, block.end = block, end
+
+
+class Pool:
+    """The blocks of a device.
+
+    All methods are called under the queue's lock; only a `LeaseEnd` comes at any time.
+    """
+
+    def __init__(self, device: Any, watched: Watched, largest: int, limit: int | None) -> None:
+        library = native()
+        self.lib, self.ffi = library.lib, library.ffi
+        self.device = device
+        self.largest = largest
+        #: The most bytes in all blocks (None: no limit).
+        self.limit = limit
+        self.usage = 0x4 | 0x8 | 0x80  # COPY_SRC, COPY_DST, STORAGE
+        self.watched = watched
+        #: The numbers of free blocks by size (heaps), and all blocks by number.
+        self.free: dict[int, list[int]] = {}
+        self.blocks: dict[int, Block] = {}
+        self.returned: list[LeaseEnd] = []
+        self.held = 0
+        self.in_use = 0
+        self.peak = 0
+        #: The batch that is being recorded.
+        self.batch = 0
+        #: How often blocks were released: older recordings refer to blocks that are gone.
+        self.trims = 0
+        #: Called when memory is short: drops caches and waits for the GPU.
+        self.make_room: Callable[[], None] = lambda: None
+
+    def lease(self, size: int) -> Lease:
+        """Lease a block of at least `size` bytes, with undefined contents."""
+        self.collect()
+        wanted = size_class(size)
+        free = self.free.get(wanted)
+        block = self.blocks[heapq.heappop(free)] if free else self._new(min(wanted, max(self.largest, size)), size)
+        return self._leased(block)
+
+    def lease_unused(self, size: int) -> Lease | None:
+        """Lease a block that no pending command uses; None if all free ones are used."""
+        self.collect()
+        wanted = size_class(size)
+        free = self.free.get(wanted, [])
+        found = next((number for number in free if self.blocks[number].batch < self.batch), None)
+        if found is not None:
+            free.remove(found)
+            heapq.heapify(free)
+            return self._leased(self.blocks[found])
+        return None if free else self._leased(self._new(min(wanted, max(self.largest, size)), size))
+
+    def _leased(self, block: Block) -> Lease:
+        self.in_use += block.size
+        self.peak = max(self.peak, self.in_use)
+        return Lease(block, self.returned)
+
+    def collect(self) -> None:
+        """Take back the blocks whose leases have ended."""
+        returned = self.returned
+        while returned:
+            block = returned.pop().block
+            block.batch, block.end = self.batch, None
+            self.in_use -= block.size
+            heapq.heappush(self.free.setdefault(block.size, []), block.number)
+
+    def _new(self, size: int, wanted: int) -> Block:
+        if wanted > self.largest:
+            raise OutOfMemoryError(f"an array of {wanted} bytes is larger than the GPU's largest buffer, {self.largest} bytes; split it")
+        if self._full(size):
+            self.trim()
+        if self._full(size):
+            self.make_room()
+            self.trim()
+        if self._full(size):
+            raise OutOfMemoryError(
+                f"{wanted} bytes more than the {self.held} that are in use on the GPU would be beyond the limit of {self.limit} bytes. "
+                "Delete arrays, donate arguments (jit's donate_argnums), use smaller batches, or raise the limit"
+            )
+        try:
+            handle = self.create(size, self.usage)
+        except OutOfMemoryError:
+            self.make_room()
+            self.trim()
+            handle = self.create(size, self.usage)
+        self.held += size
+        block = Block(handle, next(_numbers), size)
+        self.blocks[block.number] = block
+        log.debug("a block of %d bytes; %d bytes are held, %d in use", size, self.held, self.in_use)
+        return block
+
+    def _full(self, size: int) -> bool:
+        return self.limit is not None and self.held + size > self.limit
+
+    def create(self, size: int, usage: int) -> Any:
+        """Create a buffer of the driver. Raises `OutOfMemoryError` or `DeviceError`."""
+        descriptor = self.ffi.new("WGPUBufferDescriptor *", {"usage": usage, "size": size})
+        if self.watched.lost:
+            raise DeviceError(LOST)
+        with self.watched:
+            return self.lib.wgpuDeviceCreateBuffer(self.device, descriptor)
+
+    def check_device(self) -> None:
+        """Raise `DeviceError` if the device is lost: some calls would end the process."""
+        self.lib.wgpuBufferRelease(self.create(4, self.usage))
+
+    def trim(self) -> None:
+        """Release all free blocks."""
+        self.collect()
+        for number in [number for numbers in self.free.values() for number in numbers]:
+            block = self.blocks.pop(number)
+            self.held -= block.size
+            self.lib.wgpuBufferRelease(block.handle)
+        self.free.clear()
+        self.trims += 1
+        log.debug("free blocks given back; %d bytes are held, %d in use", self.held, self.in_use)
+
+
+class Buffer:
+    """An array's elements on the GPU, or about to be uploaded."""
+
+    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "origin", "readback", "shape", "size")
+
+    def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
+        #: None until the GPU needs the elements.
+        self.lease = lease
+        self.shape = shape
+        self.dtype = dtype
+        #: Bytes.
+        self.size = size
+        #: The elements, if they are also on the host.
+        self.known = known
+        #: A pending copy to the host, and a callback for when the elements are read.
+        self.readback: Any = None
+        self.asked: Callable[[], None] | None = None
+        #: How the elements are made again if the device is lost (`recovery.Origin`), if they can be.
+        self.origin: Any = None
+
+    def renew(self) -> Buffer:
+        """Forget the old elements: the buffer receives a new result."""
+        self.known = self.readback = self.asked = None
+        return self
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.dtype}{list(self.shape)})"
+
+
+_lease = attrgetter("lease")
+
+
+def exclusive(buffers: Sequence[Buffer]) -> bool:
+    """Return whether no other buffer shares its memory with one of these."""
+    leases = map(_lease, buffers)
+    return max(map(getrefcount, leases)) <= _OWN or not any(b.lease is not None and getrefcount(b.lease) > _OWN for b in buffers)

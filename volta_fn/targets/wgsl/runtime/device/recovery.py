@@ -1,0 +1,226 @@
+"""Survive the loss of a device: arrays are made again from copies on the host.
+
+Every buffer knows its *origin*: a copy on the host, or the call of a program that computed it and the origins of that call's arguments.
+After so many calls a *checkpoint* copies all arrays that are in use to the host, and the calls before it are forgotten. When the device is
+lost, a new one is opened, and an array that is needed is computed by the same programs from the last copies, so that its bits are the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
+from volta_fn.errors import DeviceError
+from volta_fn.targets.wgsl.runtime.device.memory import Buffer
+from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import log, lost
+
+if TYPE_CHECKING:
+    from volta_fn.targets.wgsl.runtime.backend import GpuBackend
+    from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
+
+#: How often one operation is tried. A device that is lost more often than that is broken.
+_ATTEMPTS = 16
+
+Run = Callable[..., tuple[Buffer, ...]]
+
+
+class Origin:
+    """How a buffer's elements can be made again."""
+
+    __slots__ = ("__weakref__", "_owner", "call", "recovery", "saved")
+
+    def __init__(self, recovery: Recovery, owner: Buffer, saved: np.ndarray | None, call: RecordedCall | None) -> None:
+        #: The policy that made it; calls without a policy may change the elements.
+        self.recovery = recovery
+        self._owner = weakref.ref(owner)
+        self.saved = saved
+        self.call = call
+
+    def buffer(self) -> Buffer | None:
+        """Return the buffer that has these elements, if there is still one."""
+        owner = self._owner()
+        return owner if owner is not None and owner.origin is self else None
+
+
+class RecordedCall:
+    """A call of a program: the program, its arguments, and who wants its results."""
+
+    __slots__ = ("arguments", "number", "results", "run")
+
+    def __init__(self, run: Run, arguments: list[Origin], number: int) -> None:
+        self.run = run
+        self.arguments = arguments
+        self.number = number
+        self.results: list[weakref.ref[Origin]] = []
+
+
+class Recovery:
+    """The copies and recorded calls of one GPU, with the policy of `set_recovery`.
+
+    `lock` is held during calls and copies, so that origins always fit the elements.
+    """
+
+    def __init__(self, backend: GpuBackend, every: int) -> None:
+        self.backend = backend
+        #: Calls between two checkpoints.
+        self.every = every
+        self.lock = threading.RLock()
+        #: Calls since the beginning, and at the last checkpoint.
+        self.calls = 0
+        self.checkpointed = 0
+        #: How often a lost device was replaced.
+        self.losses = 0
+        #: The origins since the last checkpoint.
+        self._computed: weakref.WeakSet[Origin] = weakref.WeakSet()
+
+    def surviving(self, operation: Callable[[], Any]) -> Any:
+        """Return the result of an operation, which is tried again if the device is lost."""
+        with self.lock:
+            for _ in range(_ATTEMPTS):
+                gpu = self.backend.open_gpu
+                try:
+                    return operation()
+                except DeviceError:
+                    if gpu is not None and self.backend.open_gpu is gpu and not gpu.watched.lost:
+                        raise  # another error; without a device, it was lost while it was opened
+                    self.losses += 1
+                    log.debug("the GPU was lost; it is opened again")
+            return operation()
+
+    def put(self, buffer: Buffer, values: np.ndarray) -> None:
+        """Remember the elements of a new buffer, which never change."""
+        buffer.origin = Origin(self, buffer, values, None)
+
+    def run(self, run: Run, effects: bool, donate: bool, arguments: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        """Run a program and record the call."""
+        with self.lock:
+            origins = self.surviving(lambda: [self.origin(buffer) for buffer in arguments])
+            results: tuple[Buffer, ...] = self.surviving(lambda: run(donate, *arguments))
+            self.calls += 1
+            call = RecordedCall(run, origins, self.calls)
+            for result in results:
+                result.origin = Origin(self, result, None, call)
+                call.results.append(weakref.ref(result.origin))
+                self._computed.add(result.origin)
+            if effects or self.calls - self.checkpointed >= self.every:  # effects do not happen twice
+                self.checkpoint()
+            return results
+
+    def origin(self, buffer: Buffer) -> Origin:
+        """Return the origin of a buffer; one from before the policy is copied now."""
+        found = self._known(buffer)
+        if found is None:
+            found = buffer.origin = Origin(self, buffer, self.backend.gpu.get(buffer), None)
+        return found
+
+    def _known(self, buffer: Buffer) -> Origin | None:
+        found: Origin | None = buffer.origin
+        return found if found is not None and found.recovery is self else None
+
+    def keep_constants(self, closed: ClosedJaxpr) -> None:
+        """Give the arrays on the device that a program has closed over an origin."""
+        for array in _constants(closed):
+            buffer = array.buffer()
+            if isinstance(buffer, Buffer):
+                self.surviving(partial(self.origin, buffer))
+
+    def checkpoint(self) -> None:
+        """Copy the arrays that were computed since the last time to the host."""
+        found = [(origin, buffer) for origin in list(self._computed) if (buffer := origin.buffer()) is not None]
+        self.surviving(lambda: self._request([buffer for _, buffer in found]))
+        for origin, buffer in found:
+            origin.saved = self.surviving(partial(self._copied, buffer))
+        for origin, _ in found:
+            origin.call = None
+        self._computed.clear()
+        self.checkpointed = self.calls
+
+    def _copied(self, buffer: Buffer) -> np.ndarray:
+        return self.backend.gpu.get(buffer)
+
+    def _request(self, buffers: Iterable[Buffer]) -> None:
+        """Request the copies of buffers, so that one wait is enough for all."""
+        gpu = self.backend.gpu
+        with gpu.queue.lock:
+            for buffer in buffers:
+                if buffer.known is None and buffer.readback is None and buffer.size:
+                    lease = gpu.lease_of(buffer)
+                    buffer.readback = gpu.queue.readbacks.request(lease.block, buffer.size)
+
+    def remake(self, gpu: Gpu, buffer: Buffer) -> None:
+        """Compute a buffer's elements again, and those of others by the way.
+
+        Raises `DeviceError` if nothing is known of it, or if the device is lost again.
+        """
+        with gpu.queue.lock:
+            calls = self._needed(gpu, buffer)
+            uses = Counter([origin for call in calls for origin in call.arguments])
+            made: dict[Origin, Buffer] = {}
+            for call in calls:
+                given = [self._operand(gpu, origin, made) for origin in call.arguments]
+                results = call.run(False, *given)
+                for origin in call.arguments:
+                    uses[origin] -= 1
+                    if not uses[origin]:
+                        made.pop(origin, None)
+                for reference, result in zip(call.results, results, strict=True):
+                    self._made(gpu, reference(), result, made)
+
+    def _made(self, gpu: Gpu, origin: Origin | None, result: Buffer, made: dict[Origin, Buffer]) -> None:
+        if origin is None:
+            return
+        made[origin] = result
+        owner = origin.buffer()
+        if owner is not None and not gpu.holds(owner):
+            owner.lease, owner.readback = gpu.lease_of(result), None
+
+    def _needed(self, gpu: Gpu, buffer: Buffer) -> list[RecordedCall]:
+        """Return the calls that a buffer's elements depend on, in order."""
+        found: dict[int, RecordedCall] = {}
+        pending = [self._known(buffer)]
+        while pending:
+            origin = pending.pop()
+            if origin is not None and (origin.saved is not None or self._at_hand(gpu, origin)):
+                continue
+            if origin is None or origin.call is None:
+                raise DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)}, made before the call of set_recovery,"))
+            if origin.call.number not in found:
+                found[origin.call.number] = origin.call
+                pending += origin.call.arguments
+        if not found:
+            self._upload(gpu, buffer)
+        return [found[number] for number in sorted(found)]
+
+    def _upload(self, gpu: Gpu, buffer: Buffer) -> None:
+        assert buffer.origin is not None and buffer.origin.saved is not None
+        buffer.lease, buffer.readback = gpu.lease_of(gpu.put(buffer.origin.saved)), None
+
+    def _at_hand(self, gpu: Gpu, origin: Origin) -> bool:
+        owner = origin.buffer()
+        return owner is not None and (owner.known is not None or gpu.holds(owner))
+
+    def _operand(self, gpu: Gpu, origin: Origin, made: dict[Origin, Buffer]) -> Buffer:
+        owner = origin.buffer()
+        if owner is not None and self._at_hand(gpu, origin):
+            return owner
+        if origin not in made:
+            assert origin.saved is not None
+            made[origin] = gpu.put(origin.saved)
+        return made[origin]
+
+
+def _constants(closed: ClosedJaxpr) -> Iterator[Any]:
+    """Yield the arrays that a program and the programs inside have closed over."""
+    pending = [closed]
+    while pending:
+        program = pending.pop()
+        yield from program.consts
+        for eqn in program.eqns:
+            pending += sub_jaxprs(eqn.params)

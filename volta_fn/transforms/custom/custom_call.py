@@ -1,0 +1,320 @@
+"""Calls of functions with custom rules: arguments, tracing, checks, batching."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.axes import axis_environment
+from volta_fn.core.flatten import function_name, output_arrays
+from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
+from volta_fn.core.refs import Ref, positions_of_refs
+from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
+from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
+from volta_fn.errors import ArgumentError, ConcretizationError, GradientError, ShapeError, TreeError
+from volta_fn.primitives.elementwise.cast import convert_element_type, widened
+from volta_fn.transforms.eager import RecordedTracer
+from volta_fn.transforms.jvp import JVPTrace, JVPTracer
+from volta_fn.transforms.linearize import LinearTrace
+from volta_fn.transforms.vmap import batch_jaxpr, to_front
+
+_CACHE_LIMIT = 512
+
+
+@dataclass(slots=True)
+class TracedCall:
+    """The program of a call; closed-over tracers are its leading inputs."""
+
+    jaxpr: ClosedJaxpr
+    out_tree: Any
+    captured: list[Array]
+    #: The parameters of all such calls, if the function and its rule belong to this package and so depend on their arguments alone.
+    params: SharedParams | None = None
+    #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
+    in_full: Sequence[int] = ()
+
+
+class _Held:
+    """A reference as a pytree without leaves; rebuilding it gives the reference."""
+
+    def __init__(self, ref: Ref) -> None:
+        self.ref = ref
+
+
+tree.register_pytree_node(_Held, lambda held: ((), held.ref), lambda ref, _: ref)
+
+
+def _with_refs_held(arguments: Any) -> Any:
+    """Make references part of the structure of arguments, instead of leaves."""
+    return tree.map(lambda x: _Held(x) if type(x) is Ref else x, arguments) if positions_of_refs(tree.leaves(arguments)) else arguments
+
+
+class Programs:
+    """The programs of a function, by what they were traced with."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.name = function_name(function)
+        self._traced: dict[Any, TracedCall] = {}
+
+    def trace(self, call: Callable[[Sequence[Array]], Any], values: Sequence[Array], key: Any) -> TracedCall:
+        """Trace `call` for arrays like `values`.
+
+        The program is kept under `key`, unless that is None or the function closes over tracers.
+        """
+        avals = tuple([v.aval for v in values])
+        full_key = None if key is None else _hashable((key, avals, axis_environment()))
+        found = self._traced.get(full_key) if full_key is not None else None
+        if found is not None:
+            return found
+        out_tree: Any = None
+        in_full: list[int] = []
+
+        def flat(*leaves: Array) -> list[Array]:
+            nonlocal out_tree
+            outs, out_tree = tree.flatten(call(leaves))
+            return output_arrays(outs, self.function)
+
+        program, captured = hoist_tracers(trace_to_jaxpr(flat, avals, self.name, in_full=in_full))
+        traced = TracedCall(program, out_tree, captured, in_full=in_full)
+        if full_key is not None and not captured:
+            if len(self._traced) >= _CACHE_LIMIT:
+                self._traced.clear()
+            self._traced[full_key] = traced
+        return traced
+
+
+def _hashable(key: Any) -> Any:
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def static_key(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Make values entries of a cache key, where 1, 1.0 and True differ."""
+    return tuple([(type(v), v) for v in values])
+
+
+class Arguments(NamedTuple):
+    """The positional arguments of a call, split in fixed and differentiable ones."""
+
+    #: The fixed arguments: their positions, and the leaves and structure of their values.
+    positions: tuple[int, ...]
+    fixed_leaves: list[Any]
+    fixed_tree: Any
+    differentiable: tuple[Any, ...]
+
+    @property
+    def traced(self) -> list[Array]:
+        """The tracers in the fixed arguments; they become operands, which can be mapped."""
+        return [x for x in self.fixed_leaves if isinstance(x, Tracer)]
+
+    def fixed(self, traced: Sequence[Array]) -> list[Any]:
+        """Return the fixed arguments, with other values for the tracers."""
+        given = iter(traced)
+        return tree.unflatten(self.fixed_tree, [next(given) if isinstance(x, Tracer) else x for x in self.fixed_leaves])
+
+    def merge(self, traced: Sequence[Array], differentiable: Sequence[Any]) -> list[Any]:
+        """Return all arguments, with other tracers and differentiable ones."""
+        fixed = dict(zip(self.positions, self.fixed(traced), strict=True))
+        rest = iter(differentiable)
+        return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
+
+
+class Rule:
+    """A user's rule for one call, on flat lists: first the tracers in fixed arguments."""
+
+    def __init__(self, function: Any, arguments: Arguments, in_tree: Any, traced: TracedCall) -> None:
+        self.function = function
+        self.arguments = arguments
+        #: The structures of the differentiable arguments and of the function's value, and the types of the value.
+        self.in_tree = in_tree
+        self.out_tree = traced.out_tree
+        self.out_avals = traced.jaxpr.out_avals
+
+
+class CustomFunction:
+    """A function with a custom derivative rule."""
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
+        functools.update_wrapper(self, fun)  # type: ignore[arg-type]  # subclasses are callable
+        self.fun = fun
+        self.name = function_name(fun)
+        self.is_own = str(getattr(fun, "__module__", "")).startswith("volta_fn.")
+        self.programs = Programs(fun)
+        try:
+            self.signature: inspect.Signature | None = inspect.signature(fun)
+        except (TypeError, ValueError):
+            self.signature = None
+        names = list(self.signature.parameters) if self.signature else []
+        unknown = [n for n in nondiff_argnames if n not in names]
+        if unknown:
+            raise ArgumentError(f"{self.name} has no arguments {unknown}, which nondiff_argnames names")
+        numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        self.nondiff = frozenset([*numbers, *[names.index(n) for n in nondiff_argnames]])
+
+    def __reduce__(self) -> str:
+        return getattr(self, "__qualname__", self.name)  # as functions: pickled by name, copied as themselves
+
+    def call(self, primitive: Primitive, rule: type[Rule], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function; under a transform, as an equation with a program and a rule."""
+        if current_trace() is EVAL:
+            return self.fun(*args, **kwargs)
+        arguments = self.split(args, kwargs)
+        leaves, in_tree = tree.flatten(_with_refs_held(arguments.differentiable))
+        values = [*arguments.traced, *[as_value(x) for x in leaves]]
+        traced = self._program(arguments, in_tree, values)
+        if traced.in_full:
+            values = widened(values, traced.in_full)
+            traced = self.trace(arguments, in_tree, values)
+        operands = [*traced.captured, *values]
+        params: dict[str, Any] | None = traced.params
+        if params is None:
+            made = rule(self, arguments._replace(differentiable=(None,) * len(arguments.differentiable)), in_tree, traced)
+            params = {"call_jaxpr": traced.jaxpr, "rule": made, "num_captured": len(traced.captured)}
+            if self.is_own:
+                params = traced.params = SharedParams(params)
+        return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
+
+    def _program(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
+        """Trace the function; under eager differentiation it may depend on numbers.
+
+        Then its program returns the values that it has for these.
+        """
+        try:
+            return self.trace(arguments, in_tree, values)
+        except ConcretizationError:
+            known = [_concrete(v) for v in values]
+            if not _only_differentiates() or any(isinstance(v, Tracer) for v in known):
+                raise
+        count = len(arguments.traced)
+        result = run_under(EVAL, self.fun, *arguments.merge(known[:count], tree.unflatten(in_tree, known[count:])))
+        outs, out_tree = tree.flatten(result)
+        constants = output_arrays(outs, self.fun)
+        outvars = [Var(c.aval) for c in constants]
+        return TracedCall(ClosedJaxpr(Jaxpr(outvars, [Var(v.aval) for v in values], [*outvars], []), constants), out_tree, [])
+
+    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Split a call's arguments in fixed and differentiable ones."""
+        positional = self._positional(args, kwargs)
+        count = len(positional)
+        beyond = [n for n in self.nondiff if not -count <= n < count]
+        if beyond:
+            raise ArgumentError(f"{self.name}: nondiff_argnums names the arguments {beyond}, but the call has {count} arguments")
+        positions = tuple(sorted({n % count for n in self.nondiff}))
+        leaves, structure = tree.flatten([positional[i] for i in positions])
+        return Arguments(positions, leaves, structure, tuple([a for i, a in enumerate(positional) if i not in positions]))
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return all arguments by position, defaults included, as rules see them."""
+        if self.signature is None:
+            return args
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise ArgumentError(f"{self.name} has a custom derivative rule, so its arguments {sorted(bound.kwargs)} cannot be keyword-only")
+        return bound.args
+
+    def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
+        """Trace the function of `values`: tracers in fixed arguments, then other leaves."""
+        count = len(arguments.traced)
+
+        def call(leaves: Sequence[Array]) -> Any:
+            return self.fun(*arguments.merge(leaves[:count], tree.unflatten(in_tree, leaves[count:])))
+
+        # The function's closure may have changed since the last call, so a kept program serves only where it is not run.
+        key = None
+        if _only_differentiates() and not any(isinstance(x, Array) for x in arguments.fixed_leaves):
+            key = (in_tree, arguments.positions, arguments.fixed_tree, static_key(arguments.fixed_leaves))
+        return self.programs.trace(call, values, key)
+
+
+def _concrete(value: Array) -> Array:
+    """Return the number that eager differentiation knows, without its tangents."""
+    while isinstance(value, (RecordedTracer, JVPTracer)):
+        value = value._trace.value(value) if isinstance(value, RecordedTracer) else value.primal
+    return value
+
+
+def _only_differentiates() -> bool:
+    """Return True under eager differentiation alone, where no program runs but rules."""
+    trace: Any = current_trace()
+    while isinstance(trace, (JVPTrace, LinearTrace)):
+        trace = trace.parent
+    return trace is EVAL
+
+
+def checked_outputs(outs: Any, out_tree: Any, avals: Sequence[ShapedArray], label: str) -> list[Array]:
+    """Return the leaves of a rule's value.
+
+    Raises `TreeError` or `ShapeError` if it is not like the function's own; `label` names the rule.
+    """
+    leaves, structure = tree.flatten(outs)
+    if structure != out_tree:
+        raise TreeError(f"{label} must return a value of structure {out_tree}, like the function itself, got {structure}")
+    values = [as_value(x) for x in leaves]
+    for value, aval in zip(values, avals, strict=True):
+        if (value.shape, value.dtype) != (aval.shape, aval.dtype):
+            raise ShapeError(f"{label} returned a value of type {value.aval} where the function returns {aval}")
+    return values
+
+
+def as_tangent(given: Any, aval: ShapedArray, label: str, of: str, rounded: bool = False) -> Any:
+    """Convert a tangent or cotangent (None: zero) of a value of type `aval`.
+
+    With `rounded`, it may be of another precision. Raises a `ShapeError` that names it as `label`, and the value as `of`, if it has
+    another shape or dtype.
+    """
+    expected = aval.at_least_vspace()
+    if given is None or type(given) is Zero or expected.dtype == dtypes.float0:
+        return Zero(expected)
+    value = as_value(given)
+    if value.shape != expected.shape or not _has_dtype(value, expected.dtype, rounded):
+        raise ShapeError(f"{label} of type {value.aval} for {of} of type {aval}")
+    return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
+
+
+def _has_dtype(value: Array, dtype: np.dtype, rounded: bool) -> bool:
+    """Return True if a derivative has the dtype or, if `rounded`, its kind."""
+    kinds = (dtypes.FLOATS, dtypes.COMPLEX) if rounded else ()
+    return value.dtype == dtype or value.weak_type or any(value.dtype in kind and dtype in kind for kind in kinds)
+
+
+def call_types(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> tuple[ShapedArray, ...]:
+    """Return the types of a custom call's results."""
+    return tuple(call_jaxpr.out_avals)
+
+
+def check_captured(tangents: Sequence[Any], num_captured: int, kind: str) -> None:
+    """Raise `GradientError` if a closed-over value is being differentiated."""
+    if any(type(t) is not Zero for t in tangents[:num_captured]):
+        raise GradientError(
+            f"a function with a {kind} rule closes over a value that is being differentiated, for which the rule has no derivative. "
+            "Pass that value as an argument."
+        )
+
+
+def batch_custom_call(
+    primitive: Primitive, batched_rule: Callable[..., Any], axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], params: Any
+) -> tuple[Sequence[Array], list[int]]:
+    """Bind a custom call of stacked operands, whose results are stacked.
+
+    Its rule is `batched_rule(rule, axis, stacked)`.
+    """
+    stacked = [d is not None for d in dims]
+    count, program = params["num_captured"], params["call_jaxpr"]
+    batched, _ = batch_jaxpr(program, axis, stacked, [True] * len(program.out_avals))
+    rule = batched_rule(params["rule"], axis, stacked[count:])
+    outs = bind(primitive, *to_front(args, dims), call_jaxpr=batched, rule=rule, num_captured=count)
+    return outs, [0] * len(outs)

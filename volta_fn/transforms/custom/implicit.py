@@ -1,0 +1,245 @@
+"""Implicit differentiation of solvers: `custom_linear_solve` and `custom_root`.
+
+The derivative of a solution follows from the equation that it satisfies, whatever the solver did to find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from volta_fn import tree
+from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.flatten import check_callable
+from volta_fn.core.jaxpr import ClosedJaxpr, Var
+from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.staging import eval_jaxpr
+from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.dtypes import INEXACT
+from volta_fn.errors import DTypeError, GradientError, ShapeError, TreeError
+from volta_fn.primitives.control_flow.bodies import Body, trace_body
+from volta_fn.primitives.control_flow.carry import promote_weak
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.elementwise.arithmetic import neg, sub
+from volta_fn.transforms.custom.closures import closure_convert
+from volta_fn.transforms.custom.custom_jvp import custom_jvp
+from volta_fn.transforms.forward import jvp, linearize
+from volta_fn.transforms.jacobian import linear_transpose
+from volta_fn.transforms.jvp import jvp_jaxpr
+from volta_fn.transforms.marks import is_linear, is_nonzero, marked, split_tangents
+from volta_fn.transforms.vmap import batch_jaxpr, stack_at, to_front
+
+#: ``solve(operator, b)`` returns x such that ``operator(x)`` is b.
+Solve = Callable[[Callable[[Any], Any], Any], Any]
+
+
+def custom_linear_solve(
+    matvec: Callable[[Any], Any],
+    b: Any,
+    solve: Solve,
+    transpose_solve: Solve | None = None,
+    symmetric: bool = False,
+    has_aux: bool = False,
+) -> Any:
+    """Return ``solve(matvec, b)``, differentiated as the solution of a linear system.
+
+    Derivatives are further calls of the solver, with other right-hand sides, so that it need not be differentiable itself. They reach
+    all values that `matvec` closes over.
+
+    Args:
+        matvec: a linear function; its value is like its argument.
+        b: the right-hand side, a pytree of arrays.
+        solve: from `matvec` and b to the solution x, for which ``matvec(x)`` is b (which is not checked).
+        transpose_solve: the same for the transpose of `matvec`, which it is given; reverse mode needs it.
+        symmetric: `matvec` is its own transpose; then `transpose_solve` is by default `solve`.
+        has_aux: the solvers return (solution, aux), where aux has no derivative.
+
+    Raises:
+        TreeError, ShapeError, DTypeError: `matvec` or a solution is not like b.
+        GradientError: reverse mode without `transpose_solve`.
+
+    >>> matrix = jnp.array([[2.0, 0.0], [0.0, 4.0]])
+    >>> solve = lambda matvec, b: b / jnp.diag(matrix)
+    >>> vf.grad(lambda b: vf.lax.custom_linear_solve(lambda x: matrix @ x, b, solve, symmetric=True).sum())(jnp.ones(2))
+    Array([0.5 , 0.25], dtype=float32)
+    """
+    check_callable(matvec, "custom_linear_solve")
+    check_callable(solve, "custom_linear_solve")
+    vector = _promoted(matvec, b)
+    values = tree.leaves(vector)
+    if current_trace() is EVAL:
+        return _checked("solve", solve(matvec, vector), vector, has_aux)
+    if transpose_solve is None and symmetric:
+        transpose_solve = solve
+    bodies = _traced(matvec, vector, values, solve, transpose_solve, symmetric, has_aux)
+    captured = list({id(x): x for body in bodies.values() if body for x in body.captured}.values())
+    programs = {name: body and _with_all(body, captured) for name, body in bodies.items()}
+    flat = bind(custom_linear_solve_p, *captured, *values, **programs)
+    return tree.unflatten(bodies["solve"].out_tree, flat)  # type: ignore[union-attr]  # always traced
+
+
+def _traced(
+    matvec: Callable[[Any], Any],
+    b: Any,
+    values: Sequence[Array],
+    solve: Solve,
+    transpose_solve: Solve | None,
+    symmetric: bool,
+    has_aux: bool,
+) -> dict[str, Body | None]:
+    """Trace the system and its solvers, which map vectors like b to such."""
+    avals = [v.aval.strip_weak_type() for v in values]
+
+    def traced(name: str, function: Callable[[Any], Any], aux: bool) -> Body:
+        return trace_body(lambda x: _checked(name, function(x), b, aux), (b,), avals)
+
+    bodies: dict[str, Body | None] = {
+        "matvec": traced("matvec", matvec, False),
+        "vecmat": None,
+        "solve": traced("solve", lambda x: solve(matvec, x), has_aux),
+        "transpose_solve": None,
+    }
+    if transpose_solve is not None:
+        vecmat = matvec if symmetric else lambda y: linear_transpose(matvec, b)(y)[0]
+        bodies["vecmat"] = bodies["matvec"] if symmetric else traced("vecmat", vecmat, False)
+        bodies["transpose_solve"] = traced("transpose_solve", lambda x: transpose_solve(vecmat, x), has_aux)
+    return bodies
+
+
+def _promoted(function: Callable[[Any], Any], vector: Any) -> Any:
+    """Return a pytree as arrays, weak ones in the dtype that `function` gives them."""
+    leaves, structure = tree.flatten(vector)
+    values = [as_value(x) for x in leaves]
+    body = trace_body(function, (vector,), [v.aval for v in values])
+    promoted = promote_weak(values, body.jaxpr.out_avals) or values
+    return tree.unflatten(structure, [to_dtype(x, p.dtype) for x, p in zip(leaves, promoted, strict=True)])
+
+
+def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:
+    """Return a function's value; raise unless, without aux, it is like the vector."""
+    if has_aux and (not isinstance(result, (tuple, list)) or len(result) != 2):
+        raise TreeError(f"{name} must return (solution, aux), as has_aux says, got {type(result).__name__}")
+    own = result[0] if has_aux else result
+    if tree.structure(own) != tree.structure(vector):
+        wanted, given = tree.describe(tree.structure(vector)), tree.describe(tree.structure(own))
+        raise TreeError(f"{name} must return a value of the structure of its argument, {wanted}, got {given}")
+    for x, y in zip(tree.leaves(vector), map(as_value, tree.leaves(own)), strict=True):
+        if x.shape != y.shape:
+            raise ShapeError(f"{name} must return arrays of the shapes of its argument, got {y.shape} for {x.shape}")
+        if x.dtype != y.dtype:
+            raise DTypeError(f"{name} must return arrays of the dtypes of its argument, got {y.dtype.name} for {x.dtype.name}")
+    return result
+
+
+def _with_all(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
+    """Return a body's program with all captured values for its leading inputs."""
+    jaxpr = body.jaxpr.jaxpr
+    own = {id(x): v for x, v in zip(body.captured, jaxpr.invars, strict=False)}
+    leading = [own.get(id(x)) or Var(x.aval) for x in captured]
+    return body.jaxpr.replace(invars=[*leading, *jaxpr.invars[len(body.captured) :]])
+
+
+def _abstract(*avals: ShapedArray, solve: ClosedJaxpr, **others: ClosedJaxpr | None) -> tuple[ShapedArray, ...]:
+    return tuple(solve.out_avals)
+
+
+def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: Any) -> tuple[Sequence[Array], list[Any]]:
+    """Solve A dx = db - dA x."""
+    outs = bind(custom_linear_solve_p, *primals, **programs)
+    matvec: ClosedJaxpr = programs["matvec"]
+    count = len(matvec.out_avals)
+    captured, b = primals[:-count], primals[-count:]
+    nonzero = [*is_nonzero(tangents[:-count]), *[False] * count]
+    forward, moves = jvp_jaxpr(matvec, nonzero, False)
+    _, moved = split_tangents(eval_jaxpr(forward, *captured, *outs[:count], *marked(tangents, nonzero)), moves)
+    right = [instantiate(t if type(t) is not Zero else Zero(x.aval)) for t, x in zip(tangents[-count:], b, strict=True)]
+    right = [r if type(m) is Zero else sub(r, m) for r, m in zip(right, moved, strict=True)]
+    found = bind(custom_linear_solve_p, *captured, *right, **programs)
+    is_vector = [i < count and o.dtype in INEXACT for i, o in enumerate(outs)]
+    return outs, [t if v else Zero(o.aval.at_least_vspace()) for t, v, o in zip(found, is_vector, outs, strict=True)]
+
+
+def _transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> list[Any]:
+    if programs["transpose_solve"] is None:
+        raise GradientError("custom_linear_solve: reverse mode needs `transpose_solve`, or symmetric=True")
+    count = len(programs["matvec"].out_avals)
+    if any(is_linear(args[:-count])):
+        raise GradientError("custom_linear_solve: a value that matvec or a solver closes over is not linear in the solution")
+    names = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
+    transposed = {name: programs[other] for name, other in names.items()}
+    found = bind(custom_linear_solve_p, *args[:-count], *map(instantiate, cotangents[:count]), **transposed)
+    return [*[None] * (len(args) - count), *found[:count]]
+
+
+def _batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **programs: ClosedJaxpr | None
+) -> tuple[Sequence[Array], list[int]]:
+    """Stack the vectors of all examples, and the operators of those that differ."""
+    count = len(programs["matvec"].out_avals)  # type: ignore[union-attr]  # always there
+    stacked = [*[d is not None for d in dims[:-count]], *[True] * count]
+    batched = {n: p and batch_jaxpr(p, axis, stacked, [True] * len(p.out_avals))[0] for n, p in programs.items()}
+    vectors = [stack_at(a, d, 0, axis.size) for a, d in zip(args[-count:], dims[-count:], strict=True)]
+    outs = bind(custom_linear_solve_p, *to_front(args[:-count], dims[:-count]), *vectors, **batched)
+    return outs, [0] * len(outs)
+
+
+#: Operands: the values that any of the four programs closes over, then the right-hand side.
+custom_linear_solve_p = Primitive(
+    "custom_linear_solve", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch, multiple_results=True, holds_programs=True, views=True
+)
+custom_linear_solve_p.call_param = "solve"
+
+
+def custom_root(
+    f: Callable[[Any], Any],
+    initial_guess: Any,
+    solve: Solve,
+    tangent_solve: Solve,
+    has_aux: bool = False,
+) -> Any:
+    """Return ``solve(f, initial_guess)``, differentiated as a root of f.
+
+    By the implicit function theorem: the derivative of x with f(x, p) = 0 is -(∂f/∂x)⁻¹ ∂f/∂p, for all values p that f closes over.
+
+    Args:
+        f: a function whose value has the structure and shapes of its argument.
+        initial_guess: a pytree of arrays, which has no derivative.
+        solve: from f and the guess to x such that f(x) is zero (which is not checked).
+        tangent_solve: from a linear function g, f's derivative at the root, and a vector y to x such that g(x) is y; for scalars
+            ``lambda g, y: y / g(1.0)``. Reverse mode transposes what it does.
+        has_aux: `solve` returns (root, aux), where aux has no derivative.
+
+    Raises:
+        TreeError, ShapeError, DTypeError: the value of f or a solution is not like the guess.
+
+    >>> newton = lambda f, x: vf.lax.fori_loop(0, 20, lambda _, x: x - f(x) / vf.grad(f)(x), x)
+    >>> root = lambda a: vf.lax.custom_root(lambda x: x * x - a, 1.0, newton, lambda g, y: y / g(1.0))
+    >>> vf.value_and_grad(root)(4.0)
+    (Array(2., dtype=float32, weak_type=True), Array(0.25, dtype=float32, weak_type=True))
+    """
+    for function in (f, solve, tangent_solve):
+        check_callable(function, "custom_root")
+    guess = _promoted(f, initial_guess)
+    if current_trace() is EVAL:
+        return _checked("solve", solve(f, guess), guess, has_aux)
+    residual, own = closure_convert(lambda x: _checked("f", f(x), guess), guess)
+    solver, solver_own = closure_convert(lambda x: _checked("solve", solve(f, x), guess, has_aux), guess)
+    solve_tangent = lambda x, y: _checked("tangent_solve", tangent_solve(linearize(f, x)[1], y), guess)  # noqa: E731
+    tangent, tangent_own = closure_convert(solve_tangent, guess, guess)
+
+    @custom_jvp
+    def root(start: Any, own: Any, solver_own: Any, tangent_own: Any) -> Any:
+        return solver(start, *solver_own)
+
+    @root.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        start, own, solver_own, tangent_own = primals
+        result = root(start, own, solver_own, tangent_own)
+        x = result[0] if has_aux else result
+        right = jvp(lambda values: residual(x, *values), (own,), (tangents[1],))[1]
+        dx = tree.map(neg, tangent(x, right, *tangent_own))
+        return result, (dx, tree.map(lambda leaf: Zero(aval_of(leaf).at_least_vspace()), result[1])) if has_aux else dx
+
+    return root(guess, own, solver_own, tangent_own)
