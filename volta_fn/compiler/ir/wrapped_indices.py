@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.gather import gather_p
-from volta_fn.primitives.scatter import scatter_add_p
+from volta_fn.primitives.data_movement.gather import gather_p
+from volta_fn.primitives.data_movement.scatter import scatter_add_p
 
 
 def _counted_from_the_start(operand: np.ndarray, indices: np.ndarray, dim: int) -> np.ndarray:
