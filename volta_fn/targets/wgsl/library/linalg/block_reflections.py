@@ -19,11 +19,11 @@ _COLUMNS = 16
 
 
 class Reflections(NamedTuple):
-    """The `count` reflections of a matrix, and where they are."""
+    """The `total` reflections of a matrix, and where they are."""
 
     rows: int
     columns: int
-    count: int
+    total: int
     #: The number of the first workspace: the matrix while it becomes R, vectors, factors τ, products VᴴV of blocks, counters.
     matrix: int
 
@@ -57,7 +57,7 @@ def apply_block(
     """
     m, _, k, _ = known
     forward = backward is None
-    size, groups, blocks = block_width(a.dtype), -(-wide // _COLUMNS), -(-known.count // block_width(a.dtype))
+    size, groups, blocks = block_width(a.dtype), -(-wide // _COLUMNS), -(-known.total // block_width(a.dtype))
     shader = field_shader(device, a.dtype, INVOCATIONS)
     count_blocks(shader, known.counters, reads, 1)
     x = shader.buffer(target, a.dtype, written=True).name

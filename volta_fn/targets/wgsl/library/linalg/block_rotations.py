@@ -29,7 +29,8 @@ SWEEPS = 14
 #: Columns of blocks, the most that fit in workgroup memory. With more, rounds are fewer, but each takes longer than they save.
 _SIZES = (16, 8)
 
-_UINT32 = np.dtype(np.uint32)
+#: The dtype of marks.
+MARK = np.dtype(np.uint32)
 
 
 class Blocks(NamedTuple):
@@ -43,9 +44,6 @@ class Blocks(NamedTuple):
     state: int
     marks: int
     products: int
-
-    #: The dtype of marks.
-    mark_dtype = _UINT32
 
     @property
     def rounds(self) -> int:
@@ -95,7 +93,7 @@ def find_products(
     shader.workgroup("halves", "T", size)
     shader.workgroup("goes_on", "u32")
     state = shader.buffer(blocks.state, real_part(a.dtype)).name
-    marks = shader.atomics(blocks.marks, _UINT32).name
+    marks = shader.atomics(blocks.marks, MARK).name
     products = shader.buffer(blocks.products, a.dtype, written=True).name
     flag = f"{marks}[{2 + blocks.batch * SWEEPS}u + group]"
     left = f"{marks}[2u + matrix * {SWEEPS}u + sweep{{}}]"
@@ -179,7 +177,7 @@ def apply_products(
     jobs = pairs * (strips + -(-rows // (2 * size)))
     shader = _shader(a, blocks, device, reads=1, added=1)
     shader.workgroup("flags", "u32")
-    marks = shader.atomics(blocks.marks, _UINT32).name
+    marks = shader.atomics(blocks.marks, MARK).name
     products = shader.buffer(blocks.products, a.dtype).name
     x = shader.buffer(matrix, a.dtype, written=True).name
     v = shader.buffer(vectors[0], a.dtype, written=True).name if vectors else ""

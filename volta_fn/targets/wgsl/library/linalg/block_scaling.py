@@ -5,7 +5,7 @@ from __future__ import annotations
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.block_rotations import SWEEPS, Blocks
+from volta_fn.targets.wgsl.library.linalg.block_rotations import MARK, SWEEPS, Blocks
 from volta_fn.targets.wgsl.library.linalg.blocks import repeated
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch
@@ -33,7 +33,7 @@ def scale_dispatch(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, w
     shader = field_shader(device, a.dtype, many_invocations(device, real.itemsize + 4))
     source = shader.buffer(0, a.dtype).name
     state = shader.buffer(blocks.state, real, written=True).name
-    marks = shader.atomics(blocks.marks, blocks.mark_dtype).name
+    marks = shader.atomics(blocks.marks, MARK).name
     written(
         shader,
         f"""

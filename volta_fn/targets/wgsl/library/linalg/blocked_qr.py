@@ -88,7 +88,7 @@ def _begin(a: ShapedArray, known: Reflections, q: int, wide: int, device: Target
 
 def _panel(a: ShapedArray, known: Reflections, device: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that reflects a block's columns."""
-    m, n, k = known.rows, known.columns, known.count
+    m, n, k = known.rows, known.columns, known.total
     size, lanes = block_width(a.dtype), _lanes(a)
     rows = -(-m // lanes)
     shader = field_shader(device, a.dtype, lanes * size)
