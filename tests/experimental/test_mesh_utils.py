@@ -35,4 +35,4 @@ def test_refusals_name_a_remedy() -> None:
     with pytest.raises(AttributeError, match="no Pallas"):
         vf.experimental.pallas.pallas_call
     with pytest.raises(vf.errors.UnsupportedError, match="pure_callback"):
-        vf.ffi.ffi_call("cholesky", None)
+        vf.ffi.ffi_call("cholesky", None)(1.0)
