@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
@@ -17,6 +18,8 @@ from volta_fn import lax
 EQUATIONS = 30_000
 
 WINDOWS = 3
+
+pytestmark = pytest.mark.usefixtures("new_objects_only")
 
 
 def growth(work: Callable[[], object], times: int, warm_up: int) -> int:

@@ -20,6 +20,8 @@ from volta_fn.errors import ArgumentError, OutOfMemoryError
 
 MEGABYTE = 1_000_000
 
+pytestmark = pytest.mark.usefixtures("new_objects_only")
+
 
 @pytest.fixture(params=[False, True], ids=["numpy", "native"])
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:

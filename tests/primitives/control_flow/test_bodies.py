@@ -99,6 +99,7 @@ def test_named_axes_are_part_of_the_key() -> None:
     assert np.asarray(vf.vmap(lambda c: lax.scan(step, c, XS)[0], axis_name="i")(XS)).tolist() == [3.0, 4.0, 5.0]
 
 
+@pytest.mark.usefixtures("new_objects_only")
 def test_functions_and_their_programs_die() -> None:
     def once(i: int) -> Any:
         big = np.ones(1000)

@@ -15,7 +15,6 @@ import numpy as np
 
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.threads import run_together, thread_count
-from volta_fn.targets.numpy.long_signals import is_long, long_signal
 
 _FORWARD: dict[str, Callable[..., np.ndarray]] = {"FFT": np.fft.fft, "RFFT": np.fft.rfft}
 _INVERSE: dict[str, Callable[..., np.ndarray]] = {"IFFT": np.fft.ifft, "IRFFT": np.fft.irfft}
@@ -34,22 +33,15 @@ def fft(x: np.ndarray, *, kind: str, length: int, axis: int, out: np.ndarray | N
     if library is None:
         return _by_numpy(x, kind, length, axis, out)
     transform, workers = getattr(library, kind.lower()), thread_count() if x.size >= _LARGE else 1
-    if is_long(x.shape, x.dtype, axis, kind):
-        spectrum = long_signal(library, x.reshape(-1), workers).reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
-        return spectrum if out is None else _stored(spectrum, out)
     if out is None:
         return transform(x, length, axis, workers=workers)
     if x.dtype != out.dtype:
-        return _stored(transform(x, length, axis, workers=workers), out)
+        out[...] = transform(x, length, axis, workers=workers)
+        return out
     out[...] = x  # to be transformed in place, since new memory would take longer than this copy
     spectrum = transform(out, length, axis, overwrite_x=True, workers=workers)
     if not np.may_share_memory(spectrum, out):
         out[...] = spectrum
-    return out
-
-
-def _stored(spectrum: np.ndarray, out: np.ndarray) -> np.ndarray:
-    out[...] = spectrum
     return out
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
-from volta_fn.targets.numpy.long_signals import is_long
 
 #: Prime factors up to this are transforms of their own to pocketfft; lengths with others become convolutions of twice the length.
 _SMALL_PRIMES = (2, 3, 5, 7, 11)
@@ -22,7 +21,7 @@ def workspace(eqn: Equation) -> int:
 
 
 def _fft(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
-    """Count pocketfft's factors and buffer, and a copied spectrum or its steps."""
+    """Count the factors and the buffer of pocketfft, and a copied spectrum."""
     length = rest = params["length"]
     for prime in _SMALL_PRIMES:
         while rest and rest % prime == 0:
@@ -30,8 +29,7 @@ def _fft(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params
     numbers = 2 * length if rest <= 1 else 6 * length
     of_reals = params["kind"] in ("RFFT", "IRFFT")
     itemsize = dtypes.complex_dtype(dtypes.real_dtype(operands[0].dtype)).itemsize // (1 + of_reals)
-    copies = 4 if is_long(operands[0].shape, operands[0].dtype, params["axis"], params["kind"]) else 1
-    return numbers * itemsize + copies * results[0].nbytes
+    return numbers * itemsize + results[0].nbytes
 
 
 def _cholesky(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
