@@ -56,8 +56,8 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
 
     >>> import volta_fn as vf
     >>> found = vf.explain(lambda x: vf.numpy.tanh(2 * x).sum())(vf.numpy.ones(1000))
-    >>> found.steps[0].name, found.steps[0].flops >= 2000
-    ('mul + tanh + reduce_sum', True)
+    >>> sum(step.flops for step in found.steps) >= 2000
+    True
     """
     if calls < 1:
         raise ArgumentError(f"explain: calls must be at least 1, got {calls}")
