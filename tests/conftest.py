@@ -65,8 +65,8 @@ def _target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     import volta_fn  # not before the settings of the root's conftest.py
 
     path, backend = _path(request), volta_fn.devices("cpu")[0].backend
-    if not path.startswith(COMPILED):
-        monkeypatch.setattr(backend, "native", False)
+    # Set for all tests, so that it is put back after those that change it.
+    monkeypatch.setattr(backend, "native", backend.native and path.startswith(COMPILED))
     if path.startswith(ON_CPU):
         request.getfixturevalue("on_cpu")
 
