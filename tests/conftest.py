@@ -4,6 +4,7 @@ The root's conftest.py has the settings of all tests.
 """
 
 import gc
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -65,7 +66,7 @@ def _target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     import volta_fn  # not before the settings of the root's conftest.py
 
     path, backend = _path(request), volta_fn.devices("cpu")[0].backend
-    # Set for all tests, so that it is put back after those that change it.
+    # Set also where it stays the same, so that what a test changes is undone.
     monkeypatch.setattr(backend, "native", backend.native and path.startswith(COMPILED))
     if path.startswith(ON_CPU):
         request.getfixturevalue("on_cpu")
@@ -86,6 +87,15 @@ def frequent_thread_switches() -> Iterator[None]:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(usual)
+
+
+@pytest.fixture
+def default_interrupt_handler() -> Iterator[None]:
+    """Python's own handler of Ctrl-C, which shells replace in background jobs; the test must leave it in place."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

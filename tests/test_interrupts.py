@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,7 @@ import pytest
 from volta_fn.interrupts import HeldBack
 from volta_fn.lazy_imports import load
 
-
-@pytest.fixture(autouse=True)
-def _interrupts() -> Iterator[None]:
-    """Python's own handler, which shells replace in background jobs."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("default_interrupt_handler")
 
 
 def test_the_handler_runs_after_the_outermost_section() -> None:

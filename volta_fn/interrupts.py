@@ -6,11 +6,14 @@ what a module has registered stays when its import ends half-way. The handler of
 
 from __future__ import annotations
 
-# Its functions look no handler up in an enumeration, as those of `signal` do: 0.5 µs instead of 8 µs.
 import _signal  # type: ignore[import-not-found]
 import threading
 from types import FrameType
 from typing import Any
+
+#: `signal.getsignal` and `signal.signal` without the search for the handler in an enumeration: 0.5 µs instead of 8 µs.
+get_handler, set_handler = _signal.getsignal, _signal.signal
+SIGINT = _signal.SIGINT
 
 
 class HeldBack:
@@ -31,9 +34,9 @@ class HeldBack:
         if threading.current_thread() is not threading.main_thread():
             return
         if not self.depth:
-            self.pending = None  # the handler raised for another one, just before this was delivered
-            if callable(_signal.getsignal(_signal.SIGINT)):
-                self.handler = _signal.signal(_signal.SIGINT, self._note)
+            self.pending = None  # of a section that another exception ended before the handler was called
+            if callable(get_handler(SIGINT)):
+                self.handler = set_handler(SIGINT, self._note)
         self.depth += 1
 
     def __exit__(self, *error: Any) -> None:
@@ -42,14 +45,14 @@ class HeldBack:
         self.depth -= 1
         if not self.depth and self.handler is not None:
             handler, self.handler = self.handler, None
-            _signal.signal(_signal.SIGINT, handler)
+            set_handler(SIGINT, handler)
             if self.pending is not None:
                 self._deliver(handler)
 
     def let_through(self) -> None:
         """Call the handler now if Ctrl-C was pressed; for loops that wait."""
         if self.pending is not None and threading.current_thread() is threading.main_thread():
-            self._deliver(self.handler or _signal.getsignal(_signal.SIGINT))
+            self._deliver(self.handler or get_handler(SIGINT))
 
     def _deliver(self, handler: Any) -> None:
         pending, self.pending = self.pending, None

@@ -13,7 +13,7 @@ from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.check import check_jaxpr
-from volta_fn.core.distribution.placement import placed_aval
+from volta_fn.core.distribution.placed_types import placed_aval
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
 from volta_fn.core.primitive import Primitive as _AnyPrimitive

@@ -16,7 +16,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import P
 from volta_fn.core import device as core_device
-from volta_fn.core.distribution.placement import placed_aval
+from volta_fn.core.distribution.placed_types import placed_aval
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -153,6 +153,23 @@ def test_a_type_tells_explicit_axes_only(eight: list[vf.Device]) -> None:
     mesh = vf.make_mesh((4, 2), ("X", "Y"), kinds)
     assert str(placed_aval(vf.device_put(vnp.ones((8, 4)), vf.NamedSharding(mesh, P("X", "Y"))))) == "f32[8@X,4]"
     assert placed_aval(vnp.ones(3)) is None
+
+
+def test_a_type_tells_the_axes_along_which_a_value_varies() -> None:
+    seen: list[Any] = []
+
+    def note(x: vf.Array) -> vf.Array:
+        seen.append(placed_aval(x))
+        return x
+
+    vf.vmap(note, axis_name="i")(vnp.ones((2, 3)))
+    assert str(seen[0]) == "f32[3]{V:i}" and seen[0].manual_axis_type.varying == {"i"}
+
+
+def test_a_sharding_tells_the_kind_of_memory_that_was_asked_for() -> None:
+    plain = vf.sharding.SingleDeviceSharding(vf.devices("cpu")[0])
+    pinned = plain.with_memory_kind("pinned_host")
+    assert (plain.memory_kind, pinned.memory_kind) == ("device", "pinned_host") and pinned.device_set == plain.device_set
 
 
 def test_axes_of_another_type_for_a_while(eight: list[vf.Device], capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,10 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.targets.cpu.runtime import host_interrupts
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals cannot be sent to a process here")
-
-
-@pytest.fixture(autouse=True)
-def _interrupts() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
+pytestmark = [
+    pytest.mark.usefixtures("default_interrupt_handler"),
+    pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals cannot be sent to a process here"),
+]
 
 
 def test_an_interrupt_of_machine_code_between_two_calls() -> None:
