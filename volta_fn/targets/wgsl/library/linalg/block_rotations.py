@@ -73,7 +73,7 @@ def _fits(size: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
 
 
 def known(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
-    """Return statements that name a matrix's scale, and whether it is bad."""
+    """Return statements that name a matrix's scale, and `bad` if it is not finite."""
     state = shader.buffer(blocks.state, real_part(dtype)).name
     return f"let scale = {state}[group * 2u];\nlet bad = scale == R(0);"
 
