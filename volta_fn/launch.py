@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from volta_fn.command_line import run
 from volta_fn.distributed.report import FOLDER, Report, cause
 from volta_fn.lazy_imports import installed_file
 
@@ -171,4 +172,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)
