@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 _NAMES = re.compile(r"\b[xv]\d+\b")
@@ -26,6 +27,10 @@ class Documented(NamedTuple):
     applies: Callable[[Sequence[np.ndarray]], bool]
 
 
+def _known(value: np.ndarray) -> np.ndarray:
+    return value if value.dtype.kind in "biufc" else value.astype(np.float32)  # NumPy knows no bfloat16
+
+
 def _not_finite(values: Sequence[np.ndarray]) -> bool:
     return any(not np.isfinite(_known(value)).all() for value in values)
 
@@ -34,17 +39,35 @@ def _complex_not_finite(values: Sequence[np.ndarray]) -> bool:
     return _not_finite([value for value in values if value.dtype.kind == "c"])
 
 
-def _known(value: np.ndarray) -> np.ndarray:
-    return value if value.dtype.kind in "biufc" else value.astype(np.float32)  # NumPy knows no bfloat16
+def _nan(values: Sequence[np.ndarray]) -> bool:
+    return any(bool(np.isnan(_known(value)).any()) for value in values if value.dtype.kind not in "biu")
 
+
+def _zero(values: Sequence[np.ndarray]) -> bool:
+    return any(bool((value == 0).any()) for value in values[:-1])
+
+
+def _subnormal(values: Sequence[np.ndarray]) -> bool:
+    """Tell whether there are numbers that are, or round to, less than the smallest normal one, but 0."""
+    found = False
+    for value in (v for v in values if v.dtype.kind not in "biu"):
+        sizes = np.abs(np.stack([value.real, value.imag]) if value.dtype.kind == "c" else value)
+        found |= bool(((sizes > 0) & (sizes < 2 * float(ml_dtypes.finfo(sizes.dtype).tiny))).any())
+    return found
+
+
+#: Statements whose results are sums of products.
+_PRODUCTS = r"@|jnp\.dot|tensordot|conv_general|linalg|fft|prod|associative_scan"
 
 DOCUMENTED = [
     Documented("gpu", "", _complex_not_finite),
     Documented("", r"linalg\.(inv|det)", _not_finite),
+    Documented("JAX", "", _complex_not_finite),
+    Documented("JAX", _PRODUCTS, _not_finite),
+    Documented("JAX", r"min|max|clip|clamp|sort|unique|where", _nan),
+    Documented("JAX", r"(grad|jvp|vjp).*abs", _zero),
+    Documented("JAX", "", _subnormal),
 ]
-
-#: Beginnings of errors by which JAX refuses what volta_fn computes.
-REFUSED: list[str] = []
 
 
 def excused(way: str, lines: Sequence[tuple[str, str]], values: Values) -> set[str]:
@@ -57,8 +80,3 @@ def excused(way: str, lines: Sequence[tuple[str, str]], values: Values) -> set[s
         if not found.isdisjoint(used) or any(re.search(rule.statements, text) and rule.applies(involved) for rule in rules):
             found.add(name)
     return found
-
-
-def is_refused(way: str, error: str) -> bool:
-    """Tell whether an error is one by which JAX refuses what volta_fn computes."""
-    return way == "JAX" and any(re.match(pattern, error) for pattern in REFUSED)

@@ -56,6 +56,21 @@ def test_differences_are_found_and_made_small() -> None:
     assert programs.minimised(program, wrong_product).lines == [("v2", "v0 * v1")]
 
 
+def test_documented_differences_are_not_reported() -> None:
+    program = parsed(
+        """
+x0 = np.array([True, False])
+x1 = np.array([2.0, np.inf])
+v0 = x0.astype('float64')
+v1 = jnp.dot(v0, x1)
+v2 = v1 + 1
+"""
+    )
+    in_jax = programs.lanes(jax=True)["JAX"]
+    assert programs.compared(program, in_jax, way="numpy jit") == ("v1", "1 of 1, at () np.float64(2.0) instead of np.float64(nan)")
+    assert programs.compared(program, in_jax, way="JAX") is None
+
+
 def test_damaged_files_are_refused() -> None:
     done, wrong = files.check(rounds(270))
     assert (done, wrong) == (rounds(270), {})
