@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 
+from volta_fn.command_line import run
 from volta_fn.core.device import available_devices
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.cache_dir import cache_dir
@@ -38,5 +39,10 @@ def _version(package: str) -> str:
     return str(load(package).__version__) if is_installed(package) else "missing"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the report."""
     print("\n".join(report()))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from volta_fn.command_line import discard_output, run
 from volta_fn.distributed.report import FOLDER, Report, cause
 from volta_fn.lazy_imports import installed_file
 
@@ -89,8 +90,11 @@ class _Output:
                 if tagged is None:
                     self.of_starter.append(text)
                     continue
-                target.write(f"[{tagged[1]}] {tagged[3]}")
-                target.flush()
+                try:
+                    target.write(f"[{tagged[1]}] {tagged[3]}")
+                    target.flush()
+                except BrokenPipeError:  # the processes go on
+                    discard_output()
 
     def blamed(self) -> Report | None:
         """Return what `mpiexec` says of a process that ended badly."""
@@ -171,4 +175,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

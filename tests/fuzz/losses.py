@@ -120,12 +120,16 @@ class _Method:
 RUNS: dict[str, Callable[[Any], None]] = {"loop": loop, **{name: example(name) for name in EXAMPLES}}
 
 
+def own_device() -> Device:
+    """Return a GPU that nothing else uses."""
+    first = vf.devices("gpu")[0]
+    return Device("gpu", 0, first.device_kind, GpuBackend(first.backend.adapter))
+
+
 def outcome(name: str, losses: Collection[int] = (), kinds: Collection[str] = tuple(POINTS), every: int | None = None) -> Outcome:
     """Run on a device of its own, which is lost at some points."""
-    first = vf.devices("gpu")[0]
-    own = Device("gpu", 0, first.device_kind, GpuBackend(first.backend.adapter))
     digest = hashlib.sha256()
-    with patch.object(devices, "_process_default", own), planted(losses, kinds) as points:
+    with patch.object(devices, "_process_default", own_device()), planted(losses, kinds) as points:
         vf.set_recovery(None if every is None else "checkpoint", every=every or 1)
         RUNS[name](digest)
     return Outcome(digest.hexdigest(), points)

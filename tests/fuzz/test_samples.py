@@ -14,8 +14,6 @@ import volta_fn.numpy as jnp
 from tests.fuzz import files, interrupts, losses, programs, soak
 from tests.fuzz.planted_losses import POINTS, planted
 from tests.stress.amount import rounds
-from volta_fn.core.device import Device
-from volta_fn.targets.wgsl.runtime.backend import GpuBackend
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals and /proc are those of Linux")
 CORPUS = [block for block in (Path(__file__).parent / "corpus.txt").read_text().split("\n\n") if block.strip()]
@@ -58,6 +56,21 @@ def test_differences_are_found_and_made_small() -> None:
     assert programs.minimised(program, wrong_product).lines == [("v2", "v0 * v1")]
 
 
+def test_documented_differences_are_not_reported() -> None:
+    program = parsed(
+        """
+x0 = np.array([True, False])
+x1 = np.array([2.0, np.inf])
+v0 = x0.astype('float64')
+v1 = jnp.dot(v0, x1)
+v2 = v1 + 1
+"""
+    )
+    in_jax = programs.lanes(jax=True)["JAX"]
+    assert programs.compared(program, in_jax, way="numpy jit") == ("v1", "1 of 1, at () np.float64(2.0) instead of np.float64(nan)")
+    assert programs.compared(program, in_jax, way="JAX") is None
+
+
 def test_damaged_files_are_refused() -> None:
     done, wrong = files.check(rounds(270))
     assert (done, wrong) == (rounds(270), {})
@@ -86,13 +99,8 @@ def test_a_lost_gpu_costs_no_bits(kind: str) -> None:
         assert found.points.losses >= 1
 
 
-def own_device() -> Device:
-    first = vf.devices("gpu")[0]
-    return Device("gpu", 0, first.device_kind, GpuBackend(first.backend.adapter))
-
-
 def test_arrays_from_before_the_policy_and_constants_survive() -> None:
-    device = own_device()
+    device = losses.own_device()
     with vf.default_device(device):
         early, constant = jnp.arange(1000.0) * 2, jnp.arange(1000.0) * 3
         unused = jnp.arange(50.0) * 5
@@ -111,7 +119,7 @@ def test_arrays_from_before_the_policy_and_constants_survive() -> None:
 
 
 def test_without_the_policy_what_was_recorded_is_not_used() -> None:
-    device = own_device()
+    device = losses.own_device()
     with vf.default_device(device):
         vf.set_recovery("checkpoint")
         x = jnp.arange(1000.0) * 1
@@ -130,7 +138,7 @@ def test_effects_happen_once() -> None:
         seen.append(float(x))
         return x
 
-    device = own_device()
+    device = losses.own_device()
     with vf.default_device(device):
         vf.set_recovery("checkpoint", every=100)
         noted = vf.jit(lambda x: vf.experimental.io_callback(note, vf.ShapeDtypeStruct((), "float32"), x) + 1)

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -181,3 +183,25 @@ pwd.getpwuid = nobody
     )
     assert result.stdout == "True 2\n", result.stderr
     assert result.stderr.count("no home folder") == 1
+
+
+def test_an_edit_of_equal_size_and_time_is_seen(tmp_path: Path) -> None:
+    """As of packages that are built with all times set to zero."""
+    package, cache, edited = tmp_path / "sources" / "volta_fn", tmp_path / "cache", 0
+    shutil.copytree(Path(vf.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = {**os.environ, "VOLTA_CACHE_DIR": str(cache), "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    program = "import volta_fn as vf, volta_fn.numpy as jnp\nprint(float(vf.jit(jnp.arctanh)(jnp.full(64, 0.5))[0]))"
+
+    def half() -> float:
+        done = subprocess.run([sys.executable, "-c", program], env=settings, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
+        return float(done.stdout)
+
+    assert half() == pytest.approx(np.arctanh(0.5))
+    for path in package.rglob("*.py"):
+        text, status = path.read_text(), path.stat()
+        if "(1.0 - size)) * 0.5).signed(x)" in text:
+            path.write_text(text.replace("(1.0 - size)) * 0.5).signed(x)", "(1.0 - size)) * 0.7).signed(x)"))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+            edited += 1
+    assert edited == 1
+    assert half() == pytest.approx(1.4 * np.arctanh(0.5))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from volta_fn.advice import closest
+from volta_fn.command_line import run
 
 INDEX = Path(__file__).with_name("index.md")
 
@@ -48,4 +49,4 @@ def main(names: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(lambda: main(sys.argv[1:]))

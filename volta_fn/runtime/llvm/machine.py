@@ -8,7 +8,7 @@ from typing import Any
 
 from volta_fn.core.interned import Left
 from volta_fn.runtime.internals.nogil import emit, parse, run_passes
-from volta_fn.runtime.llvm import lapack, numpy_sorts
+from volta_fn.runtime.llvm import half_rounding, lapack, numpy_sorts
 from volta_fn.runtime.llvm.host import host, llvm
 
 #: What is never freed, and engines, which are freed some time after their code.
@@ -62,6 +62,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
     The objects stay loaded as long as the result lives.
     """
     binding = llvm()
+    half_rounding.bind_symbols(codes, _load_text)
     with _lock:  # engines are made one at a time
         _free_dropped()
         lapack.bind_symbols(codes)
@@ -84,6 +85,10 @@ def _free_dropped() -> None:
     for engine in _engines.take():
         engine._owned = False
         engine.close()
+
+
+def _load_text(text: str, symbols: Sequence[str]) -> list[int]:
+    return load_object(compile_object(text), symbols)
 
 
 def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:

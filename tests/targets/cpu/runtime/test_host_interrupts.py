@@ -98,3 +98,25 @@ def test_handlers_wait_in_protected_functions_only() -> None:
         host_interrupts.interruptible(enter)()
     assert calls == ["protected", "protected"]
     assert not host_interrupts._waiting
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the system has no signals for users")
+def test_handlers_of_other_signals_that_pass_on_an_interrupt_wait_too() -> None:
+    ended = []
+
+    @host_interrupts.protected
+    def protected() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        ended.append(True)
+
+    def enter(*arrays: Any) -> int:
+        protected()
+        return 0
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            host_interrupts.interruptible(enter)()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ended

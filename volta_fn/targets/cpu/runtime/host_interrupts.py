@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from volta_fn.interrupts import SIGINT, get_handler, set_handler
+from volta_fn.interrupts import SIGINT, get_handler, set_handler, valid_signals
 
 #: The code in which the handler waits.
 _protected: set[CodeType] = set()
@@ -41,7 +41,7 @@ def interruptible(enter: Callable[..., int]) -> Callable[..., int]:
             return enter(*arrays)
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if frame is not None and frame.f_code in _protected:
+            if _is_protected(frame):
                 _waiting.append((handler, number, frame))
             else:
                 handler(number, frame)
@@ -54,6 +54,16 @@ def interruptible(enter: Callable[..., int]) -> Callable[..., int]:
             deliver()
 
     return call
+
+
+def _is_protected(frame: FrameType | None) -> bool:
+    """Tell whether a signal came in protected code, or in the handler of another signal that came there."""
+    if frame is None or frame.f_code in _protected:
+        return frame is not None
+    handlers = {getattr(get_handler(number), "__code__", None) for number in valid_signals()}
+    while frame is not None and frame.f_code in handlers:
+        frame = frame.f_back
+    return frame is not None and frame.f_code in _protected
 
 
 def _execute(enter: Callable[..., int], arrays: tuple[Any, ...]) -> int:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
+from volta_fn.core.interned import Attached
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
 from volta_fn.targets.wgsl.runtime.device.adapter import adapters
-from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu
+from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, release_abandoned
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
 from volta_fn.targets.wgsl.runtime.device.recovery import Recovery
 from volta_fn.targets.wgsl.runtime.program import Program
@@ -34,6 +35,8 @@ class GpuBackend:
         self.adapter = adapter
         self._gpu: Gpu | None = None
         self._lock = threading.Lock()
+        #: The compiled functions, each with one that drops its program.
+        self._programs: Attached[Callable[..., Any], Callable[[], None]] = Attached()
         #: What makes the loss of the device good, if `set_recovery` asks for it.
         self.recovery: Recovery | None = None
 
@@ -50,8 +53,18 @@ class GpuBackend:
                     gpu.pool.limit = found.pool.limit
                 gpu.remake = self._remake()
                 self._gpu = gpu
+                if found is not None:
+                    self._drop_programs()
+            release_abandoned()
             assert self._gpu is not None
             return self._gpu
+
+    def _drop_programs(self) -> None:
+        """Free the lost device's programs, which would keep it; they are compiled again when they are called."""
+        for compiled in self._programs:
+            drop = self._programs.get(compiled)
+            if drop is not None:
+                drop()
 
     def _opened_again(self) -> Gpu:
         """Open the device after a loss; a reset may have changed what the driver calls it."""
@@ -141,14 +154,21 @@ class GpuBackend:
         constants_of = self.recovery
         if constants_of is not None:
             constants_of.keep_constants(closed)
-        program = self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead))
+        program: Program | None = self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead))
         effects = bool(closed.effects)
 
         def once(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
-            if program.gpu.watched.lost:
-                program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
-            return program(donate, *buffers)
+            found = program
+            if found is None or found.gpu.watched.lost:
+                found = program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
+            return found(donate, *buffers)
+
+        def drop() -> None:
+            nonlocal program
+            program = None
+
+        self._programs.attach(once, drop)
 
         def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal constants_of

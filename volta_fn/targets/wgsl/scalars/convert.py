@@ -17,7 +17,9 @@ def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
         return x
     if x.dtype.kind != "c":
         real = _real(Lanes(f, x.type, x.text), x.dtype, np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype)
-        return Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({real.text}, 0)") if dtype.kind == "c" else real.text)
+        if dtype.kind != "c":
+            return Number(dtype, real.text)
+        return Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({real.text}, {real.zero().text})"))  # 0.0 x would be 0.0
     component = np.dtype(f"f{x.dtype.itemsize // 2}")
     re, im = [Lanes(f, wgsl_type(component), f"{x.text}.{c}") for c in "xy"]
     if dtype.kind == "b":

@@ -23,10 +23,14 @@ from volta_fn.targets.wgsl.text import Function
 _COMPLEX = {
     **COMPLEX,
     "eq": lambda x, y: floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im),
+    "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](part, part) for part in x]),
     "ne": lambda x, y: ~(floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im)),
 }
 
 _INTEGRAL = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
+
+#: Where a literal operand would be simplified as if the other one were finite.
+_COMPLEX_UNSAFE = ("mul", "div", "pow")
 
 #: What Mesa's compiler has wrong even if one operand alone is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
 _UNSAFE = ("rem",)
@@ -65,6 +69,10 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
         return special(f, operands, dtype)
     before = operands[0].dtype
     if before.kind == "c":
+        if op in _COMPLEX_UNSAFE:
+            operands = [x if x.value is None else _unknown(f, x) for x in operands]
+        elif op == "sub" and operands[0].text == operands[1].text:
+            op, operands = "minus_itself", operands[:1]
         return _apply_complex(f, op, operands, dtype, params)
     lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
     operation = _operation(op, before)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.core.device import MemoryStats
+from volta_fn.core.interned import Left
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import variables
 from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
@@ -46,7 +48,6 @@ class Gpu:
         self.watched = Watched()
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
-        self.pool.make_room = self._make_room
         #: Makes the elements of a buffer of a lost device again, if there is a policy for that (`recovery`).
         self.remake: Callable[[Gpu, Buffer], None] | None = None
         #: Blocks that hold the grids of indirect dispatches.
@@ -63,7 +64,10 @@ class Gpu:
         self.host_steps: Counter[str] = Counter()
         #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
+        # No method of this object: what is left to be released must not refer to it.
+        self.pool.make_room = partial(_make_room, self.scratch, self.queue)
         self._constants: dict[Any, Buffer] = {}
+        _abandoned.leave(self, (self.queue, self.pool, self.grids, self.pipelines))
         if os.environ.get("VOLTA_GPU_CHECKS", "0") == "0":
             self.pipelines.checks = needed_checks(self)
         if os.environ.get("VOLTA_GPU_TUNE", "0") != "0":
@@ -174,10 +178,6 @@ class Gpu:
             found.append(leases[number])
         return found
 
-    def _make_room(self) -> None:
-        self.scratch.clear()
-        self.queue.wait()
-
     def memory(self) -> MemoryStats:
         """Return the memory in use, its peak, and the memory held."""
         with self.queue.lock:
@@ -188,7 +188,7 @@ class Gpu:
     def free_memory(self) -> None:
         """Release memory that is only kept for reuse."""
         with self.queue.lock:
-            self._make_room()
+            self.pool.make_room()
             self.pool.trim()
             self.grids.trim()
             self.queue.readbacks.clear()
@@ -217,6 +217,23 @@ class Gpu:
     def counters(self) -> Counters:
         """Counts of what the device has done."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
+
+
+#: What the driver holds for devices; it is released some time after their end.
+_abandoned: Left[tuple[Queue, Pool, Pool, Pipelines]] = Left()
+
+
+def release_abandoned() -> None:
+    """Release what the driver holds for devices that were lost and that nothing uses any more."""
+    for queue, *others in _abandoned.take():
+        for part in (queue, *others):
+            part.release()
+        queue.lib.wgpuDeviceDestroy(queue.device)  # for buffers that commands use which were refused: the library keeps those
+
+
+def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
+    scratch.clear()
+    queue.wait()
 
 
 def _lost(buffer: Buffer) -> DeviceError:

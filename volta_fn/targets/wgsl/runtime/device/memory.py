@@ -198,6 +198,12 @@ class Pool:
         self.trims += 1
         log.debug("free blocks given back; %d bytes are held, %d in use", self.held, self.in_use)
 
+    def release(self) -> None:
+        """Release all blocks, once nothing uses the device any more."""
+        for block in self.blocks.values():
+            self.lib.wgpuBufferRelease(block.handle)
+        self.blocks.clear()
+
 
 class Buffer:
     """An array's elements on the GPU, or about to be uploaded."""

@@ -52,6 +52,8 @@ class Pipelines:
         self._found: dict[Key, Pipeline] = {}
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], Any] = {}
+        #: The handles of all pipelines, those included that were replaced, which recordings may still hold.
+        self._handles: list[Any] = []
         self._lock = threading.Lock()
         #: How often bind groups were released.
         self.drops = 0
@@ -133,6 +135,7 @@ class Pipelines:
                 raise
             raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
         self.lib.wgpuShaderModuleRelease(module)
+        self._handles.append(handle)
         return Pipeline(handle, layout._internal)
 
     def _module(self, source: str, checks: int) -> Any:
@@ -177,6 +180,15 @@ class Pipelines:
         if len(self._groups) < _MOST_GROUPS:
             return
         self.drops += 1
+        self._release_groups()
+
+    def _release_groups(self) -> None:
         for group in self._groups.values():
             self.lib.wgpuBindGroupRelease(group)
         self._groups.clear()
+
+    def release(self) -> None:
+        """Release all pipelines and bind groups, once nothing uses the device any more."""
+        self._release_groups()
+        while self._handles:
+            self.lib.wgpuComputePipelineRelease(self._handles.pop())

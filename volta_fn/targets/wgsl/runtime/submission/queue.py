@@ -182,12 +182,15 @@ class Queue:
             if self.encoder is None:
                 return self.submitted
             encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
+            commands = None
             try:
                 with self.watched:  # submitting invalid commands would abort the process
                     self._end_run()
                     commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
                     self.lib.wgpuCommandEncoderRelease(encoder)
             except DeviceError:
+                if commands is not None:
+                    self.lib.wgpuCommandBufferRelease(commands)
                 self.pool.check_device()  # what was made while the device was lost is invalid, and only that is said
                 raise
             self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
@@ -200,6 +203,15 @@ class Queue:
             self._info.userdata1 = self.ffi.cast("void *", self.submitted)
             self.lib.wgpuQueueOnSubmittedWorkDone(self.queue, self._info[0])
             return self.submitted
+
+    def release(self) -> None:
+        """Release the commands that were never submitted, and the readbacks, once nothing uses the device any more."""
+        if self.run is not None:
+            self.lib.wgpuComputePassEncoderRelease(self.run)
+        if self.encoder is not None:
+            self.lib.wgpuCommandEncoderRelease(self.encoder)
+        self.run = self.encoder = None
+        self.readbacks.release()
 
     # waiting
 

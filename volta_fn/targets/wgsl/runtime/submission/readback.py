@@ -157,6 +157,14 @@ class Readbacks:
         else:
             self.lib.wgpuBufferRelease(handle)
 
+    def release(self) -> None:
+        """Release all buffers, once nothing uses the device any more."""
+        self.clear()
+        while self.gone:
+            copy = self.gone.popleft().copy
+            if copy.handle is not None:
+                self.lib.wgpuBufferRelease(copy.handle)
+
     def clear(self) -> None:
         """Release the buffers that are kept for reuse."""
         for handle in [handle for free in self.free.values() for handle in free]:

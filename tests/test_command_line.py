@@ -1,0 +1,30 @@
+"""Commands whose output nobody reads end without a word."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from volta_fn.command_line import NOBODY_READS
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes are those of POSIX")
+@pytest.mark.parametrize("command", ["doctor", "cache", "info", "errors ShapeError"])
+def test_commands_end_quietly_when_nobody_reads(command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", *f"volta_fn.{command}".split()]
+    try:
+        found = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    finally:
+        os.close(writer)
+    assert (found.returncode, found.stderr) == (NOBODY_READS, "")
+
+
+def test_the_status_is_that_of_the_command() -> None:
+    code = "from volta_fn.command_line import run; run(lambda: print('read') or 3)"
+    found = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    assert (found.returncode, found.stdout) == (3, "read\n")
