@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.worker import Worker
+from benchmarks.worker import Worker, ask_all
 from benchmarks.workloads.case import Case, Workload, arrays_in
 
 
@@ -103,8 +103,10 @@ def _take_samples(workers: Mapping[str, Worker], pace: Pace) -> dict[str, list[f
     return samples
 
 
-def measure(workload: Workload, workers: Mapping[str, Worker], pace: Pace, quick: bool = False) -> dict[str, Any]:
-    """Time a workload in every framework.
+def measure(
+    workload: Workload, workers: Mapping[str, Worker], pace: Pace, quick: bool = False, *, together: bool = False
+) -> dict[str, Any]:
+    """Time a workload in every framework; they prepare it one after another, for the times of first calls, or `together`.
 
     Returns:
         by framework, the median seconds of a call, the least, and those of the first call with its compilation; the faster peer and
@@ -114,7 +116,10 @@ def measure(workload: Workload, workers: Mapping[str, Worker], pace: Pace, quick
         WrongResultError: the frameworks do not compute the same.
         RuntimeError: a framework failed.
     """
-    prepared = {name: worker.ask("prepare", workload.name, quick) for name, worker in workers.items()}
+    if together:
+        prepared = ask_all(workers, "prepare", workload.name, quick)
+    else:
+        prepared = {name: worker.ask("prepare", workload.name, quick) for name, worker in workers.items()}
     prepared = {name: found for name, found in prepared.items() if found is not None}
     check(workload.name, {name: results for name, (_, results) in prepared.items()}, workload.case(quick=True))
     first = {name: seconds for name, (seconds, _) in prepared.items()}

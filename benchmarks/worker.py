@@ -15,14 +15,27 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from benchmarks.machine import on_gpu, search_path
 from benchmarks.workloads import named
 from benchmarks.workloads.case import Contestant, arrays_in, competes, contestant, library, map_arrays
 
 NOTHING = Contestant(lambda: None, lambda result: None)
+#: Of arrays of more elements every so-manieth row is compared.
+LARGE, ROWS = 1 << 22, 17
 STEPS = 3  # of a training step, the losses before it, after one and after two updates are compared
+
+
+class FrameworkError(RuntimeError):
+    """A framework failed, or its process died."""
+
+    def __init__(self, framework: str, message: str) -> None:
+        super().__init__(message)
+        self.framework = framework
 
 
 class Worker:
@@ -43,20 +56,30 @@ class Worker:
         """Return what a method of `Bench` returns in the process, restarted if it died.
 
         Raises:
-            RuntimeError: it failed, or the process died.
+            FrameworkError: it failed, or the process died.
         """
+        self.begin(request, *arguments)
+        return self.answer()
+
+    def begin(self, request: str, *arguments: Any) -> None:
+        """Send a request, whose answer `answer` returns, to the process, restarted if it died."""
         if self.process.poll() is not None:
             self.stop()
             self.process = self._start()
-        assert self.process.stdin and self.process.stdout
-        try:
+        assert self.process.stdin
+        with contextlib.suppress(BrokenPipeError):  # `answer` finds that the process died
             pickle.dump((request, arguments), self.process.stdin)
             self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Wait for the answer to what was begun; raise as `ask` does."""
+        assert self.process.stdout
+        try:
             fine, answer = pickle.load(self.process.stdout)
-        except (EOFError, BrokenPipeError):
-            raise RuntimeError(f"the process of {self.framework} died with status {self.process.wait()}") from None
+        except EOFError:
+            raise FrameworkError(self.framework, f"the process of {self.framework} died with status {self.process.wait()}") from None
         if not fine:
-            raise RuntimeError(f"{self.framework} failed:\n{answer}")
+            raise FrameworkError(self.framework, f"{self.framework} failed:\n{answer}")
         return answer
 
     def stop(self) -> None:
@@ -66,6 +89,21 @@ class Worker:
             self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+
+
+def ask_all(workers: Mapping[str, Worker], request: str, *arguments: Any) -> dict[str, Any]:
+    """Return the answers of all processes, which work at the same time; raise the first failure when all have answered."""
+    for worker in workers.values():
+        worker.begin(request, *arguments)
+    answers, failures = {}, []
+    for name, worker in workers.items():
+        try:
+            answers[name] = worker.answer()
+        except FrameworkError as error:
+            failures.append(error)
+    for failure in failures:
+        raise failure
+    return answers
 
 
 class Bench:
@@ -102,7 +140,7 @@ class Bench:
         result = work.call()
         work.wait(result)
         seconds = time.perf_counter() - start
-        results = [arrays_in(result)] + [arrays_in(work.call()) for _ in range(STEPS - 1 if case.stateful else 0)]
+        results = [_sample(arrays_in(result))] + [arrays_in(work.call()) for _ in range(STEPS - 1 if case.stateful else 0)]
         self.work = work
         if self.framework == "volta_fn":
             self.outline = case.functional(library("volta_fn")), map_arrays(_cost().outline, case.inputs)
@@ -124,6 +162,11 @@ class Bench:
         if on_gpu():
             wait(result)
         return (time.perf_counter() - start) / count
+
+
+def _sample(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Return some rows of large arrays, which are enough to compare."""
+    return [a if a.size <= LARGE or a.ndim == 0 else a[::ROWS] for a in arrays]
 
 
 def _cost() -> Any:

@@ -24,7 +24,7 @@ from benchmarks.cost import rate as cost_rate
 from benchmarks.harness import QUICK, Pace, attempt, measure
 from benchmarks.machine import ROOT, describe, installed, use_gpu
 from benchmarks.targets import GPU, geometric_mean, judge
-from benchmarks.worker import Worker
+from benchmarks.worker import FrameworkError, Worker
 from benchmarks.workloads.case import Workload
 from benchmarks.workloads.large import COPY, SQUARE, TRAINING, WORKLOADS
 
@@ -76,6 +76,13 @@ def times(options: argparse.Namespace, workers: dict[str, Worker], results: dict
                 rate, share = cost_rate(cost, row["seconds"]["volta_fn"], ceilings)
                 results["times"].append(row | cost._asdict() | {"rate": rate, "of_ceiling": share})
                 print(report.gpu_row(results["times"][-1]), flush=True)
+                write(options.json, results)
+
+
+def write(file: Path, results: dict[str, Any]) -> None:
+    """Write what there is so far, which stays if the run is cut short."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
 def at_most(copied: tuple[dict[str, Any], Cost], multiplied: tuple[dict[str, Any], Cost]) -> Ceilings:
@@ -85,9 +92,18 @@ def at_most(copied: tuple[dict[str, Any], Cost], multiplied: tuple[dict[str, Any
 
 
 def costed(workload: Workload, workers: dict[str, Worker], pace: Pace, quick: bool) -> tuple[dict[str, Any], Cost]:
-    """Measure a workload, and return its cost with it."""
-    row = measure(workload, workers, pace, quick)
-    return row, workers["volta_fn"].ask("cost")
+    """Measure a workload, and return its cost with it; a peer that fails is left out, and has a new process afterwards."""
+    able = dict(workers)
+    while True:
+        try:
+            row = measure(workload, able, pace, quick, together=workload not in TRAINING)
+        except FrameworkError as error:
+            if error.framework == "volta_fn":
+                raise
+            print(f"{workload.name}: without {error.framework}: {str(error).splitlines()[-1]}", flush=True)
+            able.pop(error.framework).stop()
+        else:
+            return row, workers["volta_fn"].ask("cost")
 
 
 def first_steps(options: argparse.Namespace, frameworks: Sequence[str], results: dict[str, Any]) -> None:
@@ -127,8 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in TABLES if options.all else ():
         print(f"\npython -m benchmarks.gpu.{name}", flush=True)
         subprocess.run([sys.executable, "-m", f"benchmarks.gpu.{name}"], check=False)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    write(options.json, results)
     return 1 if results["failures"] else 0
 
 

@@ -19,6 +19,7 @@ from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
+from volta_fn.errors import DonatedBufferError
 
 #: After so many steps all memory that steps need has been taken; losses are read so often; and more batches are never under way.
 _SETTLED, _READ, _UNDER_WAY = 200, 100, 17
@@ -45,8 +46,11 @@ def endure(call: Callable[[], Any], steps: int) -> None:
         raise SystemExit(f"{most} batches were under way")
 
 
-def interrupt(call: Callable[[], Any]) -> None:
-    """Send Ctrl-C after a tenth of a second, and check that the next steps work."""
+def interrupt(call: Callable[[], Any], begin: Callable[[], Callable[[], Any]]) -> None:
+    """Send Ctrl-C after a tenth of a second, and check that the next steps work.
+
+    An interrupted step may have taken its donated state and not returned the new one: then training begins again, as from a checkpoint.
+    """
     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
     timer.start()
     start = time.perf_counter()
@@ -56,7 +60,11 @@ def interrupt(call: Callable[[], Any]) -> None:
             if time.perf_counter() - start > 60:
                 raise SystemExit("Ctrl-C was not heard for a minute")
     except KeyboardInterrupt:
-        print(f"interrupted after {time.perf_counter() - start:.2f} s; the loss of a step after that is {float(call())}")
+        print(f"interrupted after {time.perf_counter() - start:.2f} s", end="; ")
+    try:
+        print(f"the loss of a step after that is {float(call())}")
+    except DonatedBufferError:
+        print(f"the state was donated; the loss of a step from the beginning is {float(begin()())}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,9 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     use_gpu()
     for name in options.workloads:
         print(name, flush=True)
-        call = contestant("volta_fn", named(name).case(options.quick)).call
+
+        def begin(name: str = name) -> Callable[[], Any]:
+            return contestant("volta_fn", named(name).case(options.quick)).call
+
+        call = begin()
         endure(call, options.steps)
-        interrupt(call)
+        interrupt(call, begin)
 
 
 if __name__ == "__main__":

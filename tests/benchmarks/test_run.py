@@ -18,7 +18,7 @@ from benchmarks.gpu import __main__ as gpu_program
 from benchmarks.harness import QUICK, measure
 from benchmarks.machine import ROOT
 from benchmarks.survey import __main__ as survey_program
-from benchmarks.worker import Worker
+from benchmarks.worker import FrameworkError, Worker
 from benchmarks.workloads import WORKLOADS, named
 from volta_fn import lax
 
@@ -102,10 +102,10 @@ def test_a_failing_ceiling_or_first_step_is_told_and_the_rest_goes_on(tmp_path: 
     monkeypatch.setattr(gpu_program, "installed", lambda: ("volta_fn",))
     monkeypatch.setattr(gpu_program, "use_gpu", lambda: None)
 
-    def fail(workload: Any, *args: Any) -> Any:
+    def fail(workload: Any, *args: Any, **options: Any) -> Any:
         if workload is gpu_program.SQUARE:
             raise RuntimeError("planted")
-        return measure(workload, *args)
+        return measure(workload, *args, **options)
 
     def no_first_step(*args: Any) -> Any:
         raise RuntimeError("no first step")
@@ -133,6 +133,26 @@ def test_frameworks_without_a_gpu_take_no_part(monkeypatch: pytest.MonkeyPatch, 
     workers = gpu_program.workers_with_gpu()
     assert list(workers) == ["volta_fn"] and capsys.readouterr().out == "jax finds no GPU: its column is empty\n"
     workers["volta_fn"].stop()
+
+
+def test_a_peer_that_fails_is_left_out_and_has_a_new_process_for_the_next_workload(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers = {"volta_fn": Worker("volta_fn"), "torch": Worker("torch")}
+    broken = iter([FrameworkError("torch", "torch failed:\nno solver")])
+
+    def fail(workload: Any, able: dict[str, Worker], *args: Any, **options: Any) -> Any:
+        if "torch" in able and (error := next(broken, None)):
+            raise error
+        return measure(workload, able, *args, **options)
+
+    monkeypatch.setattr(gpu_program, "measure", fail)
+    addition = next(w for w in gpu_program.WORKLOADS if w.name == "gpu op/add 64M")
+    rows = [gpu_program.costed(addition, workers, QUICK, quick=True)[0] for _ in range(2)]
+    assert [list(row["seconds"]) for row in rows] == [["volta_fn"], ["volta_fn", "torch"]]
+    assert capsys.readouterr().out == "gpu op/add 64M: without torch: no solver\n"
+    for worker in workers.values():
+        worker.stop()
 
 
 def test_what_a_step_costs() -> None:

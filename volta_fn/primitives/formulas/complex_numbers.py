@@ -277,6 +277,12 @@ def asin(z: Complex) -> Complex:
     return Complex(re.signed(z.re), im.signed(z.im))
 
 
+def asinh(z: Complex) -> Complex:
+    """Return i asin(-i z), with the signs of z itself: that of -NaN depends on the target."""
+    im, _, re = _asin_components(Complex(z.im, z.re))
+    return Complex(re.signed(z.re), im.signed(z.im))
+
+
 def acos(z: Complex) -> Complex:
     """Left of the imaginary axis pi less that of the mirror image."""
     _, re, im = _asin_components(z)
@@ -379,7 +385,7 @@ COMPLEX: dict[str, ComplexFormula] = {
     "asin": asin,
     "acos": acos,
     "atan": _rotated(atanh),
-    "asinh": _rotated(asin),
+    "asinh": asinh,
     "acosh": acosh,
     "atanh": atanh,
     "pow": pow,

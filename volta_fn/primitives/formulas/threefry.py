@@ -94,5 +94,5 @@ def threefry2x32_word(k1: V, k2: V, x1: V, x2: V, *, word: str) -> V:
             first = first + second
             second = ((second << bits) | second.shift_right(32 - bits)) ^ first
         first = first + words[(group + 1) % 3]
-        second = second + words[(group + 2) % 3] + (group + 1)
+        second = second + (words[(group + 2) % 3] + (group + 1))  # which is the same for all counters
     return {"first": first, "second": second}[word] if word != "mixed" else first ^ second

@@ -144,6 +144,13 @@ class Values:
     def sqrt(self) -> Self:
         """Return the square root, correctly rounded."""
 
+    def near_log2(self) -> Self | None:
+        """Return the target's own base-2 logarithm of a positive normal number, if it has a fast one.
+
+        Its error is at most 2^-21 from 1/2 to 2, elsewhere three units in the last place.
+        """
+        return None
+
     @abstractmethod
     def nearest(self) -> Self:
         """Return the nearest integer, halves to even."""

@@ -106,3 +106,23 @@ def test_late_dispatches_fill_a_gpu_and_do_nothing_beside_that_needs_more_memory
     runs = [sharing(slots, ("vec4<f32>", 100), deferred=True), sharing(slots, shared, deferred=False)]
     assert len(fuse_horizontally(runs, slots, TargetCapabilities())) == 2
     assert len(fuse_horizontally([replace(run, deferred=False) for run in runs], slots, TargetCapabilities())) == 1
+
+
+def test_the_first_sort_of_a_scatter_runs_beside_the_zeros_that_it_adds_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    rows, updates = rng.integers(0, 6000, 3000, np.int32), rng.standard_normal((3000, 128), np.float32)
+    (found,), few, many = both(monkeypatch, lambda i, u: jnp.zeros((6000, 128)).at[i].add(u), rows, updates)
+    assert few == many - 1
+    wanted = np.zeros((6000, 128))
+    np.add.at(wanted, rows, updates)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("groups", "elements", "dispatches"), [(8, 3072, 1), (17, 3072, 2), (8, 3073, 2)])
+def test_few_workgroups_with_little_memory_run_beside_a_copy(groups: int, elements: int, dispatches: int) -> None:
+    slots = Slots()
+    small = replace(sharing(slots, ("u32", elements), deferred=False), groups=(groups, 1, 1))
+    shader = ShaderModule((Binding("b0", "f32", written=True),), 64, (Builtin("workgroup_id", "_workgroup_id", "vec3<u32>"),), "")
+    copy = Run(shader, frozenset({0}), (range_of(slots.caller(), 1 << 20),), (4096, 1, 1))
+    for runs in ([small, copy], [copy, small]):
+        assert len(fuse_horizontally(runs, slots, TargetCapabilities())) == dispatches

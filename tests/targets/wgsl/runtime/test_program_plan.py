@@ -32,9 +32,11 @@ DEVICE = vf.devices("gpu")[0]
 
 
 def lowered_of(workload: Workload) -> Any:
-    case = workload.case()
-    args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
-    return vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ()).lower(*args)
+    """Return it with constants on the CPU, which any device may read: that of `compared` is not the one that arrays are on."""
+    with vf.default_device("cpu"):
+        case = workload.case()
+        args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
+        return vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ()).lower(*args)
 
 
 def account_only(gpu: Gpu, patch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,10 @@ class Lanes(Values):
             return self._binary("/", other)
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
+    def near_log2(self) -> Lanes | None:
+        """Return WGSL's own logarithm of a float32, which promises no more than this."""
+        return self.call("log2") if self.type == "f32" else None
+
     def over(self, other: Lanes) -> Lanes:
         """Return the quotient by a number between 1 and 2^60.
 
