@@ -6,6 +6,7 @@ several vectors may go side by side. A kernel without inner axes has rows of one
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,11 @@ from volta_fn.targets.cpu.scalars import Number, position
 
 #: Iterations after which a sum begins anew, so that long sums are sums of short ones.
 _BLOCK = 64
+
+#: Iterations of a search after which it may end: a reduction by `or` that is true stays true.
+_SEARCHED = 16
+#: The reductions that are such searches, and what they stay.
+_SETTLED = {"reduce_or": True, "reduce_and": False}
 
 #: Rows of up to so many vectors stay in registers from pass to pass.
 _RESIDENT = 4
@@ -88,6 +94,11 @@ class Vectors(NamedTuple):
             else:
                 carried = loop(middle, high, self.lanes, carried, last)
         return carried
+
+
+def _is_search(here: Pass, accumulators: Sequence[Accumulator]) -> bool:
+    """Return True if a pass may end early: it stores nothing, and finds out whether there is something."""
+    return not here.stores and not here.keeps and bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
 
 
 class RowCode:
@@ -223,6 +234,8 @@ class RowCode:
             return [*self._iteration(here, accumulators, iterations, carried[:unroll]), *carried[unroll:]]
 
         def loop(low: Value, high: Value, step: int, carried: States, iteration: Callable[[Value, States], States]) -> States:
+            if _is_search(here, accumulators):
+                return self._search(accumulators, low, high, step, carried, iteration)
             return self._blocked_loop(accumulators, low, high, step, carried, iteration)
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
@@ -285,6 +298,33 @@ class RowCode:
             return [[a.merge(x, y) for a, x, y in zip(accumulators, old, new, strict=True)] for old, new in zip(totals, sums, strict=True)]
 
         return self._loop(low, high, _BLOCK * step, states, block)
+
+    def _search(
+        self,
+        accumulators: list[Accumulator],
+        low: Value,
+        high: Value,
+        step: int,
+        states: States,
+        body: Callable[[Value, States], States],
+    ) -> States:
+        """Emit a loop that does nothing more once all its results are settled."""
+        f = self.f
+        size = f.known(f.minus(high, low))
+        if size is not None and size <= _SEARCHED * step:
+            return self._loop(low, high, step, states, body)
+
+        def settled(carried: States) -> Value:
+            found = [a.across(a.merged([state[k] for state in carried]))[0] for k, a in enumerate(accumulators)]
+            wanted = [_SETTLED[a.node.op] for a in accumulators]
+            there = [f.compare("icmp eq", x, Value(x.type, "true" if want else "false")) for x, want in zip(found, wanted, strict=True)]
+            return functools.reduce(lambda x, y: f.binary("and", x, y), there)
+
+        def block(i: Value, carried: States) -> States:
+            stop = f.select(settled(carried), i, least(f, f.plus(i, i64(_SEARCHED * step)), high))
+            return self._loop(i, stop, step, carried, body)
+
+        return self._loop(low, high, _SEARCHED * step, states, block)
 
     def _loop(
         self, low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States], once: bool = False
