@@ -15,6 +15,10 @@ from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, count
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
 
+#: Up to so many numbers apart, vectors of neighbours are shuffled, which takes less time than reading numbers one by one.
+_SHUFFLED = 4
+
+
 def stored_element(dtype: np.dtype) -> str:
     """Return the LLVM type of a number, or a complex one's component, in memory."""
     if dtype.kind == "b":
@@ -81,12 +85,30 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
         return Lanes(f, _masked(f, f.splat(_read_one(f, type_, pointer, some, align), lanes), count))
     if stride == 1 and count is None:
         return Lanes(f, f.load(vector, pointer, align))
+    if count is None and (stride == -1 or 2 <= stride <= _SHUFFLED):
+        return Lanes(f, _shuffled(f, type_, pointer, lanes, stride, align))
     zero = Value(vector, "zeroinitializer")
     width, mask = Value("i32", str(align)), _mask(f, lanes, count, type_)
     if stride == 1:
         return Lanes(f, masked_load(f, vector, pointer, align, mask))
     where = _addresses(f, type_, pointer, lanes, stride)
     return Lanes(f, f.intrinsic(f"llvm.masked.gather.{overload(vector)}.v{lanes}p0", vector, where, width, mask, zero))
+
+
+def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: int, align: int) -> Value:
+    """Load vectors of neighbours from the first number to the last, and take every so many of them."""
+    vector = vector_of(type_, lanes)
+    if stride < 0:
+        return f.taken(f.load(vector, f.at(pointer, type_, i64(1 - lanes)), align), range(lanes)[::-1])
+    positions = [min(k * lanes, (lanes - 1) * (stride - 1)) for k in range(stride)]  # nothing is read beyond the last number
+    parts = [f.load(vector, f.at(pointer, type_, i64(position)), align) for position in positions]
+    found = parts[0]
+    for number in range(1, stride):
+        taken = [lane * stride - positions[number] for lane in range(lanes)]
+        earlier = [lane * stride < positions[number - 1] + lanes for lane in range(lanes)]
+        first = [lane if number > 1 else lane * stride for lane in range(lanes)]
+        found = f.taken(found, [x if before else lanes + min(y, lanes - 1) for x, y, before in zip(first, taken, earlier, strict=True)], parts[number])
+    return found
 
 
 def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: int) -> None:
