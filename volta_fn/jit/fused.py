@@ -233,7 +233,9 @@ def _in_numpy(traced: Traced, device: Device) -> Callable[..., Any] | None:
 
     in_order = numbers == list(range(len(program.invars))) and not eqn.primitive.multiple_results
     (spec,) = (array_spec(v.aval, device) for v in eqn.outvars)
-    return array_function(silenced_in_context(plain if in_order else apply, len(program.invars)), spec, len(program.invars))
+    by_ufunc = array_function(silenced_in_context(plain if in_order else apply, len(program.invars)), spec, len(program.invars))
+    by_loop = _CPU.loop_in_numpy(eqn) if in_order else None
+    return by_ufunc if by_loop is None else by_loop([spec], None, by_ufunc)
 
 
 def _with_arguments(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -277,26 +277,26 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     return _taken([value, new], source, dim)
 
 
-def _taken(parts: list[Array], source: np.ndarray, dim: int) -> Array:
-    """Return the slices of known numbers among those of all parts along a dimension.
+def _taken(arrays: list[Array], source: np.ndarray, dim: int) -> Array:
+    """Return the slices of known numbers among those of all arrays along a dimension.
 
     Few ranges of neighbours are joined as they are, and slices one by one are gathered.
     """
-    ends = np.cumsum([part.shape[dim] for part in parts])
-    part = np.searchsorted(ends, source, side="right")
-    breaks = np.flatnonzero((np.diff(source) != 1) | (np.diff(part) != 0)) + 1
+    ends = np.cumsum([array.shape[dim] for array in arrays])
+    owner = np.searchsorted(ends, source, side="right")
+    breaks = np.flatnonzero((np.diff(source) != 1) | (np.diff(owner) != 0)) + 1
     if len(breaks) >= _MOST_RANGES or not len(source):
-        joined = parts[0] if len(parts) == 1 else lax.concatenate(parts, dim)
+        joined = arrays[0] if len(arrays) == 1 else lax.concatenate(arrays, dim)
         return joined[(slice(None),) * dim + (source,)]
-    starts, stops = [0, *breaks.tolist()], [*breaks.tolist(), len(source)]
-    offsets = ends - [part.shape[dim] for part in parts]
+    bounds = [0, *breaks.tolist(), len(source)]
+    offsets = ends - [array.shape[dim] for array in arrays]
 
     def section(start: int, stop: int) -> Array:
-        number = int(part[start])
+        number = int(owner[start])
         first = int(source[start] - offsets[number])
-        return lax.slice_in_dim(parts[number], first, first + stop - start, axis=dim)
+        return lax.slice_in_dim(arrays[number], first, first + stop - start, axis=dim)
 
-    ranges = [section(start, stop) for start, stop in zip(starts, stops, strict=True)]
+    ranges = [section(start, stop) for start, stop in pairwise(bounds)]
     return ranges[0] if len(ranges) == 1 else lax.concatenate(ranges, dim)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -12,12 +13,15 @@ from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.jit.fused import fused
+from volta_fn.lazy_imports import deferred
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact, promote_numeric
 from volta_fn.primitives.array_operations import operators
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted, to_dtype
 from volta_fn.primitives.elementwise import arithmetic as primitive
-from volta_fn.transforms.custom.custom_jvp import custom_jvp
+
+#: What only `frexp` needs.
+_CUSTOM_JVP = deferred("volta_fn.transforms.custom.custom_jvp")
 
 add = promoted(lax.add, "add", "Add: x + y; for booleans, x or y.")
 subtract = promoted(lax.sub, "subtract", "Subtract: x - y.")
@@ -374,16 +378,15 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
     raw = lax.shift_right_logical(size, bits.type(mantissa_bits)).astype(np.int32)
     below = lax.select(subnormal, np.int32(width - mantissa_bits) - zeros.astype(np.int32), np.int32(0))
     exponent = lax.select(plain, np.int32(0), raw + (below - np.int32(bias - 1)))
-    return _mantissa(value, lax.stop_gradient(lax.select(plain, value, half)), exponent), exponent
+    return _with_slope()(value, lax.stop_gradient(lax.select(plain, value, half)), exponent), exponent
 
 
-@custom_jvp
-def _mantissa(value: Array, mantissa: Array, exponent: Array) -> Array:
-    """Return the mantissa, whose derivative by the value its bits do not have."""
+@functools.cache
+def _with_slope() -> Any:
+    """Return the function of a value, its mantissa and exponent that is the mantissa."""
+    mantissa = _CUSTOM_JVP.custom_jvp(lambda value, mantissa, exponent: mantissa)  # whose derivative its bits do not have
+    mantissa.defjvps(lambda g, out, value, mantissa, exponent: ldexp(g, -exponent), None, None)
     return mantissa
-
-
-_mantissa.defjvps(lambda g, out, value, mantissa, exponent: ldexp(g, -exponent), None, None)
 
 
 @fused

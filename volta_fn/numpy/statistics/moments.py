@@ -76,7 +76,8 @@ def cov(
     variables = promote_inexact("cov", *[v for v in (m, y) if v is not None])
     if any(p.ndim > 2 for p in variables):
         raise ShapeError(f"cov: m and y must have at most two dimensions, got shapes {[p.shape for p in variables]}")
-    in_columns = len(variables) == 1 and not rowvar and fweights is aweights is None and variables[0].ndim == 2 and variables[0].shape[0] != 1
+    alone = len(variables) == 1 and fweights is aweights is None
+    in_columns = alone and not rowvar and variables[0].ndim == 2 and variables[0].shape[0] != 1
     value = variables[0] if in_columns else lax.concatenate([_as_rows(p, rowvar) for p in variables], 0)
     value = lax.convert_element_type(value, dtype_or(dtype, value.dtype))
     removed = (0 if bias else 1) if ddof is None else ddof

@@ -1,8 +1,8 @@
 """Gather: windows of the operand copied into the result.
 
 A task finds the offsets of a block of windows and then copies them. Dimensions of the windows that come before the batch in the result
-are loops around that copying, so that the result is written in order. Windows of one element are copied as their offsets are found, several at a time where all of them are inside, which
-one comparison of vectors finds out.
+are loops around that copying, so that the result is written in order. Windows of one element are copied as their offsets are
+found, several at a time where all of them are inside, which one comparison of vectors finds out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _UNROLLED = 16
 
 
 def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool = False) -> Routine | None:
-    """Return the routine of the primitive; if it `wraps`, negative positions count from the end."""
+    """Return the routine of the primitive.
+
+    If it `wraps`, negative positions count from the end.
+    """
     operand = avals[0]
     result = gather_p.result_avals(avals, params)
     if not result.size:
@@ -164,7 +167,7 @@ def start_of(f: Function, starts: Starts, indices: Value, number: Value, added: 
 
 
 def are_inside(f: Function, starts: Starts, indices: Value, first: Value, count: int) -> Value:
-    """Emit whether so many windows from a number on lie inside, without a change of their positions."""
+    """Emit whether so many windows, from a number on, lie inside as they are."""
     kind, entries = starts.indices.dtype, len(starts.addressed)
     if not entries:
         return Value("i1", "true")

@@ -97,8 +97,12 @@ class Vectors(NamedTuple):
 
 
 def _is_search(here: Pass, accumulators: Sequence[Accumulator]) -> bool:
-    """Return True if a pass may end early: it stores nothing, and finds out whether there is something."""
-    return not here.stores and not here.keeps and bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
+    """Return True if a pass may end early.
+
+    It stores nothing, and finds out whether there is something.
+    """
+    found = bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
+    return found and not here.stores and not here.keeps
 
 
 class RowCode:

@@ -14,8 +14,7 @@ from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_o
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, counting, element
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
-
-#: Up to so many numbers apart, vectors of neighbours are shuffled, which takes less time than reading numbers one by one.
+#: Strides up to which vectors of neighbours are shuffled, which takes less time than reading numbers one by one.
 _SHUFFLED = 4
 
 
@@ -96,18 +95,17 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
 
 
 def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: int, align: int) -> Value:
-    """Load vectors of neighbours from the first number to the last, and take every so many of them."""
+    """Load vectors of neighbours, and shuffle them to have every so many numbers."""
     vector = vector_of(type_, lanes)
     if stride < 0:
         return f.taken(f.load(vector, f.at(pointer, type_, i64(1 - lanes)), align), range(lanes)[::-1])
     positions = [min(k * lanes, (lanes - 1) * (stride - 1)) for k in range(stride)]  # nothing is read beyond the last number
-    parts = [f.load(vector, f.at(pointer, type_, i64(position)), align) for position in positions]
-    found = parts[0]
-    for number in range(1, stride):
-        taken = [lane * stride - positions[number] for lane in range(lanes)]
-        earlier = [lane * stride < positions[number - 1] + lanes for lane in range(lanes)]
-        first = [lane if number > 1 else lane * stride for lane in range(lanes)]
-        found = f.taken(found, [x if before else lanes + min(y, lanes - 1) for x, y, before in zip(first, taken, earlier, strict=True)], parts[number])
+    found, *others = [f.load(vector, f.at(pointer, type_, i64(position)), align) for position in positions]
+    numbers = [lane * stride for lane in range(lanes)]  # where the vector so far has the numbers that are wanted
+    for following, before, position in zip(others, positions, positions[1:], strict=False):
+        wanted = [lane * stride for lane in range(lanes)]
+        order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(numbers, wanted, strict=True)]
+        found, numbers = f.taken(found, order, following), list(range(lanes))
     return found
 
 
