@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.primitives.data_movement.movement import broadcast_to
+from volta_fn.settings import current as settings
+
+#: Fewer elements than these are sorted in no more time.
+_FEW = 1 << 12
 
 
 @fused
@@ -81,18 +87,19 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
     return lax.sort(operands, dimension=dim, num_keys=len(values))[-1]
 
 
-@fused
 def partition(a: Any, kth: int, axis: int = -1) -> Array:
-    """Sort along `axis`, which puts the kth smallest element in its sorted position.
+    """Put the kth smallest element along `axis` in its sorted position.
+
+    No greater element comes before it, and no smaller one after it; which order they are in is not defined.
 
     >>> jnp.partition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
     _check_kth("partition", a, kth, axis)
-    return sort(a, axis)
+    found = _selected(np.partition, a, kth, axis)
+    return sort(a, axis) if found is None else wrap(found, a._spec)
 
 
-@fused
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     """Return the indices, as int32, that partition the elements; see `partition`.
 
@@ -100,7 +107,18 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     Array(1, dtype=int32)
     """
     _check_kth("argpartition", a, kth, axis)
-    return argsort(a, axis)
+    found = _selected(np.argpartition, a, kth, axis)
+    return argsort(a, axis) if found is None else wrap(found.astype(INDEX), array_spec(ShapedArray(a.shape, INDEX), a._spec.device))
+
+
+def _selected(function: Callable[..., np.ndarray], a: Any, kth: int, axis: int) -> np.ndarray | None:
+    """Return what NumPy's selection makes of a large concrete array on the CPU; None of others, which are sorted."""
+    if type(a) is not ConcreteArray or current_trace() is not EVAL or settings.sees_results or a.size < _FEW:
+        return None
+    buffer = a._buffer
+    if type(buffer) is not np.ndarray or buffer.dtype.kind not in "iuf" or buffer.dtype.isbuiltin != 1 or a.device.sharding is not None:
+        return None
+    return function(buffer, kth, axis)
 
 
 def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:
