@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,9 +95,14 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
     >>> jnp.partition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
+    found = _selected("partition", a, kth, axis)
+    return _sorted_partition(a, kth, axis) if found is None else wrap(found, a._spec)
+
+
+@fused
+def _sorted_partition(a: Any, kth: int, axis: int) -> Array:
     _check_kth("partition", a, kth, axis)
-    found = _selected(np.partition, a, kth, axis)
-    return sort(a, axis) if found is None else wrap(found, a._spec)
+    return sort(a, axis)
 
 
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
@@ -106,19 +111,31 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     >>> jnp.argpartition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
+    found = _selected("argpartition", a, kth, axis)
+    if found is None:
+        return _sorted_argpartition(a, kth, axis)
+    return wrap(found.astype(INDEX), array_spec(ShapedArray(a.shape, INDEX), a._spec.device))
+
+
+@fused
+def _sorted_argpartition(a: Any, kth: int, axis: int) -> Array:
     _check_kth("argpartition", a, kth, axis)
-    found = _selected(np.argpartition, a, kth, axis)
-    return argsort(a, axis) if found is None else wrap(found.astype(INDEX), array_spec(ShapedArray(a.shape, INDEX), a._spec.device))
+    return argsort(a, axis)
 
 
-def _selected(function: Callable[..., np.ndarray], a: Any, kth: int, axis: int) -> np.ndarray | None:
-    """Return what NumPy's selection makes of a large concrete array on the CPU; None of others, which are sorted."""
-    if type(a) is not ConcreteArray or current_trace() is not EVAL or settings.sees_results or a.size < _FEW:
+def _selected(function: str, a: Any, kth: int, axis: int) -> np.ndarray | None:
+    """Return what NumPy's selection makes of a large concrete array on the CPU.
+
+    None of others, which are sorted.
+    """
+    if type(a) is not ConcreteArray or a._spec.aval.size < _FEW or current_trace() is not EVAL or settings.sees_results:
         return None
     buffer = a._buffer
     if type(buffer) is not np.ndarray or buffer.dtype.kind not in "iuf" or buffer.dtype.isbuiltin != 1 or a.device.sharding is not None:
         return None
-    return function(buffer, kth, axis)
+    _check_kth(function, a, kth, axis)
+    found: np.ndarray = getattr(np, function)(buffer, kth, axis)
+    return found
 
 
 def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:
