@@ -14,6 +14,7 @@ from volta_fn.codegen.loops.accumulate import reductions
 from volta_fn.codegen.loops.passes import Pass
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
+from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.index_arith import greatest, least, rounded_down
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.loops.accumulate import Accumulator, State
@@ -28,7 +29,7 @@ _SEARCHED = 16
 #: The reductions that are such searches, and what they stay.
 _SETTLED = {"reduce_or": True, "reduce_and": False}
 
-#: Rows of up to so many vectors stay in registers from pass to pass.
+#: Rows of up to so many vectors stay in registers from pass to pass, for each 16 registers.
 _RESIDENT = 4
 
 #: The state of every reduction of a pass, for every vector that goes on its own.
@@ -121,7 +122,7 @@ class RowCode:
         #: The inner axes that are loops around that of the vectors.
         self.loops = [a for a in self.analysis.kernel.reduction_axes if a != vectors.axis]
         count = -(-sizes[vectors.axis] // vectors.lanes) if sizes else 1
-        self.resident = self.inside and not self.loops and len(vectors.segments) == 1 and count <= _RESIDENT
+        self.resident = self.inside and not self.loops and len(vectors.segments) == 1 and count <= _RESIDENT * host().vector_registers // 16
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
         """Return the reductions of a pass."""
