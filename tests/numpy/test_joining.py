@@ -205,3 +205,16 @@ def test_insert_at_a_traced_position(at):
             found, np.insert(x, position, np.transpose(values), axis=1) if np.ndim(values) else np.insert(x, position, values, axis=1)
         )
     assert np.array_equal(vf.jit(lambda x, i: vnp.insert(x, i, 7))(x[0], at), np.insert(x[0], position, 7))
+
+
+@pytest.mark.parametrize("function", ["delete", "insert"])
+def test_known_positions_in_few_ranges_and_in_many(function):
+    x = sample((3, 40), np.float32, 2)
+    positions = [5, [0], [39], [0, 39], list(range(10, 20)), [3, 3, 4], list(range(0, 40, 2)), []]
+    for at in positions:
+        at = np.array(at, int)
+        numbers = np.arange(3 * at.size, dtype=np.float32).reshape(3, at.size) if at.ndim else np.float32(7)
+        more = () if function == "delete" else (numbers,)
+        wanted = getattr(np, function)(x, at, *more, axis=1)
+        assert np.array_equal(getattr(vnp, function)(x, at, *more, axis=1), wanted)
+        assert np.array_equal(vf.jit(lambda x, at=at, more=more: getattr(vnp, function)(x, at, *more, axis=1))(x), wanted)

@@ -78,6 +78,29 @@ def test_partition():
         vnp.partition(x, 9)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, bool, vf.dtypes.bfloat16])
+@pytest.mark.parametrize("jit", [False, True])
+def test_partition_of_many(dtype, jit):
+    x = np.random.default_rng(0).normal(0, 40, (60, 100)).astype(dtype)
+    if np.issubdtype(x.dtype, np.floating):
+        x[3, 5:9] = np.nan
+    for axis, kth in ((1, 10), (0, -3), (-1, 99)):
+        wanted = np.take(np.sort(x, axis), [kth], axis)
+        mapped = vf.jit if jit else lambda function: function
+        found = np.asarray(mapped(lambda x, axis=axis, kth=kth: vnp.partition(x, kth, axis))(vnp.asarray(x)))
+        order = mapped(lambda x, axis=axis, kth=kth: vnp.argpartition(x, kth, axis))(vnp.asarray(x))
+        assert order.dtype == np.int32 and found.dtype == x.dtype
+        np.testing.assert_array_equal(
+            np.sort(order, axis), np.broadcast_to(np.expand_dims(np.arange(x.shape[axis]), 1 - axis % 2), x.shape)
+        )
+        for values in (found, np.take_along_axis(x, np.asarray(order), axis)):
+            np.testing.assert_array_equal(np.sort(values, axis), np.sort(x, axis))
+            np.testing.assert_array_equal(np.take(values, [kth], axis), wanted)
+            before, after = np.split(np.moveaxis(values, axis, 0), [kth % x.shape[axis]])
+            middle = np.moveaxis(wanted, axis, 0)
+            assert not (before > middle).any() and not (after < middle).any()
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_searchsorted(side):
     for dtype in REALS:

@@ -148,6 +148,9 @@ class ArraySpec:
 
 
 _specs: Interned[tuple[ShapedArray, Device], ArraySpec] = Interned()
+#: Found in less time than as an attribute.
+_NDARRAY = np.ndarray
+
 _lock = threading.Lock()
 
 
@@ -216,7 +219,7 @@ class ConcreteArray(Array):
 
     def block_until_ready(self) -> ConcreteArray:
         """Wait until the device has computed the elements, and return self."""
-        if type(self._buffer) is not np.ndarray:  # NumPy's arrays are computed
+        if type(self._buffer) is not _NDARRAY:  # NumPy's arrays are computed
             self._spec.device.backend.wait(self.buffer())
         return self
 

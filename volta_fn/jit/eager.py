@@ -235,7 +235,7 @@ def _of_arrays(faster: Callable[..., Any], specs: Sequence[ArraySpec], arity: in
     A built-in leaves only arrays whose elements do not lie one after another to others; without one, Python calls the function.
     """
     make: Callable[..., Any] | None = getattr(faster, "of_arrays", None)
-    other = getattr(faster, "of_strided", faster)
+    other = faster if make is None else getattr(faster, "of_strided", faster)
     in_python = _several_results(other, specs) if several else array_function(other, specs[0], arity)
     return in_python if make is None else make(specs, tuple if several else None, in_python)
 

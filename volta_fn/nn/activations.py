@@ -278,7 +278,17 @@ def _squareplus(x: Array, b: Array) -> Array:
 
 
 def _root(x: Array, b: Array) -> Array:
-    return vnp.hypot(x, vnp.sqrt(b))
+    """Return sqrt(x² + b); by `hypot` where b does not keep the sum from underflow."""
+    if x.dtype.itemsize < 4:
+        return vnp.hypot(x, vnp.sqrt(b))
+    most = dtypes.finfo(x.dtype).maxexp
+    down, up = 2.0 ** -(most * 9 // 16), 2.0 ** (most * 9 // 16)
+    is_small = b < 2.0 ** -(most * 3 // 4)
+    is_huge = x * x + b > 2.0 ** (most * 15 // 16)
+    scaled = vnp.where(is_huge, x * down, x)  # before the square, since numbers below the normal ones take long
+    total = lax.square(scaled) + vnp.where(is_huge, b * down * down, b)
+    root = lax.sqrt(vnp.where(is_small, 1.0, total)) * vnp.where(is_huge, up, 1.0)
+    return vnp.where(is_small, vnp.hypot(x, vnp.sqrt(b)), root)
 
 
 _squareplus.defjvps(lambda g, out, x, b: g * (out / _root(x, b)), lambda g, out, x, b: g * (0.25 / _root(x, b)))

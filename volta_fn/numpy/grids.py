@@ -16,7 +16,6 @@ from volta_fn.numpy.arguments import dtype_or, operand
 from volta_fn.numpy.creation import arange, array, linspace
 from volta_fn.numpy.indexing import nonzero
 from volta_fn.numpy.joining import concatenate, stack
-from volta_fn.numpy.shapes import swapaxes
 
 
 @fused_by_results
@@ -35,10 +34,10 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
         raise ShapeError(f"meshgrid: the coordinates must be vectors, got shapes {[v.shape for v in values]}")
     values = [lax.reshape(v, (v.size,)) for v in values]
     rank = len(values)
-    sizes = [v.size for v in values]
-    shapes = [[sizes[i] if sparse is False or i == axis else 1 for i in range(rank)] for axis in range(rank)]
-    grids = [lax.broadcast_in_dim(v, shape, (axis,)) for axis, (v, shape) in enumerate(zip(values, shapes, strict=True))]
-    return tuple([swapaxes(g, 0, 1) for g in grids] if indexing == "xy" and rank > 1 else grids)
+    along = [1, 0, *range(2, rank)] if indexing == "xy" and rank > 1 else range(rank)
+    sizes = [values[number].size for number in along]
+    shapes = [[sizes[i] if sparse is False or i == axis else 1 for i in range(rank)] for axis in along]
+    return tuple([lax.broadcast_in_dim(v, shape, (axis,)) for axis, v, shape in zip(along, values, shapes, strict=True)])
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:

@@ -20,7 +20,7 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, broadcast_together, concrete, flat_or_axis, full_like_scalar, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
-from volta_fn.primitives.array_operations.array_indexing import read_by_numpy
+from volta_fn.primitives.array_operations.array_indexing import read_by_numpy, read_slices
 from volta_fn.primitives.array_operations.index_checks import checks_indices
 from volta_fn.primitives.array_operations.index_expression import check_traced_indices, known_indices
 from volta_fn.primitives.data_movement.dynamic_slicing import normalised
@@ -136,7 +136,7 @@ def take(
     Array([30, 10], dtype=int32)
     """
     no_out("take", out)
-    if mode is fill_value is None and (found := read_by_numpy(np.ndarray.take, a, indices, axis)) is not None:
+    if mode is fill_value is None and (found := read_slices(a, indices, axis)) is not None:
         return found
     value = operand("take", "a", a)
     value, dim = flat_or_axis("take", value, axis)

@@ -16,6 +16,8 @@ from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, fl
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
 
+#: The most ranges of neighbours that known indices are joined of, rather than gathered.
+_MOST_RANGES = 8
 _STATIC_ADVICE = "It decides the shape of the result, so it must be known while tracing."
 
 
@@ -240,7 +242,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     length = value.shape[dim]
     keep = np.ones(length, bool)
     keep[_positions("delete", obj, length)] = False
-    return value[(slice(None),) * dim + (np.flatnonzero(keep),)]
+    return _taken([value], np.flatnonzero(keep), dim)
 
 
 @fused
@@ -272,7 +274,30 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     mask[targets] = False
     source[mask] = np.arange(length)
     source[targets] = length + order
-    return lax.concatenate([value, new], dim)[(slice(None),) * dim + (source,)]
+    return _taken([value, new], source, dim)
+
+
+def _taken(arrays: list[Array], source: np.ndarray, dim: int) -> Array:
+    """Return the slices of known numbers among those of all arrays along a dimension.
+
+    Few ranges of neighbours are joined as they are, and slices one by one are gathered.
+    """
+    ends = np.cumsum([array.shape[dim] for array in arrays])
+    owner = np.searchsorted(ends, source, side="right")
+    breaks = np.flatnonzero((np.diff(source) != 1) | (np.diff(owner) != 0)) + 1
+    if len(breaks) >= _MOST_RANGES or not len(source):
+        joined = arrays[0] if len(arrays) == 1 else lax.concatenate(arrays, dim)
+        return joined[(slice(None),) * dim + (source,)]
+    bounds = [0, *breaks.tolist(), len(source)]
+    offsets = ends - [array.shape[dim] for array in arrays]
+
+    def section(start: int, stop: int) -> Array:
+        number = int(owner[start])
+        first = int(source[start] - offsets[number])
+        return lax.slice_in_dim(arrays[number], first, first + stop - start, axis=dim)
+
+    ranges = [section(start, stop) for start, stop in pairwise(bounds)]
+    return ranges[0] if len(ranges) == 1 else lax.concatenate(ranges, dim)
 
 
 def _insert_block(value: Array, new: Array, at: Array, dim: int) -> Array:

@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import INDEX, axis_of, dtype_or, flat_or_axis, full_like_scalar, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.primitives.data_movement.movement import broadcast_to
+from volta_fn.settings import current as settings
+
+#: Fewer elements than these are sorted in no more time.
+_FEW = 1 << 12
 
 
 @fused
@@ -81,26 +87,55 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
     return lax.sort(operands, dimension=dim, num_keys=len(values))[-1]
 
 
-@fused
 def partition(a: Any, kth: int, axis: int = -1) -> Array:
-    """Sort along `axis`, which puts the kth smallest element in its sorted position.
+    """Put the kth smallest element along `axis` in its sorted position.
+
+    No greater element comes before it, and no smaller one after it; which order they are in is not defined.
 
     >>> jnp.partition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
+    found = _selected("partition", a, kth, axis)
+    return _sorted_partition(a, kth, axis) if found is None else wrap(found, a._spec)
+
+
+@fused
+def _sorted_partition(a: Any, kth: int, axis: int) -> Array:
     _check_kth("partition", a, kth, axis)
     return sort(a, axis)
 
 
-@fused
 def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     """Return the indices, as int32, that partition the elements; see `partition`.
 
     >>> jnp.argpartition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
+    found = _selected("argpartition", a, kth, axis)
+    if found is None:
+        return _sorted_argpartition(a, kth, axis)
+    return wrap(found.astype(INDEX), array_spec(ShapedArray(a.shape, INDEX), a._spec.device))
+
+
+@fused
+def _sorted_argpartition(a: Any, kth: int, axis: int) -> Array:
     _check_kth("argpartition", a, kth, axis)
     return argsort(a, axis)
+
+
+def _selected(function: str, a: Any, kth: int, axis: int) -> np.ndarray | None:
+    """Return what NumPy's selection makes of a large concrete array on the CPU.
+
+    None of others, which are sorted.
+    """
+    if type(a) is not ConcreteArray or a._spec.aval.size < _FEW or current_trace() is not EVAL or settings.sees_results:
+        return None
+    buffer = a._buffer
+    if type(buffer) is not np.ndarray or buffer.dtype.kind not in "iuf" or buffer.dtype.isbuiltin != 1 or a.device.sharding is not None:
+        return None
+    _check_kth(function, a, kth, axis)
+    found: np.ndarray = getattr(np, function)(buffer, kth, axis)
+    return found
 
 
 def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from volta_fn.core.array import ArraySpec
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects
@@ -34,6 +35,9 @@ _log = logging.getLogger("volta_fn")
 
 #: Elements from which on a program takes less time than NumPy.
 _FAST_SIZE = 512
+
+#: The most elements for which one of NumPy's loops keeps Python's lock, for some microseconds.
+_MOST_LOCKED = 1 << 12
 
 #: The primitives whose results are views of their operands here, most often.
 _VIEWS = frozenset("reshape transpose broadcast_in_dim slice squeeze expand_dims rev stop_gradient".split())
@@ -79,7 +83,7 @@ class CpuBackend(NumpyBackend):
         if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
             return first
         if is_faster_in_numpy(primitive, avals):
-            return Repeated(first, functools.partial(_with_built_ins, first))
+            return Repeated(first, functools.partial(_with_built_ins, first, eqn))
         in_order = first if _is_fast_in_numpy(eqn) else None
         make = functools.partial(self._program_of, eqn, pipeline, in_order)
         return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
@@ -191,9 +195,36 @@ def _support_code() -> None:
     load("volta_fn.targets.cpu.runtime.support_code").support_code_of_process()
 
 
-def _with_built_ins(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _with_built_ins(kernel: Callable[..., Any], eqn: Equation) -> Callable[..., Any]:
     _support_code()
-    return kernel
+    of_arrays = loop_in_numpy(eqn)
+
+    def run(*buffers: Any) -> Any:
+        return kernel(*buffers)
+
+    if of_arrays is None:
+        return kernel
+    run.of_arrays, run.of_strided = of_arrays, kernel  # type: ignore[attr-defined]  # functions carry attributes
+    return run
+
+
+def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
+    """Return what makes the function of arrays that calls NumPy's loop.
+
+    None for equations that have none, and for arrays that are large or of several shapes.
+    """
+    (out,) = eqn.outvars
+    ufunc, aval = _VECTORISED.get(eqn.primitive.name), out.aval
+    if ufunc is None or aval.size > _MOST_LOCKED or any((v.aval.shape, v.aval.dtype) != (aval.shape, aval.dtype) for v in eqn.invars):
+        return None
+    entry = load("volta_fn.targets.cpu.runtime.support_code").support_code_of_process().entry
+    make = functools.partial(np.empty, aval.shape, aval.dtype)
+
+    def of_arrays(specs: Sequence[ArraySpec], within: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        made: Callable[..., Any] = entry.of_loop(ufunc, make, specs, otherwise)
+        return made
+
+    return of_arrays
 
 
 def _is_fast_in_numpy(eqn: Equation) -> bool:

@@ -261,3 +261,16 @@ def test_absolute_of_unsigned_numbers(dtype):
     x = sample((3,), dtype)
     assert vnp.absolute(x).dtype == dtype
     np.testing.assert_array_equal(np.asarray(vnp.absolute(x)), x)
+
+
+@pytest.mark.parametrize(("dtype", "exponents"), [("float16", 26), ("float32", 151), ("float64", 1076)])
+def test_ldexp_rounds_once_and_frexp_is_exact_for_subnormal_numbers(dtype, exponents):
+    rng = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        x = (rng.normal(size=20_000) * 2.0 ** rng.integers(-exponents, exponents - 4, 20_000)).astype(dtype)
+        x[:3] = np.inf, -np.inf, np.nan
+        powers = rng.integers(-2 * exponents, 2 * exponents, 20_000).astype(np.int32)
+        wanted = np.ldexp(x, powers)
+    np.testing.assert_array_equal(vf.jit(vnp.ldexp)(x, powers), wanted)
+    for found, expected in zip(vf.jit(vnp.frexp)(x[3:]), np.frexp(x[3:]), strict=True):
+        np.testing.assert_array_equal(found, expected)

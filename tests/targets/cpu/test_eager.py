@@ -70,10 +70,10 @@ def test_results_keep_types_and_values_and_become_those_of_jit(name: str, operan
 def test_programs_that_take_long_are_used_too(strided: bool) -> None:
     """Such programs release Python's lock, and have no built-in function of arrays."""
     x = jnp.asarray(RNG.normal(size=200_000).astype(np.complex64))[:: 1 + strided]
-    for _ in range(3):
-        found = lax.exp(x)
+    results = [lax.exp(x) for _ in range(6)][2:]  # the third call is the compiled program's first, and a later one finds it by types
     wanted = np.asarray(vf.jit(lax.exp)(x) if not strided else np.exp(np.asarray(x)))
-    np.testing.assert_array_equal(np.asarray(found), wanted)
+    for found in results:
+        np.testing.assert_array_equal(np.asarray(found), wanted)
     other_bits = np.asarray(vf.jit(lax.exp)(x)) != np.exp(np.asarray(x))
     assert other_bits.any()  # so that equal bits say who computed them
 

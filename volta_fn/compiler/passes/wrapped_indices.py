@@ -6,7 +6,7 @@ kernel before each gather of rows, which takes little less time than the gather 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -24,29 +24,30 @@ _COUNTERPARTS: dict[str, tuple[Primitive, str, str]] = {
 }
 
 
-def keep_negative_indices(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Let gathers and sums of rows read indices before they are made positive."""
+def keep_negative_indices(closed: ClosedJaxpr, primitives: Collection[str] = tuple(_COUNTERPARTS), elements: bool = False) -> ClosedJaxpr:
+    """Let gathers and sums of rows read indices before they are made positive.
+
+    With `elements` those of single elements do so, too.
+    """
     producers = {v: eqn for eqn in closed.eqns for v in eqn.outvars}
     eqns: list[Equation] = []
     for eqn in closed.eqns:
-        eqns += _rewritten(eqn, producers) or [eqn]
+        eqns += (_rewritten(eqn, producers, elements) if eqn.primitive.name in primitives else None) or [eqn]
     if len(eqns) == len(closed.eqns):
         return closed
     jaxpr = closed.jaxpr
     return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
 
 
-def _rewritten(eqn: Equation, producers: Mapping[Var, Equation]) -> list[Equation] | None:
+def _rewritten(eqn: Equation, producers: Mapping[Var, Equation], elements: bool) -> list[Equation] | None:
     """Return equations that read the original indices.
 
-    None if these are not made positive, or if windows are single elements.
+    None if these are not made positive, or if windows are single elements and those are not meant.
     """
-    counterpart, windows, addressed = _COUNTERPARTS.get(eqn.primitive.name, (None, "", ""))
-    if counterpart is None:
-        return None
+    counterpart, windows, addressed = _COUNTERPARTS[eqn.primitive.name]
     numbers = eqn.params["dimension_numbers"]
     dims = getattr(numbers, addressed)
-    if not getattr(numbers, windows) or len(dims) != 1:
+    if not (elements or getattr(numbers, windows)) or len(dims) != 1:
         return None
     original = _original(eqn.invars[1], eqn.invars[0].aval.shape[dims[0]], producers)
     if original is None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.jit.fused import fused
+from volta_fn.lazy_imports import deferred
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, is_inexact, no_out, operand, promote, promote_inexact, promote_numeric
 from volta_fn.primitives.array_operations import operators
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted, to_dtype
 from volta_fn.primitives.elementwise import arithmetic as primitive
+
+#: What only `frexp` needs.
+_CUSTOM_JVP = deferred("volta_fn.transforms.custom.custom_jvp")
 
 add = promoted(lax.add, "add", "Add: x + y; for booleans, x or y.")
 subtract = promoted(lax.sub, "subtract", "Subtract: x - y.")
@@ -360,21 +365,28 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
     # Work on bits, since arithmetic may flush subnormal numbers to zero.
     pattern = lax.bitcast_convert_type(value, bits)
     width = 8 * bits.itemsize
-    field = (1 << (width - mantissa_bits - 1)) - 1
-    sign = pattern & bits.type(1 << (width - 1))
-    raw = lax.shift_right_logical(pattern, bits.type(mantissa_bits)) & bits.type(field)
-    digits = pattern & bits.type((1 << mantissa_bits) - 1)
+    sign = bits.type(1 << (width - 1))
+    size = pattern & ~sign
+    # Below the size less one are, in this order: subnormal numbers, normal ones, and infinities, NaN and zero, which stay as they are.
+    rank, infinite = size - bits.type(1), ((1 << (width - mantissa_bits - 1)) - 1) << mantissa_bits
+    subnormal, plain = rank < bits.type((1 << mantissa_bits) - 1), rank >= bits.type(infinite - 1)
     # Normalise subnormal numbers: shift their highest digit to the implicit one.
-    subnormal = (raw == 0) & (digits != 0)
-    missing = lax.select(subnormal, lax.clz(digits) - bits.type(width - 1 - mantissa_bits), bits.type(0))
-    digits = lax.shift_left(digits, missing) & bits.type((1 << mantissa_bits) - 1)
-    half = lax.bitcast_convert_type(sign | bits.type((bias - 1) << mantissa_bits) | digits, value.dtype)
-    exponent = (raw + subnormal.astype(bits)).astype(np.int32) - missing.astype(np.int32) - (bias - 1)
-    plain = (raw == field) | ((raw == 0) & ~subnormal)
-    exponent = lax.select(plain, np.int32(0), exponent)
-    # Bits have no derivative: add a zero whose derivative is 2**-exponent.
-    slope = ldexp(value - lax.stop_gradient(value), -exponent)
-    return lax.select(plain, value, half + slope), exponent
+    zeros = lax.clz(size)
+    digits = lax.shift_left(size, lax.select(subnormal, zeros - bits.type(width - 1 - mantissa_bits), bits.type(0)))
+    digits = digits & bits.type((1 << mantissa_bits) - 1)
+    half = lax.bitcast_convert_type(pattern & sign | bits.type((bias - 1) << mantissa_bits) | digits, value.dtype)
+    raw = lax.shift_right_logical(size, bits.type(mantissa_bits)).astype(np.int32)
+    below = lax.select(subnormal, np.int32(width - mantissa_bits) - zeros.astype(np.int32), np.int32(0))
+    exponent = lax.select(plain, np.int32(0), raw + (below - np.int32(bias - 1)))
+    return _with_slope()(value, lax.stop_gradient(lax.select(plain, value, half)), exponent), exponent
+
+
+@functools.cache
+def _with_slope() -> Any:
+    """Return the function of a value, its mantissa and exponent that is the mantissa."""
+    mantissa = _CUSTOM_JVP.custom_jvp(lambda value, mantissa, exponent: mantissa)  # whose derivative its bits do not have
+    mantissa.defjvps(lambda g, out, value, mantissa, exponent: ldexp(g, -exponent), None, None)
+    return mantissa
 
 
 @fused
@@ -388,13 +400,27 @@ def ldexp(x1: Any, x2: Any, /) -> Array:
     if exponent.dtype not in dtypes.INTEGERS:
         raise ArgumentTypeError(f"ldexp: x2 must be integers, got {exponent.dtype.name}")
     (value,) = promote_inexact("ldexp", x1)
+    if value.dtype == np.float16:  # whose range is less than twice its precision
+        return lax.convert_element_type(_scaled(lax.convert_element_type(value, np.float32), exponent), value.dtype, value.weak_type)
+    return _scaled(value, exponent)
+
+
+def _scaled(value: Array, exponent: Array) -> Array:
+    """Return value * 2**exponent, rounded once.
+
+    That takes three steps, since the power may overflow where the product does not. The last step is as long as possible: only a product
+    that it makes zero anyway may have been rounded before. Exponents beyond the limits give zero or infinity.
+    """
     bits, mantissa_bits, bias = _frexp_layout(value.dtype)
-    # In three steps, since 2**x2 may overflow where the product does not; exponents beyond `most` give zero or infinity.
-    info, most = dtypes.iinfo(exponent.dtype), 3 * (bias - 1)
-    least, greatest = (full_like_scalar(exponent, bound) for bound in (max(info.min, -most), min(info.max, most)))
-    shift = lax.convert_element_type(lax.clamp(least, exponent, greatest), np.int32)
-    third = operators.floor_divide(shift, 3)
-    for step in (third, third, shift - 2 * third):
+    info, down, up = dtypes.iinfo(exponent.dtype), mantissa_bits + 1 - (bias - 1), bias
+    least, greatest = (full_like_scalar(exponent, bound) for bound in (max(info.min, 3 * down), min(info.max, 3 * up)))
+    rest = lax.convert_element_type(lax.clamp(least, exponent, greatest), np.int32)
+    lowest, highest = (full_like_scalar(rest, bound) for bound in (down, up))
+    steps = []
+    for _ in range(2):
+        steps.append(lax.clamp(lowest, rest, highest))
+        rest = lax.sub(rest, steps[-1])
+    for step in (rest, *reversed(steps)):
         power = lax.shift_left(lax.convert_element_type(step + bias, bits), bits.type(mantissa_bits))
         value = lax.mul(value, lax.bitcast_convert_type(power, value.dtype))
     return value
@@ -412,6 +438,8 @@ def spacing(x: Any, /) -> Array:
 
 def real(val: Any, /) -> Array:
     """Return the real part; real numbers stay as they are."""
+    if type(val) is ConcreteArray and val._spec.aval.dtype.kind != "c":  # in no more time than NumPy
+        return val
     value = operand("real", "val", val)
     return lax.real(value) if is_complex(value) else value
 

@@ -189,14 +189,20 @@ def _slope(value: Array, spacing: Array, dim: int) -> Array:
         raise ShapeError(f"gradient: axis {dim} of shape {value.shape} needs at least two points")
     if spacing.ndim and spacing.shape != (size,):
         raise ShapeError(f"gradient: the coordinates along axis {dim} must have shape ({size},), got {spacing.shape}")
-    along = [size - 1 if i == dim else 1 for i in range(value.ndim)]
     points = lax.convert_element_type(spacing, value.dtype)
-    gaps = lax.reshape(diff(points), along) if spacing.ndim else broadcast_to(points, tuple(along))
-    slopes = lax.div(diff(value, axis=dim), gaps)
 
     def section(x: Array, start: int | None, stop: int | None) -> Array:
         return lax.slice_in_dim(x, start, stop, axis=dim)
 
+    if not points.ndim:
+        first, last = section(value, 0, 1), section(value, -1, None)
+        steps = lax.sub(lax.concatenate([section(value, 1, None), last], dim), lax.concatenate([first, section(value, 0, -1)], dim))
+        number = lax.broadcasted_iota(np.int32, value.shape, dim)
+        at_end = lax.bitwise_or(lax.eq(number, np.int32(0)), lax.eq(number, np.int32(size - 1)))
+        return lax.div(steps, lax.mul(lax.select(at_end, full_like_scalar(steps, 1), full_like_scalar(steps, 2)), points))
+    along = [size - 1 if i == dim else 1 for i in range(value.ndim)]
+    gaps = lax.reshape(diff(points), along)
+    slopes = lax.div(diff(value, axis=dim), gaps)
     before, after = section(gaps, 0, -1), section(gaps, 1, None)
     weighted = lax.add(lax.mul(after, section(slopes, 0, -1)), lax.mul(before, section(slopes, 1, None)))
     inside = lax.div(weighted, lax.add(before, after))

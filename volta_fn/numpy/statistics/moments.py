@@ -76,9 +76,16 @@ def cov(
     variables = promote_inexact("cov", *[v for v in (m, y) if v is not None])
     if any(p.ndim > 2 for p in variables):
         raise ShapeError(f"cov: m and y must have at most two dimensions, got shapes {[p.shape for p in variables]}")
-    value = lax.concatenate([_as_rows(p, rowvar) for p in variables], 0)
+    alone = len(variables) == 1 and fweights is aweights is None
+    in_columns = alone and not rowvar and variables[0].ndim == 2 and variables[0].shape[0] != 1
+    value = variables[0] if in_columns else lax.concatenate([_as_rows(p, rowvar) for p in variables], 0)
     value = lax.convert_element_type(value, dtype_or(dtype, value.dtype))
     removed = (0 if bias else 1) if ddof is None else ddof
+    if in_columns:  # which are summed where they are, without a transpose
+        centered = lax.sub(value, reductions.mean(value, 0, keepdims=True))
+        product = lax.dot_general(centered, lax.conj(centered), (((0,), (0,)), ((), ())))
+        result = lax.div(product, full_like_scalar(value, max(value.shape[0] - removed, 0)))
+        return lax.reshape(result, ()) if result.shape == (1, 1) else result
     weight = _observation_weights(value, fweights, aweights)
     if weight is None:
         center, factor = reductions.mean(value, 1, keepdims=True), full_like_scalar(value, max(value.shape[1] - removed, 0))

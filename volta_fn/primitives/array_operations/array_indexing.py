@@ -20,9 +20,9 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_
 from volta_fn.core.aval import Shape
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import BroadcastError, OutOfBoundsError
-from volta_fn.primitives.array_operations.index_expression import Entry, Flag, Indices, NewAxis, Point, Span, parse_index
+from volta_fn.primitives.array_operations.index_expression import Entry, Flag, Indices, NewAxis, Point, Span, known_indices, parse_index
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
-from volta_fn.primitives.data_movement.gather import gather
+from volta_fn.primitives.data_movement.gather import gather, gather_p
 from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode
 from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, reshape, rev
@@ -55,7 +55,7 @@ def get_item(array: Any, index: Any) -> Array:
     (Array([[2, 1, 0],
            [5, 4, 3]], dtype=int32), Array([3, 5], dtype=int32))
     """
-    if type(index) is ConcreteArray and (found := read_by_numpy(np.ndarray.take, array, index, 0)) is not None:
+    if type(index) is ConcreteArray and (found := read_slices(array, index, 0)) is not None:
         return found
     value = as_value(array)
     return read(value, parse_index(index, value.shape), None)
@@ -76,6 +76,30 @@ def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, a
     except (IndexError, ValueError):
         return None
     return wrap(found, _spec_with_shape(array._spec, found.shape))
+
+
+def read_slices(array: Any, index: Any, axis: int | None) -> Array | None:
+    """Return the slices of an array at known indices along an axis (None: elements).
+
+    None while tracing, and for what takes several steps.
+    """
+    found = read_by_numpy(np.ndarray.take, array, index, axis)
+    if found is not None or type(array) is not ConcreteArray or type(index) is not ConcreteArray:
+        return found
+    shape = array.shape
+    dim = axis if axis is not None else 0 if len(shape) == 1 else -1
+    if current_trace() is not EVAL or index.dtype.kind not in "iu" or not 0 <= dim < len(shape) or not index.size or settings.permissive:
+        return None
+    at = known_indices(np.asarray(index), dim, shape, True, True)
+    numbers, sizes = _slices_along(shape, dim, index.ndim)
+    return bind(gather_p, array, as_value(at[..., np.newaxis]), dimension_numbers=numbers, slice_sizes=sizes, mode=PROMISE, fill_value=None)
+
+
+@lru_cache(maxsize=1024)
+def _slices_along(shape: Shape, dim: int, rank: int) -> tuple[GatherDimensionNumbers, Shape]:
+    """Return the windows of a gather of slices at index arrays of a rank."""
+    offsets = tuple([d if d < dim else d - 1 + rank for d in range(len(shape)) if d != dim])
+    return GatherDimensionNumbers(offsets, (dim,), (dim,)), tuple([1 if d == dim else size for d, size in enumerate(shape)])
 
 
 @lru_cache(maxsize=1024)
@@ -265,12 +289,14 @@ def _index_vectors(columns: Sequence[tuple[Any, int]], batch: Shape) -> Any:
     rank = len(batch)
     known = [np.asarray(values) for values, _ in columns if isinstance(values, (int, np.ndarray))]
     traced = [values for values, _ in columns if isinstance(values, Array)]
-    wide = any(values.size and values.max() >= 2**31 for values in known)
+    wide = any(values.size and values.dtype.itemsize > 4 and values.max() >= 2**31 for values in known)
     wide |= any(values.dtype == np.uint32 or values.dtype.itemsize == 8 for values in traced)
     dtype = np.int64 if wide else np.int32
     if not traced:
         aligned = [values.reshape(_spread(values.shape, end, rank)) for values, (_, end) in zip(known, columns, strict=True)]
         stacked = [np.broadcast_to(column, batch) for column in aligned]
+        if len(stacked) == 1 and current_trace() is EVAL:  # which are read at once, and need no copy
+            return stacked[0][..., np.newaxis].astype(dtype, copy=False)
         return np.stack(stacked, axis=-1).astype(dtype) if stacked else np.zeros((*batch, 0), dtype)
     arrays = []
     for values, end in columns:

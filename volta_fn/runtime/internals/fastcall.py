@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -27,8 +28,9 @@ from volta_fn.core.dispatch import BuiltIns, Finder, provide
 from volta_fn.runtime.internals.array_calls import INTERRUPTED, MOST_OPERANDS, call_record, find_layout, write_apply
 from volta_fn.runtime.internals.errstate import plain_of, quiet_context
 from volta_fn.runtime.internals.finders import find_record, write_finders
-from volta_fn.runtime.internals.kernel_calls import kernel_record, view_record, write_kernel_calls
+from volta_fn.runtime.internals.kernel_calls import kernel_record, loop_record, view_record, write_kernel_calls
 from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
+from volta_fn.runtime.internals.ufunc_loops import loop_of
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 NOT_CONTIGUOUS = -1
@@ -242,6 +244,7 @@ class Addresses(NamedTuple):
     enter: int
     apply: int
     apply_kernel: int
+    apply_loop: int
     apply_view: int
     find_types: int
     find_signature: int
@@ -269,6 +272,12 @@ class Entry(Protocol):
         the program, whose memory its record refers to.
         """
 
+    def of_loop(self, ufunc: np.ufunc, make: Make, specs: Sequence[ArraySpec], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function of arrays that runs a ufunc's loop.
+
+        All arrays have one shape and dtype. The loop keeps Python's lock. Without one it is `otherwise`.
+        """
+
 
 class _MethodDef(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("method", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
@@ -281,6 +290,7 @@ class FastcallEntry:
         self._enter = _MethodDef(b"program", addresses.enter, _METH_FASTCALL, None)
         self._apply = _MethodDef(b"program of arrays", addresses.apply, _METH_FASTCALL, None)
         self._apply_kernel = _MethodDef(b"kernel of arrays", addresses.apply_kernel, _METH_FASTCALL, None)
+        self._apply_loop = _MethodDef(b"loop of arrays", addresses.apply_loop, _METH_FASTCALL, None)
         self._apply_view = _MethodDef(b"view of an array", addresses.apply_view, _METH_FASTCALL, None)
         self._find_types = _MethodDef(b"function of arrays", addresses.find_types, _METH_FASTCALL, None)
         self._find_signature = _MethodDef(b"function of arguments", addresses.find_signature, _METH_FASTCALL | _METH_KEYWORDS, None)
@@ -310,6 +320,16 @@ class FastcallEntry:
             return otherwise
         words, sizes = call_record(record, self._layout, makes, specs, within, otherwise)
         return self._built_in(self._apply, words, (sizes, program, record, makes, specs, otherwise))
+
+    def of_loop(self, ufunc: np.ufunc, make: Make, specs: Sequence[ArraySpec], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """See `Entry`."""
+        shape, dtype = make.args
+        loop = loop_of(ufunc, dtype)
+        if self._layout is None or loop is None:
+            return otherwise
+        call, sizes = call_record(np.zeros(0), self._layout, [make], specs, None, otherwise)
+        words, kept = loop_record(loop, ufunc.nin, math.prod(shape), dtype.itemsize, call)
+        return self._built_in(self._apply_loop, words, (sizes, kept, make, specs, otherwise))
 
     def _built_in(self, definition: _MethodDef, words: np.ndarray, kept: Any) -> Callable[..., Any]:
         """Make a built-in with a record, which keeps what the record points to."""
@@ -371,6 +391,10 @@ class CtypesEntry:
         otherwise: Callable[..., Any],
     ) -> Callable[..., Any]:
         """Return `otherwise`: ctypes takes longer than Python's frames."""
+        return otherwise
+
+    def of_loop(self, ufunc: np.ufunc, make: Make, specs: Sequence[ArraySpec], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `otherwise`, as above."""
         return otherwise
 
 

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.array import ArraySpec, ConcreteArray
-from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, Call, Layout, P, is_a, pointer, word
+from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, Call, Layout, Made, P, is_a, pointer, word
 from volta_fn.runtime.internals.result_allocator import numpy_function
+from volta_fn.runtime.internals.ufunc_loops import UfuncLoop
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 #: PyArray_NewFromDescr and PyArray_SetBaseObject in NumPy's table of functions for extensions.
@@ -69,10 +70,25 @@ class View(IntEnum):
     OFFSET = 13
 
 
+class Loop(IntEnum):
+    """Words of a ufunc's loop, after those of a `Call` with one result.
+
+    They are its function, context and auxiliary data, how many operands there are, and the addresses of their size and of all strides.
+    """
+
+    FUNCTION = Call.RESULTS + len(Made)
+    CONTEXT = FUNCTION + 1
+    AUXILIARY = FUNCTION + 2
+    OPERANDS = FUNCTION + 3
+    SIZE = FUNCTION + 4
+    STRIDES = FUNCTION + 5
+
+
 def write_kernel_calls(module: Module) -> None:
-    """Define ``PyObject* @apply_kernel(self, args, count)`` and ``@apply_view``."""
+    """Define ``PyObject* @apply_kernel(self, args, count)`` and the others."""
     _write_call_kernel(module)
     _write_kernel(module)
+    _write_loop(module)
     _write_make_view(module)
     _write_view(module)
 
@@ -150,6 +166,42 @@ def _write_call_kernel(module: Module) -> None:
     f.finish(f.branch(entered, run, taken)[0])
 
 
+def _write_loop(module: Module) -> None:
+    f, record, args, count = _entry(module, "apply_loop")
+    buffers, data = f.alloca(P, MOST_OPERANDS + 1), f.alloca(P, MOST_OPERANDS + 1)
+    made = f.at(buffers, P, count)
+    all_ = f.binary("add", count, i64(1))
+
+    def none() -> list[Value]:
+        return [i64(0)]
+
+    def read() -> list[Value]:
+        known = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
+        filled = f.branch(known, lambda: [f.call("fill", "i64", data, buffers, all_)], none)[0]
+        return f.branch(f.compare("icmp ne", filled, i64(0)), run, none)
+
+    def run() -> list[Value]:
+        function = pointer(f, record, Loop.FUNCTION)
+        context, size, strides, auxiliary = [pointer(f, record, name) for name in (Loop.CONTEXT, Loop.SIZE, Loop.STRIDES, Loop.AUXILIARY)]
+        arguments = (context, data, size, strides, auxiliary)
+        status = f.let("i32", f"call i32 {function.name}({', '.join(map(str, arguments))})")
+        return [f.cast("zext", f.compare("icmp eq", status, Value("i32", "0")), "i64")]
+
+    def computed() -> list[Value]:
+        done = f.branch(f.compare("icmp ne", f.call("make_buffers", "i64", record, made), i64(0)), read, none)[0]
+        return f.branch(f.compare("icmp ne", done, i64(0)), lambda: [f.call("wrap_buffers", P, record, made)], dropped)
+
+    def dropped() -> list[Value]:
+        f.run("PyErr_Clear")
+        f.run("Py_DecRef", f.load(P, made, 8))
+        return otherwise()
+
+    def otherwise() -> list[Value]:
+        return [_other(f, record, args, count)]
+
+    f.finish(f.branch(f.compare("icmp eq", count, word(f, record, Loop.OPERANDS)), computed, otherwise)[0])
+
+
 def _write_view(module: Module) -> None:
     f, record, args, count = _entry(module, "apply_view")
     buffer = f.alloca(P, 1)
@@ -225,6 +277,23 @@ def kernel_record(
         Kernel.MEMORY_ERROR: id(MemoryError),
     }
     return np.array([0, *[words[name] for name in Kernel]], np.int64)
+
+
+def loop_record(loop: UfuncLoop, operands: int, size: int, itemsize: int, call: np.ndarray) -> tuple[np.ndarray, Any]:
+    """Return the record of a ufunc's loop, and the memory that it points to.
+
+    `call` is the record of a `Call` with the result.
+    """
+    sizes, strides = np.array([size], np.intp), np.full(operands + 1, itemsize, np.intp)
+    words = {
+        Loop.FUNCTION: loop.function,
+        Loop.CONTEXT: loop.context,
+        Loop.AUXILIARY: loop.auxiliary,
+        Loop.OPERANDS: operands,
+        Loop.SIZE: sizes.ctypes.data,
+        Loop.STRIDES: strides.ctypes.data,
+    }
+    return np.array([*call, *[words[name] for name in Loop]], np.int64), (loop, sizes, strides)
 
 
 def view_record(

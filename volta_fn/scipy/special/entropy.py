@@ -16,7 +16,7 @@ from volta_fn.core.primitive import Zero
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.stirling import excess, rising
+from volta_fn.scipy.special.stirling import excess_near, rising
 from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + exp(-x)), without overflow.")
@@ -210,8 +210,11 @@ def _divergence(x: Array, y: Array) -> Array:
     """Compute it as y ((1 + r) log(1 + r) - r) with r = x/y - 1 for small r."""
     beyond = (x - y) / y
     close = vnp.abs(beyond) < 0.1
+    near = vnp.abs(beyond) < 0.5
+    log_ratio = vnp.log1p(vnp.where(near, beyond, 0.0))
     r = vnp.where(close, beyond, 0.0)
-    return vnp.where(close, y * (r * vnp.log1p(r) - excess(1.0 + r, r)), x * (_log_ratio(x, y) - 1.0) + y)
+    far = x * (vnp.where(near, log_ratio, vnp.log(x) - vnp.log(y)) - 1.0) + y
+    return vnp.where(close, y * (r * log_ratio - excess_near(r)), far)
 
 
 _divergence.defjvps(lambda g, out, x, y: g * _log_ratio(x, y), lambda g, out, x, y: g * ((y - x) / y))

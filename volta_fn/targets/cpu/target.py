@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.passes.wrapped_indices import keep_negative_indices
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.target import RoutineMaker, Target, TargetCapabilities
+from volta_fn.compiler.target import Pass, ProgramPass, RoutineMaker, Target, TargetCapabilities
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
@@ -40,6 +42,11 @@ class CpuTarget(Target):
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
         return matmul.contraction(kernel) or loops.routine(kernel)
+
+    def passes(self) -> Sequence[Pass]:
+        """Return the pass that the CPU adds."""
+        keep = partial(keep_negative_indices, primitives=("gather",), elements=True)
+        return [ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True)]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
         """Return the key of a loop over single numbers; None for other control flow."""

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import volta_fn as vf
 from tests.targets.cpu.library.checking import check
 from tests.targets.cpu.running import entries
 from tests.targets.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
 from tests.targets.reference import assert_same, reference
+from volta_fn.compiler.pipeline import lower
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.data_movement.indexing import GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.cpu.library import IN_PLACE, ROUTINES
+from volta_fn.targets.cpu.target import TARGET
 
 
 @given(gathers())
@@ -47,6 +50,37 @@ def test_many_rows(mode: GatherScatterMode) -> None:
     for name in COMBINED:
         params = {"dimension_numbers": ScatterDimensionNumbers(*ROWS), "mode": mode, "unique_indices": False}
         check(name, [x, indices, rng.normal(size=(1500, 200)).astype(np.float32)], params)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("entries_of_an_index", [1, 2])
+def test_single_elements_of_which_few_lie_outside(mode: GatherScatterMode, dtype: str, entries_of_an_index: int) -> None:
+    """Sixteen at a time are inside, or looked at one by one."""
+    x = np.random.default_rng(0).normal(size=(300,) if entries_of_an_index == 1 else (300, 90)).astype(np.float32)
+    indices = np.random.default_rng(1).integers(0, 90, (1005, entries_of_an_index)).astype(dtype)
+    for number, outside in ((20, 125), (21, 300), (22, -1), (1003, -300), (500, 2**62)):
+        if np.iinfo(dtype).min <= outside <= np.iinfo(dtype).max:
+            indices[number, -1] = outside
+    numbers = GatherDimensionNumbers((), tuple(range(x.ndim)), tuple(range(x.ndim)))
+    check("gather", [x, indices], {"dimension_numbers": numbers, "slice_sizes": (1,) * x.ndim, "mode": mode, "fill_value": None})
+
+
+@pytest.mark.parametrize("mode", ["fill", "clip"])
+@pytest.mark.parametrize("width", [None, 4])
+def test_negative_positions_count_from_the_end(mode: str, width: int | None) -> None:
+    x = np.random.default_rng(0).normal(size=(300, width or 1)).astype(np.float32)
+    x = x if width else x[:, 0].copy()
+    indices = np.random.default_rng(1).integers(-300, 300, 1005).astype(np.int32)
+    indices[:400] = abs(indices[:400]) % 300
+    indices[[450, 700]] = [-301, 300]
+    front = np.where(indices < 0, indices + 300, indices)
+    wanted = x[np.clip(front, 0, 299)]
+    if mode == "fill":
+        wanted[(front < 0) | (front > 299)] = np.nan
+    jitted = vf.jit(lambda x, i: x.at[i].get(mode=mode))
+    assert [item.node.primitive.name for item in lower(jitted.lower(x, indices).jaxpr, TARGET).items] == ["wrapped_gather"]
+    np.testing.assert_array_equal(jitted(x, indices), wanted)
 
 
 @pytest.mark.parametrize("name", ["scatter_add", "scatter_mul"])

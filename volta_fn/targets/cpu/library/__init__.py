@@ -34,6 +34,7 @@ from volta_fn.targets.cpu.routine import Routine
 #: By a primitive's name what makes its routine, of operands' avals and parameters; None for what there is no routine for.
 ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine | None]] = {
     "gather": gather,
+    "wrapped_gather": partial(gather, wraps=True),
     **{name: partial(scatter, name=name) for name in ("scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max")},
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,

@@ -6,6 +6,7 @@ several vectors may go side by side. A kernel without inner axes has rows of one
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from volta_fn.codegen.loops.accumulate import reductions
 from volta_fn.codegen.loops.passes import Pass
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
+from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.index_arith import greatest, least, rounded_down
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.loops.accumulate import Accumulator, State
@@ -22,7 +24,12 @@ from volta_fn.targets.cpu.scalars import Number, position
 #: Iterations after which a sum begins anew, so that long sums are sums of short ones.
 _BLOCK = 64
 
-#: Rows of up to so many vectors stay in registers from pass to pass.
+#: Iterations of a search after which it may end: a reduction by `or` that is true stays true.
+_SEARCHED = 16
+#: The reductions that are such searches, and what they stay.
+_SETTLED = {"reduce_or": True, "reduce_and": False}
+
+#: Rows of up to so many vectors stay in registers from pass to pass, for each 16 registers.
 _RESIDENT = 4
 
 #: The state of every reduction of a pass, for every vector that goes on its own.
@@ -90,6 +97,15 @@ class Vectors(NamedTuple):
         return carried
 
 
+def _is_search(here: Pass, accumulators: Sequence[Accumulator]) -> bool:
+    """Return True if a pass may end early.
+
+    It stores nothing, and finds out whether there is something.
+    """
+    found = bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
+    return found and not here.stores and not here.keeps
+
+
 class RowCode:
     """Writes the passes over a row, or over rows side by side."""
 
@@ -106,7 +122,7 @@ class RowCode:
         #: The inner axes that are loops around that of the vectors.
         self.loops = [a for a in self.analysis.kernel.reduction_axes if a != vectors.axis]
         count = -(-sizes[vectors.axis] // vectors.lanes) if sizes else 1
-        self.resident = self.inside and not self.loops and len(vectors.segments) == 1 and count <= _RESIDENT
+        self.resident = self.inside and not self.loops and len(vectors.segments) == 1 and count <= _RESIDENT * host().vector_registers // 16
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
         """Return the reductions of a pass."""
@@ -223,6 +239,8 @@ class RowCode:
             return [*self._iteration(here, accumulators, iterations, carried[:unroll]), *carried[unroll:]]
 
         def loop(low: Value, high: Value, step: int, carried: States, iteration: Callable[[Value, States], States]) -> States:
+            if _is_search(here, accumulators):
+                return self._search(accumulators, low, high, step, carried, iteration)
             return self._blocked_loop(accumulators, low, high, step, carried, iteration)
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
@@ -285,6 +303,33 @@ class RowCode:
             return [[a.merge(x, y) for a, x, y in zip(accumulators, old, new, strict=True)] for old, new in zip(totals, sums, strict=True)]
 
         return self._loop(low, high, _BLOCK * step, states, block)
+
+    def _search(
+        self,
+        accumulators: list[Accumulator],
+        low: Value,
+        high: Value,
+        step: int,
+        states: States,
+        body: Callable[[Value, States], States],
+    ) -> States:
+        """Emit a loop that does nothing more once all its results are settled."""
+        f = self.f
+        size = f.known(f.minus(high, low))
+        if size is not None and size <= _SEARCHED * step:
+            return self._loop(low, high, step, states, body)
+
+        def settled(carried: States) -> Value:
+            found = [a.across(a.merged([state[k] for state in carried]))[0] for k, a in enumerate(accumulators)]
+            wanted = [_SETTLED[a.node.op] for a in accumulators]
+            there = [f.compare("icmp eq", x, Value(x.type, "true" if want else "false")) for x, want in zip(found, wanted, strict=True)]
+            return functools.reduce(lambda x, y: f.binary("and", x, y), there)
+
+        def block(i: Value, carried: States) -> States:
+            stop = f.select(settled(carried), i, least(f, f.plus(i, i64(_SEARCHED * step)), high))
+            return self._loop(i, stop, step, carried, body)
+
+        return self._loop(low, high, _SEARCHED * step, states, block)
 
     def _loop(
         self, low: Value, high: Value, step: int, states: States, body: Callable[[Value, States], States], once: bool = False

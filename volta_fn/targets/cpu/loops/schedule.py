@@ -136,7 +136,7 @@ def _vector_axis(analysis: KernelAnalysis) -> int:
 
 def _ease(offset: Affine, axis: int) -> float:
     c = abs(coefficient(offset, axis))
-    return 1.0 if c == 1 else 0.5 if c == 0 else 0.1 if c <= 4 else 0.0
+    return 1.0 if c == 1 else 0.5 if c == 0 else 0.3 if c <= 4 else 0.0
 
 
 def segments_of(analysis: KernelAnalysis, axis: int) -> tuple[Segment, ...] | None:

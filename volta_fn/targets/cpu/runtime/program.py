@@ -63,7 +63,11 @@ class Program:
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
         large = support_code_of_process().large_empty
         #: The allocator, shape and dtype of each array that a call makes.
-        self.specs = [(large if math.prod(s) * d.itemsize >= LARGE else np.empty, s, d) for s, d in artifact.specs]
+        shapes = {output.made: output.shape for output in reversed(artifact.outputs)}  # of the first output that each array is
+        self.specs = [
+            (large if math.prod(s) * d.itemsize >= LARGE else np.empty, shapes.get(number, s), d)
+            for number, (s, d) in enumerate(artifact.specs)
+        ]
         self.code = artifact.words.copy()
         self.code[artifact.launch_words] = np.array(addresses, np.int64)[artifact.words[artifact.launch_words]]
         self.template = np.zeros(layout.slots, np.int64)

@@ -14,6 +14,9 @@ from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_o
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, counting, element
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
+#: Strides up to which vectors of neighbours are shuffled, which takes less time than reading numbers one by one.
+_SHUFFLED = 4
+
 
 def stored_element(dtype: np.dtype) -> str:
     """Return the LLVM type of a number, or a complex one's component, in memory."""
@@ -81,12 +84,29 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
         return Lanes(f, _masked(f, f.splat(_read_one(f, type_, pointer, some, align), lanes), count))
     if stride == 1 and count is None:
         return Lanes(f, f.load(vector, pointer, align))
+    if count is None and (stride == -1 or 2 <= stride <= _SHUFFLED):
+        return Lanes(f, _shuffled(f, type_, pointer, lanes, stride, align))
     zero = Value(vector, "zeroinitializer")
     width, mask = Value("i32", str(align)), _mask(f, lanes, count, type_)
     if stride == 1:
         return Lanes(f, masked_load(f, vector, pointer, align, mask))
     where = _addresses(f, type_, pointer, lanes, stride)
     return Lanes(f, f.intrinsic(f"llvm.masked.gather.{overload(vector)}.v{lanes}p0", vector, where, width, mask, zero))
+
+
+def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: int, align: int) -> Value:
+    """Load vectors of neighbours, and shuffle them to have every so many numbers."""
+    vector = vector_of(type_, lanes)
+    if stride < 0:
+        return f.taken(f.load(vector, f.at(pointer, type_, i64(1 - lanes)), align), range(lanes)[::-1])
+    positions = [min(k * lanes, (lanes - 1) * (stride - 1)) for k in range(stride)]  # nothing is read beyond the last number
+    found, *others = [f.load(vector, f.at(pointer, type_, i64(position)), align) for position in positions]
+    numbers = [lane * stride for lane in range(lanes)]  # where the vector so far has the numbers that are wanted
+    for following, before, position in zip(others, positions, positions[1:], strict=False):
+        wanted = [lane * stride for lane in range(lanes)]
+        order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(numbers, wanted, strict=True)]
+        found, numbers = f.taken(found, order, following), list(range(lanes))
+    return found
 
 
 def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: int) -> None:
