@@ -17,7 +17,7 @@ def memory(name):
 
 f = vf.jit(f)
 f(jnp.eye(200)[:, : 200 ** (len(shape) - 1)] if len(shape) > 1 else jnp.ones(256))  # loads the libraries
-x = jnp.ones(shape) + 9 * jnp.eye(*shape) if len(shape) > 1 else jnp.ones(shape, jnp.complex64)
+x = jnp.ones(shape) + 9 * jnp.eye(*shape) if len(shape) > 1 else jnp.asarray(np.ones(shape, np.complex64))  # in memory before the call
 lowered = f.lower(x)
 compiled, told = lowered.compile(), lowered.memory()
 open("/proc/self/clear_refs", "w").write("5")

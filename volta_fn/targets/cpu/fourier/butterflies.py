@@ -35,6 +35,10 @@ class Complex(NamedTuple):
         re = self.re.fma(other.re, -(self.im * other.im))
         return Complex(re, self.re.fma(other.im, self.im * other.re))
 
+    def grown(self, factor: Complex) -> Complex:
+        """Return the product with 1 + a number, whose error is small if that number is."""
+        return self.plus(self.times(factor))
+
     def scaled(self, factor: float) -> Complex:
         """Return the product with a number."""
         return Complex(self.re * factor, self.im * factor)

@@ -9,12 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
+from volta_fn.runtime.llvm.text import Function, Value, i64
+from volta_fn.targets.cpu.fourier.buffers import Buffers
 from volta_fn.targets.cpu.fourier.butterflies import Complex, butterfly
-from volta_fn.targets.cpu.scalars.values import Lanes, literal
+from volta_fn.targets.cpu.fourier.primes import long_butterfly
 
+#: Factors up to this are butterflies in registers.
+_LONGEST_UNROLLED = 8
+#: The longest prime factor; a butterfly takes as many operations for a number as it has numbers.
+_LONGEST_PRIME = 127
 #: Factors of lengths, the most profitable first.
-_FACTORS = (8, 4, 2, 5, 3, 7)
+_FACTORS = (8, 4, 2, 5, 3, 7, *[n for n in range(11, _LONGEST_PRIME + 1, 2) if all(n % k for k in range(3, n, 2))])
 
 
 def factors_of(length: int) -> tuple[int, ...] | None:
@@ -27,23 +32,12 @@ def factors_of(length: int) -> tuple[int, ...] | None:
     return tuple(found) if length == 1 else None
 
 
-class Passes:
-    """Writes the passes over signals side by side.
-
-    In memory are, of each element, the real components of all signals, then the imaginary ones.
-    """
+class Passes(Buffers):
+    """Writes the passes over signals side by side."""
 
     def __init__(self, f: Function, element: str, lanes: int, factors: Sequence[int], inverse: bool = False) -> None:
-        self.f = f
-        self.element = element
-        self.lanes = lanes
+        super().__init__(f, element, lanes, inverse)
         self.factors = factors
-        #: An inverse transform is a forward one of numbers whose components are swapped, and divides by the length.
-        self.inverse = inverse
-        self.vector = vector_of(element, lanes)
-        self.itemsize = 4 if element == "float" else 8
-        #: The alignment of vectors.
-        self.align = lanes * self.itemsize
 
     def emit(self, given: Value, other: Value) -> Value:
         """Emit a transform of the elements at an address.
@@ -57,56 +51,36 @@ class Passes:
             length, stride = length // factor, stride * factor
         return given
 
-    def load(self, base: Value, index: Value) -> Complex:
-        """Emit the load of an element of all signals."""
-        return Complex(*[Lanes(self.f, self.f.load(self.vector, p, self.align)) for p in self._components(base, index)])
-
-    def store(self, base: Value, index: Value, value: Complex) -> None:
-        """Emit the store of an element of all signals."""
-        for component, pointer in zip(value, self._components(base, index), strict=True):
-            self.f.store(component.value, pointer, self.align)
-
-    def row(self, base: Value, number: Value) -> Value:
-        """Emit the address of a real number of all signals, of which each element has two."""
-        return self.f.at(base, self.element, self.f.times(number, self.lanes))
-
-    def _components(self, base: Value, index: Value) -> list[Value]:
-        return [self.row(base, self.f.plus(self.f.times(index, 2), i64(k))) for k in ((1, 0) if self.inverse else (0, 1))]
-
     def _one(self, source: Value, target: Value, factor: int, rest: int, stride: int) -> None:
         """Emit the pass of one factor: `rest` blocks of `stride` butterflies."""
         f = self.f
         angles = np.outer(np.arange(rest), np.arange(1, factor))
         table = self.table(f"{factor}.{rest}", angles, factor * rest) if rest > 1 else None
+        unrolled = factor <= _LONGEST_UNROLLED
 
         def block(p: Value, _: list[Value]) -> None:
-            twiddles = [] if table is None else [self.twiddle(table, f.plus(f.times(p, factor - 1), i64(k))) for k in range(factor - 1)]
+            def root(k: Value) -> Complex | None:
+                return None if table is None else self.twiddle(table, f.plus(f.times(p, factor - 1), f.minus(k, i64(1))))
+
+            roots = [root(i64(k)) for k in range(1, factor)] if unrolled else []
 
             def one(q: Value, _: list[Value]) -> None:
-                read = [self.load(source, f.plus(q, f.times(f.plus(p, i64(rest * j)), stride))) for j in range(factor)]
-                made = butterfly(read)
-                made[1:] = [z.times(w) for z, w in zip(made[1:], twiddles, strict=True)] if twiddles else made[1:]
-                made = [z.scaled(1 / np.prod(self.factors)) for z in made] if self.inverse and rest == 1 else made
-                for k, value in enumerate(made):
-                    self.store(target, f.plus(q, f.times(f.plus(f.times(p, factor), i64(k)), stride)), value)
+                def read(j: Value) -> Complex:
+                    return self.load(source, f.plus(q, f.times(f.plus(p, f.times(j, rest)), stride)))
+
+                def write(k: Value, z: Complex) -> None:
+                    number = f.known(k)
+                    twiddle = None if number == 0 else roots[number - 1] if unrolled and number else root(k)
+                    z = z if twiddle is None else z.times(twiddle)
+                    z = z.scaled(1 / np.prod(self.factors)) if self.inverse and rest == 1 else z
+                    self.store(target, f.plus(q, f.times(f.plus(f.times(p, factor), k), stride)), z)
+
+                if unrolled:
+                    for k, z in enumerate(butterfly([read(i64(j)) for j in range(factor)])):
+                        write(i64(k), z)
+                else:
+                    long_butterfly(self, factor, read, write)
 
             f.loop(i64(0), i64(stride), 1, [], one, once=True)
 
         f.loop(i64(0), i64(rest), 1, [], block, once=True)
-
-    def twiddle(self, table: Value, number: Value) -> Complex:
-        """Emit the load of a number of a table, for all signals."""
-        f = self.f
-        components = [f.load(self.element, f.at(table, self.element, f.plus(f.times(number, 2), i64(k))), self.itemsize) for k in range(2)]
-        return Complex(*[Lanes(f, f.splat(component, self.lanes)) for component in components])
-
-    def table(self, name: str, steps: np.ndarray, n: int) -> Value:
-        """Return the table of exp(-2πi s / n) for some steps s, of exact angles."""
-        steps, symbol = steps % n, f"vf.twiddles.{name}"
-        values = np.exp(-2j * np.pi / n * steps)
-        quarters, beyond = np.divmod(4 * steps, n)
-        exact = beyond == 0
-        values[exact] = np.array([1, -1j, -1, 1j])[quarters[exact]]
-        text = ", ".join(f"{self.element} {literal(self.element, component)}" for z in values.ravel() for component in (z.real, z.imag))
-        self.f.module.declare(symbol, f"@{symbol} = internal constant [{2 * values.size} x {self.element}] [{text}], align 64")
-        return Value("ptr", f"@{symbol}")
