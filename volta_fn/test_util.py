@@ -163,7 +163,10 @@ def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotange
 
 
 def _agree(found: Any, expected: Any, error: Any) -> Any:
-    """Return where two derivatives differ by no more than an error, which in JAX's mode two NaN do."""
+    """Return where derivatives differ by no more than an error.
+
+    Two NaN do in JAX's mode, not otherwise.
+    """
     near = np.abs(found - expected) <= error
     return near | (np.isnan(found) & np.isnan(expected)) if settings.permissive else near
 

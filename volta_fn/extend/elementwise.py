@@ -1,4 +1,4 @@
-"""Functions of `jax.lax` whose results have other dtypes than those of `volta_fn.lax`."""
+"""Functions of `jax.lax` whose dtypes differ from those of `volta_fn.lax`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ mul.primitive = lax.mul.primitive  # type: ignore[attr-defined]  # by which redu
 
 
 def convert_element_type(operand: Any, new_dtype: Any) -> Array:
-    """Return the elements as `new_dtype`; integers of Python that do not fit wrap around.
+    """Return the elements as `new_dtype`; Python's integers wrap around.
 
     >>> convert_element_type(2**32 + 1, "int32")
     Array(1, dtype=int32)

@@ -248,7 +248,10 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
 
 
 def _without(value: Array, indices: Array, dim: int) -> Array:
-    """Remove as many elements as there are traced indices: those that are named come last in a stable sort."""
+    """Remove as many elements as there are traced indices.
+
+    Those that are named come last in a stable sort.
+    """
     length = value.shape[dim]
     is_named = broadcast_to(array(np.int8(0)), (length,)).at[indices].set(np.int8(1))
     _, order = lax.sort((is_named, lax.iota(INDEX, length)), num_keys=1)

@@ -56,7 +56,10 @@ def _astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> 
 
 
 def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
-    """Reinterpret the bits as another dtype; the last dimension grows or shrinks, as in NumPy."""
+    """Reinterpret the bits as another dtype, as NumPy does.
+
+    The last dimension grows or shrinks.
+    """
     if sizes or isinstance(dtype, (int, tuple)):
         raise ArgumentTypeError("view reinterprets bits as another dtype; a new shape is x.reshape(3, -1), or x[:, None] for a new axis")
     wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)

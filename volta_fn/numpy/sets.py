@@ -62,7 +62,7 @@ class _Groups(NamedTuple):
 def _grouped(rows: Array, equal_nan: bool) -> _Groups:
     """Group the equal rows of an (n, m) array, sorted lexicographically."""
     n, m = rows.shape
-    if equal_nan and is_complex(rows):  # a NaN in either part makes the number one
+    if equal_nan and is_complex(rows):  # a NaN in either component makes the number one
         rows = lax.select(isnan(rows), full_like_scalar(rows, np.nan), rows)
     position = lax.iota(INDEX, n)
     keys = [lax.index_in_dim(rows, j, 1, keepdims=False) for j in range(m)]
@@ -281,7 +281,10 @@ def intersect1d(
 
 
 def _first_positions(values: Array, wanted: Array, there: Array) -> Array:
-    """Return where each wanted element first occurs; for fillers, which are not `there`, the vector's length."""
+    """Return where each wanted element first occurs.
+
+    For fillers, which are not `there`, it is the vector's length.
+    """
     if not values.size:
         return broadcast_to(array(np.int32(0)), wanted.shape)
     ordered, order = lax.sort((values, lax.iota(INDEX, values.size)), num_keys=1)

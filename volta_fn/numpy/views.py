@@ -1,4 +1,4 @@
-"""Arrays whose bits are read as another dtype, along the last dimension, as in NumPy's views."""
+"""Arrays whose bits are read as another dtype, as NumPy's views are."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ def viewed(x: Array, dtype: np.dtype) -> Array:
     if not x.size:
         return lax.full((*x.shape[:-1], x.shape[-1] * old // new), 0, dtype)
     words = _words(x)
-    part = _component(dtype)
     if dtype in dtypes.STORAGE_INTEGERS:
         return _unpacked(_recast(words, _BYTE), dtype)
     if dtype in dtypes.BOOL:
         return lax.ne(_recast(words, _BYTE), _byte(0))
-    parts = _recast(words, part)
+    numbers = _recast(words, _component(dtype))
     if dtype not in dtypes.COMPLEX:
-        return parts
-    pairs = lax.reshape(parts, (*parts.shape[:-1], parts.shape[-1] // 2, 2))
+        return numbers
+    pairs = lax.reshape(numbers, (*numbers.shape[:-1], numbers.shape[-1] // 2, 2))
     return lax.complex(*[lax.index_in_dim(pairs, i, -1, keepdims=False) for i in (0, 1)])
 
 
@@ -51,9 +50,9 @@ def _component(dtype: np.dtype) -> np.dtype:
 
 
 def _words(x: Array) -> Array:
-    """Return the elements as numbers of whole bytes that can be cast bit by bit."""
+    """Return the elements as numbers that can be cast bit by bit."""
     if x.dtype in dtypes.COMPLEX:
-        pairs = lax.concatenate([lax.expand_dims(part, (x.ndim,)) for part in (lax.real(x), lax.imag(x))], x.ndim)
+        pairs = lax.concatenate([lax.expand_dims(component, (x.ndim,)) for component in (lax.real(x), lax.imag(x))], x.ndim)
         return lax.reshape(pairs, (*x.shape[:-1], 2 * x.shape[-1]))
     if x.dtype in dtypes.STORAGE_INTEGERS:
         return _packed(x)
@@ -61,7 +60,7 @@ def _words(x: Array) -> Array:
 
 
 def _recast(words: Array, dtype: np.dtype) -> Array:
-    """Cast numbers of whole bytes bit by bit, along the last dimension."""
+    """Cast numbers bit by bit, along the last dimension."""
     old, new = words.dtype.itemsize, dtype.itemsize
     if old < new:
         words = lax.reshape(words, (*words.shape[:-1], words.shape[-1] * old // new, new // old))
@@ -70,7 +69,10 @@ def _recast(words: Array, dtype: np.dtype) -> Array:
 
 
 def _packed(x: Array) -> Array:
-    """Return the bytes of integers of a few bits, the first of each byte in its lowest bits."""
+    """Return the bytes that integers of a few bits fill.
+
+    The first of each byte is in its lowest bits.
+    """
     bits = _bits(x.dtype)
     small = lax.bitwise_and(lax.convert_element_type(lax.convert_element_type(x, np.int8), _BYTE), _byte((1 << bits) - 1))
     grouped = lax.reshape(small, (*x.shape[:-1], x.shape[-1] * bits // 8, 8 // bits))

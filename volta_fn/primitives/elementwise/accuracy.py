@@ -1,4 +1,4 @@
-"""JAX's choices between fast and exact code, which functions such as `exp` take as `accuracy`."""
+"""JAX's choices between fast and exact code, the option `accuracy`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AccuracyMode(enum.Enum):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The errors that a caller accepts: absolute, relative, and in units in the last place.
+    """The errors that a caller accepts, the last one in units in the last place.
 
     >>> import volta_fn as vf
     >>> vf.lax.exp(0.0, accuracy=vf.lax.Tolerance(rtol=1e-3))

@@ -119,7 +119,10 @@ def expm1(x: np.ndarray) -> np.ndarray:
 
 
 def log1p(x: np.ndarray) -> np.ndarray:
-    """Return log(1 + x); of complex x exact near zero, where NumPy adds 1 first, and without overflow of |1 + x|."""
+    """Return log(1 + x).
+
+    Of complex x it is exact near zero, where NumPy adds 1 first, and |1 + x| does not overflow.
+    """
     if x.dtype.kind != "c":
         return np.log1p(x)
     re, im = x.real.astype(np.float64), x.imag.astype(np.float64)

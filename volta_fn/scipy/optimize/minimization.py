@@ -33,7 +33,7 @@ class OptimizeResults(NamedTuple):
     #: The value and the gradient at the solution.
     fun: Array
     jac: Array
-    #: The approximate inverse of the Hessian, of shape (n, n), for complex x of its parts, (2n, 2n); None for L-BFGS.
+    #: The approximate inverse of the Hessian, of shape (n, n), for complex x (2n, 2n) by its components; None for L-BFGS.
     hess_inv: Array | None
     #: The numbers of evaluations of value and gradient, and of iterations.
     nfev: Array
@@ -64,7 +64,7 @@ def minimize(
 
     Args:
         fun: the function ``fun(x, *args)``, which returns a real scalar.
-        x0: where to begin, of shape (n,); integers become floats. Of complex numbers the method sees the 2n real and imaginary parts.
+        x0: where to begin, of shape (n,); integers become floats. Complex numbers count twice, as pairs.
         args: further arguments of `fun`.
         method: "BFGS", or "l-bfgs-experimental-do-not-rely-on-this", which is L-BFGS by the name that JAX has for it.
         tol: the option "gtol", for short.
@@ -103,12 +103,12 @@ def minimize(
 
 
 def _of_complex(fun: Callable[..., Any], start: Array, args: tuple[Any, ...], **how: Any) -> OptimizeResults:
-    """Minimise over the real parts, followed by the imaginary ones."""
+    """Minimise over the real components, followed by the imaginary ones."""
 
-    def joined(parts: Array) -> Array:
-        return lax.complex(parts[: start.size], parts[start.size :])
+    def joined(components: Array) -> Array:
+        return lax.complex(components[: start.size], components[start.size :])
 
-    found = minimize(lambda parts: fun(joined(parts), *args), vnp.concatenate([start.real, start.imag]), **how)
+    found = minimize(lambda components: fun(joined(components), *args), vnp.concatenate([start.real, start.imag]), **how)
     return found._replace(x=joined(found.x), jac=joined(found.jac).conj())
 
 

@@ -86,9 +86,9 @@ def minimized(function: Callable[[Array], Any], x0: Array, method: Approximation
 
 
 def _updated_inverse(state: Any, step: Array, change: Array) -> tuple[Array, Array]:
-    """Update the matrix; the first one is scaled to the curvature of the first step (Nocedal and Wright, equation 6.20).
+    """Update the matrix; the first one is scaled to the first step's curvature.
 
-    Without that, a large curvature is lost in the rounding of the identity.
+    Without that (Nocedal and Wright, equation 6.20) a large curvature is lost in the rounding of the identity.
     """
     inverse, is_first = state
     product = step @ change
