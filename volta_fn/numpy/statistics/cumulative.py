@@ -151,7 +151,8 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     Array(8., dtype=float32)
     """
     if x is None:
-        heights, gaps = promote_inexact("trapezoid", y, dx)
+        (heights,) = promote_inexact("trapezoid", y)
+        heights, gaps = promote_inexact("trapezoid", heights, dx)
     else:
         heights, points = promote_inexact("trapezoid", y, x)
         gaps = diff(points, axis=axis if points.ndim > 1 else -1)

@@ -36,8 +36,10 @@ def fft(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | Non
         return nothing()
     halves = kind in ("RFFT", "IRFFT")
     length = params["length"] // 2 if halves else params["length"]
+    if not 1 < length <= _LONGEST or (halves and params["length"] % 2):
+        return None
     factors = factors_of(length)
-    if factors is None or not 1 < length <= _LONGEST or (halves and params["length"] % 2):
+    if factors is None:
         return None
     transform = _Transform(operand, result, kind, axis, factors)
     return transform.routine() if transform.signals >= transform.lanes else None
