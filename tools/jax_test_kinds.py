@@ -13,7 +13,9 @@ from pathlib import Path
 _HARMLESS = {"test_util", "config", "api", "dtypes", "core", "numpy", "lax", "tree_util", "random", "nn", "public_test_util", "typing"}
 #: What is inside, and how a test's source names it.
 KINDS = {
-    "programs": r"\.(?:eqns|jaxpr|invars|outvars)\b|DebugInfo|str\(jaxpr|jaxpr_text|saved_residuals|\w_p\b|dce_jaxpr|check_jaxpr|\.args\[",
+    "attributes": r"\._(?:base_array|impl|committed)\b|_has_impl\b",
+    "programs": r"\.(?:eqns|jaxpr|invars|outvars)\b|DebugInfo|str\(jax(?:pr|\.make_)|jaxpr_text|saved_residuals|\w_p\b|dce_jaxpr"
+    r"|check_jaxpr|\.args\[",
     "texts": r"as_text|compiler_ir|pretty_print|as_hlo|__repr__|\brepr\(|assertMultiLine|hlo",
     "counts": r"\bcount|_count\b|num_\w*(?:trac|call|compil)|_cache|cache_|effects|side_effect|python_should|tracing|called\b",
     "logs and tracebacks": r"assertLogs|capture_|log_|explain|leak|traceback|__cause__|filtered",

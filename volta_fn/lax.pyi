@@ -96,6 +96,8 @@ from volta_fn.primitives.data_movement.slicing import index_in_dim as index_in_d
 from volta_fn.primitives.data_movement.slicing import slice as slice
 from volta_fn.primitives.data_movement.slicing import slice_in_dim as slice_in_dim
 from volta_fn.primitives.declare import broadcast_shapes as broadcast_shapes
+from volta_fn.primitives.elementwise.accuracy import AccuracyMode as AccuracyMode
+from volta_fn.primitives.elementwise.accuracy import Tolerance as Tolerance
 from volta_fn.primitives.elementwise.arithmetic import RoundingMethod as RoundingMethod
 from volta_fn.primitives.elementwise.arithmetic import abs as abs
 from volta_fn.primitives.elementwise.arithmetic import add as add

@@ -93,3 +93,22 @@ def test_environment_variables_of_jax_set_its_settings() -> None:
         "-c", "import volta_fn.jax as v; v.install(); import jax.numpy as jnp; print(jnp.ones(1).dtype)", env={"JAX_ENABLE_X64": "1"}
     )
     assert found.stdout.strip() == "float64", found.stderr
+
+
+def test_indices_and_values_in_jaxs_mode() -> None:
+    found = output_of(
+        "import warnings, jax, numpy as np\nfrom jax import lax, numpy as jnp\n"
+        "x = jnp.arange(5.0)\n"
+        "print(jnp.take(x, jnp.array([1, 9])), jnp.take_along_axis(x, jnp.array([-9]), 0))\n"
+        "print(jnp.zeros(1, 'uint32').at[0].set(2**32 - 1), lax.convert_element_type(2**32 + 3, 'int32'))\n"
+        "print(lax.conj(jnp.float32(2)), lax.mul(np.int8(100), np.int8(2), out_dtype='int16'))\n"
+        "print(jnp.convolve(jnp.array([1, 2]), jnp.array([3])))\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always')\n"
+        "    print(jnp.zeros(2, int).at[0].set(2.5), 'incompatible types' in str(told[0].message))\n"
+        "try:\n    jnp.zeros((2, 0))[0, 0]\nexcept IndexError as error:\n    print('size 0' in str(error))\n"
+        "print(jnp.result_type(jax.random.key(0)), jax.random.key(0).dtype.name)"
+    )
+    assert found.splitlines() == [
+        "[ 1. nan] [nan]", "[4294967295] 3", "(2+0j) 200", "[3. 6.]", "[2 0] True", "True", "key<fry> key<fry>",
+    ]  # fmt: skip

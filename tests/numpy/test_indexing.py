@@ -225,3 +225,28 @@ def test_known_indices_outside_raise_as_ever() -> None:
             x[vnp.array(index)]
         with pytest.raises(OutOfBoundsError):
             vnp.take_along_axis(x, vnp.array(index), axis=0)
+
+
+def test_unravel_index_of_a_traced_shape() -> None:
+    index = np.array([5, -1, 40], np.int8)
+    found = vf.jit(lambda i, shape: vnp.unravel_index(i, shape))(index, (vnp.asarray(2), vnp.asarray(3)))
+    assert [x.tolist() for x in found] == [[1, 1, 1], [2, 2, 2]]
+    assert {x.dtype for x in found} == {np.dtype(np.int8)}
+
+
+def test_ravel_multi_index_can_leave_indices_unchecked() -> None:
+    with pytest.raises(ValueError, match="invalid entry in coordinates array"):
+        vnp.ravel_multi_index((np.array([0, 2]), np.array([0, 5])), (2, 3))
+    found = vf.jit(lambda i: vnp.ravel_multi_index((i, i), (2, 3), mode="ignore"))(np.array([1, 2], np.int8))
+    assert (found.tolist(), found.dtype) == ([4, 8], np.int8)
+
+
+def test_a_fill_value_means_the_mode_fill() -> None:
+    x = vnp.arange(5.0)
+    assert vnp.take(x, np.array([1, 7]), fill_value=9.0).tolist() == [1.0, 9.0]
+    assert vnp.take_along_axis(x, np.array([1, 7]), fill_value=9.0).tolist() == [1.0, 9.0]
+
+
+def test_indices_narrower_than_the_axis() -> None:
+    found = vnp.take_along_axis(vnp.arange(200), np.array([-1, 5], np.int8), mode="fill", fill_value=-7, wrap_negative_indices=False)
+    assert found.tolist() == [-7, 5]

@@ -218,3 +218,10 @@ def test_known_positions_in_few_ranges_and_in_many(function):
         wanted = getattr(np, function)(x, at, *more, axis=1)
         assert np.array_equal(getattr(vnp, function)(x, at, *more, axis=1), wanted)
         assert np.array_equal(vf.jit(lambda x, at=at, more=more: getattr(vnp, function)(x, at, *more, axis=1))(x), wanted)
+
+
+@pytest.mark.parametrize(("index", "axis"), [(np.array([2, 0]), 0), (np.array([[1], [-1]]), 1), (np.int32(3), None)])
+def test_delete_at_traced_unique_indices(index: np.ndarray, axis: int | None) -> None:
+    x = np.arange(12).reshape(3, 4)
+    found = vf.jit(lambda x, i: vnp.delete(x, i, axis, assume_unique_indices=True))(x, index)
+    np.testing.assert_array_equal(found, np.delete(x, index, axis))

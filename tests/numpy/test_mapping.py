@@ -71,3 +71,26 @@ def test_vectorize_excluded_and_named():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_none_is_not_mapped() -> None:
+    add = vnp.vectorize(lambda x, y=None, z=None: x if y is None else x + y if z is None else x + y + z)
+    x = np.arange(3)
+    assert add(x, None).tolist() == [0, 1, 2]
+    assert add(x, None, z=x).tolist() == [0, 1, 2]
+    assert add(x, x, z=None).tolist() == [0, 2, 4]
+    assert add(x, x, z=x).tolist() == [0, 3, 6]
+
+
+@pytest.mark.parametrize("excluded", [{1.5}, {-1}])
+def test_excluded_arguments_are_positions_or_names(excluded: set[float]) -> None:
+    with pytest.raises(ArgumentError if excluded == {-1} else TypeError, match="excluded"):
+        vnp.vectorize(lambda x: x, excluded=excluded)  # type: ignore[arg-type]  # what it is about
+
+
+def test_ranks_are_checked_before_mapping() -> None:
+    with (
+        vf.config.numpy_rank_promotion("raise"),
+        pytest.raises(ValueError, match=r"rank promotion for vectorize on shapes \(2, 2\) \(2,\)"),
+    ):
+        vnp.vectorize(vnp.add)(np.ones((2, 2)), np.ones(2))

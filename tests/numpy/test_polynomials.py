@@ -70,3 +70,8 @@ def test_interp_continues_the_lines_at_the_ends():
     assert np.array_equal(vnp.interp(x, points, values, left=-7.0, right="extrapolate"), [-7.0, 0.5, 10.0])
     with pytest.raises(ArgumentError, match="'extrapolate', got 'nearest'"):
         vnp.interp(x, points, values, left="nearest")
+
+
+def test_characteristic_polynomial() -> None:
+    matrix = np.array([[2.0, 1.0], [0.0, 3.0]], np.float32)
+    np.testing.assert_allclose(vnp.poly(matrix), np.poly(matrix), rtol=1e-5)

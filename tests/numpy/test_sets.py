@@ -107,3 +107,22 @@ def test_a_difference_has_the_dtype_of_the_minuend():
 @pytest.mark.wide
 def test_difference_of_unique_arrays_keeps_the_order():
     assert vnp.setdiff1d(np.array([5, 1, 3]), np.array([1]), assume_unique=True).tolist() == [5, 3]
+
+
+def test_indices_of_missing_elements_are_the_length() -> None:
+    common, *at = vnp.intersect1d(np.array([0, 7]), np.array([0, 5, 9]), return_indices=True, size=3)
+    assert [x.tolist() for x in (common, *at)] == [[0, 0, 0], [0, 2, 2], [0, 3, 3]]
+
+
+def test_a_complex_number_with_a_nan_in_either_part_is_nan() -> None:
+    x = np.array([complex(a, b) for a in (0.0, 1.0, np.nan) for b in (1.0, np.nan)], np.complex64)
+    values, counts = vnp.unique(x, return_counts=True)
+    wanted, wanted_counts = np.unique(x, return_counts=True)
+    np.testing.assert_array_equal(values, wanted)
+    np.testing.assert_array_equal(counts, wanted_counts)
+
+
+def test_exclusive_elements_of_unique_arrays() -> None:
+    x, y = np.array([5, 1, 3]), np.array([3, 4])
+    np.testing.assert_array_equal(vnp.setxor1d(x, y, assume_unique=True), np.setxor1d(x, y, assume_unique=True))
+    assert vnp.setxor1d(x[:0], y[:0], assume_unique=True).size == 0

@@ -63,3 +63,17 @@ def test_bad_operands():
         lax.ragged_dot(np.ones((2, 2)), np.ones((1, 2, 2)), np.int32(2))
     with pytest.raises(ShapeError, match="fits neither"):
         lax.ragged_dot(np.ones((2, 2)), np.ones((1, 2, 2)), np.ones((2, 1), np.int32))
+
+
+def test_group_sizes_must_fit_the_axes_before_the_ragged_one() -> None:
+    numbers = lax.RaggedDotDimensionNumbers((((3,), (2,)), ((0, 1), (0, 1))), (1,), ())
+    x, y = np.ones((2, 3, 4, 5), np.float32), np.ones((2, 3, 5, 6), np.float32)
+    assert lax.ragged_dot_general(x, y, np.ones((2, 3), np.int32), numbers).shape == (2, 3, 4, 6)
+    with pytest.raises(ShapeError, match="group_sizes"):
+        lax.ragged_dot_general(x, y, np.ones((3, 3), np.int32), numbers)
+
+
+def test_only_a_free_ragged_axis_takes_an_axis_of_groups() -> None:
+    numbers = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (1,), (0,))
+    with pytest.raises(ArgumentError, match="axis of groups"):
+        lax.ragged_dot_general(np.ones((4, 5)), np.ones((2, 5, 3)), np.array([2, 3]), numbers)

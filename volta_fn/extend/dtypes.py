@@ -13,7 +13,7 @@ from volta_fn.dtypes import finfo as finfo
 from volta_fn.dtypes import float0 as float0
 from volta_fn.dtypes import iinfo as iinfo
 from volta_fn.dtypes import promote_types as promote_types
-from volta_fn.dtypes import result_type as result_type
+from volta_fn.errors import DTypeError
 from volta_fn.errors import TypePromotionError as TypePromotionError
 from volta_fn.random.keys import KeyType
 
@@ -32,6 +32,23 @@ DType = np.dtype | ExtendedDType
 def supports_inf(dtype: Any) -> bool:
     """Return True if a floating dtype has infinities."""
     return bool(np.isinf(np.asarray(np.inf, dtypes.as_dtype(dtype)).astype(np.float32)))
+
+
+def result_type(*arrays_and_dtypes: Any) -> Any:
+    """Return the dtype that arrays, dtypes and numbers combine to.
+
+    Keys combine with keys of their type alone.
+
+    >>> import volta_fn as vf
+    >>> result_type(vf.random.key(0)), result_type("int8", 1.0)
+    (key<fry>, dtype('float32'))
+    """
+    given = [getattr(x, "dtype", x) for x in arrays_and_dtypes]
+    if not any(isinstance(dtype, KeyType) for dtype in given):
+        return dtypes.result_type(*arrays_and_dtypes)
+    if len(set(given)) > 1:
+        raise DTypeError(f"result_type: keys combine with keys of their type alone, got {', '.join(map(str, given))}")
+    return given[0]
 
 
 def issubdtype(a: Any, b: Any) -> bool:

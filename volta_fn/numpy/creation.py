@@ -17,9 +17,10 @@ from volta_fn.core.memory.transfer import constrained, device_put
 from volta_fn.core.trace import Tracer, concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ExportError, ShapeError, VoltaError
 from volta_fn.jit.fused import fused, fused_by_results
-from volta_fn.numpy.arguments import axis_of, dtype_or, operand, promote_inexact
+from volta_fn.numpy.arguments import axis_of, dtype_or, full_like_scalar, operand, promote_inexact
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
+from volta_fn.settings import current as settings
 
 _STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
 
@@ -69,7 +70,7 @@ def asarray(
     libraries' arrays.
     """
     result = array(a, dtype, bool(copy), order=order, device=device)
-    if copy is False and result is not a:
+    if copy is False and result is not a and not settings.permissive:  # JAX copies anyway
         raise ArgumentError(f"asarray: copy=False, but {type(a).__name__} to {result.aval} takes a copy; from_dlpack may share the memory")
     return constrained(result, out_sharding)
 
@@ -254,6 +255,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     The bounds must be known while tracing, for they give the length.
     """
     bounds = [concrete_or_raise(v, "a bound of arange", _STEP_ADVICE) for v in (start, stop, step) if v is not None]
+    if any(np.iscomplexobj(b) for b in bounds):
+        raise ArgumentError(f"arange: complex numbers have no order, got {bounds}; count real ones and multiply them by the step")
     if any(np.ndim(b) for b in bounds):
         raise ArgumentError(f"arange: start, stop and step must be scalars, got {bounds}")
     found = dtype_or(dtype, dtypes.promote(*map(dtypes.dtype_and_weak_type, bounds))[0])
@@ -320,7 +323,7 @@ def linspace(
     dim = axis_of("linspace", axis, len(shape) + 1)
     numbers = lax.convert_element_type(moveaxis(numbers, 0, dim), wanted)
     numbers = numbers if device is None else device_put(numbers, device)
-    step = lax.reshape((high - low) / gaps if gaps > 0 else full_like(low, math.nan), shape)
+    step = lax.reshape((high - low) / gaps, shape) if gaps > 0 else full_like_scalar(low, math.nan)
     return (numbers, step) if retstep else numbers
 
 

@@ -26,6 +26,8 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
         if (isinstance(error, OSError) and error.errno is not None) or isinstance(error, TypeError):  # no file, or a mistake in the call
             raise
         raise CorruptFileError(f"numpy.load cannot read {file!r:.200}: {error}") from error
+    if isinstance(loaded, np.ndarray) and loaded.dtype == np.dtype("V2"):  # what NumPy's files make of bfloat16
+        loaded = loaded.view(dtypes.bfloat16)
     return array(loaded) if isinstance(loaded, np.ndarray) else loaded
 
 

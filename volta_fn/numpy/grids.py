@@ -16,6 +16,7 @@ from volta_fn.numpy.arguments import dtype_or, operand
 from volta_fn.numpy.creation import arange, array, linspace
 from volta_fn.numpy.indexing import nonzero
 from volta_fn.numpy.joining import concatenate, stack
+from volta_fn.settings import current as settings
 
 
 @fused_by_results
@@ -77,6 +78,8 @@ def ix_(*args: Any) -> tuple[Array, ...]:
 def _ramp(item: slice) -> Array:
     """Return the numbers of start:stop:step, or of start:stop:nj, n with both ends."""
     start = 0 if item.start is None else item.start
+    if item.stop is None and settings.permissive:
+        return arange(start, step=item.step)
     if item.stop is None:
         raise ArgumentError(f"a grid's slice needs a stop, got {item}")
     if isinstance(item.step, complex):

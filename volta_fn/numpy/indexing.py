@@ -6,6 +6,7 @@ negative indices count from the end), "clip" or "wrap".
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -26,6 +27,7 @@ from volta_fn.primitives.array_operations.index_expression import check_traced_i
 from volta_fn.primitives.data_movement.dynamic_slicing import normalised
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
+from volta_fn.settings import current as settings
 
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 
@@ -130,7 +132,7 @@ def take(
         mode: for indices out of range: "raise" (concrete ones only), "clip", "wrap" or "fill" (with `fill_value`). By default concrete
             ones raise and traced ones fill.
         unique_indices, indices_are_sorted: hints, unused.
-        fill_value: for "fill"; by default NaN, or for integers the lowest number.
+        fill_value: for "fill", which is the mode if it is given; by default NaN, or for integers the lowest number.
 
     >>> jnp.take(jnp.array([10, 20, 30]), jnp.array([2, 0]))
     Array([30, 10], dtype=int32)
@@ -150,12 +152,12 @@ def take(
     elif mode == "raise":
         concrete("take", "indices", index, "Choose what becomes of traced indices out of range: mode='fill', 'clip' or 'wrap'.")
         mode = None
-    return _get(value, (slice(None),) * dim + (index,), mode or _usual_mode(index), fill_value)
+    return _get(value, (slice(None),) * dim + (index,), mode or (_usual_mode(index) if fill_value is None else "fill"), fill_value)
 
 
 def _usual_mode(index: Array) -> str | None:
     """Return the default mode: concrete indices raise, traced ones fill if unchecked."""
-    return None if is_concrete(index) or checks_indices() else "fill"
+    return None if (is_concrete(index) and not settings.permissive) or checks_indices() else "fill"
 
 
 def _get(value: Array, index: tuple[Any, ...], mode: str | None, fill_value: Any) -> Array:
@@ -204,20 +206,23 @@ def take_along_axis(
         mode, fill_value = "fill", 0
     if wrap_negative_indices is False:
         beyond = 0 if mode in ("clip", lax.GatherScatterMode.CLIP) else value.shape[dim]
+        index = lax.convert_element_type(index, dtypes.promote_types(index.dtype, INDEX))  # which the size fits
         index = lax.select(lax.lt(index, full_like_scalar(index, 0)), full_like_scalar(index, beyond), index)
     others = tuple([i for i in range(value.ndim) if i != dim])
     if mode is fill_value is None and value.shape[dim] and all(value.shape[i] == index.shape[i] for i in others):
         return _take_along(value, index, dim, others)
-    return _get(value, _grid("take_along_axis", value, index, dim), mode or _usual_mode(index), fill_value)
+    usual = _usual_mode(index) if fill_value is None else "fill"
+    return _get(value, _grid("take_along_axis", value, index, dim), mode or usual, fill_value)
 
 
 def _take_along(value: Array, index: Array, dim: int, others: tuple[int, ...]) -> Array:
     """Gather in one operation in which all other dimensions are batch dimensions."""
     length = value.shape[dim]
-    if is_concrete(index):
+    if is_concrete(index) and not settings.permissive:
         found, mode = as_value(known_indices(np.asarray(index), dim, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
     else:
-        check_traced_indices(index, dim, value.shape)
+        if not is_concrete(index):
+            check_traced_indices(index, dim, value.shape)
         found, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
     numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)
     window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty
@@ -400,21 +405,27 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
     >>> [i.item() for i in jnp.unravel_index(5, (2, 3))]
     [1, 2]
     """
-    sizes = [int(n) for n in (shape if isinstance(shape, (tuple, list, np.ndarray)) else (shape,))]
+    given = shape if isinstance(shape, (tuple, list, np.ndarray)) or np.ndim(shape) else (shape,)
     index = _index_array("unravel_index", indices)
-    total = int(np.prod(sizes, dtype=np.int64))
-    index = lax.select(lax.lt(index, full_like_scalar(index, 0)), index + total, index)
-    index = lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, max(total - 1, 0)))
+    wide = index.dtype if index.dtype.itemsize >= 4 else INDEX  # sizes need not fit the dtype of the indices
+    sizes = [lax.convert_element_type(n, wide) for n in given]
+    at = lax.convert_element_type(index, wide)
+    zero, one = full_like_scalar(at, 0), full_like_scalar(at, 1)
+    total = functools.reduce(lax.mul, sizes, one)
+    at = lax.select(lax.lt(at, zero), lax.add(at, total), at)
+    at = lax.max(lax.min(at, lax.sub(total, one)), zero)
     results = []
     for n in reversed(sizes):
-        divisor = full_like_scalar(index, max(n, 1))
-        results.append(lax.rem(index, divisor))
-        index = lax.div(index, divisor)
+        divisor = lax.max(n, one)
+        results.append(lax.convert_element_type(lax.rem(at, divisor), index.dtype))
+        at = lax.div(at, divisor)
     return tuple(reversed(results))
 
 
 def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: str = "C", *, dtype: Any = None) -> Array:
     """Convert one index array per dimension to flat indices into shape `dims`.
+
+    Indices out of range raise `ArgumentError`, or with `mode` "wrap", "clip" or "ignore" are wrapped, clipped or taken as they are.
 
     >>> jnp.ravel_multi_index((jnp.array([1]), jnp.array([2])), (2, 3))
     Array([5], dtype=int32)
@@ -440,9 +451,14 @@ def _bounded(function: str, argument: str, index: Array, length: int, mode: str)
         return _wrapped(index, length)
     if mode == "clip":
         return lax.clamp(full_like_scalar(index, 0), index, full_like_scalar(index, length - 1))
+    if mode == "ignore":
+        return index
     if mode != "raise":
-        raise ArgumentError(f"{function}: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+        raise ArgumentError(f"{function}: mode must be 'raise', 'wrap', 'clip' or 'ignore', got {mode!r}")
     numbers = concrete(function, argument, index, "Give mode='clip' or mode='wrap' inside traced functions.")
     if numbers.size and (numbers.min() < 0 or numbers.max() >= length):
-        raise OutOfBoundsError(f"{function}: indices must lie between 0 and {length - 1}, got {numbers.min()} to {numbers.max()}")
+        raise ArgumentError(
+            f"invalid entry in coordinates array of {function}: they must lie between 0 and {length - 1}, "
+            f"got {numbers.min()} to {numbers.max()}"
+        )
     return index

@@ -234,15 +234,30 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Array]:
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Array:
     """Remove the elements at `obj` (index, slice, indices or mask) along `axis`.
 
+    With `assume_unique_indices`, indices may be traced: the result is shorter by their number.
+
     >>> jnp.delete(jnp.arange(5), jnp.array([1, 3]))
     Array([0, 2, 4], dtype=int32)
     """
     value = operand("delete", "arr", arr)
     value, dim = flat_or_axis("delete", value, axis)
     length = value.shape[dim]
+    if isinstance(obj, Tracer) and obj.dtype in dtypes.INTEGERS and (assume_unique_indices or not obj.ndim):
+        return _without(value, lax.reshape(obj, (obj.size,)), dim)
     keep = np.ones(length, bool)
     keep[_positions("delete", obj, length)] = False
     return _taken([value], np.flatnonzero(keep), dim)
+
+
+def _without(value: Array, indices: Array, dim: int) -> Array:
+    """Remove as many elements as there are traced indices.
+
+    Those that are named come last in a stable sort.
+    """
+    length = value.shape[dim]
+    is_named = broadcast_to(array(np.int8(0)), (length,)).at[indices].set(np.int8(1))
+    _, order = lax.sort((is_named, lax.iota(INDEX, length)), num_keys=1)
+    return value[(slice(None),) * dim + (lax.slice_in_dim(order, 0, max(length - indices.size, 0)),)]
 
 
 @fused

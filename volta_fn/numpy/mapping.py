@@ -12,9 +12,11 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.numpy.arguments import axis_of, operand
 from volta_fn.numpy.creation import arange
+from volta_fn.primitives.declare import check_ranks
+from volta_fn.settings import current as settings
 from volta_fn.transforms.vmap import vmap
 
 _ARGUMENT = r"\(\s*(?:\w+\s*(?:,\s*\w+\s*)*,?)?\s*\)"
@@ -74,7 +76,7 @@ def vectorize(
 
     Args:
         pyfunc: the function; it is mapped with `vmap`, so it must be traceable.
-        excluded: positions and names of arguments that are passed through.
+        excluded: positions and names of arguments that are passed through; so is None, if there is no signature.
         signature: such as "(n),(n)->()".
 
     >>> dot = jnp.vectorize(lambda a, b: jnp.sum(a * b), signature="(n),(n)->()")
@@ -82,13 +84,14 @@ def vectorize(
     Array([3., 3.], dtype=float32)
     """
     core = None if signature is None else _parsed(signature)
+    _check_excluded(excluded)
 
     @functools.wraps(pyfunc)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        mapped_names = [n for n in kwargs if n not in excluded]
+        mapped_names = [n for n in kwargs if n not in excluded and (core or kwargs[n] is not None)]
         if mapped_names and signature is not None:
             raise ArgumentError(f"vectorize: arguments of a function with a signature must be positional, got {mapped_names} by name")
-        positions = [i for i in range(len(args)) if i not in excluded]
+        positions = [i for i in range(len(args)) if i not in excluded and (core or args[i] is not None)]
         values = [operand("vectorize", str(i), args[i]) for i in positions] + [operand("vectorize", n, kwargs[n]) for n in mapped_names]
         ins, outs = core or ([()] * len(values), None)
         if len(ins) != len(values):
@@ -104,6 +107,14 @@ def vectorize(
         return _mapped(called, values, ins)
 
     return wrapped
+
+
+def _check_excluded(excluded: Collection[int | str]) -> None:
+    wrong = [item for item in excluded if not isinstance(item, (int, str))]
+    if wrong:
+        raise ArgumentTypeError(f"vectorize: excluded holds positions and names of arguments, got {wrong}")
+    if any(isinstance(item, int) and item < 0 for item in excluded):
+        raise ArgumentError(f"vectorize: positions in excluded count from the first argument and are not negative, got {set(excluded)}")
 
 
 def _parsed(signature: str) -> tuple[CoreDims, CoreDims]:
@@ -142,6 +153,8 @@ def _mapped(function: Callable[..., Any], values: Sequence[Array], ins: Sequence
     """Map over the loop dimensions where an argument's size is not 1, innermost first."""
     _sizes(ins, values)
     loops = [v.shape[: v.ndim - len(names)] for v, names in zip(values, ins, strict=True)]
+    if settings.rank_promotion != "allow":
+        check_ranks("vectorize", loops, frozenset({"numpy"}))
     shape = lax.broadcast_shapes(*loops) if loops else ()
     rank = len(shape)
     squeezed, axes = [], []

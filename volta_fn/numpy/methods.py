@@ -16,7 +16,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.numpy import creation, diagonals, indexing, inspection, products, shapes, sorting
 from volta_fn.numpy.elementwise import arithmetic
 from volta_fn.numpy.statistics import cumulative, reductions
-from volta_fn.primitives.elementwise.cast import bitcast_convert_type
+from volta_fn.numpy.views import byteswapped, viewed
 
 #: Functions that are methods without change.
 _METHODS: dict[ModuleType, str] = {
@@ -28,7 +28,7 @@ _METHODS: dict[ModuleType, str] = {
     products: "dot",
     reductions: "all any argmax argmin max mean min prod ptp std sum var",
     shapes: "ravel repeat squeeze swapaxes",
-    sorting: "argsort searchsorted sort",
+    sorting: "argpartition argsort searchsorted sort",
 }
 
 
@@ -56,11 +56,26 @@ def _astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> 
 
 
 def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
-    """Reinterpret the bits as another dtype; see `lax.bitcast_convert_type`."""
+    """Reinterpret the bits as another dtype, as NumPy does.
+
+    The last dimension grows or shrinks.
+    """
     if sizes or isinstance(dtype, (int, tuple)):
         raise ArgumentTypeError("view reinterprets bits as another dtype; a new shape is x.reshape(3, -1), or x[:, None] for a new axis")
     wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
-    return self if wanted == self.dtype else bitcast_convert_type(self, wanted)
+    return self if wanted == self.dtype else viewed(self, wanted)
+
+
+def _byteswap(self: Array, inplace: bool = False) -> Array:
+    """Return the numbers whose bytes stand in the opposite order."""
+    if inplace:
+        raise ArgumentError("byteswap: arrays are immutable, so inplace must be False; x = x.byteswap()")
+    return byteswapped(self)
+
+
+def _tobytes(self: Array, order: str = "C") -> bytes:
+    """Return the bytes of the elements, as NumPy does."""
+    return np.asarray(self).tobytes(order)  # type: ignore[arg-type]  # NumPy checks it
 
 
 def _address(self: Array) -> int:
@@ -115,7 +130,7 @@ def _shard_data(self: Array, index: int) -> Array:
 for _module, _names in _METHODS.items():
     for _name in _names.split():
         attach(_name, getattr(_module, _name))
-for _function in (_reshape, _transpose, _flatten, _compress, _view, _to_device):
+for _function in (_reshape, _transpose, _flatten, _compress, _view, _byteswap, _tobytes, _to_device):
     attach(_function.__name__[1:], _function)
 for _name, _answer in advice.ARRAYS.items():
     attach(_name, advice.habit("Array", _name, _answer))

@@ -148,10 +148,15 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Array:
 def poly(seq_of_zeros: Any) -> Array:
     """Return the coefficients of the monic polynomial with the given roots.
 
+    Of a square matrix it is the characteristic polynomial.
+
     >>> jnp.poly(jnp.array([1.0, -1.0]))
     Array([ 1.,  0., -1.], dtype=float32)
     """
-    (roots,) = promote_inexact("poly", _coefficients("poly", "seq_of_zeros", seq_of_zeros))
+    (roots,) = promote_inexact("poly", array(seq_of_zeros) if isinstance(seq_of_zeros, (list, tuple)) else seq_of_zeros)
+    if roots.ndim == 2 and roots.shape[0] == roots.shape[1]:
+        roots = eigvals(roots)
+    roots = _coefficients("poly", "seq_of_zeros", roots)
     result = lax.reshape(full_like_scalar(roots, 1), (1,))
     for i in range(roots.size):
         root = lax.slice_in_dim(roots, i, i + 1)

@@ -14,7 +14,7 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, axis_of, concrete, full_like_scalar, is_inexact, operand, promote
+from volta_fn.numpy.arguments import INDEX, axis_of, concrete, full_like_scalar, is_complex, is_inexact, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.indexing import nonzero
@@ -62,6 +62,8 @@ class _Groups(NamedTuple):
 def _grouped(rows: Array, equal_nan: bool) -> _Groups:
     """Group the equal rows of an (n, m) array, sorted lexicographically."""
     n, m = rows.shape
+    if equal_nan and is_complex(rows):  # a NaN in either component makes the number one
+        rows = lax.select(isnan(rows), full_like_scalar(rows, np.nan), rows)
     position = lax.iota(INDEX, n)
     keys = [lax.index_in_dim(rows, j, 1, keepdims=False) for j in range(m)]
     *columns, order = lax.sort((*keys, position), num_keys=m) if m else (position,)
@@ -274,22 +276,27 @@ def intersect1d(
     common = _selected(ordered, keep, size, fill_value)
     if not return_indices:
         return common
-    return common, _first_positions(a, common), _first_positions(b, common)
+    there = lax.lt(lax.iota(INDEX, common.size), reductions.count_nonzero(keep))
+    return common, _first_positions(a, common, there), _first_positions(b, common, there)
 
 
-def _first_positions(values: Array, wanted: Array) -> Array:
-    """Return where each wanted element first occurs; for fillers, the vector's length."""
+def _first_positions(values: Array, wanted: Array, there: Array) -> Array:
+    """Return where each wanted element first occurs.
+
+    For fillers, which are not `there`, it is the vector's length.
+    """
     if not values.size:
         return broadcast_to(array(np.int32(0)), wanted.shape)
     ordered, order = lax.sort((values, lax.iota(INDEX, values.size)), num_keys=1)
     at = lax.min(searchsorted(ordered, wanted), np.int32(values.size - 1))
-    return lax.select(lax.eq(ordered[at], wanted), order[at], np.int32(values.size))
+    return lax.select(there, order[at], np.int32(values.size))
 
 
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
     """Return the elements of exactly one of the arrays, each once, sorted.
 
-    `size` is their number, required while tracing; missing ones are `fill_value`, or the smallest (0 if there are none).
+    With `assume_unique` neither array may hold an element twice, which saves time. `size` is their number, required while tracing; missing
+    ones are `fill_value`, or the smallest (0 if there are none).
 
     >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))
     Array([1, 3], dtype=int32)
@@ -298,5 +305,14 @@ def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | Non
     together = lax.sort(lax.concatenate([a, b], 0))
     if together.ndim != 1:
         raise ShapeError("setxor1d: the arrays must be vectors")
-    keep = lax.bitwise_and(_first_of_each(together), lax.bitwise_xor(isin(together, a), isin(together, b)))
+    if assume_unique:
+        keep = _unlike_both_neighbours(together)
+    else:
+        keep = lax.bitwise_and(_first_of_each(together), lax.bitwise_xor(isin(together, a), isin(together, b)))
     return _selected(together, keep, size, fill_value)
+
+
+def _unlike_both_neighbours(ordered: Array) -> Array:
+    edge = broadcast_to(array(np.bool_(True)), (min(ordered.size, 1),))
+    unlike = _unlike_neighbours(ordered, False)
+    return lax.bitwise_and(lax.concatenate([edge, unlike], 0), lax.concatenate([unlike, edge], 0))

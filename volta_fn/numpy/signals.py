@@ -10,10 +10,11 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import BOOL, INDEX, promote
+from volta_fn.numpy.arguments import BOOL, INDEX, promote, promote_inexact
 from volta_fn.numpy.creation import array, ones
 from volta_fn.numpy.elementwise.transcendental import i0
 from volta_fn.primitives.declare import to_dtype
+from volta_fn.settings import current as settings
 
 
 @fused
@@ -45,8 +46,15 @@ def _check_vectors(function: str, x: Array, y: Array) -> None:
         raise ShapeError(f"{function}: a and v must be vectors of at least one element, got shapes {x.shape} and {y.shape}")
 
 
+def _operands(function: str, a: Any, v: Any, preferred_element_type: Any) -> list[Array]:
+    """Promote two vectors; JAX convolves integers as floats, unless told otherwise."""
+    if settings.permissive and preferred_element_type is None:
+        return promote_inexact(function, a, v)
+    return promote(function, a, v)
+
+
 def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type: Any) -> Array:
-    x, y = promote(function, a, v)
+    x, y = _operands(function, a, v, preferred_element_type)
     _check_vectors(function, x, y)
     if x.dtype == BOOL:
         x, y = to_dtype(x, INDEX), to_dtype(y, INDEX)

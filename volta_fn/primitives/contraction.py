@@ -24,6 +24,7 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import canonical_axes, transpose
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.settings import current as settings
 
 Axes = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
@@ -253,7 +254,7 @@ def dot_general(
     (8, 2, 5)
     """
     left, right = as_value(lhs), as_value(rhs)
-    if left.dtype is not right.dtype:
+    if left.dtype is not right.dtype and not settings.permissive:  # JAX's lax multiplies them in any mode
         check_promotion("dot_general", (left, right), dtypes.promote_types(left.dtype, right.dtype))
     if precision is not None:
         check_precision("dot_general", precision)

@@ -333,7 +333,8 @@ def conv_general_dilated(
     `padding` is "SAME", "SAME_LOWER", "VALID" or a (low, high) pair per spatial dimension, which may be negative; `dimension_numbers` is as
     in `conv_dimension_numbers`. With `feature_group_count` G, the features of `lhs` and the out features of `rhs` fall into G groups that
     are convolved separately (G = features: a depthwise convolution); with `batch_group_count` the batch of `lhs` does. The dtype is as in
-    `dot_general`: float16 and bfloat16 sum in float32, and `preferred_element_type` may be a wider dtype of the same kind.
+    `dot_general`: float16 and bfloat16 sum in float32, and `preferred_element_type` may be a wider dtype of the
+    same kind, or a float for integers.
 
     `algorithm` may ask for a way to compute it: "direct", "im2col", "igemm", "winograd" (windows of 3x3 or 5x5, no strides, no dilation) or
     "fft"; a gradient whose form it does not fit is computed as with "auto".
@@ -366,6 +367,8 @@ def conv_general_dilated(
     if wanted is None and x.dtype != w.dtype:
         wanted = dtypes.promote_types(x.dtype, w.dtype)
         check_promotion("conv_general_dilated", (x, w), wanted)
+    elif wanted in dtypes.INEXACT and x.dtype == w.dtype and x.dtype in dtypes.INTEGERS:
+        x, w = convert_element_type(x, wanted), convert_element_type(w, wanted)
     return constrained(
         _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), wanted, algorithm).bind(x, w),
         out_sharding,

@@ -71,12 +71,15 @@ class Elementwise(Protocol):
 _BELOW_OPERATORS = frozenset({"core", "primitives", "jit"})
 
 
-def _check_ranks(name: str, shapes: Sequence[Shape]) -> None:
-    """Warn or raise, as settings say, if operands that are no scalars differ in rank."""
-    if len({len(shape) for shape in shapes if shape}) < 2 or not is_called_by_user(_BELOW_OPERATORS):
+def check_ranks(name: str, shapes: Sequence[Shape], below: frozenset[str] = _BELOW_OPERATORS) -> None:
+    """Warn or raise, as settings say, if operands that are no scalars differ in rank.
+
+    Only calls by the program count, where no packages but those `below` it stand between.
+    """
+    if len({len(shape) for shape in shapes if shape}) < 2 or not is_called_by_user(below):
         return
     message = (
-        f"{name} of operands of different ranks, with shapes {', '.join(map(str, shapes))}, where jax_numpy_rank_promotion is "
+        f"Following NumPy automatic rank promotion for {name} on shapes {' '.join(map(str, shapes))}, where jax_numpy_rank_promotion is "
         f"{settings.rank_promotion!r}; reshape them to one rank"
     )
     if settings.rank_promotion == "raise":
@@ -180,7 +183,7 @@ def _broadcast_avals(name: str, avals: Sequence[ShapedArray]) -> Shape:
     try:
         shapes = [a.shape for a in avals]
         if settings.rank_promotion != "allow":
-            _check_ranks(name, shapes)
+            check_ranks(name, shapes)
         return broadcast_shapes(*shapes)
     except BroadcastError as error:
         raise BroadcastError(f"{name}: {error.args[0]}") from None
@@ -282,6 +285,7 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
                 run = eager.get((x._spec,))
                 if run is not None:
                     return run(x)
+            params.pop("accuracy", None)  # JAX's choice between fast and exact code, of which there is the exact one
             return bind(primitive, as_value(x), **params)
 
         return unary
@@ -318,7 +322,8 @@ def weakly_promoted(name: str, args: Sequence[Any]) -> list[Array]:
     pairs = [_typed(a) for a in args]
     dtype, _ = dtypes.promote(*pairs)
     strong = {d for d, weak in pairs if not weak}
-    if len(strong) > 1 or (strong and dtype not in strong):
+    numbers = {d for d, _ in pairs} if not any(isinstance(a, Array) for a in args) else set()
+    if len(strong) > 1 or (strong and dtype not in strong) or len(numbers) > 1:
         listed = ", ".join(d.name + (" (weak)" if weak else "") for d, weak in pairs)
         raise DTypeError(
             f"{name} needs operands of one dtype, got {listed}. "

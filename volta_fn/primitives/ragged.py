@@ -94,7 +94,7 @@ def ragged_dot_general(
         group_offset: must be None: every group is computed here.
 
     Raises:
-        ArgumentError: a group offset, or not one ragged axis.
+        ArgumentError: a group offset, not one ragged axis, or an axis of groups of `rhs` where the ragged one is not free.
         DTypeError: group sizes that are not integers.
         ShapeError: shapes that do not fit.
 
@@ -108,10 +108,14 @@ def ragged_dot_general(
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = [tuple(map(tuple, pair)) for pair in numbers.dot_dimension_numbers]
     (ragged,) = numbers.lhs_ragged_dimensions
     groups = tuple(numbers.rhs_group_dimensions)
+    if groups and ragged in (*lhs_contract, *lhs_batch):
+        raise ArgumentError(f"ragged_dot: rhs has no axis of groups unless the ragged axis is free, got rhs_group_dimensions={groups}")
     if ragged in lhs_batch:
+        _check_sizes(x, sizes, [i for i in lhs_batch if i < ragged])
         return constrained(dot_general(x, y, numbers.dot_dimension_numbers, precision, preferred_element_type), out_sharding)
     kind = lhs_contract if ragged in lhs_contract else [i for i in range(x.ndim) if i not in (*lhs_contract, *lhs_batch)]
     outer = (*lhs_batch, *[i for i in kind if i < ragged])
+    _check_sizes(x, sizes, outer)
     members = _members(x, sizes, ragged, outer)
     grouped = _masked(broadcast_in_dim(x, members.shape, range(1, members.ndim)), members)
     contract, batch = [i + 1 for i in lhs_contract], [i + 1 for i in lhs_batch]
@@ -135,12 +139,17 @@ def _check(sizes: Array, numbers: RaggedDotDimensionNumbers, group_offset: Any) 
         raise ShapeError("ragged_dot: group_sizes needs an axis of groups, got a scalar")
 
 
+def _check_sizes(x: Array, sizes: Array, outer: Sequence[int]) -> None:
+    wanted = tuple([x.shape[i] for i in outer])
+    if sizes.ndim > 1 and sizes.shape[:-1] != wanted:
+        raise ShapeError(
+            f"ragged_dot: group_sizes of shape {sizes.shape} fits neither (groups,) nor {(*wanted, sizes.shape[-1])}, "
+            f"which has the axes {tuple(outer)} of lhs before it"
+        )
+
+
 def _members(x: Array, sizes: Array, ragged: int, outer: Sequence[int]) -> Array:
     """Return, by group and element of `x`, whether the element belongs to the group."""
-    if sizes.ndim not in (1, 1 + len(outer)):
-        raise ShapeError(
-            f"ragged_dot: group_sizes of shape {sizes.shape} fits neither (groups,) nor the axes {tuple(outer)} of lhs before it"
-        )
     last = sizes.ndim - 1
     ends = moveaxis(cumsum(sizes, last), last, 0)
     starts = sub(ends, moveaxis(sizes, last, 0))

@@ -104,6 +104,8 @@ def _top_k_abstract(operand: ShapedArray, *, k: int, dimension: int) -> tuple[Sh
         raise ShapeError(
             f"top_k: k={k} must be between 0 and the size of dimension {dimension} of the operand, whose shape is {operand.shape}"
         )
+    if operand.shape[dimension] > np.iinfo(INT32).max:
+        raise ShapeError(f"top_k: indices are int32, which dimension {dimension} of shape {operand.shape} exceeds; split it")
     shape = (*operand.shape[:dimension], k, *operand.shape[dimension + 1 :])
     return operand.update(shape=shape), ShapedArray(shape, INT32)
 

@@ -39,12 +39,17 @@ _LOW_32 = 0xFFFFFFFF
 class KeyType(dtypes.ExtendedDType):
     """The dtype of typed keys: the name of the algorithm that maps keys to bits."""
 
-    name: str = THREEFRY
+    impl: str = THREEFRY
+
+    @property
+    def name(self) -> str:
+        """The dtype as it is written, such as "key<fry>"."""
+        return f"key<{_TAGS[self.impl]}>"
 
     @property
     def words(self) -> int:
         """How many words a key has."""
-        return 2 if self.name == THREEFRY else PHILOX_WORDS
+        return 2 if self.impl == THREEFRY else PHILOX_WORDS
 
     @property
     def itemsize(self) -> int:
@@ -52,7 +57,7 @@ class KeyType(dtypes.ExtendedDType):
         return 4 * self.words
 
     def __repr__(self) -> str:
-        return f"key<{_TAGS[self.name]}>"
+        return self.name
 
 
 if TYPE_CHECKING:
@@ -269,7 +274,7 @@ def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyT
     if impl is not None and dtype is not None:
         raise ArgumentError(f"{function}: give impl or dtype, not both")
     given = impl if dtype is None else dtype
-    name = given.name if isinstance(given, KeyType) else given
+    name = given.impl if isinstance(given, KeyType) else given
     if name is None:
         return settings.current.default_prng_impl
     if name not in _TAGS:
@@ -405,7 +410,7 @@ def fold_in(key: Key, data: Any) -> Key:
     words = single_key("fold_in", key)
     if isinstance(data, int) and not -(2**31) <= data < 2**32:
         raise ArgumentError(f"fold_in: data must fit 32 bits, got {data}")
-    known = known_integers(data)
+    known = known_integers(np.uint32(data & _LOW_32) if type(data) is int else data)
     value = as_value(data if known is None else known.astype(np.uint32))  # the lowest 32 bits, which every device supports
     if value.shape:
         raise ShapeError(f"fold_in: data must be one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")

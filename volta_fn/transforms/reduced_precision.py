@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from volta_fn.primitives.elementwise.cast import bitcast_convert_type
 from volta_fn.primitives.elementwise.comparison import bitwise_and, bitwise_or, gt, lt, ne, shift_left, shift_right_logical
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.transforms.custom.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.linear_call import linear_call
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:
     """Round floats to those of a format with fewer bits, halves to even.
 
-    The dtype stays. What is too large for the format becomes infinite, what is below its smallest normal number zero. Derivatives pass
-    unchanged (JAX rounds them, too).
+    The dtype stays. What is too large for the format becomes infinite, what is below its smallest normal number zero. Derivatives are
+    rounded in the same way.
 
     Args:
         operand: floats of any shape.
@@ -76,4 +78,5 @@ _rounded: Any = custom_jvp(_rounded_bits, nondiff_argnums=(0, 1))
 
 @_rounded.defjvp
 def _rounded_jvp(exponent_bits: int, mantissa_bits: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    return _rounded(exponent_bits, mantissa_bits, *primals), tangents[0]
+    rounded = partial(_rounded, exponent_bits, mantissa_bits)
+    return rounded(*primals), linear_call(lambda _, t: rounded(t), lambda _, ct: rounded(ct), (), *tangents)

@@ -104,3 +104,18 @@ def test_logaddexp_of_complex_numbers(base):
 
 def test_the_slope_of_the_cube_root_at_zero_is_infinite() -> None:
     assert [float(vf.grad(vnp.cbrt)(x)) for x in (0.0, -0.0, np.inf)] == [np.inf, np.inf, 0]
+
+
+def test_log10_of_complex_zero() -> None:
+    assert vnp.log10(np.complex64(0)).item() == complex(-np.inf, 0)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_log1p_of_small_and_huge_complex_numbers(jit: bool) -> None:
+    z = np.array([1e-15 + 1e-15j, 1e-20 + 4.5e-8j, 4.5e-8 + 1e-30j, 1e-5 + 0j, 3e38 + 3e38j, 1e30 - 1e-5j, -0.3 + 0.2j], np.complex64)
+    # log |1 + z| is half of log1p(x (2 + x) + y^2), which keeps small numbers; that of huge ones is log |z|.
+    x, y = z.real.astype(float), z.imag.astype(float)
+    wanted = np.where(abs(x) > 1, np.log(np.hypot(x, y)), np.log1p(x * (2 + x) + y * y) / 2) + 1j * np.arctan2(y, 1 + x)
+    found = np.asarray((vf.jit(vnp.log1p) if jit else vnp.log1p)(z))
+    np.testing.assert_allclose(found.real, wanted.real, rtol=1e-6)
+    np.testing.assert_allclose(found.imag, wanted.imag, rtol=1e-6)

@@ -178,3 +178,18 @@ def test_names_and_parameters_are_jaxs() -> None:
     for name in (n for n in dir(jax.numpy.fft) if not n.startswith("_") and inspect.isfunction(getattr(jax.numpy.fft, n))):
         ours, theirs = (list(inspect.signature(getattr(module, name)).parameters) for module in (vnp.fft, jax.numpy.fft))
         assert ours == theirs, name
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_real_spectra_of_one_number(jit: bool) -> None:
+    x = np.array([[1.0 + 2.0j, 3.0], [3.0, -4.0j]], np.complex64)
+    inverse = lambda x: vnp.fft.irfftn(x, s=(5, 1), axes=(0, 1))
+    np.testing.assert_allclose((vf.jit(inverse) if jit else inverse)(x), np.fft.irfftn(x, s=(5, 1), axes=(0, 1)), rtol=1e-5, atol=1e-6)
+    forward = lambda x: vnp.fft.rfft(x, n=1)
+    np.testing.assert_allclose((vf.jit(forward) if jit else forward)(x.real), np.fft.rfft(x.real, n=1), rtol=1e-6)
+
+
+def test_complex_frequencies() -> None:
+    found = vnp.fft.fftfreq(5, 0.5, dtype="complex64")
+    assert found.dtype == np.complex64
+    np.testing.assert_allclose(found, np.fft.fftfreq(5, 0.5), rtol=1e-6)

@@ -19,6 +19,7 @@ from volta_fn.primitives.array_operations import operators
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted, to_dtype
 from volta_fn.primitives.elementwise import arithmetic as primitive
+from volta_fn.primitives.elementwise.comparison import lexicographic
 
 #: What only `frexp` needs.
 _CUSTOM_JVP = deferred("volta_fn.transforms.custom.custom_jvp")
@@ -186,14 +187,16 @@ def is_infinite(x: Array) -> Array:
 def fmax(x1: Any, x2: Any, /) -> Array:
     """Return the larger element; where one of the two is NaN, the other."""
     a, b = promote("fmax", x1, x2)
-    return lax.select(lax.bitwise_or(lax.gt(a, b), lax.ne(b, b)), a, b)
+    first = lexicographic(lax.gt)(a, b) if is_complex(a) else lax.gt(a, b)
+    return lax.select(lax.bitwise_or(first, lax.ne(b, b)), a, b)
 
 
 @fused
 def fmin(x1: Any, x2: Any, /) -> Array:
     """Return the smaller element; where one of the two is NaN, the other."""
     a, b = promote("fmin", x1, x2)
-    return lax.select(lax.bitwise_or(lax.lt(a, b), lax.ne(b, b)), a, b)
+    first = lexicographic(lax.lt)(a, b) if is_complex(a) else lax.lt(a, b)
+    return lax.select(lax.bitwise_or(first, lax.ne(b, b)), a, b)
 
 
 @fused

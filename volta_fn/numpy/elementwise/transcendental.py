@@ -52,7 +52,11 @@ def log10(x: Any, /) -> Array:
     Array([0., 2.], dtype=float32)
     """
     (value,) = promote_inexact("log10", x)
-    return lax.mul(lax.log(value), full_like_scalar(value, 1.0 / math.log(10.0)))
+    natural, scale = lax.log(value), 1.0 / math.log(10.0)
+    if not is_complex(value):
+        return lax.mul(natural, full_like_scalar(value, scale))
+    re, im = lax.real(natural), lax.imag(natural)  # a complex product of infinite components would be NaN
+    return lax.complex(lax.mul(re, full_like_scalar(re, scale)), lax.mul(im, full_like_scalar(im, scale)))
 
 
 @fused

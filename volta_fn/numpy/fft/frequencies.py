@@ -6,6 +6,7 @@ from typing import Any
 
 from volta_fn import lax
 from volta_fn.core.array import Array
+from volta_fn.dtypes import COMPLEX, as_dtype, real_dtype
 from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import Axis, axes_of, full_like_scalar, operand, promote_inexact
 from volta_fn.numpy.creation import arange
@@ -23,8 +24,10 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
     """
     count = count_of("fftfreq", n)
     half = (count + 1) // 2
-    steps = arange(count, dtype=dtype or "float32", device=device)
-    return _over(lax.select(lax.ge(steps, full_like_scalar(steps, half)), lax.sub(steps, full_like_scalar(steps, count)), steps), count, d)
+    wanted = as_dtype(dtype or "float32")
+    steps = arange(count, dtype=real_dtype(wanted) if wanted in COMPLEX else wanted, device=device)
+    steps = lax.select(lax.ge(steps, full_like_scalar(steps, half)), lax.sub(steps, full_like_scalar(steps, count)), steps)
+    return lax.convert_element_type(_over(steps, count, d), wanted)
 
 
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:

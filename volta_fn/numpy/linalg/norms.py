@@ -63,7 +63,7 @@ _VECTOR_NORMS: dict[Any, Callable[[Array, tuple[int, ...]], Array]] = {
     2: lambda x, axes: safe_root(reductions.sum(squared(x), axes)),
     1: lambda x, axes: reductions.sum(lax.abs(x), axes),
     0: lambda x, axes: lax.reduce_sum(lax.convert_element_type(lax.ne(x, 0), lax.abs(x).dtype), axes),
-    math.inf: lambda x, axes: lax.reduce_max(lax.abs(x), axes),
+    math.inf: lambda x, axes: _greatest(lax.abs(x), axes),
     -math.inf: lambda x, axes: lax.reduce_min(lax.abs(x), axes),
 }
 
@@ -85,6 +85,12 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     return lax.expand_dims(result, sorted(axes)) if keepdims else result
 
 
+def _greatest(sizes: Array, axes: tuple[int, ...]) -> Array:
+    """Return the greatest of sizes, 0 of none."""
+    found = lax.reduce_max(sizes, axes)
+    return found if all(sizes.shape[i] for i in axes) else lax.full_like(found, 0)
+
+
 def _extreme(reduce: Callable[..., Array], values: Array) -> Array:
     return reduce(values, (values.ndim - 1,))
 
@@ -98,9 +104,9 @@ _MATRIX_NORMS: dict[Any, Callable[[Array], Array]] = {
     "nuc": lambda x: reductions.sum(svdvals(x), -1),
     2: lambda x: _extreme(lax.reduce_max, svdvals(x)),
     -2: lambda x: _extreme(lax.reduce_min, svdvals(x)),
-    1: lambda x: _extreme(lax.reduce_max, _abs_sums(x, -2)),
+    1: lambda x: _extreme(_greatest, _abs_sums(x, -2)),
     -1: lambda x: _extreme(lax.reduce_min, _abs_sums(x, -2)),
-    math.inf: lambda x: _extreme(lax.reduce_max, _abs_sums(x, -1)),
+    math.inf: lambda x: _extreme(_greatest, _abs_sums(x, -1)),
     -math.inf: lambda x: _extreme(lax.reduce_min, _abs_sums(x, -1)),
 }
 

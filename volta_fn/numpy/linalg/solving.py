@@ -172,9 +172,14 @@ def _pseudo_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any
     (a, rtol), (tangent, _) = primals, tangents
     p, _, rank = outs = _pseudo_inverse(a, rtol)
     back, ph = adjoint(tangent), adjoint(p)
-    moved = -matmul(matmul(p, tangent), p)
-    moved = moved + matmul(matmul(p, matmul(ph, back)), identity_like(matmul(a, p)) - matmul(a, p))
-    moved = moved + matmul(identity_like(matmul(p, a)) - matmul(p, a), matmul(back, matmul(ph, p)))
+    is_tall = a.shape[-2] > a.shape[-1]
+
+    def product(x: Array, y: Array, z: Array) -> Array:
+        """Multiply so that no matrix in between has the longer dimension twice."""
+        return matmul(matmul(x, y), z) if is_tall else matmul(x, matmul(y, z))
+
+    before, after = product(p, ph, back), product(back, ph, p)
+    moved = before - product(before, a, p) + after - product(p, a, after) - product(p, tangent, p)
     u, _, vt = lax.linalg.svd(a, full_matrices=False)
     values_tangent = real_part(diagonal(matmul(adjoint(u), matmul(tangent, adjoint(vt)))))
     return outs, (moved, values_tangent, np.zeros(rank.shape, dtypes.float0))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
@@ -24,6 +24,7 @@ from volta_fn.numpy.arguments import (
     promote,
     promote_inexact,
 )
+from volta_fn.numpy.elementwise.arithmetic import floor_divide
 from volta_fn.numpy.statistics.reductions import summed_dtype
 from volta_fn.primitives.data_movement.movement import broadcast_to
 
@@ -149,11 +150,11 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Array:
     >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2.0)
     Array(8., dtype=float32)
     """
-    (heights,) = promote_inexact("trapezoid", y)
     if x is None:
+        (heights,) = promote_inexact("trapezoid", y)
         heights, gaps = promote_inexact("trapezoid", heights, dx)
     else:
-        heights, points = promote_inexact("trapezoid", heights, x)
+        heights, points = promote_inexact("trapezoid", y, x)
         gaps = diff(points, axis=axis if points.ndim > 1 else -1)
     after = heights.ndim - 1 - axis_of("trapezoid", axis, heights.ndim)
     if x is not None and gaps.ndim == 1:
@@ -209,22 +210,28 @@ def _slope(value: Array, spacing: Array, dim: int) -> Array:
     return lax.concatenate([section(slopes, 0, 1), inside, section(slopes, -1, None)], dim)
 
 
+def _least_of_dtype(bound: Any, dtype: np.dtype) -> Array:
+    """Return the least number of a dtype that is not below a bound."""
+    return lax.convert_element_type(lax.ceil(*promote_inexact("unwrap", bound)) if dtype in dtypes.INTEGERS else bound, dtype)
+
+
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Array:
     """Remove jumps of at least `discont` (and `period` / 2) by adding full periods.
+
+    Integers stay integers if the period is one.
 
     >>> jnp.unwrap(jnp.array([0.0, 3.0, 6.0, 0.0]), period=7.0)
     Array([0., 3., 6., 7.], dtype=float32)
     """
-    (value,) = promote_inexact("unwrap", p)
+    value, length = promote("unwrap", p, period)
     dim = axis_of("unwrap", axis, value.ndim)
-    length = lax.convert_element_type(period, value.dtype)
-    half = lax.div(length, full_like_scalar(value, 2))
+    half = lax.div(length, full_like_scalar(length, 2))
     steps = diff(value, axis=dim)
     # Wrap each step to [-half, half); a step of exactly +half stays positive.
     offset = lax.add(steps, half)
-    wrapped = lax.sub(lax.sub(offset, lax.mul(lax.floor(lax.div(offset, length)), length)), half)
+    wrapped = lax.sub(lax.sub(offset, lax.mul(floor_divide(offset, length), length)), half)
     wrapped = lax.select(lax.bitwise_and(lax.eq(wrapped, lax.neg(half)), lax.gt(steps, full_like_scalar(steps, 0))), half, wrapped)
-    least = half if discont is None else lax.convert_element_type(discont, value.dtype)
+    least = half if discont is None else _least_of_dtype(discont, value.dtype)
     correction = lax.select(lax.lt(lax.abs(steps), least), full_like_scalar(steps, 0), lax.sub(wrapped, steps))
     corrected = lax.add(lax.slice_in_dim(value, 1, None, axis=dim), lax.cumsum(correction, dim))
     return lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=dim), corrected], dim)

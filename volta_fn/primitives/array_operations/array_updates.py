@@ -7,6 +7,7 @@ mask met by values that are the same for every element it selects is one `select
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value, attach
 from volta_fn.core.aval import Shape
+from volta_fn.core.promotion import check_promotion
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, ImmutableError
 from volta_fn.primitives.array_operations.array_indexing import Windows, read, window_numbers
@@ -211,9 +213,12 @@ def _cast_like(array: Array, values: Any) -> Array:
             raise ArgumentError(
                 f"x.at[…]: {values} does not fit the dtype {array.dtype.name} of the array, whose range is {bounds.min} to {bounds.max}"
             )
+        values = values if -(2**31) <= values < 2**31 else np.asarray(values, array.dtype)
     new = as_value(np.asarray(values) if isinstance(values, (list, tuple)) else values)
     if new.dtype == array.dtype:
         return new
+    if settings.permissive:
+        _tell_of_cast(array, new)
     kind, wanted = (next(i for i, kind in enumerate(_KINDS) if v.dtype in kind) for v in (new, array))
     if kind > wanted and not settings.permissive:
         raise DTypeError(
@@ -221,6 +226,15 @@ def _cast_like(array: Array, values: Any) -> Array:
             f"convert the array first (x.astype({new.dtype.name!r})) or the values (v.astype({array.dtype.name!r}))"
         )
     return convert_element_type(new, array.dtype)
+
+
+def _tell_of_cast(array: Array, new: Array) -> None:
+    """Raise or warn where JAX does, as values of a dtype are stored in another one."""
+    check_promotion("x.at[…]", (array, new), array.dtype)
+    combined, _ = dtypes.promote((array.dtype, array.weak_type), (new.dtype, new.weak_type))
+    if combined != array.dtype:
+        message = f"scatter inputs have incompatible types: {new.dtype.name} cannot safely be cast to {array.dtype.name}, the array's dtype"
+        warnings.warn(message, FutureWarning, stacklevel=2)
 
 
 def _fits(shape: Shape, target: Shape) -> bool:

@@ -158,7 +158,7 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Array:
     value = as_value(src)
     dims = canonical_axes(tuple(axes), value.ndim)
     indices = concatenate([expand_dims(i, (1,)) for i in idxs], 1)
-    indices = indices % np.array([value.shape[d] for d in dims], indices.dtype)
+    indices = indices % np.array([[value.shape[d] for d in dims]], indices.dtype)
     sizes = [1 if d in dims else n for d, n in enumerate(value.shape)]
     numbers = GatherDimensionNumbers(tuple(range(1, 1 + value.ndim - len(dims))), tuple(sorted(dims)), dims)
     return gather(value, indices, numbers, sizes, mode=GatherScatterMode.PROMISE_IN_BOUNDS)

@@ -202,7 +202,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     if fill.weak_type and fill.dtype != value.dtype:
         fill = convert_element_type(fill, value.dtype, weak_type=True)
     config = tuple([(int(lo), int(hi), int(interior)) for lo, hi, interior in padding_config])
-    if not any(any(c) for c in config) and len(config) == value.ndim and fill.dtype == value.dtype:
+    if not any(any(c) for c in config) and len(config) == value.ndim and fill.dtype == value.dtype and not fill.shape:
         return value
     return bind(pad_p, value, fill, padding_config=config)
 

@@ -219,6 +219,8 @@ def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: S
     value = as_value(operand)
     dims = tuple(d.__index__() for d in broadcast_dimensions)
     target = canonical_shape(shape)
+    if len(dims) == value.ndim == len(set(dims)) and (ordered := tuple(sorted(dims))) != dims:
+        value, dims = transpose(value, [dims.index(d) for d in ordered]), ordered
     if value.shape == target and dims == tuple(range(value.ndim)):
         return constrained(value, out_sharding)
     return constrained(bind(broadcast_in_dim_p, value, shape=target, broadcast_dimensions=dims), out_sharding)

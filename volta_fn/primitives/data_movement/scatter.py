@@ -17,7 +17,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
-from volta_fn.errors import DTypeError, GradientError, ShapeError
+from volta_fn.errors import DTypeError, GradientError, MissingRuleError, ShapeError
 from volta_fn.primitives.data_movement.gather import gather, gather_p
 from volta_fn.primitives.data_movement.indexing import (
     GatherDimensionNumbers,
@@ -219,7 +219,7 @@ def _scatter_mul_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params
         total = bind(scatter_mul_p, operand_tangent, indices, updates, **params)
     if type(update_tangent) is not Zero:
         if not (params["unique_indices"] or _is_single(indices)):
-            raise GradientError(
+            raise MissingRuleError(
                 "scatter_mul (x.at[i].multiply) has a derivative by its updates only where no two of them meet in one element: "
                 "say so with unique_indices=True, or multiply by a gathered product."
             )

@@ -24,7 +24,7 @@ exp2: Elementwise = elementwise(
     doc="2 to the power x.",
 )  # fmt: skip
 expm1: Elementwise = elementwise(
-    "expm1", rules.expm1, formula=exponential.expm1, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (out + 1.0)],
+    "expm1", rules.expm1, formula=exponential.expm1, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * exp(x)],
     float_ufunc=np.expm1, doc="exp(x) - 1, exact near zero.",
 )  # fmt: skip
 log: Elementwise = elementwise(
@@ -36,8 +36,8 @@ log2: Elementwise = elementwise(
     domain=_POSITIVE, doc="Logarithm to base 2.",
 )  # fmt: skip
 log1p: Elementwise = elementwise(
-    "log1p", np.log1p, formula=logarithm.log1p, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (x + 1.0)], domain=_POSITIVE,
-    doc="log(1 + x), exact near zero.",
+    "log1p", rules.log1p, formula=logarithm.log1p, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (x + 1.0)],
+    domain=_POSITIVE, float_ufunc=np.log1p, doc="log(1 + x), exact near zero.",
 )  # fmt: skip
 sqrt: Elementwise = elementwise(
     "sqrt", np.sqrt, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g * (0.5 / out)], domain=_POSITIVE, doc="Square root."

@@ -155,7 +155,9 @@ def _log_distance(x: Values, y: Values) -> Values:
     large, small = a.at_least(b), a.at_most(b)
     near = large.above(0.5) & large.below(2.0) & ~x.compare("uno", y)
     around = _of(logarithm.log1p, (large - 1.0).mad(large + 1.0, small * small)) * 0.5
-    return near.select(around, _of(logarithm.log, _of(distance, x, y)))
+    huge = large.above(1e30)  # where the distance may overflow, but not a quarter of it
+    scale, added = huge.select(0.25, x.like(1.0)), huge.select(math.log(4.0), x.like(0.0))
+    return near.select(around, _of(logarithm.log, _of(distance, x * scale, y * scale)) + added)
 
 
 def log(z: Complex) -> Complex:
@@ -163,11 +165,19 @@ def log(z: Complex) -> Complex:
     return Complex(_of(_log_distance, z.re, z.im), _of(trigonometric.atan2, z.im, z.re))
 
 
+def _less_one(x: Values, y: Values) -> Values:
+    """Return (1 + x)^2 + y^2 - 1, which may be much smaller than its terms."""
+    if x.bits == 32 and x.widens:
+        a, b = x.widened(), y.widened()
+        return a.fma(a + 2.0, b * b).narrowed()
+    return x.mad(x + 2.0, y * y)
+
+
 def log1p(z: Complex) -> Complex:
     """Return log |1 + z|^2 is log1p of x (2 + x) + y^2."""
     x, y = z.re, z.im
     near = x.abs().below(0.5) & y.abs().below(0.5)
-    size = near.select(_of(logarithm.log1p, x.mad(x + 2.0, y * y)) * 0.5, _of(_log_distance, x + 1.0, y))
+    size = near.select(_of(logarithm.log1p, _less_one(x, y)) * 0.5, _of(_log_distance, x + 1.0, y))
     return Complex(size, _of(trigonometric.atan2, y, x + 1.0))
 
 

@@ -118,6 +118,20 @@ def expm1(x: np.ndarray) -> np.ndarray:
     return _complex(re + 0.0, np.where(x.imag == 0, x.imag, im), x.dtype)  # -0.0 becomes 0.0
 
 
+def log1p(x: np.ndarray) -> np.ndarray:
+    """Return log(1 + x).
+
+    Of complex x it is exact near zero, where NumPy adds 1 first, and |1 + x| does not overflow.
+    """
+    if x.dtype.kind != "c":
+        return np.log1p(x)
+    re, im = x.real.astype(np.float64), x.imag.astype(np.float64)
+    near = (np.abs(re) < 0.5) & (np.abs(im) < 0.5)
+    inside = np.log1p(np.where(near, re * (re + 2) + im * im, 0)) / 2
+    outside = np.log(np.hypot((re + 1) / 4, im / 4)) + np.log(4)
+    return _complex(np.where(near, inside, outside), np.arctan2(im, re + 1), x.dtype)
+
+
 def tanh(x: np.ndarray) -> np.ndarray:
     """Return tanh(x); at complex infinity ±1, and the imaginary zero has x's sign."""
     out = np.tanh(x)

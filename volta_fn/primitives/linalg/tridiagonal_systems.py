@@ -16,6 +16,7 @@ from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives.data_movement.joining import pad
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, expand_dims, moveaxis
 from volta_fn.primitives.declare import to_dtype, weakly_promoted
+from volta_fn.primitives.elementwise.arithmetic import max as maximum
 from volta_fn.primitives.elementwise.comparison import is_finite
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.linalg.matrices import check_matrix
@@ -105,5 +106,5 @@ def _perturbed(lower: Array, diagonal: Array, upper: Array) -> Array:
     dtype = abs(diagonal).dtype
     epsilon = dtypes.finfo(dtype).eps
     sizes = [reduce_max(abs(v), (v.ndim - 1,)) for v in (lower, diagonal, upper)]
-    step = (sizes[0] + sizes[1] + sizes[2] + dtype.type(epsilon)) * dtype.type(epsilon)
+    step = (maximum(maximum(sizes[0], sizes[1]), sizes[2]) + dtype.type(epsilon)) * dtype.type(epsilon)
     return diagonal + to_dtype(expand_dims(step, (step.ndim,)), diagonal.dtype)

@@ -11,9 +11,12 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import promote_inexact
+from volta_fn.numpy.joining import stack
+from volta_fn.numpy.linalg.decompositions import eigvals
 from volta_fn.numpy.linalg.operands import matrices
 from volta_fn.numpy.products import matmul
 from volta_fn.primitives import linalg as primitives
+from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.linalg.matrices import adjoint, triu
 from volta_fn.primitives.linalg.triangular import symmetrized
@@ -41,7 +44,8 @@ def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
 def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Array, Array]:
     """Convert a real Schur form T and vectors Z to complex ones, with T triangular.
 
-    Both are (*batch, N, N). `check_finite` has no effect: numbers that are not finite give NaN.
+    Both are (*batch, N, N), whose batch dimensions broadcast; a rotation for each block of two by two makes it triangular (Golub and Van
+    Loan, 2013, section 7.7). `check_finite` has no effect: numbers that are not finite give NaN.
 
     >>> form, vectors = vf.scipy.linalg.schur(vf.numpy.array([[0.0, 1.0], [-1.0, 0.0]]))
     >>> vf.scipy.linalg.rsf2csf(form, vectors)[0].imag.round(3).diagonal()
@@ -49,10 +53,48 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Array, Array]:
     """
     form, vectors = promote_inexact("rsf2csf", T, Z)
     form, vectors = matrices("rsf2csf", "T", form, square=True), matrices("rsf2csf", "Z", vectors, square=True)
-    if form.shape != vectors.shape:
-        raise ShapeError(f"rsf2csf: T and Z must have one shape, got {form.shape} and {vectors.shape}")
-    triangular, change = schur(form, "complex")
-    return triangular, matmul(vectors, change)
+    if form.shape[-1] != vectors.shape[-1]:
+        raise ShapeError(f"rsf2csf: T and Z must have one size, got {form.shape} and {vectors.shape}")
+    batch = lax.broadcast_shapes(form.shape[:-2], vectors.shape[:-2])
+    dtype = dtypes.complex_dtype(form.dtype)
+    convert = _triangular
+    for _ in batch:
+        convert = vmap(convert)
+    triangular, change = convert(*[broadcast_to(to_dtype(x, dtype), (*batch, *x.shape[-2:])) for x in (form, vectors)])
+    return triangular, change
+
+
+def _triangular(form: Array, vectors: Array) -> tuple[Array, Array]:
+    """Make one complex matrix triangular by rotations of neighbouring rows.
+
+    They go from the last pair of rows, and of columns, to the first.
+    """
+    size = form.shape[0]
+    epsilon = float(dtypes.finfo(form.dtype).eps)
+    columns, rows = lax.iota(np.int32, size)[None, :], lax.iota(np.int32, size)[:, None]
+
+    def step(count: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        t, z = state
+        last = size - 1 - count
+        first = last - 1
+        block = lax.dynamic_slice(t, (first, first), (2, 2))
+        below = block[1, 0]
+        gap = eigvals(block)[0] - block[1, 1]
+        length = lax.sqrt(abs(gap) ** 2 + abs(below) ** 2)
+        is_small = abs(below) <= epsilon * (abs(block[0, 0]) + abs(block[1, 1]))
+        cosine = lax.select(is_small, lax.full_like(gap, 1), gap / lax.select(is_small, lax.full_like(length, 1), length))
+        sine = lax.select(is_small, lax.full_like(gap, 0), below / lax.select(is_small, lax.full_like(length, 1), length))
+        rotation = stack([stack([lax.conj(cosine), sine]), stack([-sine, cosine])])
+        pair = lax.dynamic_slice(t, (first, 0), (2, size))
+        t = lax.dynamic_update_slice(t, lax.select(broadcast_to(columns >= first, pair.shape), matmul(rotation, pair), pair), (first, 0))
+        pair = lax.dynamic_slice(t, (0, first), (size, 2))
+        turned = matmul(pair, adjoint(rotation))
+        t = lax.dynamic_update_slice(t, lax.select(broadcast_to(rows <= last, pair.shape), turned, pair), (0, first))
+        z_pair = lax.dynamic_slice(z, (0, first), (size, 2))
+        z = lax.dynamic_update_slice(z, matmul(z_pair, adjoint(rotation)), (0, first))
+        return lax.dynamic_update_slice(t, lax.full((1, 1), 0, t.dtype), (last, first)), z
+
+    return lax.fori_loop(0, size - 1, step, (form, vectors)) if size > 1 else (form, vectors)
 
 
 def hessenberg(a: Any, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import as_integer
-from volta_fn.dtypes import as_dtype
-from volta_fn.errors import ArgumentError
+from volta_fn.dtypes import COMPLEX, as_dtype
+from volta_fn.errors import ArgumentError, DTypeError
 
 
 def _size(function: str, n: Any, least: int = 0) -> int:
@@ -30,7 +30,8 @@ def _rounded(values: Any, dtype: Any, default: Any = np.float32) -> Array:
 def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Array:
     """Create the matrix (n, n) that multiplies a vector to its Fourier transform.
 
-    `scale` is None, or "sqrtn" or "n" to divide by √n or n. Raises `ArgumentError` for another.
+    `scale` is None, or "sqrtn" or "n" to divide by √n or n. Raises `ArgumentError` for another, `DTypeError` for a dtype that is not
+    complex.
 
     >>> vf.scipy.linalg.dft(2).real
     Array([[ 1.,  1.],
@@ -38,6 +39,8 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Array:
     """
     if scale not in (None, "sqrtn", "n"):
         raise ArgumentError(f"dft: scale must be None, 'sqrtn' or 'n', got {scale!r}")
+    if dtype is not None and as_dtype(dtype) not in COMPLEX:
+        raise DTypeError(f"dft: dtype must be complex, got {as_dtype(dtype).name}")
     size = _size("dft", n)
     steps = np.arange(size)
     powers = np.exp(-2j * np.pi * (steps[:, None] * steps % max(size, 1)) / max(size, 1))

@@ -136,7 +136,7 @@ def fiedler(a: Any) -> Array:
     Array([[0, 3],
            [3, 0]], dtype=int32)
     """
-    vector = _vectors("fiedler", "a", a)
+    vector = vnp.atleast_1d(operand("fiedler", "a", a))
     return vnp.abs(vector[..., :, None] - vector[..., None, :])
 
 
@@ -160,13 +160,13 @@ def fiedler_companion(a: Any) -> Array:
     """Create pentadiagonal matrices whose eigenvalues are the roots of polynomials.
 
     For coefficients `a` (*batch, N), the highest power first, they are (*batch, N - 1, N - 1) (Fiedler, "A note on companion matrices",
-    2003). Raises `ShapeError` for fewer than two coefficients.
+    2003). Raises `ShapeError` for no coefficients.
 
     >>> vf.scipy.linalg.fiedler_companion(vf.numpy.array([1.0, -3.0, 2.0]))
     Array([[ 3., -2.],
            [ 1.,  0.]], dtype=float32)
     """
-    coefficients = _vectors("fiedler_companion", "a", a, 2)
+    coefficients = _vectors("fiedler_companion", "a", a, 1)
     (coefficients,) = promote_inexact("fiedler_companion", coefficients)
     monic = coefficients[..., 1:] / coefficients[..., :1]
     ones, index = _fiedler_factors(monic.shape[-1])

@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, ShapeError, UnsupportedError
 from volta_fn.numpy.arguments import converted, is_python_scalar, operand, promote_inexact
 
 #: The index of one neighbour of each coordinate along one axis, and its weight (None: 1).
@@ -35,7 +35,7 @@ def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: st
         An array of the coordinates' shape and the dtype of `input`; integers are rounded.
 
     Derivatives by `input` and, for order 1, by the coordinates. Raises `ShapeError` unless there is one array of coordinates for each
-    dimension, `ArgumentError` for another order or mode.
+    dimension, `UnsupportedError` for another order, `ArgumentError` for another mode.
 
     >>> picture = jnp.array([[0.0, 1.0], [2.0, 3.0]])
     >>> vf.scipy.ndimage.map_coordinates(picture, [jnp.array([0.5]), jnp.array([1.0])], order=1)
@@ -46,7 +46,7 @@ def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: st
     if len(points) != values.ndim:
         raise ShapeError(f"map_coordinates: an array of shape {values.shape} needs {values.ndim} arrays of coordinates, got {len(points)}")
     if order not in _NEIGHBORS:
-        raise ArgumentError(f"map_coordinates: order must be 0 or 1, got {order!r}")
+        raise UnsupportedError(f"map_coordinates: order must be 0 or 1, got {order!r}; splines are in scipy.ndimage")
     if mode not in _INSIDE:
         raise ArgumentError(f"map_coordinates: mode must be one of {', '.join(map(repr, _INSIDE))}, got {mode!r}")
     if not values.size:

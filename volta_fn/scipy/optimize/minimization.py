@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.flatten import check_callable
@@ -32,7 +33,7 @@ class OptimizeResults(NamedTuple):
     #: The value and the gradient at the solution.
     fun: Array
     jac: Array
-    #: The approximate inverse of the Hessian, of shape (n, n); None for L-BFGS.
+    #: The approximate inverse of the Hessian, of shape (n, n), for complex x (2n, 2n) by its components; None for L-BFGS.
     hess_inv: Array | None
     #: The numbers of evaluations of value and gradient, and of iterations.
     nfev: Array
@@ -63,7 +64,7 @@ def minimize(
 
     Args:
         fun: the function ``fun(x, *args)``, which returns a real scalar.
-        x0: where to begin, of shape (n,); integers become floats.
+        x0: where to begin, of shape (n,); integers become floats. Complex numbers count twice, as pairs.
         args: further arguments of `fun`.
         method: "BFGS", or "l-bfgs-experimental-do-not-rely-on-this", which is L-BFGS by the name that JAX has for it.
         tol: the option "gtol", for short.
@@ -86,8 +87,10 @@ def minimize(
     if not isinstance(args, tuple):
         raise ArgumentTypeError(f"minimize: args must be a tuple of further arguments, got {args!r}; write (args,)")
     (start,) = promote_inexact("minimize", x0)
-    if start.ndim != 1 or is_complex(start):
-        raise ShapeError(f"minimize: x0 must be a vector of real numbers, got {start.aval}; see flatten_util.ravel_pytree")
+    if start.ndim != 1:
+        raise ShapeError(f"minimize: x0 must be a vector, got {start.aval}; see flatten_util.ravel_pytree")
+    if is_complex(start):
+        return _of_complex(fun, start, args, method=method, tol=tol, options=options)
     name = method.lower()
     given = _options(name, method, {**({} if tol is None else {"gtol": tol}), **(options or {})})
     limit = 200 * start.size if given["maxiter"] is None else given["maxiter"]
@@ -97,6 +100,16 @@ def minimize(
     settings = Options(limit, evaluations, given["norm"], given["gtol"], given.get("ftol", -1.0), searches)
     state = minimized(lambda x: fun(x, *args), vnp.asarray(start), approximation, settings)
     return _results(state, name == "bfgs")
+
+
+def _of_complex(fun: Callable[..., Any], start: Array, args: tuple[Any, ...], **how: Any) -> OptimizeResults:
+    """Minimise over the real components, followed by the imaginary ones."""
+
+    def joined(components: Array) -> Array:
+        return lax.complex(components[: start.size], components[start.size :])
+
+    found = minimize(lambda components: fun(joined(components), *args), vnp.concatenate([start.real, start.imag]), **how)
+    return found._replace(x=joined(found.x), jac=joined(found.jac).conj())
 
 
 def _options(name: str, method: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -85,16 +85,22 @@ def minimized(function: Callable[[Array], Any], x0: Array, method: Approximation
     return lax.while_loop(goes_on, iterate, start)
 
 
-def _updated_inverse(state: Any, step: Array, change: Array) -> tuple[Array]:
-    (inverse,) = state
+def _updated_inverse(state: Any, step: Array, change: Array) -> tuple[Array, Array]:
+    """Update the matrix; the first one is scaled to the first step's curvature.
+
+    Without that (Nocedal and Wright, equation 6.20) a large curvature is lost in the rounding of the identity.
+    """
+    inverse, is_first = state
     product = step @ change
+    square = change @ change
+    inverse = inverse * vnp.where(is_first & (product > 0), product / vnp.where(square == 0, 1, square), 1)
     rho = 1 / vnp.where(product == 0, 1, product)
     left = vnp.eye(step.size, dtype=step.dtype) - rho * step[:, None] * change
-    return (left @ inverse @ left.T + rho * step[:, None] * step,)
+    return left @ inverse @ left.T + rho * step[:, None] * step, vnp.zeros_like(is_first)
 
 
 #: The approximation is a matrix.
-bfgs = Approximation(lambda x: (vnp.eye(x.size, dtype=x.dtype),), lambda state, g: state[0] @ g, _updated_inverse)
+bfgs = Approximation(lambda x: (vnp.eye(x.size, dtype=x.dtype), vnp.asarray(True)), lambda state, g: state[0] @ g, _updated_inverse)
 
 
 def limited_memory(count: int) -> Approximation:

@@ -9,6 +9,7 @@ from typing import Any
 
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
+from volta_fn.errors import DTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args
 
@@ -27,8 +28,13 @@ def composite(function: Function) -> Function:
     def promoting(*args: Any, **options: Any) -> Array:
         while len(args) < len(names) and names[len(args)] in options:
             args += (options.pop(names[len(args)]),)
-        values = promote_args(function.__name__.lstrip("_"), args, dtypes.FLOATS)
+        if not args:
+            return function(**options)  # which says what is missing
+        name = function.__name__.lstrip("_")
+        values = promote_args(name, args, dtypes.FLOATS)
         dtype = values[0].dtype
+        if dtype in dtypes.COMPLEX:
+            raise DTypeError(f"{name} is not defined for {dtype.name}; it takes real numbers")
         wide = dtypes.accumulator(dtype)
         if dtype == wide:
             return function(*values, **options)

@@ -135,7 +135,9 @@ def _two_terms(
     out = function(x, y)
     total: Any = x_tangent if type(x_tangent) is Zero else x_tangent * log(y)
     if type(y_tangent) is not Zero:
-        slope = vnp.where(x == 0, 0.0, x / vnp.where(x == 0, 1.0, offset + y))
+        below = offset + y
+        both = (x == 0) & (below == 0)  # elsewhere the quotient has derivatives by x where x = 0
+        slope = vnp.where(both, 0.0, x / vnp.where(both, 1.0, below))
         total = y_tangent * slope if type(total) is Zero else total + y_tangent * slope
     return out, total
 

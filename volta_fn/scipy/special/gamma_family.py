@@ -12,12 +12,16 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
+from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.complex_gamma import gamma_of_complex, log_gamma_of_complex
 from volta_fn.scipy.special.stirling import beta_size, combinations, log_beta, rise
 
 gammaln = promoted(lax.lgamma, "gammaln", "Return log |gamma(x)|; infinite at 0, -1, -2, ….")
-gamma = promoted(lax.gamma_function, "gamma", "Return the gamma function, which is n! at n + 1.")
+gamma = promoted(
+    lax.gamma_function, "gamma", "Return the gamma function, which is n! at n + 1; of complex numbers NaN at the poles.", gamma_of_complex
+)
 digamma = promoted(lax.digamma, "digamma", "Return the derivative of gammaln; NaN at 0, -1, -2, ….")
 
 
@@ -34,14 +38,19 @@ def gammasgn(x: Any) -> Array:
     return vnp.where((x < 0) & (x == below) | vnp.isnan(x), np.nan, out)
 
 
-@composite
+@fused
 def loggamma(x: Any) -> Array:
     """Compute log Γ(x), NaN for x <= 0; `gammaln` takes the magnitude of Γ.
+
+    Of complex numbers it is the branch that is continuous off the negative axis, NaN at the poles.
 
     >>> vf.scipy.special.loggamma(5.0).round(4)
     Array(3.1781, dtype=float32)
     """
-    return vnp.where(x > 0, lax.lgamma(x), np.nan)
+    (value,) = promote_args("loggamma", (x,), dtypes.INEXACT)
+    if value.dtype in dtypes.COMPLEX:
+        return log_gamma_of_complex(value)
+    return vnp.where(value > 0, lax.lgamma(value), vnp.array(np.nan, value.dtype))
 
 
 def factorial(n: Any, exact: bool = False) -> Array:

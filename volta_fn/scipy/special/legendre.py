@@ -132,6 +132,7 @@ def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, 
 def _normalized(degree: Array, order: Array, theta: Array, n_max: int) -> Array:
     """Return the normalised Legendre function of each degree and order at cos theta."""
     sine, cosine = vnp.sin(theta), vnp.cos(theta)
+    sine = vnp.where(sine < 0, -sine, sine)  # sqrt(1 - cosine^2), with a derivative at 0
 
     def diagonal(k: Array, value: Array) -> Array:
         k = lax.convert_element_type(k, theta.dtype)

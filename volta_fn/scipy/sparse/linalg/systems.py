@@ -54,7 +54,8 @@ def solved(
         return unravel(solve(System(on_vectors(matvec), flat, x, preconditioner and on_vectors(preconditioner))))
 
     is_real = all(leaf.dtype not in dtypes.COMPLEX for leaf in tree.leaves(right))
-    return lax.custom_linear_solve(operator, right, run, transpose_solve=run, symmetric=is_hermitian and is_real)
+    found = lax.custom_linear_solve(operator, right, run, transpose_solve=run, symmetric=is_hermitian and is_real)
+    return tree.map(lambda x, b: lax.convert_element_type(x, x.dtype, weak_type=b.weak_type), found, right)
 
 
 def as_operator(function: str, A: Any) -> Operator:

@@ -37,8 +37,10 @@ def fft(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | Non
         return nothing()
     paired = kind in ("RFFT", "IRFFT") and params["length"] % 2 == 0
     length = params["length"] // 2 if paired else params["length"]
+    if length < 2:
+        return None
     factors = factors_of(length)
-    if factors is None or length < 2:
+    if factors is None:
         return None
     transform = _Transform(operand, result, kind, axis, factors)
     if length <= _LONGEST and transform.signals >= transform.lanes:
