@@ -107,6 +107,7 @@ ACTING: dict[str, Callable[[Any], None]] = {
     "jax_default_prng_impl": _one_of("default_prng_impl", "threefry2x32", "rbg", "unsafe_rbg"),
     "jax_random_seed_offset": _seed_offset,
     "jax_check_static_indices": _debug("check_static_indices"),
+    "jax_disable_bwd_checks": _debug("disable_bwd_checks"),
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
     "jax_default_device": _default_device,
@@ -120,7 +121,7 @@ ACCEPTED: dict[str, Any] = {
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug jax_enable_checks
         jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_hlo_source_file_canonicalization_regex
         jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
-        jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_bwd_checks jax_disable_vmap_shmap_error
+        jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_vmap_shmap_error
         jax_high_dynamic_range_gumbel jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma""".split(),
         False,
     ),

@@ -209,6 +209,8 @@ class CustomFunction(RuledFunction):
         arguments = self.split(args, kwargs)
         leaves, in_tree = tree.flatten(_with_refs_held(arguments.differentiable))
         values = [*arguments.traced, *[as_value(x) for x in leaves]]
+        if current_trace().runs_now(values):
+            return self.fun(*args, **kwargs)
         traced = self._program(arguments, in_tree, values)
         if traced.in_full:
             values = widened(values, traced.in_full)

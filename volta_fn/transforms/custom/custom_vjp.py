@@ -17,6 +17,7 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError, TreeError, UnsetRuleError
 from volta_fn.primitives.data_movement.joining import instantiate
 from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.settings import current as settings
 from volta_fn.transforms.custom.custom_call import (
     CustomFunction,
     Rule,
@@ -146,6 +147,8 @@ class VjpRule(Rule):
                 )
             found += leaves
         label = f"the backward rule of {name} returned a cotangent"
+        if settings.disable_bwd_checks:
+            return [Zero(aval.at_least_vspace()) if ct is None else ct for ct, aval in zip(found, avals, strict=True)]
         return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(found, avals, strict=True)]
 
 
