@@ -24,6 +24,7 @@ class Settings:
         random_seed_offset: what is added to the seeds of random keys.
         check_static_indices: whether known indices out of range raise although `permissive` is set.
         default_prng_impl: the implementation of random keys, if none is named.
+        allow_f16_reductions: whether numbers of 16 bits may be added up.
         disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
     """
 
@@ -40,6 +41,7 @@ class Settings:
     random_seed_offset: int = 0
     check_static_indices: bool = False
     disable_bwd_checks: bool = False
+    allow_f16_reductions: bool = True
 
     @property
     def sees_results(self) -> bool:

@@ -152,9 +152,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def positional_arguments(
-    name: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
+def positional_arguments(name: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return all arguments by position, defaults included, as rules see them.
 
     Keyword-only parameters keep their defaults. Raises `ArgumentError` if the call has another value for one.

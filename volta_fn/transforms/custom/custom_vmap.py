@@ -130,7 +130,9 @@ class _JvpRule:
                 return found
         either = [p or t for p, t in zip(of_primals, of_tangents, strict=True)]
         wanted = [*either, *marked(either, self.nonzero)]
-        return self._run(axis, [x if m or not w else broadcast(x, (axis.size,)) for x, m, w in zip(stacked, marks, wanted, strict=True)], either)
+        return self._run(
+            axis, [x if m or not w else broadcast(x, (axis.size,)) for x, m, w in zip(stacked, marks, wanted, strict=True)], either
+        )
 
     def _run(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]]:
         """Differentiate the rule where operands and their tangents are stacked alike."""
@@ -145,9 +147,7 @@ class _JvpRule:
         outs, tangents = jvp_flat(call, args[:count], with_zeros(args[count:], self.nonzero, args[:count]))
         return [*outs, *map(instantiate, marked(tangents, self.out_nonzero))], [*out_dims, *marked(out_dims, self.out_nonzero)]
 
-    def _run_for_each(
-        self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]
-    ) -> tuple[list[Array], list[int | None]] | None:
+    def _run_for_each(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]] | None:
         """Map the derivative of a rule that is told of no stacked operands.
 
         The operands whose tangents are not stacked, or the tangents of operands that are not, are stacked for `vmap` alone. Returns None
@@ -166,9 +166,7 @@ class _JvpRule:
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any) -> tuple[list[Array], list[Any]]:
     nonzero = is_nonzero(tangents)
     program, out_nonzero = jvp_jaxpr(call_jaxpr, nonzero, True)
-    both = bind(
-        custom_vmap_call_p, *primals, *marked(tangents, nonzero), call_jaxpr=program, rule=_JvpRule(rule, nonzero, out_nonzero)
-    )
+    both = bind(custom_vmap_call_p, *primals, *marked(tangents, nonzero), call_jaxpr=program, rule=_JvpRule(rule, nonzero, out_nonzero))
     outs, out_tangents = split_tangents(both, out_nonzero)
     return list(outs), out_tangents
 
