@@ -63,6 +63,8 @@ class Absent:
         self.__dict__["name"] = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute == "__name__":
+            return self.name.rpartition(".")[2]
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         return Absent(f"{self.name}.{attribute}")

@@ -130,10 +130,9 @@ class PushForward:
             raise structure_error("the linearized function takes tangents of the structure of (args, kwargs)", signature.in_tree, structure)
         given = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
         for tangent, aval in zip(leaves, signature.in_avals, strict=True):
-            if aval.dtype in dtypes.INEXACT and aval_of(tangent).dtype not in dtypes.INEXACT:
-                raise DTypeError(
-                    f"the linearized function got a tangent of dtype {aval_of(tangent).dtype.name} for an argument of type {aval}"
-                )
+            dtype = aval_of(tangent).dtype
+            if aval.dtype in dtypes.INEXACT and dtype not in dtypes.INEXACT:
+                raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
         found = eval_jaxpr(self._program, *marked(given, signature.nonzero))
         results = with_zeros(found, signature.depends, signature.out_avals)
         return tree.unflatten(signature.out_tree, map(public_tangent, results))

@@ -130,9 +130,8 @@ class _JvpRule:
                 return found
         either = [p or t for p, t in zip(of_primals, of_tangents, strict=True)]
         wanted = [*either, *marked(either, self.nonzero)]
-        return self._run(
-            axis, [x if m or not w else broadcast(x, (axis.size,)) for x, m, w in zip(stacked, marks, wanted, strict=True)], either
-        )
+        missing = [w and not m for w, m in zip(wanted, marks, strict=True)]
+        return self._run(axis, [broadcast(x, (axis.size,)) if m else x for x, m in zip(stacked, missing, strict=True)], either)
 
     def _run(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]]:
         """Differentiate the rule where operands and their tangents are stacked alike."""
