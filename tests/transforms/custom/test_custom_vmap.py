@@ -158,3 +158,12 @@ def test_unfit_rules_raise() -> None:
     closing = lambda y: vf.custom_batching.custom_vmap(lambda x: x * y)
     with pytest.raises(ArgumentError, match="close over"):
         vf.grad(lambda y: (g := closing(y), g.def_vmap(lambda *_: None), g(1.0))[-1])(2.0)
+
+
+def test_texts_of_programs_are_the_same_each_time() -> None:
+    f = vf.custom_batching.sequential_vmap(lambda x: x + 1)
+    mapped, by_hand = vf.make_jaxpr(vf.vmap(f))(X[0]), vf.make_jaxpr(lambda x: vf.lax.map(f, x))(X[0])
+    assert str(mapped) == str(by_hand) and "rule=<lambda>" in str(mapped)
+    g = vf.custom_jvp(vf.numpy.sin)
+    g.defjvps(lambda t, out, x: t)
+    assert "rule=sin" in str(vf.make_jaxpr(g)(1.0))

@@ -143,6 +143,9 @@ class Rule:
         self.out_tree = traced.out_tree
         self.out_avals = traced.jaxpr.out_avals
 
+    def __repr__(self) -> str:
+        return str(self.function.name)  # in texts of programs, which are the same each time
+
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     """Return a function's signature, or None if it has none."""

@@ -88,6 +88,9 @@ class _Rule:
         self.in_tree = in_tree
         self.out_tree = out_tree
 
+    def __repr__(self) -> str:
+        return self.function.name  # in texts of programs, which are the same each time
+
     def __call__(self, axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], list[int | None]]:
         label = f"the batching rule of {self.function.name}"
         stacked = tree.unflatten(self.in_tree, to_front(args, dims))
