@@ -129,6 +129,37 @@ def test_strict_dtype_promotion() -> None:
     assert (a + b).dtype == np.float32
 
 
+def test_backward_rules_may_go_unchecked() -> None:
+    f = vf.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (x, None), lambda _, ct: (jnp.zeros(3),))
+    gradient = vf.grad(lambda x: f(x).sum())
+    with pytest.raises(errors.ShapeError, match="f32\\[3\\]"):
+        gradient(jnp.ones(2))
+    config.update("jax_disable_bwd_checks", True)
+    assert gradient(jnp.ones(2)).shape == (3,)
+    config.update("jax_disable_bwd_checks", False)
+
+
+def test_sums_of_16_bits_may_be_refused() -> None:
+    x = jnp.ones((1, 3), "bfloat16")
+    assert float(vf.lax.reduce_sum(x, (1,))[0]) == 3.0
+    with settings.allow_f16_reductions(False):
+        assert vf.lax.reduce_sum(x, (0,)).shape == (3,)
+        assert vf.lax.reduce_sum(x.astype("float32"), (1,)).shape == (1,)
+        with pytest.raises(errors.DTypeError, match="not allowed"):
+            vf.lax.reduce_sum(x, (1,))
+
+
+def test_programs_depend_on_values_of_users() -> None:
+    factor = settings.make_user_context(2)
+    scaled = vf.jit(lambda x: factor.value * x)
+    assert scaled(1) == 2
+    with factor(3):
+        assert scaled(1) == 3
+    factor.set_global(4)
+    assert scaled(1) == factor.get_global() == 4
+
+
 def test_permissive_casts_to_the_arrays_dtype() -> None:
     x = jnp.arange(3)
     with pytest.raises(errors.DTypeError):

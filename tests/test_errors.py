@@ -43,6 +43,8 @@ CAUGHT_AS = {
     "TracerBoolError": (errors.ConcretizationError, TypeError),
     "GradientError": (TypeError, ValueError),
     "MissingRuleError": (errors.GradientError, NotImplementedError),
+    "UnsetRuleError": (errors.ArgumentError, errors.GradientError, AttributeError),
+    "CapturedTracerError": (errors.GradientError, errors.LeakedTracerError),
     "DerivativeError": AssertionError,
     "DonatedBufferError": RuntimeError,
     "JaxprError": ValueError,

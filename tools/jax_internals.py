@@ -32,6 +32,7 @@ PUBLIC = {
     "api": ("jax",),
     "array": ("jax",),
     "core": ("jax.extend.core", "jax.core", "jax.errors", "jax"),
+    "checkify": ("jax.experimental.checkify",),
     "ad_checkpoint": ("jax.ad_checkpoint", "jax"),
     "custom_derivatives": ("jax.custom_derivatives", "jax"),
     "debugging": ("jax.debug",),
@@ -63,6 +64,8 @@ class Absent:
         self.__dict__["name"] = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute == "__name__":
+            return self.name.rpartition(".")[2]
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         return Absent(f"{self.name}.{attribute}")
@@ -184,6 +187,18 @@ def _names(known: dict[str, Any], *kinds: str) -> list[Any]:
     return [t for kind in kinds for t in (*own[kind], *numpys.get(kind, ()))]
 
 
+def _dtype_of(jax: Any, jnp: Any, x: Any) -> Any:
+    """Return the dtype of a value, or that which a type stands for, as explicit dtypes of 64 bits are treated."""
+    if not isinstance(x, (type, np.dtype)):
+        return jax.dtypes.canonicalize_dtype(x.dtype) if hasattr(x, "dtype") else jnp.result_type(x)
+    narrow, mode = jax.dtypes.canonicalize_dtype(x), jax.config.values["jax_explicit_x64_dtypes"]
+    if x in (int, float, complex) or narrow == np.dtype(x) or mode in ("warn", 1):
+        return narrow
+    if mode in ("error", 2):
+        raise ValueError(f"Explicitly requested dtype {x} is not available")
+    return np.dtype(x)
+
+
 def _dtypes() -> dict[str, Any]:
     import jax  # noqa: PLC0415  # which must be installed first
     from jax import numpy as jnp  # noqa: PLC0415  # which must be installed first
@@ -196,7 +211,7 @@ def _dtypes() -> dict[str, Any]:
     names = {n: t for n, t in vars(ml_dtypes).items() if isinstance(t, type) and n not in ("finfo", "iinfo")}
     return {
         **names,
-        "dtype": lambda x: np.dtype(x) if isinstance(x, (type, np.dtype)) else getattr(x, "dtype", None) or jnp.result_type(x),
+        "dtype": lambda x: _dtype_of(jax, jnp, x),
         "default_types": {"b": lambda: np.dtype(bool), "i": integer, "u": unsigned, "f": real, "c": number},
         "default_int_dtype": integer,
         "default_uint_dtype": unsigned,

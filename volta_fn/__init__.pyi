@@ -72,6 +72,8 @@ from volta_fn.core.memory.transfer import device_put as device_put
 from volta_fn.core.promotion import numpy_dtype_promotion as numpy_dtype_promotion
 from volta_fn.core.promotion import set_numpy_dtype_promotion as set_numpy_dtype_promotion
 from volta_fn.core.refs import Ref as Ref
+from volta_fn.core.refs import empty_ref as empty_ref
+from volta_fn.core.refs import free_ref as free_ref
 from volta_fn.core.refs import freeze as freeze
 from volta_fn.core.refs import new_ref as new_ref
 from volta_fn.inspection.crosscheck import crosscheck as crosscheck

@@ -7,8 +7,8 @@ programs run. All belong to the process; a context manager sets one while its bl
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
 from typing import Any
 
 from volta_fn import dtypes
@@ -107,6 +107,8 @@ ACTING: dict[str, Callable[[Any], None]] = {
     "jax_default_prng_impl": _one_of("default_prng_impl", "threefry2x32", "rbg", "unsafe_rbg"),
     "jax_random_seed_offset": _seed_offset,
     "jax_check_static_indices": _debug("check_static_indices"),
+    "jax_disable_bwd_checks": _debug("disable_bwd_checks"),
+    "jax_allow_f16_reductions": _debug("allow_f16_reductions"),
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
     "jax_default_device": _default_device,
@@ -116,11 +118,11 @@ ACTING: dict[str, Callable[[Any], None]] = {
 #: The settings that are kept and do nothing, and their defaults.
 ACCEPTED: dict[str, Any] = {
     **dict.fromkeys(
-        """jax2tf_associative_scan_reductions jax_allow_f16_reductions
+        """jax2tf_associative_scan_reductions
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug jax_enable_checks
         jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_hlo_source_file_canonicalization_regex
         jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
-        jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_bwd_checks jax_disable_vmap_shmap_error
+        jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_vmap_shmap_error
         jax_high_dynamic_range_gumbel jax_threefry_gpu_kernel_lowering eager_constant_folding check_vma""".split(),
         False,
     ),
@@ -174,6 +176,7 @@ _DEFAULTS: dict[str, Any] = {
     "jax_numpy_dtype_promotion": "standard",
     "jax_default_prng_impl": "threefry2x32",
     "jax_random_seed_offset": 0,
+    "jax_allow_f16_reductions": True,
     "jax_platforms": None,
     "jax_platform_name": "",
     "jax_default_device": None,
@@ -278,6 +281,51 @@ def disable_jit(disable: bool = True) -> _Setting:
     return _Setting("jax_disable_jit", disable)
 
 
+class UserContext:
+    """A value of a user's, on which what is traced may depend.
+
+    `make_user_context` makes one. When the value changes, all programs are traced anew.
+    """
+
+    def __init__(self, default_value: Any = None) -> None:
+        self.value = default_value
+
+    def get_global(self) -> Any:
+        """Return the value."""
+        return self.value
+
+    def set_global(self, new_value: Any) -> None:
+        """Set the value."""
+        self.value = new_value
+        clear_caches()
+
+    @contextmanager
+    def __call__(self, new_value: Any) -> Iterator[None]:
+        """Set the value while a block runs."""
+        before = self.value
+        self.set_global(new_value)
+        try:
+            yield
+        finally:
+            self.set_global(before)
+
+
+def make_user_context(default_value: Any = None) -> UserContext:
+    """Make a value that functions may read while they are traced.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.config import make_user_context
+    >>> factor = make_user_context(2)
+    >>> scaled = vf.jit(lambda x: factor.value * x)
+    >>> with factor(3):
+    ...     inside = scaled(1)
+    >>> int(inside), int(scaled(1))
+    (3, 2)
+    """
+    return UserContext(default_value)
+
+
+allow_f16_reductions = _context("jax_allow_f16_reductions", True)
 enable_x64 = _context("jax_enable_x64", True)
 debug_nans = _context("jax_debug_nans", True)
 debug_infs = _context("jax_debug_infs", True)

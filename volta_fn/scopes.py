@@ -95,8 +95,12 @@ class _KnownAtOnce(Trace):
 
     __slots__ = ()
 
+    def runs_now(self, args: Sequence[Array]) -> bool:
+        """Return True if an operation on these arguments is computed at once."""
+        return all(map(is_concrete, args))
+
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Evaluate a primitive, or hand it to the trace outside."""
-        outside = EVAL if all(map(is_concrete, args)) else self.parent
+        outside = EVAL if self.runs_now(args) else self.parent
         assert outside is not None, "it was made with one"
         return run_under(outside, outside.process, primitive, args, params)

@@ -24,6 +24,8 @@ class Settings:
         random_seed_offset: what is added to the seeds of random keys.
         check_static_indices: whether known indices out of range raise although `permissive` is set.
         default_prng_impl: the implementation of random keys, if none is named.
+        allow_f16_reductions: whether numbers of 16 bits may be added up.
+        disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
     """
 
     permissive: bool = False
@@ -38,6 +40,8 @@ class Settings:
     default_prng_impl: str = "threefry2x32"
     random_seed_offset: int = 0
     check_static_indices: bool = False
+    disable_bwd_checks: bool = False
+    allow_f16_reductions: bool = True
 
     @property
     def sees_results(self) -> bool:

@@ -254,3 +254,23 @@ def test_static_arguments_go_with_references() -> None:
     ref = vf.new_ref(2.0)
     vf.jit(lambda n, r, *, k: r.__setitem__(..., r[...] * n + k), static_argnums=0)(3, ref, k=1.0)
     assert ref[...] == 7.0
+
+
+def test_empty_references_are_written_and_given_up() -> None:
+    @vf.jit
+    def f(x: Any) -> Any:
+        ref = vf.empty_ref(vf.ShapeDtypeStruct((2,), "float32"))
+        ref[0] = 2.0 * x
+        ref.addupdate(x, 1)
+        ref.addupdate(1.0)
+        result = ref[...]
+        vf.free_ref(ref)
+        return result
+
+    np.testing.assert_array_equal(f(3.0), [7.0, 4.0])
+    np.testing.assert_array_equal(vf.jacrev(f)(3.0), [2.0, 1.0])
+    ref = vf.empty_ref(vf.ShapeDtypeStruct((), "int32"))
+    vf.free_ref(ref)
+    for use in (lambda: ref[...], lambda: vf.free_ref(ref), lambda: ref.addupdate(1)):
+        with pytest.raises(RefError):
+            use()

@@ -12,6 +12,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax, tree
 from volta_fn.core.array import ConcreteArray
+from volta_fn.core.trace import Tracer
 from volta_fn.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -442,3 +443,34 @@ def test_static_zeros_of_both_signs_have_programs_of_their_own(zero):
             got = np.asarray(signed(jnp.ones(2), sign * zero if sign > 0 else -zero))
             np.testing.assert_array_equal(np.signbit(got.real), np.signbit((np.ones(2) * (zero if sign > 0 else -zero)).real))
     assert signed.cache_info().programs == 2
+
+
+def test_names_and_positions_may_differ() -> None:
+    seen: list[tuple[bool, bool]] = []
+    is_traced = lambda x, y: seen.append((isinstance(x, Tracer), isinstance(y, Tracer))) or 1
+    by_position = vf.jit(is_traced, static_argnums=1, static_argnames=())
+    by_name = vf.jit(is_traced, static_argnums=(), static_argnames="y")
+    by_position(2, "text"), by_position(2, y=3), by_name(2, 3), by_name(2, y="text")
+    assert seen == [(True, False), (True, True), (True, True), (True, False)]
+
+
+def test_names_of_arguments_that_have_none() -> None:
+    def f(a: Any, /, b: Any, *args: Any, **kwargs: Any) -> Any:
+        return b
+
+    assert vf.jit(f, static_argnames=("b", "other"))(1, b=2, other="text") == 2
+    for option in ("static_argnames", "donate_argnames"):
+        for name in ("a", "args"):
+            with pytest.raises(ArgumentError, match="by position only"):
+                vf.jit(f, **{option: name})
+    with pytest.raises(ArgumentError, match="donate_argnums instead"):
+        vf.jit(_NoSignature(), donate_argnames="x")
+
+
+class _NoSignature:
+    @property
+    def __signature__(self) -> Any:
+        raise TypeError
+
+    def __call__(self, x: Any) -> Any:
+        return x

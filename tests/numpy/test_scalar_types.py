@@ -60,3 +60,9 @@ def test_kinds():
     assert vnp.promote_types(vnp.int8, vnp.uint8) == vnp.int16
     assert vnp.result_type(vnp.ones(1, "float16"), 1.0) == vnp.float16
     assert vnp.can_cast(vnp.int8, vnp.bfloat16)
+
+
+def test_scalars_of_numpy_are_instances():
+    assert isinstance(np.float32(1), vnp.float32) and isinstance(np.dtype(vnp.bfloat16).type(1), vnp.bfloat16)
+    assert not isinstance(np.float64(1), vnp.float32)
+    assert not isinstance(1.0, vnp.float32) and not isinstance(vnp.float32(1), vnp.float32)

@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes
-from volta_fn.errors import ArgumentError, ArgumentTypeError, GradientError, TreeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, TreeError
 
 X = np.array([[0.3, -0.7, 1.1], [0.5, 2.0, -1.0]])
 
@@ -128,3 +128,21 @@ def test_linear_transpose() -> None:
     for function in (jnp.sin, lambda x: x * x, lambda x: x / x, lambda x: jnp.sum(x) * x):
         with pytest.raises(GradientError, match="so it cannot be transposed|transpose rule"):
             vf.linear_transpose(function, jnp.ones(2))(jnp.ones(np.shape(function(jnp.ones(2)))))
+
+
+@pytest.mark.parametrize("jacobian", [vf.jacfwd, vf.jacrev])
+def test_jacobians_of_python_numbers_are_weakly_typed(jacobian: Any) -> None:
+    assert jacobian(lambda x: x)(1.0).weak_type
+    assert not jacobian(lambda x: x)(jnp.float32(1.0)).weak_type
+
+
+def test_linear_functions_pass_through_jit() -> None:
+    factor = jnp.arange(1.0, 3.0)
+    transposed = vf.jit(lambda x, w: vf.linear_transpose(lambda x: w * x, x))(jnp.ones(2), factor)
+    (found,) = vf.jit(lambda f, ct: f(ct))(transposed, jnp.full(2, 3.0))
+    np.testing.assert_array_equal(found, 3.0 * np.asarray(factor))
+    push = vf.jit(lambda x: vf.linearize(lambda x: x**3, x)[1])(2.0)
+    assert vf.jit(lambda f, t: f(t))(push, 2.0) == 24.0 == push(2.0)
+    for tangent in (1, np.int32(1)):
+        with pytest.raises(DTypeError, match="dtype int32"):
+            push(tangent)

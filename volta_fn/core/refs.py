@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import numpy as np
+
 from volta_fn import tree
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array, as_value, aval_of, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.staging import JaxprTrace, UsedRefsError
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace
@@ -148,6 +150,10 @@ class Ref:
                 )
         self.value = value
 
+    def addupdate(self, value: Any, idx: Any = ()) -> None:
+        """Add `value` to the elements at `idx`, as `ref.addupdate` does."""
+        addupdate(self, idx, value)
+
     def crossed(self) -> list[Trace]:
         """Return the traces between here and the owner; programs among them take note."""
         found: list[Trace] = []
@@ -192,6 +198,29 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
         raise RefError("a reference cannot hold a reference: pass ref[...], the value")
     value = as_value(init_val)
     return Ref(value.astype(value.dtype) if value.weak_type else value)
+
+
+def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
+    """Make a mutable reference of a type, such as a `ShapeDtypeStruct`.
+
+    JAX leaves its contents undefined until they are written; here they are zeros. `memory_space` is accepted for compatibility.
+
+    >>> import volta_fn as vf
+    >>> ref = vf.empty_ref(vf.ShapeDtypeStruct((2,), "float32"))
+    >>> ref[0] = 3.0
+    >>> ref
+    Ref([3., 0.], dtype=float32)
+    """
+    aval = aval_of(ty)
+    return new_ref(from_host(np.zeros(aval.shape, aval.dtype)))
+
+
+def free_ref(ref: Ref) -> None:
+    """Give up a reference, which cannot be used afterwards.
+
+    Raises `RefError` outside of the traced function that made it, and if it was given up before.
+    """
+    freeze(ref)
 
 
 def freeze(ref: Ref) -> Array:

@@ -41,6 +41,10 @@ class Trace:
         """Apply a primitive: its result, or a tuple of results if it has several."""
         raise ConcretizationError(f"{type(self).__name__} cannot process {primitive}")
 
+    def runs_now(self, args: Sequence[Array]) -> bool:
+        """Return True if an operation on these arguments is computed at once."""
+        return False
+
     def finish(self) -> None:
         """Mark the trace as over: from now on its tracers are leaks."""
         self.alive = False

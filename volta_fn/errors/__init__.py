@@ -164,12 +164,20 @@ class RefError(VoltaError, ValueError):
     """A mutable reference is used where programs allow none, or under two names."""
 
 
-class GradientError(VoltaError, TypeError, ValueError):
+class GradientError(VoltaError, ValueError, TypeError):
     """A function has no such derivative: integer inputs, results not scalar or real."""
 
 
 class MissingRuleError(GradientError, NotImplementedError):
     """A primitive has no rule for a transform."""
+
+
+class UnsetRuleError(ArgumentError, GradientError, AttributeError):
+    """A function that is to have a rule of the user's is called before it has one."""
+
+
+class CapturedTracerError(GradientError, LeakedTracerError):
+    """A function with a rule of its own closes over a value that is differentiated."""
 
 
 class DerivativeError(VoltaError, AssertionError):

@@ -147,7 +147,8 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate_argnums: Any, donate_argnames: Any) -> Statics:
     """Resolve names to positions and positions to names.
 
-    An argument is static or donated however it is passed. Raises `ArgumentError` for names and positions that `fun` does not have.
+    An argument is static or donated however it is passed, unless both its names and its positions are given: then each holds for arguments
+    that are passed so. Raises `ArgumentError` for names and positions that `fun` does not have.
     """
     nums, names = _as_tuple(argnums), _as_tuple(argnames)
     donate_nums, donate_names = _as_tuple(donate_argnums), _as_tuple(donate_argnames)
@@ -155,12 +156,18 @@ def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
         parameters = []
+        if donate_names:
+            raise ArgumentError(f"{function_name(fun)} has no signature: use donate_argnums instead of donate_argnames") from None
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters) or not parameters
     any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters) or not parameters
 
-    def positions(numbers: tuple[int, ...], labels: tuple[str, ...], option: str) -> tuple[frozenset[int], frozenset[str]]:
+    nameless = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
+
+    def positions(numbers: tuple[int, ...], labels: tuple[str, ...], option: str, infer: bool) -> tuple[frozenset[int], frozenset[str]]:
+        if positional := [n for n in labels if n in nameless]:
+            raise ArgumentError(f"{option}_argnames: {function_name(fun)} takes {positional} by position only: use {option}_argnums")
         unknown = [n for n in labels if n not in named and n not in keywords]
         if unknown and not any_keyword:
             raise ArgumentError(f"{option}_argnames: {function_name(fun)} has no arguments {unknown}: name some of {[*named, *keywords]}")
@@ -171,11 +178,13 @@ def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate
                     f"{option}_argnums={number} is out of range: {function_name(fun)} takes {len(named)} positional arguments"
                 )
             resolved.add(number % len(named) if number < 0 and named else number)
+        if not infer:
+            return frozenset(resolved), frozenset(labels)
         resolved |= {named.index(n) for n in labels if n in named}
         return frozenset(resolved), frozenset(labels) | {named[i] for i in resolved if i < len(named)}
 
-    static_numbers, static_labels = positions(nums, names, "static")
-    donated_numbers, donated_labels = positions(donate_nums, donate_names, "donate")
+    static_numbers, static_labels = positions(nums, names, "static", argnums is None or argnames is None)
+    donated_numbers, donated_labels = positions(donate_nums, donate_names, "donate", donate_argnums is None or donate_argnames is None)
     if static_numbers & donated_numbers:
         raise ArgumentError("an argument cannot be both static and donated")
     return Statics(static_numbers, static_labels, donated_numbers, donated_labels)

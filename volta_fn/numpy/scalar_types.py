@@ -33,6 +33,9 @@ class ScalarType:
     def __call__(self, x: Any = 0) -> Array:
         return asarray(x, dtype=self.dtype)
 
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, np.generic) and instance.dtype == self.dtype
+
     @property
     def __name__(self) -> str:
         return self.dtype.name

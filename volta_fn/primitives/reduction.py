@@ -19,8 +19,10 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Red
 from volta_fn.core.trace import bind, current_trace
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim, broadcast_in_dim_p, canonical_axes, linear_primitive, reshape
+from volta_fn.settings import current as settings
 
 Axes = tuple[int, ...]
+_HALVES = (np.dtype(np.float16), dtypes.bfloat16)
 
 
 class Reducer(Protocol):
@@ -154,9 +156,19 @@ def _all_ones(dtype: np.dtype) -> Any:
 # sum, which is linear
 
 
+_sum_type = _abstract("reduce_sum", dtypes.NUMBERS)
+
+
+def _sum_abstract(operand: ShapedArray, *, axes: Axes) -> ShapedArray:
+    aval = _sum_type(operand, axes=axes)
+    if not settings.allow_f16_reductions and operand.dtype in _HALVES and aval.size != operand.size:
+        raise DTypeError(f"reduce_sum of {operand} is not allowed, as jax_allow_f16_reductions is off: convert to float32 first")
+    return aval
+
+
 reduce_sum_p = linear_primitive(
     "reduce_sum",
-    _abstract("reduce_sum", dtypes.NUMBERS),
+    _sum_abstract,
     None,
     lambda *_, **__: None,
     lambda ct, operand, *, axes: [repeated(ct, operand.shape, axes)],

@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import as_value
+from volta_fn.core.array import as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import eval_jaxpr
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.joining import instantiate
 from volta_fn.primitives.elementwise.cast import convert_element_type
-from volta_fn.transforms.grad import AuxFunction, Linearized, float0_zeros, structure_error
+from volta_fn.transforms.grad import AuxFunction, Linearized, Signature, float0_zeros, structure_error
 from volta_fn.transforms.jvp import jvp_flat
 from volta_fn.transforms.marks import marked, with_zeros
 
@@ -99,7 +100,8 @@ def linearize(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """Return ``fun(*primals)`` and the linear function that approximates `fun` there.
 
-    It costs one evaluation of `fun`; a call of the linear function costs the derivative's own work only.
+    It costs one evaluation of `fun`; a call of the linear function costs the derivative's own work only. The linear function is a pytree
+    of values that the evaluation saved, so a jitted function may return it and another may take it.
 
     >>> import volta_fn as vf
     >>> y, push = vf.linearize(lambda x: x ** 3, 2.0)
@@ -108,16 +110,36 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     """
     check_callable(fun, "linearize")
     linearized = Linearized(fun, *tree.flatten((primals, {})), has_aux, "linearize")
-    signature, program = linearized.signature, linearized.program
+    return linearized.result(PushForward(linearized.signature, linearized.program), has_aux)
 
-    def push_forward(*tangents: Any) -> Any:
-        """Return the directional derivative along `tangents`."""
+
+class PushForward:
+    """The linear function that `linearize` returns."""
+
+    def __init__(self, signature: Signature, program: ClosedJaxpr) -> None:
+        self._signature, self._program = signature, program
+
+    def __call__(self, *tangents: Any) -> Any:
+        """Return the directional derivative along `tangents`.
+
+        Raises `TreeError`, `ShapeError` or `DTypeError` if they do not fit the arguments.
+        """
+        signature = self._signature
         leaves, structure = tree.flatten((tangents, {}))
         if structure != signature.in_tree:
             raise structure_error("the linearized function takes tangents of the structure of (args, kwargs)", signature.in_tree, structure)
-        checked = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
-        found = eval_jaxpr(program, *marked(checked, signature.nonzero))
+        given = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
+        for tangent, aval in zip(leaves, signature.in_avals, strict=True):
+            dtype = aval_of(tangent).dtype
+            if aval.dtype in dtypes.INEXACT and dtype not in dtypes.INEXACT:
+                raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
+        found = eval_jaxpr(self._program, *marked(given, signature.nonzero))
         results = with_zeros(found, signature.depends, signature.out_avals)
         return tree.unflatten(signature.out_tree, map(public_tangent, results))
 
-    return linearized.result(push_forward, has_aux)
+
+tree.register_pytree_node(
+    PushForward,
+    lambda function: (function._program.consts, (function._signature, function._program.jaxpr)),
+    lambda static, saved: PushForward(static[0], ClosedJaxpr(static[1], saved)),
+)

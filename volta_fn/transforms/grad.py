@@ -75,7 +75,7 @@ class AuxFunction:
         return list(results[:count]), aux
 
 
-class _Signature(NamedTuple):
+class Signature(NamedTuple):
     """Structures and types of a derivative's arguments and results."""
 
     in_tree: Any
@@ -101,7 +101,7 @@ class Linearized:
         outs, self.program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
         self.outs, self.aux = run.split(outs)
         own = tuple(depends[: len(self.outs)])
-        self.signature = _Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, own)
+        self.signature = Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, own)
         del self.program.jaxpr.outvars[sum(own) :]  # auxiliary results need no derivative
 
     def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
@@ -117,7 +117,7 @@ class VJP:
     """
 
     def __init__(
-        self, signature: _Signature, program: ClosedJaxpr, slots: RefSlots | None = None, jitted: JittedFunction | None = None
+        self, signature: Signature, program: ClosedJaxpr, slots: RefSlots | None = None, jitted: JittedFunction | None = None
     ) -> None:
         self._signature = signature
         self._program = program

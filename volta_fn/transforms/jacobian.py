@@ -12,6 +12,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of, from_host
 from volta_fn.core.flatten import FlatFunction, check_callable, function_name
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.jitted import jitted_like
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.errors import GradientError, TreeError
@@ -29,7 +30,8 @@ def _basis(leaves: Sequence[Array]) -> list[Array]:
     """Return the standard basis of the leaves' space, as a stack for each leaf."""
     identity = np.eye(sum(leaf.size for leaf in leaves))
     columns = zip(leaves, accumulate(leaf.size for leaf in leaves), strict=True)
-    return [from_host(identity[:, end - x.size : end].astype(x.dtype).reshape((len(identity), *x.shape))) for x, end in columns]
+    parts = [(x, identity[:, end - x.size : end].astype(x.dtype).reshape((len(identity), *x.shape))) for x, end in columns]
+    return [from_host(part, x.weak_type) for x, part in parts]
 
 
 def _check_dtype(leaves: Sequence[Any], allowed: frozenset[np.dtype], label: str) -> None:
@@ -182,17 +184,30 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     avals = [aval_of(x).strip_weak_type() for x in leaves]
     flat = FlatFunction(fun, in_tree)
     closed = trace_to_jaxpr(flat, avals, function_name(fun))
-    out_tree = flat.out_tree
+    return Transposed(in_tree, flat.out_tree, closed)
 
-    def transposed(cotangent: Any) -> Any:
+
+class Transposed:
+    """The function that `linear_transpose` returns, a pytree of what `fun` closes over."""
+
+    def __init__(self, in_tree: Any, out_tree: Any, program: ClosedJaxpr) -> None:
+        self._in_tree, self._out_tree, self._program = in_tree, out_tree, program
+
+    def __call__(self, cotangent: Any) -> Any:
         """Return cotangents of the arguments from one of the result."""
         given, structure = tree.flatten(cotangent)
-        if structure != out_tree:
-            raise TreeError(f"linear_transpose: the cotangent has structure {structure}, but the function returns {out_tree}")
-        pairs = zip(given, closed.out_avals, strict=True)
+        if structure != self._out_tree:
+            raise TreeError(f"linear_transpose: the cotangent has structure {structure}, but the function returns {self._out_tree}")
+        pairs = zip(given, self._program.out_avals, strict=True)
         cts = [checked_cotangent(ct, aval) if aval.dtype in dtypes.INEXACT else as_value(ct) for ct, aval in pairs]
-        found = backward_pass(closed, [True] * len(avals), [None] * len(avals), cts)
-        args, _ = tree.unflatten(in_tree, [instantiate(c) for c in found])
+        count = len(self._program.in_avals)
+        found = backward_pass(self._program, [True] * count, [None] * count, cts)
+        args, _ = tree.unflatten(self._in_tree, [instantiate(c) for c in found])
         return args
 
-    return transposed
+
+tree.register_pytree_node(
+    Transposed,
+    lambda function: (function._program.consts, (function._in_tree, function._out_tree, function._program.jaxpr)),
+    lambda static, consts: Transposed(*static[:2], ClosedJaxpr(static[2], consts)),
+)

@@ -55,6 +55,8 @@ def vmap(
     """
     check_callable(fun, "vmap")
     axes_in = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    if not isinstance(axes_in, (int, tuple, type(None))):
+        raise ArgumentError(f"vmap: in_axes is one entry, or a tuple of one per argument, of integers and None, got {in_axes!r}")
     name = function_name(fun)
     is_none = lambda x: x is None  # noqa: E731  # None is a leaf here
 

@@ -46,3 +46,14 @@ def test_the_result_says_which_dtype_it_has() -> None:
     assert repr(vf.device_put(np.ones(2), "cpu")) == "Array([1., 1.], dtype=float64)"
     assert repr(vf.device_put({"w": np.ones(1, np.float32)}, "cpu")) == "{'w': Array([1.], dtype=float32)}"
     assert "NumPy's float64 arrays become float64 arrays" in str(vf.device_put.__doc__)
+
+
+def test_copies_of_other_objects_begin() -> None:
+    called = []
+
+    class Remote:
+        def copy_to_host_async(self) -> None:
+            called.append(self)
+
+    leaves = [Remote(), 1, jnp.ones(2)]
+    assert vf.copy_to_host_async(leaves) is leaves and called == leaves[:1]

@@ -93,10 +93,15 @@ def device_get(x: Any) -> Any:
 def copy_to_host_async(x: T) -> T:
     """Return `x`, whose arrays are read when they are asked for.
 
+    Calls the method `copy_to_host_async` of other leaves that have one.
+
     >>> import volta_fn as vf
     >>> vf.copy_to_host_async({"x": vf.numpy.ones(2)})
     {'x': Array([1., 1.], dtype=float32)}
     """
+    for leaf in tree.leaves(x):
+        if not isinstance(leaf, Array) and hasattr(leaf, "copy_to_host_async"):
+            leaf.copy_to_host_async()
     return x
 
 

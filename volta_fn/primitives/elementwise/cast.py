@@ -108,6 +108,8 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
         isinstance(operand, (np.ndarray, np.generic)) and operand.dtype in dtypes.STORED
     ):  # NumPy's own may be of a dtype that the device lacks
         return from_host(_convert_evaluate(np.asarray(operand), new_dtype=dtype, weak_type=weak_type), weak_type)
+    if type(operand) is int and dtype in dtypes.INEXACT and operand.bit_length() > 31:
+        operand = float(operand)  # which no integer of the default width need hold
     value = as_value(operand)
     aval = value.aval
     if aval.dtype == dtype and aval.weak_type == weak_type:

@@ -20,7 +20,7 @@ from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
-from volta_fn.errors import ArgumentError, ConcretizationError, GradientError, ShapeError, TreeError
+from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.transforms.eager import RecordedTracer
 from volta_fn.transforms.jvp import JVPTrace, JVPTracer
@@ -143,8 +143,47 @@ class Rule:
         self.out_tree = traced.out_tree
         self.out_avals = traced.jaxpr.out_avals
 
+    def __repr__(self) -> str:
+        return str(self.function.name)  # in texts of programs, which are the same each time
 
-class CustomFunction:
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return a function's signature, or None if it has none."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def positional_arguments(name: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return all arguments by position, defaults included, as rules see them.
+
+    Keyword-only parameters keep their defaults. Raises `ArgumentError` if the call has another value for one.
+    """
+    if signature is None:
+        return args
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    if given := sorted(bound.kwargs.keys() & kwargs.keys()):
+        raise ArgumentError(f"{name} has a rule of its own, so its arguments {given} cannot be keyword-only")
+    return bound.args
+
+
+class RuledFunction:
+    """A function with rules of its own. Methods that set rules it passes on.
+
+    So of a function that is wrapped several times, any wrapper sets the rules of all.
+    """
+
+    fun: Callable[..., Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("def") and isinstance(self.fun, RuledFunction):
+            return getattr(self.fun, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+
+class CustomFunction(RuledFunction):
     """A function with a custom derivative rule."""
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
@@ -153,10 +192,7 @@ class CustomFunction:
         self.name = function_name(fun)
         self.is_own = str(getattr(fun, "__module__", "")).startswith("volta_fn.")
         self.programs = Programs(fun)
-        try:
-            self.signature: inspect.Signature | None = inspect.signature(fun)
-        except (TypeError, ValueError):
-            self.signature = None
+        self.signature = signature_of(fun)
         names = list(self.signature.parameters) if self.signature else []
         unknown = [n for n in nondiff_argnames if n not in names]
         if unknown:
@@ -174,6 +210,8 @@ class CustomFunction:
         arguments = self.split(args, kwargs)
         leaves, in_tree = tree.flatten(_with_refs_held(arguments.differentiable))
         values = [*arguments.traced, *[as_value(x) for x in leaves]]
+        if current_trace().runs_now(values):
+            return self.fun(*args, **kwargs)
         traced = self._program(arguments, in_tree, values)
         if traced.in_full:
             values = widened(values, traced.in_full)
@@ -217,14 +255,7 @@ class CustomFunction:
         return Arguments(positions, leaves, structure, tuple([a for i, a in enumerate(positional) if i not in positions]))
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return all arguments by position, defaults included, as rules see them."""
-        if self.signature is None:
-            return args
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        if bound.kwargs:
-            raise ArgumentError(f"{self.name} has a custom derivative rule, so its arguments {sorted(bound.kwargs)} cannot be keyword-only")
-        return bound.args
+        return positional_arguments(self.name, self.signature, args, kwargs)
 
     def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
         """Trace the function of `values`: tracers in fixed arguments, then other leaves."""
@@ -277,6 +308,8 @@ def as_tangent(given: Any, aval: ShapedArray, label: str, of: str, rounded: bool
     another shape or dtype.
     """
     expected = aval.at_least_vspace()
+    if type(given) is Zero and given.aval.shape != expected.shape:
+        raise ShapeError(f"{label} that is zero, of type {given.aval}, for {of} of type {aval}. None stands for a zero of any type")
     if given is None or type(given) is Zero or expected.dtype == dtypes.float0:
         return Zero(expected)
     value = as_value(given)
@@ -297,9 +330,9 @@ def call_types(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: Any, num_capt
 
 
 def check_captured(tangents: Sequence[Any], num_captured: int, kind: str) -> None:
-    """Raise `GradientError` if a closed-over value is being differentiated."""
+    """Raise `CapturedTracerError` if a closed-over value is being differentiated."""
     if any(type(t) is not Zero for t in tangents[:num_captured]):
-        raise GradientError(
+        raise CapturedTracerError(
             f"a function with a {kind} rule closes over a value that is being differentiated, for which the rule has no derivative. "
             "Pass that value as an argument."
         )

@@ -9,7 +9,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, aval_of
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive, Zero
-from volta_fn.errors import ArgumentError, GradientError, TreeError
+from volta_fn.errors import ArgumentError, TreeError, UnsetRuleError
 from volta_fn.transforms.custom.custom_call import (
     CustomFunction,
     Rule,
@@ -81,7 +81,7 @@ class custom_jvp(CustomFunction):  # JAX's name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.jvp is None:
-            raise GradientError(f"{self.name}: no derivative rule is set; give one with {self.name}.defjvp")
+            raise UnsetRuleError(f"{self.name}: no derivative rule is set; give one with {self.name}.defjvp")
         return self.call(custom_jvp_call_p, JvpRule, args, kwargs)
 
 

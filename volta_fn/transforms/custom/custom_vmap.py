@@ -13,19 +13,24 @@ from volta_fn.core.flatten import check_callable, function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr
-from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.errors import ArgumentError, TreeError
+from volta_fn.core.trace import EVAL, bind, current_trace, run_under
+from volta_fn.errors import ArgumentError, TreeError, UnsetRuleError
 from volta_fn.primitives.control_flow.scan import scan
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.data_movement.movement import broadcast
 from volta_fn.primitives.elementwise.cast import widened
-from volta_fn.transforms.custom.custom_call import Programs
-from volta_fn.transforms.jvp import jvp_flat
-from volta_fn.transforms.vmap import to_front
+from volta_fn.transforms.custom.custom_call import Programs, RuledFunction, positional_arguments, signature_of
+from volta_fn.transforms.jvp import jvp_flat, jvp_jaxpr
+from volta_fn.transforms.linearize import LinearTrace
+from volta_fn.transforms.marks import is_nonzero, marked, merge, split_tangents, with_zeros
+from volta_fn.transforms.vmap import to_front, vmap_flat
 
 
-class custom_vmap:  # JAX's name
+class custom_vmap(RuledFunction):  # JAX's name
     """A function with a batching rule of its own, set with `def_vmap`.
 
-    Derivatives are those of the function, and are batched as usual.
+    In forward mode, mapped derivatives are those of the rule, so that it has to be differentiable. Reverse mode needs values without
+    tangents, which a rule need not give: gradients are those of the function, and are batched as usual.
 
     >>> import volta_fn as vf
     >>> @vf.custom_batching.custom_vmap
@@ -43,6 +48,7 @@ class custom_vmap:  # JAX's name
         functools.update_wrapper(self, fun)
         self.fun = fun
         self.name = function_name(fun)
+        self.signature = signature_of(fun)
         self.vmap_rule: Callable[..., Any] | None = None
         self.programs = Programs(fun)
 
@@ -55,13 +61,14 @@ class custom_vmap:  # JAX's name
         self.vmap_rule = vmap_rule
         return vmap_rule
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         if self.vmap_rule is None:
-            raise ArgumentError(f"{self.name}: no batching rule is set; give one with {self.name}.def_vmap")
+            raise UnsetRuleError(f"{self.name}: no batching rule is set; give one with {self.name}.def_vmap")
+        positional = positional_arguments(self.name, self.signature, args, kwargs)
         if current_trace() is EVAL:
-            return self.fun(*args)
-        leaves, in_tree = tree.flatten(args)
+            return self.fun(*positional)
+        leaves, in_tree = tree.flatten(positional)
         values = [as_value(x) for x in leaves]
         traced = self.programs.trace(lambda flat: self.fun(*tree.unflatten(in_tree, flat)), values, None)
         if traced.in_full:
@@ -81,6 +88,9 @@ class _Rule:
         self.in_tree = in_tree
         self.out_tree = out_tree
 
+    def __repr__(self) -> str:
+        return self.function.name  # in texts of programs, which are the same each time
+
     def __call__(self, axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], list[int | None]]:
         label = f"the batching rule of {self.function.name}"
         stacked = tree.unflatten(self.in_tree, to_front(args, dims))
@@ -99,8 +109,73 @@ def _abstract(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: _Rule) -> tupl
     return tuple(call_jaxpr.out_avals)
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: _Rule) -> tuple[list[Array], list[Any]]:
-    return jvp_flat(lambda *xs: eval_jaxpr(call_jaxpr, *xs), primals, tangents)
+class _JvpRule:
+    """The derivative of a batching rule, on operands and those tangents that are `nonzero`.
+
+    Its results are the rule's, then the tangents of those that `out_nonzero` marks.
+    """
+
+    def __init__(self, rule: Any, nonzero: Sequence[bool], out_nonzero: Sequence[bool]) -> None:
+        self.rule = rule
+        self.nonzero = nonzero
+        self.out_nonzero = out_nonzero
+
+    def __call__(self, axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], list[int | None]]:
+        stacked = to_front(args, dims)
+        count, marks = len(self.nonzero), [d is not None for d in dims]
+        of_primals = marks[:count]
+        of_tangents = merge(self.nonzero, marks[count:], marked(of_primals, self.nonzero, False))
+        if of_primals == of_tangents:
+            return self._run(axis, stacked, of_primals)
+        if not any(p and t for p, t in zip(of_primals, of_tangents, strict=True)):
+            found = self._run_for_each(axis, stacked, marks)
+            if found is not None:
+                return found
+        either = [p or t for p, t in zip(of_primals, of_tangents, strict=True)]
+        wanted = [*either, *marked(either, self.nonzero)]
+        missing = [w and not m for w, m in zip(wanted, marks, strict=True)]
+        return self._run(axis, [broadcast(x, (axis.size,)) if m else x for x, m in zip(stacked, missing, strict=True)], either)
+
+    def _run(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]]:
+        """Differentiate the rule where operands and their tangents are stacked alike."""
+        count = len(self.nonzero)
+        out_dims: list[int | None] = []
+
+        def call(*primals: Array) -> list[Array]:
+            outs, dims = self.rule(axis, primals, [0 if s else None for s in stacked])
+            out_dims[:] = dims
+            return outs
+
+        outs, tangents = jvp_flat(call, args[:count], with_zeros(args[count:], self.nonzero, args[:count]))
+        return [*outs, *map(instantiate, marked(tangents, self.out_nonzero))], [*out_dims, *marked(out_dims, self.out_nonzero)]
+
+    def _run_for_each(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]] | None:
+        """Map the derivative of a rule that is told of no stacked operands.
+
+        The operands whose tangents are not stacked, or the tangents of operands that are not, are stacked for `vmap` alone. Returns None
+        if results of the rule are stacked nevertheless.
+        """
+        of_rule: list[int | None] = []
+
+        def one(*flat: Array) -> list[Array]:
+            outs, of_rule[:] = self._run(axis, flat, [False] * len(self.nonzero))
+            return outs
+
+        outs, dims = vmap_flat(one, axis._replace(name=None), args, [0 if s else None for s in stacked])
+        return (outs, dims) if of_rule == [None] * len(outs) else None
+
+
+def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any) -> tuple[list[Array], list[Any]]:
+    nonzero = is_nonzero(tangents)
+    program, out_nonzero = jvp_jaxpr(call_jaxpr, nonzero, True)
+    both = bind(custom_vmap_call_p, *primals, *marked(tangents, nonzero), call_jaxpr=program, rule=_JvpRule(rule, nonzero, out_nonzero))
+    outs, out_tangents = split_tangents(both, out_nonzero)
+    return list(outs), out_tangents
+
+
+def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> Any:
+    """Inline the function's program: of a rule's results nobody knows which are known."""
+    return tuple(run_under(trace, eval_jaxpr, params["call_jaxpr"], *args))
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, call_jaxpr: ClosedJaxpr, rule: _Rule) -> Any:
@@ -108,6 +183,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *,
 
 
 custom_vmap_call_p = Primitive("custom_vmap_call", _abstract, jvp=_jvp, batch=_batch, multiple_results=True, views=True)
+custom_vmap_call_p.partial_eval = _partial_eval
 custom_vmap_call_p.call_param = "call_jaxpr"
 
 
