@@ -27,6 +27,7 @@ CALLS = {
     "rollaxis to the end": lambda xp, x: xp.rollaxis(x, 0, 3),
     "expand_dims": lambda xp, x: xp.expand_dims(x, 1),
     "expand_dims by several": lambda xp, x: xp.expand_dims(x, (0, -1)),
+    "expand_dims by a range": lambda xp, x: xp.expand_dims(x, range(2) if xp is vnp else (0, 1)),
     "squeeze": lambda xp, x: xp.squeeze(x[None, :, None]),
     "squeeze one": lambda xp, x: xp.squeeze(x[None, :, None], 0),
     "broadcast_to": lambda xp, x: xp.broadcast_to(x, (5, 2, 3, 4)),

@@ -45,3 +45,5 @@ def test_a_zero_tangent_has_the_primals_type() -> None:
     assert zero_from_primal(np.ones(2, np.float32)).tolist() == [0.0, 0.0]
     zero = zero_from_primal(3, symbolic_zeros=True)
     assert type(zero) is SymbolicZero and zero.aval.dtype == vf.dtypes.float0
+    zeros = zero_from_primal({"w": np.ones(2, np.float32), "steps": (3, None)})
+    assert zeros["w"].tolist() == [0.0, 0.0] and zeros["steps"][0].dtype == vf.dtypes.float0 and zeros["steps"][1] is None

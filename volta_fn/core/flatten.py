@@ -59,7 +59,17 @@ def output_arrays(outs: Sequence[Any], function: Callable[..., Any]) -> list[Arr
 
 def function_name(function: Callable[..., Any]) -> str:
     """Return a function's name for messages."""
-    return getattr(function, "__name__", None) or type(function).__name__
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) and name else type(function).__name__
+
+
+def wraps(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Do as `functools.wraps`, also for callable objects whose attributes a function cannot have.
+
+    Such objects may hold placeholders as names, as modules of other libraries do.
+    """
+    plain = all(isinstance(getattr(function, name, ""), str) for name in ("__name__", "__qualname__"))
+    return functools.wraps(function, functools.WRAPPER_ASSIGNMENTS if plain else ("__doc__",))
 
 
 def argument_labels(function: Callable[..., Any], in_tree: Any, count: int) -> list[str]:

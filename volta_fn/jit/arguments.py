@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.flatten import argument_labels, function_name
+from volta_fn.core.flatten import argument_labels, function_name, wraps
 from volta_fn.errors import ArgumentError, ArgumentTypeError, UnhashableStaticError
 
 
@@ -105,7 +105,7 @@ def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tup
 
 def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def with_statics(*args: Any, **kwargs: Any) -> Any:
         rest = iter(args)
         count = len(args) + len(static_args)

@@ -5,12 +5,11 @@ A program takes the references' values as further arguments, and returns the las
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core.flatten import function_name
+from volta_fn.core.flatten import function_name, wraps
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.jit.arguments import Statics
 
@@ -51,7 +50,7 @@ class ImpureCalls:
     def _with_values(self) -> Callable[..., Any]:
         fun, refs = self.fun, self.refs
 
-        @functools.wraps(fun)
+        @wraps(fun)
         def run(*args: Any, _ref_values: Sequence[Any], **kwargs: Any) -> Any:
             with bound(refs, _ref_values):
                 result = fun(*args, **kwargs)
@@ -63,7 +62,7 @@ class ImpureCalls:
     def _at(self, positions: Sequence[int]) -> Callable[..., Any]:
         fun = self.fun
 
-        @functools.wraps(fun)
+        @wraps(fun)
         def run(*args: Any, **kwargs: Any) -> Any:
             leaves, structure = tree.flatten((args, kwargs))
             inner, own = with_refs_at(positions, leaves)

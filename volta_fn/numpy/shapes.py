@@ -140,7 +140,7 @@ def expand_dims(a: Any, axis: Axis) -> Array:
     (1, 3, 1)
     """
     value = operand("expand_dims", "a", a)
-    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    count = len(axis) if isinstance(axis, (tuple, list, range)) else 1
     return lax.expand_dims(value, axes_of("expand_dims", axis, value.ndim + count))
 
 

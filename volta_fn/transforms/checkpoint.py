@@ -14,7 +14,7 @@ from volta_fn.compiler.passes.inline import inline_calls
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.dce import dce_jaxpr, prune_inputs
-from volta_fn.core.flatten import check_callable, positional_index
+from volta_fn.core.flatten import check_callable, positional_index, wraps
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, program_cache
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
@@ -61,7 +61,7 @@ def checkpoint(
     programs = Programs(fun)
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         if current_trace() is EVAL:
             return fun(*args, **kwargs)

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index
+from volta_fn.core.flatten import FlatFunction, check_callable, function_name, positional_index, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.jitted import JittedFunction, jitted_like
 from volta_fn.core.primitive import Zero
@@ -48,7 +48,7 @@ class AuxFunction:
         self.aux_tree: Any = None
 
     def _without_aux(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
+        @wraps(function)
         def result_only(*args: Any, **kwargs: Any) -> Any:
             pair = function(*args, **kwargs)
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -224,7 +224,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """
     check_callable(fun, "vjp")
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def with_pull_back(*primals: Any) -> Any:
         leaves, in_tree = tree.flatten((primals, {}))
         if found := positions_of_refs(leaves):
@@ -243,7 +243,7 @@ def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has
     These are further results of the function that is differentiated.
     """
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def pure(*leaves: Any) -> Any:
         inner, own = with_refs_at(slots.positions, leaves)
         args, _ = tree.unflatten(slots.in_tree, inner)
@@ -308,7 +308,7 @@ def value_and_grad(
     check_callable(fun, "value_and_grad")
     name = function_name(fun)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def with_gradient(*args: Any, **kwargs: Any) -> Any:
         numbers, chosen = chosen_arguments(args, argnums, "grad")
         leaves, in_tree = tree.flatten((tuple(chosen), {}))
@@ -431,7 +431,7 @@ def grad(
     check_callable(fun, "grad")
     value_and_gradient = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, grads = value_and_gradient(*args, **kwargs)
         return (grads, value[1]) if has_aux else grads

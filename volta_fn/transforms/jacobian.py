@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Concatenate, Literal, ParamSpec, overload
@@ -11,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of, from_host
-from volta_fn.core.flatten import FlatFunction, check_callable, function_name
+from volta_fn.core.flatten import FlatFunction, check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.jitted import jitted_like
 from volta_fn.core.staging import trace_to_jaxpr
@@ -65,7 +64,7 @@ def jacfwd(
     """
     check_callable(fun, "jacfwd")
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def jacobian_function(*args: Any, **kwargs: Any) -> Any:
         numbers, chosen = chosen_arguments(args, argnums, "jacfwd")
         point = chosen[0] if isinstance(argnums, int) else tuple(chosen)
@@ -124,7 +123,7 @@ def jacrev(
     """
     check_callable(fun, "jacrev")
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def jacobian_function(*args: Any, **kwargs: Any) -> Any:
         numbers, chosen = chosen_arguments(args, argnums, "jacrev")
         if not allow_int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -11,7 +10,7 @@ from volta_fn import tree
 from volta_fn.core.array import aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.axes import bound_axis
-from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name
+from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name, wraps
 from volta_fn.core.staging import trace_to_jaxpr
 
 
@@ -36,13 +35,13 @@ def make_jaxpr(
     check_callable(fun, "make_jaxpr")
     static = {static_argnums} if isinstance(static_argnums, int) else set(static_argnums)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def to_jaxpr(*args: Any, **kwargs: Any) -> Any:
         """Return the program for arguments like these."""
         fixed = {i % len(args): args[i] for i in static}
         dynamic = [a for i, a in enumerate(args) if i not in fixed]
 
-        @functools.wraps(fun)
+        @wraps(fun)
         def of_dynamic(*values: Any, **named: Any) -> Any:
             rest = iter(values)
             return fun(*[fixed[i] if i in fixed else next(rest) for i in range(len(args))], **named)
@@ -71,7 +70,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     results: list[Any] = []
     structure: Any = None
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def of_arrays(*args: Any, **kwargs: Any) -> list[Any]:
         nonlocal structure
         leaves, structure = tree.flatten(fun(*args, **kwargs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -10,7 +9,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.axes import bound_axis
-from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name
+from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
 from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import AxisData, Primitive
@@ -60,7 +59,7 @@ def vmap(
     name = function_name(fun)
     is_none = lambda x: x is None  # noqa: E731  # None is a leaf here
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = tree.flatten((args, kwargs))
         if isinstance(axes_in, tuple) and len(axes_in) != len(args):
@@ -91,7 +90,7 @@ def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) 
     It also returns the last values of these.
     """
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def one(leaves: list[Any]) -> tuple[Any, list[Array]]:
         inner, own = with_refs_at(positions, leaves)
         args, kwargs = tree.unflatten(in_tree, inner)

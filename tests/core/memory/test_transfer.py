@@ -28,6 +28,9 @@ def test_traced_values_pass_through() -> None:
     assert float(vf.jit(lambda x: vf.device_put(x, "cpu") * 2)(2.0)) == 4.0
     assert float(vf.grad(lambda x: vf.device_put(x) ** 2)(2.0)) == 4.0
     np.testing.assert_array_equal(vf.vmap(vf.device_put)(jnp.arange(3.0)), [0.0, 1.0, 2.0])
+    for transform in (vf.jit, vf.grad, vf.vmap):
+        x = jnp.float32(2.0) if transform is vf.grad else jnp.ones(2)
+        assert np.array_equal(transform(lambda x: vf.device_get({"x": x, "y": np.ones(1)})["x"] ** 2)(x), transform(lambda x: x**2)(x))
 
 
 def test_block_until_ready_gives_its_argument() -> None:

@@ -34,6 +34,7 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "repeat": lambda ja, k, ks: ja.numpy.repeat(ks, 2),
     "split": lambda ja, k, ks: ja.numpy.split(ks, 2)[1],
     "transpose": lambda ja, k, ks: ja.numpy.transpose(ja.numpy.reshape(ks, (2, 2))),
+    "nan_to_num": lambda ja, k, ks: ja.numpy.nan_to_num(ks),
     "lax.select": lambda ja, k, ks: ja.lax.select(True, k, ks[0]),
     "lax.dynamic_index_in_dim": lambda ja, k, ks: ja.lax.dynamic_index_in_dim(ks, 1, keepdims=False),
     "lax.dynamic_update_index_in_dim": lambda ja, k, ks: ja.lax.dynamic_update_index_in_dim(ks, k, 1, 0),

@@ -83,11 +83,13 @@ def constrained(x: T, sharding: Any) -> T:
 def device_get(x: Any) -> Any:
     """Return `x` with every array replaced by a NumPy array of its elements.
 
+    Traced arrays have no elements yet, and stay as they are.
+
     >>> import volta_fn as vf
     >>> vf.device_get([vf.numpy.arange(2), 1.5])
     [array([0, 1], dtype=int32), 1.5]
     """
-    return tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Array) else leaf, x)
+    return tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Array) and not isinstance(leaf, Tracer) else leaf, x)
 
 
 def copy_to_host_async(x: T) -> T:

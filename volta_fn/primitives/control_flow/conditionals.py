@@ -5,7 +5,6 @@ Only the chosen one is evaluated.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.flatten import check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
@@ -142,7 +141,7 @@ def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], o
 def _closing_over(function: Callable[..., Any], leaves: Sequence[Any], found: Sequence[int], structure: Any) -> Callable[..., Any]:
     """Make a function of the other leaves alone of one that gets references."""
 
-    @functools.wraps(function)
+    @wraps(function)
     def run(*others: Any) -> Any:
         rest = iter(others)
         return function(*tree.unflatten(structure, [leaf if i in found else next(rest) for i, leaf in enumerate(leaves)]))
@@ -153,7 +152,7 @@ def _closing_over(function: Callable[..., Any], leaves: Sequence[Any], found: Se
 def _with_refs(function: Callable[..., Any], refs: Sequence[Ref], name: str) -> Callable[..., Any]:
     """Make a function take the values of references, and return the last ones."""
 
-    @functools.wraps(function)
+    @wraps(function)
     def run(values: Sequence[Array], *operands: Any) -> tuple[Any, list[Array]]:
         with bound(refs, values):
             result = function(*operands)

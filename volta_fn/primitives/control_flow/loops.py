@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, overload
 
@@ -11,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.flatten import check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, read_all, write_all
@@ -79,12 +78,12 @@ def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., 
         if not refs:
             return _run_pure(name, cond_fun, body_fun, init)
 
-        @functools.wraps(cond_fun)
+        @wraps(cond_fun)
         def goes_on(carry: Any) -> Any:
             with bound(refs, carry[1]):
                 return cond_fun(carry[0])
 
-        @functools.wraps(body_fun)
+        @wraps(body_fun)
         def step(carry: Any) -> Any:
             with bound(refs, carry[1]):
                 result = body_fun(carry[0])

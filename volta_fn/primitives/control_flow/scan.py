@@ -6,14 +6,13 @@ step to step, an *x* is one row of the scanned arrays, the *y* of all steps are 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, as_integer
-from volta_fn.core.flatten import check_callable, function_name
+from volta_fn.core.flatten import check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, discharged, positions_of_refs, read_all, with_refs_at, write_all
@@ -160,7 +159,7 @@ def run_scan(
 def _carrying(f: Callable[..., Any], refs: Sequence[Ref], name: str) -> Callable[..., Any]:
     """Make a step that also carries the values of references."""
 
-    @functools.wraps(f)
+    @wraps(f)
     def step(carry: Any, x: Any) -> Any:
         with bound(refs, carry[1]):
             pair = f(carry[0], x)
@@ -175,7 +174,7 @@ def _scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, positions: Sequen
     leaves, structure = tree.flatten(xs)
     given = RefArguments(leaves, positions, "scan")
 
-    @functools.wraps(f)
+    @wraps(f)
     def step(carry: Any, row: Any) -> Any:
         rows, own = with_refs_at(positions, row)
         carry, y = f(carry, tree.unflatten(structure, rows))

@@ -59,7 +59,7 @@ def canonical_axes(axes: int | Sequence[int] | None, ndim: int, name: str = "axe
     single = axes[0] if type(axes) is tuple and len(axes) == 1 else axes
     if type(single) is int and 0 <= single < ndim:
         return (single,)
-    items = axes if isinstance(axes, (tuple, list)) else (axes,)
+    items = axes if isinstance(axes, (tuple, list, range)) else (axes,)
     result = tuple(canonical_axis(a, ndim, name) for a in items)
     if len(set(result)) != len(result):
         raise ShapeError(f"{name}={tuple(items)} names a dimension twice")

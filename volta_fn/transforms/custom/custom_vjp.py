@@ -35,15 +35,19 @@ Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
-    """Return the zero tangent of a value: of its dtype, or float0 for integers.
+    """Return the zero tangents of a pytree of values: of their dtypes, or float0 for integers.
 
-    With `symbolic_zeros` it is a `Zero`, which has no elements.
+    With `symbolic_zeros` they are `Zero`, which has no elements. Raises `ArgumentTypeError` for leaves that are no arrays.
 
-    >>> zero_from_primal(3.0)
-    Array(0., dtype=float32)
+    >>> zero_from_primal({"w": 3.0})
+    {'w': Array(0., dtype=float32)}
     """
-    zero = Zero(as_value(val).aval.at_least_vspace())
-    return zero if symbolic_zeros else instantiate(zero)
+
+    def zero_of(value: Any) -> Any:
+        zero = Zero(as_value(value).aval.at_least_vspace())
+        return zero if symbolic_zeros else instantiate(zero)
+
+    return tree.map(zero_of, val)
 
 
 class custom_vjp(CustomFunction):  # JAX's name

@@ -131,3 +131,11 @@ def test_many_columns_are_read_by_rows() -> None:
     assert made is not None
     assert [phase.symbol for phase in made.launches] == ["chunks", "rows"]
     assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)
+
+
+@pytest.mark.parametrize("columns", [16, 20, 37])
+def test_columns_whose_later_pass_reads_what_is_the_same_in_all(columns: int) -> None:
+    """No loop over columns uses what another one has loaded."""
+    f = lambda x, w, c: jnp.transpose(x - (x * w[None, :, None]).sum(1, keepdims=True) / c, (1, 0, 2))
+    for kernel in kernels_of(f, shaped(8, 16, columns), shaped(16), shaped()):
+        assert agrees(kernel, inputs_of(kernel), f"{columns} columns", 4.0)

@@ -112,6 +112,8 @@ def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
     def body(number: Value, start: Value, stop: Value) -> None:
         scope = rows_in(root, rows, number)
         scope.prepare(_first_targets(schedule), [*schedule.passes[0].stores, *schedule.passes[0].row_stores])
+        for later in schedule.passes[1:]:  # before the vectors' loops, as none of them may use what another one computes
+            scope.prepare(later.targets(analysis))
 
         def iteration(segment: Segment, offset: Value, count: Value | None, unroll: int) -> None:
             code.columns(scope, segment, offset, count, unroll)
