@@ -50,7 +50,7 @@ REPEATS = 5
 UNFUSED = "--xla_disable_hlo_passes=fusion,cpu-instruction-fusion --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf\b)")
 _OF_TIME = re.compile(
-    r"(?i)time|second|\bsec|\bms\b|\d ?m?s\b|µs|elapsed|it/s|/s\b|speed|faster|slower|took|compil|jit:|^\d{7,}$"
+    r"(?i)time|时间|second|\bsec|\bms\b|\d ?m?s\b|µs|elapsed|it/s|/s\b|speed|faster|slower|took|compil|jit:|^\d{7,}$"
     r"|memory|bytes|\bMB\b|0x[0-9a-f]{6}"
 )
 _ARRAY_CLASSES = re.compile(r"\b(?:float|int|uint|bfloat|complex|f|i|u|c)(?:8|16|32|64|128)\b")
