@@ -11,11 +11,11 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from volta_fn.advice import UnknownName, note_of_call
 from volta_fn.errors import VoltaError
 from volta_fn.lazy_imports import deferred
 from volta_fn.source import is_internal
 
+_ADVICE = deferred("volta_fn.advice")
 _HINT = "The frames inside volta_fn are not shown: set VOLTA_TRACEBACK_FILTERING=off to see them."
 
 
@@ -33,7 +33,7 @@ def shortened(error: BaseException) -> TracebackType | None:
     if not own:
         return error.__traceback__
     last = own[-1] + 1
-    kept = [frames[i] for i in own] + frames[last : last + 1 if isinstance(error, (VoltaError, UnknownName)) else None]
+    kept = [frames[i] for i in own] + frames[last : last + 1 if isinstance(error, (VoltaError, _ADVICE.UnknownName)) else None]
     short = None
     for frame in reversed(kept):
         short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
@@ -71,7 +71,7 @@ def _show(kind: type[BaseException], error: BaseException, entry: TracebackType 
 
 def _explain(error: BaseException) -> None:
     """Add to Python's error of a call which argument was meant."""
-    if type(error) is TypeError and (note := note_of_call(str(error))):
+    if type(error) is TypeError and (note := _ADVICE.note_of_call(str(error))):
         error.add_note(note)
 
 
@@ -88,4 +88,4 @@ def install() -> None:
         sys.excepthook = _show
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and not shell.custom_exceptions:
-        shell.set_custom_exc((VoltaError, UnknownName, TypeError), _show_in_notebook)
+        shell.set_custom_exc((VoltaError, _ADVICE.UnknownName, TypeError), _show_in_notebook)

@@ -11,7 +11,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.errors import RecompilationWarning
-from volta_fn.jit.recompilation import MANY_PROGRAMS
+from volta_fn.jit.cache import MANY_PROGRAMS
 
 
 def test_changing_shapes_are_named() -> None:

@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from volta_fn import advice, dtypes
-from volta_fn.core import html
+from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.interned import Interned
-from volta_fn.core.memory import dlpack
 from volta_fn.core.memory.gone import GONE
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
+from volta_fn.lazy_imports import deferred
 
 if TYPE_CHECKING:
     from volta_fn.core.array_methods import ArrayMethods  # a stub: what `attach` makes of arrays
 else:
     ArrayMethods = object
+
+_ADVICE, _HTML = deferred("volta_fn.advice"), deferred("volta_fn.core.html")
+_DLPACK = deferred("volta_fn.core.memory.dlpack")
 
 
 class Array(ArrayMethods):
@@ -95,7 +97,7 @@ class Array(ArrayMethods):
         return (self[i] for i in range(self.shape[0]))
 
     def __dir__(self) -> list[str]:
-        return [name for name in object.__dir__(self) if name not in advice.ARRAYS and (name[0] != "_" or name.startswith("__"))]
+        return [name for name in object.__dir__(self) if name not in _ADVICE.ARRAYS and (name[0] != "_" or name.startswith("__"))]
 
     def __delitem__(self, index: Any) -> NoReturn:
         raise ImmutableError("arrays are immutable: elements cannot be deleted; volta_fn.numpy.delete(x, i, axis) returns a new array")
@@ -243,10 +245,10 @@ class ConcreteArray(Array):
     def __dlpack__(
         self, *, stream: None = None, max_version: tuple[int, int] | None = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        return dlpack.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
+        return _DLPACK.export(self.device, self.buffer(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.device_of(self.device)
+        return _DLPACK.device_of(self.device)
 
     def item(self, *index: int) -> Any:
         """Return an element as a Python scalar: the only one, or the one at `index`."""
@@ -297,7 +299,7 @@ class ConcreteArray(Array):
         return f"Array({body}, dtype={self.dtype.name}{weak})"
 
     def _repr_html_(self) -> str:
-        return html.folded(repr(self), "") if self.is_deleted() else html.array_html(f"Array {self.aval}", self.host(), repr(self))
+        return _HTML.folded(repr(self), "") if self.is_deleted() else _HTML.array_html(f"Array {self.aval}", self.host(), repr(self))
 
     def __str__(self) -> str:
         return repr(self) if self.is_deleted() else str(self.host())

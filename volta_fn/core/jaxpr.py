@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from volta_fn.core import html
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
+from volta_fn.lazy_imports import deferred
 from volta_fn.source import SourceLocation
+
+_HTML = deferred("volta_fn.core.html")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,7 +152,7 @@ class ClosedJaxpr:
 
     def _repr_html_(self) -> str:
         count = len(self.jaxpr.eqns)
-        return html.folded(f"jaxpr of {count:,} equation{'s' * (count != 1)}", html.program(repr(self)), opened=True)
+        return _HTML.folded(f"jaxpr of {count:,} equation{'s' * (count != 1)}", _HTML.program(repr(self)), opened=True)
 
     @property
     def in_avals(self) -> list[ShapedArray]:

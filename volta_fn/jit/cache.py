@@ -24,7 +24,6 @@ from volta_fn.core.flatten import function_name
 from volta_fn.core.interned import Attached
 from volta_fn.jit.arguments import Request, call_key
 from volta_fn.jit.compile import Traced, trace_function
-from volta_fn.jit.recompilation import MANY_PROGRAMS, warn_of_programs
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
 #: Programs kept per function before all are dropped, and structures of arguments for which code is generated.
 _CACHE_LIMIT = 4096
 _MATCHERS = 4
+
+#: The number of programs of a function at which it warns.
+MANY_PROGRAMS = 32
 
 #: A compiled program: the result's pytree for a sequence of concrete arrays.
 Run = Callable[[Sequence[Any]], Any]
@@ -126,7 +128,7 @@ class Cache:
             keys = [*self.traced] if len(self.traced) == MANY_PROGRAMS and not self.warned else None
             self.warned |= keys is not None
         if keys is not None:
-            warn_of_programs(request, keys)
+            load("volta_fn.jit.recompilation").warn_of_programs(request, keys)
         return found
 
     def clear(self) -> None:

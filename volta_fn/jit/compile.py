@@ -24,10 +24,11 @@ from volta_fn.core.memory.donations import Donations, pair_by_path, usable
 from volta_fn.core.memory.gone import GONE
 from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
 from volta_fn.jit.eager import PIPELINE, solid
+from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.elementwise.cast import widened
-from volta_fn.runtime.accountant import explained
 from volta_fn.settings import current as settings
 
+_ACCOUNTANT = deferred("volta_fn.runtime.accountant")
 #: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.
 _OWN = 3
 #: Held while arrays are marked as donated: of several threads that donate an array, one has it.
@@ -132,7 +133,7 @@ def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
         try:
             outs = run_flat(False, *[a._buffer for a in args])
         except MemoryError as error:
-            raise explained(error, traced.jaxpr) from None
+            raise _ACCOUNTANT.explained(error, traced.jaxpr) from None
         return tree.unflatten(out_tree, [wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     for kind in (tuple, list):
@@ -166,7 +167,7 @@ def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], spec
                 for number, spec in zip(donated, live, strict=True):
                     args[number]._buffer, args[number]._spec = buffers[number], spec
             if isinstance(error, MemoryError):
-                raise explained(error, traced.jaxpr) from None
+                raise _ACCOUNTANT.explained(error, traced.jaxpr) from None
             raise
         results = [wrap(o, s) for o, s in zip(outs, specs, strict=True)]
         for number in scalars:
@@ -187,7 +188,7 @@ def _one_result(
         try:
             (out,) = run_flat(False, x._buffer)
         except MemoryError as error:
-            raise explained(error, closed) from None
+            raise _ACCOUNTANT.explained(error, closed) from None
         return wrap(out if type(out) is ndarray else solid(out), spec)
 
     def binary(args: Sequence[Any]) -> ConcreteArray:
@@ -195,14 +196,14 @@ def _one_result(
         try:
             (out,) = run_flat(False, x._buffer, y._buffer)
         except MemoryError as error:
-            raise explained(error, closed) from None
+            raise _ACCOUNTANT.explained(error, closed) from None
         return wrap(out if type(out) is ndarray else solid(out), spec)
 
     def nary(args: Sequence[Any]) -> ConcreteArray:
         try:
             (out,) = run_flat(False, *[a._buffer for a in args])
         except MemoryError as error:
-            raise explained(error, closed) from None
+            raise _ACCOUNTANT.explained(error, closed) from None
         return wrap(solid(out), spec)
 
     run = {1: unary, 2: binary}.get(arity, nary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
@@ -16,7 +17,6 @@ from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import check_callable, function_name
 from volta_fn.core.jitted import JittedFunction
-from volta_fn.core.refs import positions_of_refs
 from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
@@ -46,6 +46,7 @@ class CacheInfo(NamedTuple):
     traces: int
 
 
+_REFS = "volta_fn.core.refs"
 #: Transforms kept per function before all are dropped.
 _TRANSFORMS = 64
 
@@ -252,7 +253,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         if self._impure is not None:
             return self._impure(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
-        if positions_of_refs(request.leaves):
+        if _has_refs(request.leaves):
             return self._by_values([])(args, kwargs)
         values = request.values()
         try:
@@ -273,7 +274,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
         Numbers and NumPy's arrays become arrays.
         """
-        if positions_of_refs(request.leaves):
+        if _has_refs(request.leaves):
             return self._fun(*request.args, **request.kwargs)
         args, kwargs = tree.unflatten(request.in_tree, request.values())
         return tree.map(as_value, request.function(*args, **kwargs))
@@ -328,3 +329,8 @@ def _abstract(value: Any) -> ShapedArray:
     if isinstance(value, ShapeDtypeStruct):
         return ShapedArray(value.shape, value.dtype, value.weak_type)
     return as_value(value).aval
+
+
+def _has_refs(leaves: Sequence[Any]) -> bool:
+    """Return True for a list with mutable references, whose module is there then."""
+    return _REFS in sys.modules and bool(load(_REFS).positions_of_refs(leaves))

@@ -16,8 +16,6 @@ from volta_fn.source import user_location
 
 _LOG = logging.getLogger("volta_fn")
 
-#: The number of programs of a function at which it warns.
-MANY_PROGRAMS = 32
 _EXAMPLES = 4
 
 

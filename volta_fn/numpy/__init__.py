@@ -2,7 +2,7 @@
 
 Arrays are immutable, and functions can be traced and differentiated. `__init__.pyi` lists all names with their modules, which are loaded
 on first use: elementwise functions in `elementwise`, reductions in `statistics`, `fft`, `linalg`, and one module for each other subject.
-`arguments` has what they share, `methods` attaches the methods of arrays. Their examples use `import volta_fn.numpy as jnp`.
+`arguments` has what they share, `attached` gives arrays the methods of `methods`. Their examples use `import volta_fn.numpy as jnp`.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.linspace(0.0, 1.0, 3) + jnp.array([1, 2, 3])
@@ -11,6 +11,6 @@ Array([1. , 2.5, 4. ], dtype=float32)
 
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.numpy import assignment as _assignment  # noqa: F401  # attaches x[i] = v
-from volta_fn.numpy import methods as _methods  # noqa: F401  # attaches the methods of arrays
+from volta_fn.numpy import attached as _attached  # noqa: F401  # attaches the methods of arrays
 
 __getattr__, __dir__ = _lazy_imports.attach(__name__)

@@ -9,7 +9,6 @@ What a function calls during its first two calls is part of it, and is not count
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -17,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.compiling import included
 from volta_fn.runtime.threads import Background, Call
-
-_log = logging.getLogger("volta_fn")
 
 #: Returns the compiled function, or None if the function is to stay as it is.
 Make = Callable[[], Callable[..., Any] | None]
@@ -87,7 +85,7 @@ class Repeated:
         try:
             made = job.result() if job.process == os.getpid() or job.done() else self._make()
         except Exception:
-            _log.debug("an eager function stays uncompiled", exc_info=True)
+            deferred("logging").getLogger("volta_fn").debug("an eager function stays uncompiled", exc_info=True)
             made = None
         self._settle(made or self._first)
         return self.run(*args)

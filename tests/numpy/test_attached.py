@@ -1,0 +1,46 @@
+"""The names that arrays have before the module of their methods is imported."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+from volta_fn.core import array
+from volta_fn.numpy.attached import NAMES, Unloaded
+
+
+def test_they_are_what_the_module_of_methods_attaches(monkeypatch):
+    found: list[str] = []
+    monkeypatch.setattr(array, "attach", lambda name, function: found.append(name))
+    runpy.run_module("volta_fn.numpy.methods")
+    assert sorted(found) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "jnp.arange(6.0).sum() == 15",
+        "(jnp.ones((2, 3)) @ jnp.ones((3, 2))).shape == (2, 2)",
+        "jnp.ones((2, 3)).T.shape == (3, 2)",
+        "(np.ones((2, 3)) @ jnp.ones((3, 2))).shape == (2, 2)",
+        "round(jnp.float32(1.6)) == 2",
+        "array.Array.sum.__doc__",
+        "hasattr(array.Array, 'T') and not hasattr(jnp.ones(3), 'relu')",
+    ],
+)
+def test_the_first_use_of_one_imports_all(use):
+    program = (
+        "import numpy as np, sys; import volta_fn.numpy as jnp; from volta_fn.core import array\n"
+        f"assert 'volta_fn.numpy.methods' not in sys.modules\nassert {use}\nassert 'volta_fn.numpy.methods' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_method_that_is_not_there_yet_raises(monkeypatch):
+    early = Unloaded("early")
+    monkeypatch.setattr(array.Array, "early", early, raising=False)
+    with pytest.raises(AttributeError, match="arrays have no 'early' yet"):
+        array.Array.early

@@ -1,0 +1,387 @@
+"""Compare programs that were written for JAX under JAX and under volta_fn.
+
+    python tools/jax_programs.py FOLDER [PROGRAM ...] [--keep FOLDER] [--device gpu] [--time] [--rounds 2] [--show]
+
+FOLDER/programs.txt names one program a line, `path arguments … # note`, relative to FOLDER; `path` alone may also be given as PROGRAM.
+Each program runs in a copy of its folder, by `python` under JAX and by `python -m volta_fn.jax` under volta_fn, in fresh processes on the
+CPU (volta_fn with --device gpu: on the GPU). The generators of NumPy and of Python that have no seed get one, and plots go nowhere.
+
+A program is the *same* if it ends without an error, prints the same numbers, and leaves the same arrays in its global names and figures;
+lines and names that speak of time do not count, nor do programs that end with an error under JAX or leave nothing to compare. The tolerance
+of a number is one unit of its last digit printed, 0.2 %, and a millionth of the largest one in its line (of an array: 2e-4): float32 has 7
+digits, of which training by some hundred steps loses half. With --keep, what JAX printed is kept in that folder.
+
+--time measures each function given to `jax.jit` in both: the seconds of the first call, and the median of the others, each until its
+results are there. Calls are repeated, up to five, so that a function that a program calls once has a median, too. A program's *steady*
+time is the sum over its functions of median times calls; its *first* time the sum of first calls. JAX and volta_fn run alternately for
+--rounds rounds, and the least time counts; no compiled program is kept from one run to the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import json
+import math
+import os
+import random
+import re
+import runpy
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+LIMIT = 120.0
+REPEATS = 5
+#: Other ways for XLA to compile, and so to round.
+UNFUSED = "--xla_disable_hlo_passes=fusion,cpu-instruction-fusion --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf\b)")
+_OF_TIME = re.compile(
+    r"(?i)time|时间|second|\bsec|\bms\b|\d ?m?s\b|µs|elapsed|it/s|/s\b|speed|faster|slower|took|compil|jit:|^\d{7,}$"
+    r"|memory|bytes|\bMB\b|0x[0-9a-f]{6}"
+)
+_ARRAY_CLASSES = re.compile(r"\b(?:float|int|uint|bfloat|complex|f|i|u|c)(?:8|16|32|64|128)\b")
+
+
+@dataclass
+class Program:
+    """A line of programs.txt."""
+
+    path: str
+    arguments: list[str] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass
+class Outcome:
+    """What a run of a program gave."""
+
+    status: int | None
+    output: str
+    errors: str
+    seconds: float
+    functions: dict[str, list[float]] = field(default_factory=dict)
+    arrays: dict[str, list[float]] = field(default_factory=dict)
+
+    def numbers(self) -> list[tuple[float, float]]:
+        """Return the numbers printed, each with the error that it may have."""
+        found = []
+        for text in self.output.splitlines():
+            if not _OF_TIME.search(text):
+                written = _NUMBER.findall(_ARRAY_CLASSES.sub("", text))
+                values = [float(number) for number in written]
+                largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+                together = [(v, _last_digit(t) + 2e-3 * abs(v) + 1e-6 * largest) for v, t in zip(values, written, strict=True)]
+                found += sorted(together) if "{" in text else together  # jax.tree.map of JAX sorts a dictionary's keys
+        return found
+
+
+def _last_digit(text: str) -> float:
+    """Return the value of one unit of the last digit of a number's text."""
+    mantissa, _, exponent = text.lower().partition("e")
+    if "." not in mantissa and not exponent:
+        return 0.0
+    return float(10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2])))
+
+
+def read_programs(folder: Path) -> list[Program]:
+    """Return the programs that a folder lists."""
+    found = []
+    for row in (folder / "programs.txt").read_text().splitlines():
+        text, _, note = row.partition("#")
+        if text.strip():
+            path, *arguments = shlex.split(text)
+            found.append(Program(path, arguments, note.strip()))
+    return found
+
+
+def run(folder: Path, program: Program, library: str, *, device: str = "cpu", timed: bool = False, xla_flags: str = "") -> Outcome:
+    """Run a program in another process, in a copy of its folder."""
+    with tempfile.TemporaryDirectory() as temporary:
+        source = folder / program.path
+        copy = Path(temporary) / source.parent.name
+        shutil.copytree(source.parent, copy, ignore=shutil.ignore_patterns("*.ipynb", ".git"))
+        report = Path(temporary) / "report.json"
+        options = [library, "timed" if timed else "plain", str(report), source.name]
+        command = [sys.executable, str(HERE / "jax_programs.py"), "--inside", *options, *program.arguments]
+        environment = {**os.environ, "MPLBACKEND": "Agg", "TQDM_DISABLE": "1", "PYTHONPATH": os.pathsep.join([str(HERE.parent), temporary])}
+        environment |= {"VOLTA_DEVICE": device} if library == "volta_fn" else {"JAX_PLATFORMS": "cpu"}
+        environment |= {"XLA_FLAGS": xla_flags} if xla_flags else {}
+        environment |= {"VOLTA_CACHE_DIR": str(Path(temporary) / "cache")} if timed else {}
+        start = time.perf_counter()
+        try:
+            done = subprocess.run(
+                command, cwd=copy, env=environment, timeout=LIMIT, capture_output=True, text=True, errors="replace", check=False
+            )
+            status, output, errors = done.returncode, done.stdout, done.stderr
+        except subprocess.TimeoutExpired as late:
+            status, output, errors = None, _text(late.stdout), _text(late.stderr)
+        seconds = time.perf_counter() - start
+        found = json.loads(report.read_text()) if report.exists() else {}
+        return Outcome(status, output, errors[-4000:], seconds, **found)
+
+
+def _text(output: bytes | str | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def run_jax(folder: Path, program: Program, keep: Path | None) -> Outcome:
+    """Run a program under JAX, or read what it gave before."""
+    if keep is None:
+        return run(folder, program, "jax")
+    kept = keep / ("+".join([program.path.replace("/", "+"), *program.arguments]).replace("/", "+") + ".json")
+    if not kept.exists():
+        keep.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(asdict(run(folder, program, "jax"))))
+    return Outcome(**json.loads(kept.read_text()))
+
+
+def compare(theirs: Outcome, ours: Outcome) -> str:
+    """Return how a program went under volta_fn, given how it went under JAX."""
+    if theirs.status:
+        return "not counted: an error under JAX"
+    if theirs.status is None:
+        return "not counted: too long under JAX"
+    if ours.status is None:
+        return "too long"
+    if ours.status:
+        return f"an error: {ours.errors.strip().splitlines()[-2:-1]}"
+    a, b = theirs.numbers(), ours.numbers()
+    if not a and not theirs.arrays:
+        return "not counted: nothing to compare"
+    if len(a) != len(b):
+        return f"differs: {len(b)} numbers, JAX's {len(a)}"
+    wrong = [(x, y) for (x, allowed), (y, _) in zip(a, b, strict=True) if not _agree(x, y, allowed)]
+    if wrong:
+        return f"differs: {len(wrong)} of {len(a)} numbers, such as {wrong[0][1]} for {wrong[0][0]}"
+    other = [name for name, values in theirs.arrays.items() if not _all_agree(name, values, ours.arrays.get(name, []))]
+    return f"differs: the array {', '.join(other)}" if other else f"same ({len(a)} numbers, {len(theirs.arrays)} arrays)"
+
+
+def _agree(x: float, y: float, allowed: float) -> bool:
+    return x == y or abs(x - y) <= allowed or (math.isnan(x) and math.isnan(y))
+
+
+def _all_agree(name: str, a: list[float], b: list[float]) -> bool:
+    """Return True if arrays agree.
+
+    Of booleans one in a hundred may differ: random draws whose threshold is a rounded number.
+    """
+    if name.endswith("(booleans)"):
+        return len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) <= len(a) / 100
+    largest = max((abs(x) for x in a if math.isfinite(x)), default=0.0)
+    return len(a) == len(b) and all(_agree(x, y, 2e-3 * abs(x) + 2e-4 * largest) for x, y in zip(a, b, strict=True))
+
+
+def compare_with_control(folder: Path, program: Program, theirs: Outcome, ours: Outcome) -> str:
+    """Return how a program went, given that rounding may decide what it prints.
+
+    Where numbers differ, JAX runs it once more, with XLA's fusions off: if its numbers then differ from its own, the program is *unstable*.
+    """
+    result = compare(theirs, ours)
+    if not result.startswith("differs"):
+        return result
+    again = compare(theirs, run(folder, program, "jax", xla_flags=UNFUSED))
+    return f"unstable: {result}; JAX without fusions {again}" if again.startswith("differs") else result
+
+
+def least_times(folder: Path, program: Program, rounds: int) -> dict[str, tuple[float, float]]:
+    """Return the steady and the first seconds of JAX and volta_fn."""
+    least: dict[str, tuple[float, float]] = {}
+    for _ in range(rounds):
+        for library in ("jax", "volta_fn"):
+            steady, first = summary(run(folder, program, library, timed=True).functions)
+            before = least.get(library, (math.inf, math.inf))
+            least[library] = (min(before[0], steady), min(before[1], first))
+    return least
+
+
+def summary(functions: dict[str, list[float]]) -> tuple[float, float]:
+    """Return the steady and the first seconds of all functions of a program."""
+    steady = sum(statistics.median(times) * calls for calls, _, *times in functions.values() if times)
+    return steady, sum(first for _, first, *_ in functions.values())
+
+
+class Timer:
+    """Replaces `jax.jit` by one that times its functions."""
+
+    def __init__(self, jax: Any) -> None:
+        self.jax, self.jit = jax, jax.jit
+        self.functions: dict[str, list[float]] = {}
+        self.inside = False
+
+    def __call__(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        if function is None:
+            return functools.partial(self, **options)
+        compiled = self.jit(function, **options)
+        name = f"{len(self.functions)} {getattr(function, '__qualname__', function)}"
+        record = self.functions[name] = [0.0, 0.0]  # calls, seconds of the first, seconds of the others
+        repeats = 0 if {"donate_argnums", "donate_argnames"} & options.keys() else REPEATS
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self.inside:
+                return compiled(*arguments, **named)
+            self.inside = True
+            try:
+                return self.timed(compiled, record, repeats, arguments, named)
+            finally:
+                self.inside = False
+
+        with contextlib.suppress(AttributeError, TypeError):
+            functools.update_wrapper(call, function)
+        for extra in ("lower", "trace", "eval_shape", "clear_cache"):
+            setattr(call, extra, getattr(compiled, extra, None))
+        return call
+
+    def timed(self, compiled: Any, record: list[float], repeats: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Call a function, and once more while it has few calls."""
+        if any(isinstance(leaf, self.jax.core.Tracer) for leaf in self.jax.tree.leaves((arguments, named))):
+            return compiled(*arguments, **named)
+        self.jax.block_until_ready((arguments, named))
+        begin = time.perf_counter()
+        result = compiled(*arguments, **named)
+        self.jax.block_until_ready(result)
+        seconds = time.perf_counter() - begin
+        record[0] += 1
+        if record[0] == 1:
+            record[1] = seconds
+        else:
+            record.append(seconds)
+        while len(record) - 2 < repeats and sum(record[2:]) < 2:
+            begin = time.perf_counter()
+            self.jax.block_until_ready(compiled(*arguments, **named))
+            record.append(time.perf_counter() - begin)
+        return result
+
+
+def run_inside(library: str, timed: bool, report: Path, arguments: list[str]) -> None:
+    """Run a program in this process."""
+    if library == "volta_fn":
+        importlib.import_module("volta_fn.jax").install()
+    jax = importlib.import_module("jax")  # before the seeds: importing JAX draws numbers
+    random.seed(0)
+    np.random.seed(0)
+    made, run_path = np.random.default_rng, runpy.run_path
+    names: dict[str, Any] = {}
+    np.random.default_rng = lambda seed=None: made(0 if seed is None else seed)
+    runpy.run_path = lambda *a, **k: names.update(run_path(*a, **k))  # type: ignore[assignment,func-returns-value,return-value]
+    program = importlib.import_module("volta_fn.jax.__main__").main if library == "volta_fn" else _run_under_jax
+    timer = Timer(jax) if timed else None
+    if timer:
+        jax.jit = timer  # type: ignore[attr-defined]
+    try:
+        status = program(arguments)
+    finally:
+        functions = {name: record for name, record in timer.functions.items() if record[0]} if timer else {}
+        report.write_text(json.dumps({"functions": functions, "arrays": {**_arrays(names), **_drawn()}}))
+    sys.exit(status)
+
+
+def _arrays(names: dict[str, Any]) -> dict[str, list[float]]:
+    """Return some elements of the arrays that a program leaves."""
+    found = {}
+    for name, value in names.items():
+        with contextlib.suppress(Exception):  # keys, deleted arrays, and whatever calls itself an array
+            host = np.asarray(value) if hasattr(value, "dtype") and hasattr(value, "shape") and not callable(value) else None
+            if host is not None and host.dtype.kind in "biuf" and not _OF_TIME.search(name):
+                name = f"{name} (booleans)" if host.dtype.kind == "b" else name
+                found[name] = host.ravel()[:: max(1, host.size // 200)].astype(float).tolist()
+    return found
+
+
+def _drawn() -> dict[str, list[float]]:
+    """Return some points of the lines and pictures of the figures that are open."""
+    plots = sys.modules.get("matplotlib.pyplot")
+    found = {}
+    for figure in map(plots.figure, plots.get_fignums()) if plots else ():
+        for i, axes in enumerate(figure.axes):
+            values = {f"curve {j}": curve.get_ydata() for j, curve in enumerate(axes.lines)}
+            values |= {f"image {j}": image.get_array() for j, image in enumerate(axes.images)}
+            found.update(_arrays({f"figure {figure.number}, axes {i}, {name}": np.asarray(value) for name, value in values.items()}))
+    return found
+
+
+def _run_under_jax(arguments: list[str]) -> int:
+    sys.argv = arguments
+    sys.path[0] = str(Path(arguments[0]).resolve().parent)
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+def ratio(ours: float, theirs: float) -> float:
+    """Return ours / theirs, NaN where JAX has no time."""
+    return ours / theirs if theirs and math.isfinite(theirs) else math.nan
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Return the geometric mean of those that are positive and finite."""
+    logs = [math.log(v) for v in values if v > 0 and math.isfinite(v)]
+    return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def time_all(folder: Path, programs: list[Program], rounds: int, out: Path | None) -> None:
+    """Print the ratios of each program, and keep its seconds in a file."""
+    kept: dict[str, Any] = json.loads(out.read_text()) if out and out.exists() else {}
+    for program in programs:
+        found = least_times(folder, program, rounds)
+        kept[program.path] = found
+        (jax_steady, jax_first), (steady, first) = found["jax"], found["volta_fn"]
+        print(
+            f"{program.path:80} steady {ratio(steady, jax_steady):.2f} ({1e3 * steady:.2f} ms) first {ratio(first, jax_first):.2f}",
+            flush=True,
+        )
+        if out:
+            out.write_text(json.dumps(kept))
+    rows = list(kept.values())
+    for index, name in enumerate(("steady", "first")):
+        ratios = [ratio(row["volta_fn"][index], row["jax"][index]) for row in rows]
+        ratios = [r for r in ratios if r > 0]
+        print(f"{name}: geometric mean {geometric_mean(ratios):.3f} of {len(ratios)} programs, largest {max(ratios):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("programs", nargs="*")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a JSON file that keeps the seconds")
+    parser.add_argument("--show", action="store_true", help="show what programs that differ print")
+    given = parser.parse_args()
+    chosen = [p for p in read_programs(given.folder) if not given.programs or p.path in given.programs]
+    if given.time:
+        time_all(given.folder, chosen, given.rounds, given.out)
+        return
+    same = counted = 0
+    for program in chosen:
+        theirs, ours = run_jax(given.folder, program, given.keep), run(given.folder, program, "volta_fn", device=given.device)
+        result = compare_with_control(given.folder, program, theirs, ours)
+        same += result.startswith("same")
+        counted += not result.startswith("not counted")
+        print(f"{program.path:80} {result}; {theirs.seconds:.1f} s, {ours.seconds:.1f} s", flush=True)
+        if given.show and not result.startswith("same"):
+            print(f"--- JAX\n{theirs.output[-1500:]}{theirs.errors[-1500:]}\n--- volta_fn\n{ours.output[-1500:]}{ours.errors[-3000:]}")
+    print(f"{same} of {counted} programs are the same")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--inside"]:
+        _, _, which, how, written, *rest = sys.argv
+        run_inside(which, how == "timed", Path(written), rest)
+    else:
+        main()
