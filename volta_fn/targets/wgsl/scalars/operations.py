@@ -23,7 +23,7 @@ from volta_fn.targets.wgsl.text import Function
 _COMPLEX = {
     **COMPLEX,
     "eq": lambda x, y: floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im),
-    "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](part, part) for part in x]),
+    "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](component, component) for component in x]),
     "ne": lambda x, y: ~(floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im)),
 }
 
