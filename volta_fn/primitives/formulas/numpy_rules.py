@@ -159,7 +159,10 @@ def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
 
 
 def _float_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x to the power y, of -infinity, too, of which NumPy's AVX-512 code has no fractional powers."""
+    """Return x to the power y, of -infinity, too.
+
+    NumPy's AVX-512 code has no fractional powers of it.
+    """
     power = np.power(x, y)
     infinite = np.isneginf(x)
     if not np.any(infinite):
