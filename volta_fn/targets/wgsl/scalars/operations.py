@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES, Reduction
-from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex
+from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex, ComplexFormula
 from volta_fn.primitives.formulas.floats import EXACT
 from volta_fn.targets.wgsl.scalars import floats, integers
 from volta_fn.targets.wgsl.scalars.convert import bitcast, convert
@@ -20,10 +20,10 @@ from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
 from volta_fn.targets.wgsl.text import Function
 
 #: As formulas have them, but for comparisons, which compilers take to hold between a number and itself.
-_COMPLEX = {
+_COMPLEX: dict[str, ComplexFormula] = {
     **COMPLEX,
     "eq": lambda x, y: floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im),
-    "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](part, part) for part in x]),
+    "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](component, component) for component in x]),
     "ne": lambda x, y: ~(floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im)),
 }
 
@@ -75,6 +75,8 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
             op, operands = "minus_itself", operands[:1]
         return _apply_complex(f, op, operands, dtype, params)
     lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
+    if op == "rem" and before.kind == "f" and lanes[0].text == lanes[1].text:
+        lanes[1] = lanes[1].held()  # NVIDIA's compiler takes the remainder of a number by itself for 0
     operation = _operation(op, before)
     assert operation is not None, f"{op} is not supported for {before}"
     result = operation(*lanes, **params)
