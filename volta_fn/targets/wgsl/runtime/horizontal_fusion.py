@@ -28,7 +28,7 @@ _FORWARD = 12
 
 #: A dispatch of at most so many workgroups, which mostly wait for themselves, may run beside a large one that only moves memory. The large
 #: one's shader has at most so many characters. All workgroups get the small one's workgroup memory, at most so many bytes.
-_TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 12 << 10
+_TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 16 << 10
 
 
 def longest(routines: int) -> int:
