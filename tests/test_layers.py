@@ -17,7 +17,7 @@ PACKAGE = ROOT / "volta_fn"
 
 #: The layers, lowest first. A module imports from its own layer and those before it.
 LAYERS = [
-    {"settings", "source", "errors", "interrupts", "lazy_imports", "tracebacks", "advice", "command_line", "dtypes", "tree", "tree_util"},
+    {"settings", "source", "errors", "interrupts", "lazy_imports", "tracebacks", "advice", "commands", "dtypes", "tree", "tree_util"},
     {"core"},
     {"primitives"},
     {"transforms", "compiler"},

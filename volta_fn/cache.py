@@ -15,7 +15,7 @@ import argparse
 from pathlib import Path
 from typing import NamedTuple
 
-from volta_fn.command_line import run
+from volta_fn.commands import run
 from volta_fn.runtime import cache_entries
 from volta_fn.runtime.cache_dir import cache_dir
 

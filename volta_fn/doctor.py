@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from volta_fn.command_line import run
+from volta_fn.commands import run
 from volta_fn.inspection.doctor import Report, doctor
 
 

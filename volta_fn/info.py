@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-from volta_fn.command_line import run
+from volta_fn.commands import run
 from volta_fn.core.device import available_devices
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.cache_dir import cache_dir

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from volta_fn.command_line import discard_output, run
+from volta_fn.commands import discard_output, run
 from volta_fn.distributed.report import FOLDER, Report, cause
 from volta_fn.lazy_imports import installed_file
 

@@ -47,6 +47,22 @@ def _zero(values: Sequence[np.ndarray]) -> bool:
     return any(bool((value == 0).any()) for value in values[:-1])
 
 
+def _zero_or_nan(values: Sequence[np.ndarray]) -> bool:
+    return _zero(values) or _nan(values)
+
+
+def _integer_zero(values: Sequence[np.ndarray]) -> bool:
+    return _zero(values) and values[-1].dtype.kind in "iu"
+
+
+def _masks_not_finite(values: Sequence[np.ndarray]) -> bool:
+    return any(value.dtype.kind == "b" for value in values) and _not_finite(values)
+
+
+def _unsigned_with_signed(values: Sequence[np.ndarray]) -> bool:
+    return any(value.dtype == np.uint64 for value in values) and any(value.dtype.kind == "i" for value in values)
+
+
 def _subnormal(values: Sequence[np.ndarray]) -> bool:
     """Tell whether there are numbers that are, or round to, less than the smallest normal one, but 0."""
     found = False
@@ -61,11 +77,17 @@ _PRODUCTS = r"@|jnp\.dot|tensordot|conv_general|linalg|fft|prod|associative_scan
 
 DOCUMENTED = [
     Documented("gpu", "", _complex_not_finite),
+    Documented("gpu", "conv_general", _not_finite),
     Documented("", r"linalg\.(inv|det)", _not_finite),
     Documented("JAX", "", _complex_not_finite),
     Documented("JAX", _PRODUCTS, _not_finite),
     Documented("JAX", r"min|max|clip|clamp|sort|unique|where", _nan),
-    Documented("JAX", r"(grad|jvp|vjp).*abs", _zero),
+    Documented("JAX", r"(grad|jvp|vjp).*abs", _zero_or_nan),
+    Documented("JAX", r"lax\.div", _integer_zero),
+    Documented("JAX", "digamma", _zero),
+    Documented("JAX", "sinc|floor_divide", _not_finite),
+    Documented("JAX", r"\*", _masks_not_finite),
+    Documented("JAX", r"[+*]", _unsigned_with_signed),
     Documented("JAX", "", _subnormal),
 ]
 

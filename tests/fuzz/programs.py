@@ -256,8 +256,36 @@ def _wide(value: np.ndarray) -> np.ndarray:
     return value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
 
 
-def difference(found: Values | str, wanted: Values | str, spread: Values, excused: Collection[str] = ()) -> tuple[str, str] | None:
+def tolerances(program: Program, values: Values) -> dict[str, float]:
+    """Return how far apart results may be: as far as the least precise of the results that they are computed of."""
+    found: dict[str, float] = {}
+    for name, text in program.lines:
+        given = [found[used] for used in _NAMES.findall(text) if used in found]
+        found[name] = max([_TOLERANCE.get(values[name].dtype.name, 0), *given])
+    return found
+
+
+Lane = Callable[[Program], Values | str]
+
+
+@dataclass
+class Reference:
+    """What eager NumPy gives, and by how much that changes with the last digits of the inputs."""
+
+    values: Values | str
+    spread: Values
+    tolerance: dict[str, float]
+
+    @classmethod
+    def of(cls, program: Program) -> Reference:
+        """Run a program."""
+        values = run(program, "numpy", "eager")
+        return cls(values, {}, {}) if isinstance(values, str) else cls(values, spreads(program, values), tolerances(program, values))
+
+
+def difference(found: Values | str, reference: Reference, excused: Collection[str] = ()) -> tuple[str, str] | None:
     """Return the first result that differs by more than its spread explains, and how."""
+    wanted, spread = reference.values, reference.spread
     if isinstance(found, str) or isinstance(wanted, str):
         both = isinstance(found, str) and isinstance(wanted, str) and "written beside" not in found
         return None if both else ("", f"{found!s:.200} instead of {wanted!s:.200}")
@@ -270,7 +298,7 @@ def difference(found: Values | str, wanted: Values | str, spread: Values, excuse
         a, b = _wide(other), _wide(value)
         with np.errstate(all="ignore"):
             scale = np.max(np.abs(b), initial=0.0, where=np.isfinite(b))
-            bound = 100 * spread[name] + _TOLERANCE.get(value.dtype.name, 0) * (np.abs(b) + min(scale, 1e30))
+            bound = 100 * spread[name] + reference.tolerance[name] * (np.abs(b) + min(scale, 1e30))
             if value.dtype.name in _TOLERANCE:
                 bound += 100 * float(ml_dtypes.finfo(value.dtype).tiny)
             wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(spread[name]))
@@ -280,28 +308,11 @@ def difference(found: Values | str, wanted: Values | str, spread: Values, excuse
     return None
 
 
-Lane = Callable[[Program], Values | str]
-
-
-@dataclass
-class Reference:
-    """What eager NumPy gives, and by how much that changes with the last digits of the inputs."""
-
-    values: Values | str
-    spread: Values
-
-    @classmethod
-    def of(cls, program: Program) -> Reference:
-        """Run a program."""
-        values = run(program, "numpy", "eager")
-        return cls(values, {} if isinstance(values, str) else spreads(program, values))
-
-
 def compared(program: Program, lane: Lane, wanted: Reference | None = None, way: str = "") -> tuple[str, str] | None:
     """Return what a lane gives that eager NumPy does not, unless that is documented of this way to run programs."""
     wanted = wanted or Reference.of(program)
     excused = () if isinstance(wanted.values, str) else documented.excused(way, program.lines, {**program.inputs, **wanted.values})
-    return difference(lane(program), wanted.values, wanted.spread, excused)
+    return difference(lane(program), wanted, excused)
 
 
 def minimised(program: Program, lane: Lane, way: str = "") -> Program:

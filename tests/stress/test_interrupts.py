@@ -6,10 +6,13 @@ import faulthandler
 import gc
 import random
 import signal
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from inspect import CO_GENERATOR
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,8 @@ pytestmark = [
 ]
 
 X = jnp.linspace(0.0, 1.0, 64)
+#: Parts of the names of files in which signals come.
+PACKAGES = ("volta_fn", "llvmlite")
 
 
 def model(number: float) -> Any:
@@ -95,6 +100,66 @@ def test_traces_that_are_interrupted_are_over(alarm: None) -> None:
         except KeyboardInterrupt:
             pass
         assert current_trace() is EVAL
+
+
+class Profile:
+    """Raises SIGINT at one of the points where Python calls handlers: where a function begins, and after a call of C."""
+
+    def __init__(self, at: tuple[CodeType, int, str] | None = None) -> None:
+        self.at = at
+        #: The points that were passed, in order.
+        self.points: dict[tuple[CodeType, int, str], None] = {}
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if event not in ("call", "c_return") or code.co_flags & CO_GENERATOR or not any(p in code.co_filename for p in PACKAGES):
+            return  # a generator that ends early is entered, too, without a look at signals
+        point = (code, frame.f_lasti, event)
+        if point not in self.points:
+            self.points[point] = None
+            if point == self.at:
+                signal.raise_signal(signal.SIGINT)
+
+
+def passed(activity: Callable[[float], object], number: int, at: tuple[CodeType, int, str] | None = None) -> Profile:
+    """Do something that is interrupted at a point."""
+    profile = Profile(at)
+    sys.setprofile(profile)
+    try:
+        activity(float(number))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return profile
+
+
+def traced(number: float) -> object:
+    square = vf.grad(lambda x: vf.jvp(lambda y: jnp.sum(jnp.sin(y) * number), (x,), (x,))[1])
+    return vf.make_jaxpr(vf.vmap(square))(jnp.ones((2, 3)))
+
+
+def compiled(number: float) -> object:
+    return vf.jit(lambda x: jnp.sin(x) * number)(X)
+
+
+@pytest.mark.parametrize("activity", [traced, compiled])
+def test_an_interrupt_at_any_point_leaves_nothing_behind(activity: Callable[[float], object]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.dump_traceback_later(300, exit=True)
+    try:
+        activity(0.5)
+        points = list(passed(activity, 1).points)
+        for number, point in enumerate(points[:: max(3 // rounds(1), 1)], 2):
+            passed(activity, number, point)
+            assert current_trace() is EVAL, point
+            assert gc.isenabled(), point
+        with ThreadPoolExecutor(1) as pool:  # another thread waits for no lock
+            found = pool.submit(compiled, 1000.25).result(60)
+        np.testing.assert_allclose(found, np.sin(np.asarray(X)) * 1000.25, rtol=1e-5)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("loop", ["while", "fori", "nested"])

@@ -148,12 +148,26 @@ def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
 
     For integers a negative power is the exact value rounded toward zero (and 0 for x = 0).
     """
+    if x.dtype.kind == "f":
+        return _float_power(x, y)
     if x.dtype.kind != "i":
         return np.power(x, y)
     one, zero = x.dtype.type(1), x.dtype.type(0)
     unit = np.where(np.bitwise_and(y, 1) == 1, x, one)
     inverse = np.where((x == 1) | (x == -1), unit, zero)
     return np.where(y < 0, inverse, np.power(x, np.maximum(y, zero)))
+
+
+def _float_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return x to the power y, of -infinity, too.
+
+    NumPy's AVX-512 code has no fractional powers of it.
+    """
+    power = np.power(x, y)
+    infinite = np.isneginf(x)
+    if not np.any(infinite):
+        return power
+    return np.where(infinite & np.isnan(power) & ~np.isnan(y), np.where(y > 0, x.dtype.type(np.inf), x.dtype.type(0)), power)
 
 
 def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.ndarray:

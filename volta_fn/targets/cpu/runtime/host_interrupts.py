@@ -57,7 +57,10 @@ def interruptible(enter: Callable[..., int]) -> Callable[..., int]:
 
 
 def _is_protected(frame: FrameType | None) -> bool:
-    """Tell whether a signal came in protected code, or in the handler of another signal that came there."""
+    """Tell whether a signal came in protected code.
+
+    It may have been passed on by the handler of another signal that came there.
+    """
     if frame is None or frame.f_code in _protected:
         return frame is not None
     handlers = {getattr(get_handler(number), "__code__", None) for number in valid_signals()}

@@ -60,7 +60,10 @@ class GpuBackend:
             return self._gpu
 
     def _drop_programs(self) -> None:
-        """Free the lost device's programs, which would keep it; they are compiled again when they are called."""
+        """Free the lost device's programs, which would keep it.
+
+        They are compiled again when they are called.
+        """
         for compiled in self._programs:
             drop = self._programs.get(compiled)
             if drop is not None:

@@ -23,7 +23,7 @@ from volta_fn.targets.wgsl.text import Function
 _COMPLEX = {
     **COMPLEX,
     "eq": lambda x, y: floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im),
-    "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](part, part) for part in x]),
+    "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](component, component) for component in x]),
     "ne": lambda x, y: ~(floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im)),
 }
 
@@ -75,6 +75,8 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
             op, operands = "minus_itself", operands[:1]
         return _apply_complex(f, op, operands, dtype, params)
     lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
+    if op == "rem" and before.kind == "f" and lanes[0].text == lanes[1].text:
+        lanes[1] = lanes[1].held()  # NVIDIA's compiler takes the remainder of a number by itself for 0
     operation = _operation(op, before)
     assert operation is not None, f"{op} is not supported for {before}"
     result = operation(*lanes, **params)

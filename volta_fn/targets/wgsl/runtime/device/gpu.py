@@ -224,10 +224,10 @@ _abandoned: Left[tuple[Queue, Pool, Pool, Pipelines]] = Left()
 
 
 def release_abandoned() -> None:
-    """Release what the driver holds for devices that were lost and that nothing uses any more."""
-    for queue, *others in _abandoned.take():
-        for part in (queue, *others):
-            part.release()
+    """Release what the driver holds for lost devices that nothing uses."""
+    for queue, pool, grids, pipelines in _abandoned.take():
+        for owner in (queue, pool, grids, pipelines):
+            owner.release()
         queue.lib.wgpuDeviceDestroy(queue.device)  # for buffers that commands use which were refused: the library keeps those
 
 

@@ -199,7 +199,7 @@ class Pool:
         log.debug("free blocks given back; %d bytes are held, %d in use", self.held, self.in_use)
 
     def release(self) -> None:
-        """Release all blocks, once nothing uses the device any more."""
+        """Release all blocks; nothing uses the device any more."""
         for block in self.blocks.values():
             self.lib.wgpuBufferRelease(block.handle)
         self.blocks.clear()

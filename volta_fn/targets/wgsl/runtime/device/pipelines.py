@@ -188,7 +188,7 @@ class Pipelines:
         self._groups.clear()
 
     def release(self) -> None:
-        """Release all pipelines and bind groups, once nothing uses the device any more."""
+        """Release all pipelines and bind groups; nothing uses the device any more."""
         self._release_groups()
         while self._handles:
             self.lib.wgpuComputePipelineRelease(self._handles.pop())

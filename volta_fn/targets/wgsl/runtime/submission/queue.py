@@ -205,7 +205,10 @@ class Queue:
             return self.submitted
 
     def release(self) -> None:
-        """Release the commands that were never submitted, and the readbacks, once nothing uses the device any more."""
+        """Release commands that were never submitted, and readbacks.
+
+        Nothing uses the device any more.
+        """
         if self.run is not None:
             self.lib.wgpuComputePassEncoderRelease(self.run)
         if self.encoder is not None:

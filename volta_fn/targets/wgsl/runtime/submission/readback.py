@@ -158,7 +158,7 @@ class Readbacks:
             self.lib.wgpuBufferRelease(handle)
 
     def release(self) -> None:
-        """Release all buffers, once nothing uses the device any more."""
+        """Release all buffers; nothing uses the device any more."""
         self.clear()
         while self.gone:
             copy = self.gone.popleft().copy

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from volta_fn.command_line import NOBODY_READS
+from volta_fn.commands import BROKEN_PIPE
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes are those of POSIX")
@@ -21,10 +21,10 @@ def test_commands_end_quietly_when_nobody_reads(command: str) -> None:
         found = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     finally:
         os.close(writer)
-    assert (found.returncode, found.stderr) == (NOBODY_READS, "")
+    assert (found.returncode, found.stderr) == (BROKEN_PIPE, "")
 
 
 def test_the_status_is_that_of_the_command() -> None:
-    code = "from volta_fn.command_line import run; run(lambda: print('read') or 3)"
+    code = "from volta_fn.commands import run; run(lambda: print('read') or 3)"
     found = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     assert (found.returncode, found.stdout) == (3, "read\n")

@@ -8,25 +8,28 @@ from collections.abc import Callable
 from typing import NoReturn
 
 #: What a shell reports of a command that SIGPIPE has ended.
-NOBODY_READS = 141
+BROKEN_PIPE = 141
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Run a command and exit with its status.
 
-    It ends without a word, with the status `NOBODY_READS`, where its output goes to a program that has ended, as in ``… | head``.
+    It ends without a word, with the status `BROKEN_PIPE`, where its output goes to a program that has ended, as in ``… | head``.
     """
     try:
         status = main()
         sys.stdout.flush()
     except BrokenPipeError:
         discard_output()
-        status = NOBODY_READS
+        status = BROKEN_PIPE
     sys.exit(status)
 
 
 def discard_output() -> None:
-    """Send what is still written to standard output nowhere; Python would fail again when it flushes it at the end."""
+    """Send further output nowhere.
+
+    Python would fail again when it flushes it at the end.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
