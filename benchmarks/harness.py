@@ -106,7 +106,9 @@ def _take_samples(workers: Mapping[str, Worker], pace: Pace) -> dict[str, list[f
 def measure(
     workload: Workload, workers: Mapping[str, Worker], pace: Pace, quick: bool = False, *, together: bool = False
 ) -> dict[str, Any]:
-    """Time a workload in every framework; they prepare it one after another, for the times of first calls, or `together`.
+    """Time a workload in every framework.
+
+    They prepare it one after another, for the times of first calls, or `together`.
 
     Returns:
         by framework, the median seconds of a call, the least, and those of the first call with its compilation; the faster peer and

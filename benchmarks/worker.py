@@ -62,7 +62,10 @@ class Worker:
         return self.answer()
 
     def begin(self, request: str, *arguments: Any) -> None:
-        """Send a request, whose answer `answer` returns, to the process, restarted if it died."""
+        """Send a request to the process, restarted if it died.
+
+        `answer` returns the answer.
+        """
         if self.process.poll() is not None:
             self.stop()
             self.process = self._start()
@@ -92,7 +95,10 @@ class Worker:
 
 
 def ask_all(workers: Mapping[str, Worker], request: str, *arguments: Any) -> dict[str, Any]:
-    """Return the answers of all processes, which work at the same time; raise the first failure when all have answered."""
+    """Return the answers of all processes, which work at the same time.
+
+    The first failure is raised when all have answered.
+    """
     for worker in workers.values():
         worker.begin(request, *arguments)
     answers, failures = {}, []

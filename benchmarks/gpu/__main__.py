@@ -92,7 +92,10 @@ def at_most(copied: tuple[dict[str, Any], Cost], multiplied: tuple[dict[str, Any
 
 
 def costed(workload: Workload, workers: dict[str, Worker], pace: Pace, quick: bool) -> tuple[dict[str, Any], Cost]:
-    """Measure a workload, and return its cost with it; a peer that fails is left out, and has a new process afterwards."""
+    """Measure a workload, and return its cost with it.
+
+    A peer that fails is left out, and has a new process afterwards.
+    """
     able = dict(workers)
     while True:
         try:

@@ -288,7 +288,10 @@ def asin(z: Complex) -> Complex:
 
 
 def asinh(z: Complex) -> Complex:
-    """Return i asin(-i z), with the signs of z itself: that of -NaN depends on the target."""
+    """Return i asin(-i z), with the signs of z itself.
+
+    The sign of -NaN depends on the target.
+    """
     im, _, re = _asin_components(Complex(z.im, z.re))
     return Complex(re.signed(z.re), im.signed(z.im))
 

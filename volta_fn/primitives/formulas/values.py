@@ -145,9 +145,9 @@ class Values:
         """Return the square root, correctly rounded."""
 
     def near_log2(self) -> Self | None:
-        """Return the target's own base-2 logarithm of a positive normal number, if it has a fast one.
+        """Return the target's own base-2 logarithm, if it has a fast one.
 
-        Its error is at most 2^-21 from 1/2 to 2, elsewhere three units in the last place.
+        That is of positive normal numbers. Its error is at most 2^-21 from 1/2 to 2, elsewhere three units in the last place.
         """
         return None
 

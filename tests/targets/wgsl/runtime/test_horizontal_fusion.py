@@ -118,7 +118,7 @@ def test_the_first_sort_of_a_scatter_runs_beside_the_zeros_that_it_adds_to(monke
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("groups", "elements", "dispatches"), [(8, 3072, 1), (17, 3072, 2), (8, 3073, 2)])
+@pytest.mark.parametrize(("groups", "elements", "dispatches"), [(8, 4096, 1), (17, 4096, 2), (8, 4097, 2)])
 def test_few_workgroups_with_little_memory_run_beside_a_copy(groups: int, elements: int, dispatches: int) -> None:
     slots = Slots()
     small = replace(sharing(slots, ("u32", elements), deferred=False), groups=(groups, 1, 1))

@@ -26,9 +26,9 @@ _MANY, _LONGEST_OF_MANY = 64, 1 << 14
 _BUFFERS = 128
 _FORWARD = 12
 
-#: A dispatch of at most so many workgroups, which mostly wait for themselves, may run beside a large one that only moves memory. The large
-#: one's shader has at most so many characters. All workgroups get the small one's workgroup memory, at most so many bytes.
-_TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 12 << 10
+#: A dispatch of at most so many workgroups, which mostly wait for themselves, may be fused with a large one that only moves memory. The
+#: large one's shader has at most so many characters. All workgroups get the small one's workgroup memory, at most so many bytes.
+_TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 16 << 10
 
 
 def longest(routines: int) -> int:
@@ -131,7 +131,7 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
     if sum(len(r.ranges) for r in runs) > min(_BUFFERS, capabilities.buffers):
         return False
     shaders = [r.shader for r in runs]
-    if len(runs) == 2 and _runs_beside(*sorted(runs, key=lambda r: r.groups[0])):
+    if len(runs) == 2 and _fills_a_wait(*sorted(runs, key=lambda r: r.groups[0])):
         small = fused_memory(shaders) <= min(_SHARED, capabilities.workgroup_memory)
         return small and sum(r.groups[0] for r in runs) <= capabilities.groups and fused_size(shaders) > 0
     if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, capabilities.groups):
@@ -145,8 +145,8 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
     return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else capabilities.workgroup_memory)
 
 
-def _runs_beside(tiny: Run, large: Run) -> bool:
-    """Return whether a dispatch of few workgroups hides behind one that moves memory."""
+def _fills_a_wait(tiny: Run, large: Run) -> bool:
+    """Return whether one dispatch moves memory while a small one waits."""
     if tiny.deferred or large.deferred or tiny.groups[0] > _TINY or stays_alone(tiny, deferred=False):
         return False
     moves = len(large.source) <= _MOVES_MEMORY and not large.shader.workgroup_variables
