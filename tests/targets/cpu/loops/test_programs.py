@@ -131,3 +131,34 @@ def test_many_columns_are_read_by_rows() -> None:
     assert made is not None
     assert [phase.symbol for phase in made.launches] == ["chunks", "rows"]
     assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int64", "bool", "complex64"])
+@pytest.mark.parametrize("stride", [2, 3, 4, 5, -1, -2])
+def test_numbers_a_few_apart(dtype: str, stride: int) -> None:
+    for size in (5, 64, 333):
+        taken = lambda x: jnp.equal(x[::stride], x[: x.shape[0] // 2 : stride][0]) | jnp.not_equal(x[1::stride][0], x[::stride])
+        for kernel in fuse_function(taken, shaped(size * abs(stride) + 1, dtype=dtype)).kernels:
+            assert agrees(kernel, inputs_of(kernel), f"{dtype}, stride {stride}, {size}")
+
+
+@pytest.mark.parametrize("size", [3, 1000, 70_003])
+def test_searches_end_early(size: int) -> None:
+    (kernel,) = kernels_of(lambda x: (x.any(), x.all()), shaped(size, dtype="bool"))
+    for number in {0, 1, size // 2, size - 2, size - 1}:
+        for rest in (False, True):
+            x = np.full(size, rest)
+            x[number] = not rest
+            some, every = run_kernel(kernel, [x])
+            assert (bool(some), bool(every)) == (True, False)
+    for value in (False, True):
+        some, every = run_kernel(kernel, [np.full(size, value)])
+        assert bool(some) == bool(every) == value
+
+
+def test_rows_are_searched_each() -> None:
+    (kernel,) = kernels_of(lambda x: x.any(1), shaped(40, 5000, dtype="bool"))
+    x = np.zeros((40, 5000), bool)
+    x[np.arange(0, 40, 3), np.arange(0, 40, 3) * 120] = True
+    (found,) = run_kernel(kernel, [x])
+    np.testing.assert_array_equal(found, x.any(1))
