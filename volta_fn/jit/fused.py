@@ -236,7 +236,10 @@ def _in_numpy(traced: Traced, device: Device) -> Callable[..., Any] | None:
 
 
 def _of_arguments(plain: Callable[..., Any], numbers: Sequence[Any], several: bool) -> Callable[..., Any]:
-    """Return a function of a program's arguments, given which is which operand, or a constant."""
+    """Return a function of a program's arguments.
+
+    `numbers` has, for each operand, which argument it is, or a constant.
+    """
     if not several and len(numbers) == 2 and type(numbers[0]) is int and type(numbers[1]) is not int:
         constant = numbers[1]
         return lambda x: plain(x, constant)  # the most frequent case, in less time
