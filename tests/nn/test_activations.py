@@ -170,3 +170,18 @@ def test_bad_inputs():
         nn.PReLU.init(3)(vf.numpy.ones(3))
     with pytest.raises(DTypeError, match="PReLU"):
         nn.PReLU.init()(vf.numpy.arange(3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("b", [4.0, 0.0, 1e-37, 3e38])
+def test_squareplus_of_all_sizes(dtype, b):
+    rng, most = np.random.default_rng(0), np.finfo(dtype).maxexp
+    x = (rng.normal(size=2000) * 2.0 ** rng.integers(-most + 4, most - 3, 2000)).astype(dtype)
+    wide, exact = np.longdouble(x), np.longdouble(np.dtype(dtype).type(b))
+    root = np.sqrt(wide**2 + exact)
+    with np.errstate(divide="ignore", invalid="ignore"):  # in the half that is not taken
+        left = np.where(x < 0, exact / 2 / (root - wide), 0)
+    wanted = np.where(x < 0, left, (wide + root) / 2).astype(dtype)
+    for found in (nn.squareplus(x, b), vf.jit(nn.squareplus)(x, np.dtype(dtype).type(b))):
+        np.testing.assert_allclose(found, wanted, rtol=4 * np.finfo(dtype).eps, atol=float(np.finfo(dtype).tiny))
+    assert b == 0 or np.isfinite(vf.grad(vf.grad(nn.squareplus))(0.0, b))

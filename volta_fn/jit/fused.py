@@ -228,16 +228,19 @@ def _in_numpy(traced: Traced, device: Device) -> Callable[..., Any] | None:
     numbers = [program.invars.index(v) if isinstance(v, Var) else v.val.buffer() for v in eqn.invars]
 
     in_order = numbers == list(range(len(program.invars))) and not eqn.primitive.multiple_results
-    run = plain if in_order else _of_arguments(plain, numbers, eqn.primitive.multiple_results)
+    run = plain if in_order else _of_arguments(plain, numbers, len(program.invars), eqn.primitive.multiple_results)
     (spec,) = (array_spec(v.aval, device) for v in eqn.outvars)
     by_ufunc = array_function(silenced_in_context(run, len(program.invars)), spec, len(program.invars))
     by_loop = _CPU.loop_in_numpy(eqn) if in_order else None
     return by_ufunc if by_loop is None else by_loop([spec], None, by_ufunc)
 
 
-def _of_arguments(plain: Callable[..., Any], numbers: Sequence[Any], several: bool) -> Callable[..., Any]:
-    """Return a function of a program's arguments, given which is which operand, or a constant."""
-    if not several and len(numbers) == 2 and type(numbers[0]) is int and type(numbers[1]) is not int:
+def _of_arguments(plain: Callable[..., Any], numbers: Sequence[Any], arity: int, several: bool) -> Callable[..., Any]:
+    """Return a function of a program's arguments.
+
+    `numbers` has, for each operand, which argument it is, or a constant.
+    """
+    if arity == 1 and len(numbers) == 2 and type(numbers[0]) is int and type(numbers[1]) is not int and not several:
         constant = numbers[1]
         return lambda x: plain(x, constant)  # the most frequent case, in less time
 

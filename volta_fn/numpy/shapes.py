@@ -77,6 +77,13 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     return lax.transpose(value, order)
 
 
+@fused
+def reversed_dims(a: Any, /) -> Array:
+    """Reverse the dimensions: `transpose` as a property, which takes less time."""
+    value = operand("transpose", "a", a)
+    return lax.transpose(value, tuple(range(value.ndim))[::-1])
+
+
 def permute_dims(a: Any, /, axes: Sequence[int]) -> Array:
     """Permute the dimensions to the order of `axes`."""
     return transpose(a, axes)

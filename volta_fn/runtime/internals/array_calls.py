@@ -158,8 +158,8 @@ def write_apply(module: Module) -> None:
     f = Function(module, "apply", [self_, args, count], P)
     record = f.call("PyLong_AsVoidPtr", P, f.call("PyTuple_GetItem", P, self_, i64(0)))
     buffers = f.alloca(P, MOST_OPERANDS + MOST_RESULTS)
+    addresses = f.alloca(P, MOST_OPERANDS)
     results, made = word(f, record, Call.COUNT), f.at(buffers, P, count)
-    missing = f.compare("icmp eq", f.call("make_buffers", "i64", record, made), i64(0))
 
     def run() -> list[Value]:
         return [f.call("run_program", "i64", pointer(f, record, Call.PROGRAM), buffers, f.binary("add", count, results))]
@@ -180,8 +180,14 @@ def write_apply(module: Module) -> None:
     def otherwise() -> list[Value]:
         return [f.call("PyObject_Vectorcall", P, pointer(f, record, Call.OTHERWISE), args, count, NULL)]
 
-    # More operands than the program has would not fit; the types that it was found by say that there are none.
-    f.finish(f.branch(missing, dropped, computed)[0])
+    def with_results() -> list[Value]:
+        return f.branch(f.compare("icmp eq", f.call("make_buffers", "i64", record, made), i64(0)), dropped, computed)
+
+    # More operands than the program has would not fit; the types that it was found by say that there are none. Making results may run code
+    # of Python's, so operands are looked at before, to see whether results are wanted, and read afterwards.
+    known = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
+    fitting = f.branch(known, lambda: [f.call("fill", "i64", addresses, buffers, count)], lambda: [i64(0)])[0]
+    f.finish(f.branch(f.compare("icmp ne", fitting, i64(0)), with_results, otherwise)[0])
 
 
 def _write_read(module: Module) -> None:

@@ -17,6 +17,7 @@ from tests.targets.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
 from tests.targets.reference import assert_same, reference
 from volta_fn.compiler.pipeline import lower
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Equation
 from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.targets.cpu.library import IN_PLACE, ROUTINES
 from volta_fn.targets.cpu.target import TARGET
@@ -79,7 +80,8 @@ def test_negative_positions_count_from_the_end(mode: str, width: int | None) -> 
     if mode == "fill":
         wanted[(front < 0) | (front > 299)] = np.nan
     jitted = vf.jit(lambda x, i: x.at[i].get(mode=mode))
-    assert [item.node.primitive.name for item in lower(jitted.lower(x, indices).jaxpr, TARGET).items] == ["wrapped_gather"]
+    items = lower(jitted.lower(x, indices).jaxpr, TARGET).items
+    assert [item.node.primitive.name for item in items if isinstance(item.node, Equation)] == ["wrapped_gather"]
     np.testing.assert_array_equal(jitted(x, indices), wanted)
 
 

@@ -17,6 +17,7 @@ from tests.targets.cpu.loops.kernels import agrees, run_kernel
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import lax
+from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.loops import routine
 
 #: Lengths around those of vectors, of unrolled loops, and of blocks of sums.
@@ -139,3 +140,55 @@ def test_columns_whose_later_pass_reads_what_is_the_same_in_all(columns: int) ->
     f = lambda x, w, c: jnp.transpose(x - (x * w[None, :, None]).sum(1, keepdims=True) / c, (1, 0, 2))
     for kernel in kernels_of(f, shaped(8, 16, columns), shaped(16), shaped()):
         assert agrees(kernel, inputs_of(kernel), f"{columns} columns", 4.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int64", "bool", "complex64"])
+@pytest.mark.parametrize("stride", [2, 3, 4, 5, -1, -2])
+def test_numbers_a_few_apart(dtype: str, stride: int) -> None:
+    for size in (5, 64, 333):
+        taken = lambda x: jnp.equal(x[::stride], x[: x.shape[0] // 2 : stride][0]) | jnp.not_equal(x[1::stride][0], x[::stride])
+        for kernel in fuse_function(taken, shaped(size * abs(stride) + 1, dtype=dtype)).kernels:
+            assert agrees(kernel, inputs_of(kernel), f"{dtype}, stride {stride}, {size}")
+
+
+def outputs_of(kernel: Kernel, *inputs: np.ndarray) -> list[np.ndarray]:
+    found = run_kernel(kernel, inputs)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("size", [3, 1000, 70_003])
+def test_searches_end_early(size: int) -> None:
+    (kernel,) = kernels_of(lambda x: (x.any(), x.all()), shaped(size, dtype="bool"))
+    for number in {0, 1, size // 2, size - 2, size - 1}:
+        for rest in (False, True):
+            x = np.full(size, rest)
+            x[number] = not rest
+            some, every = outputs_of(kernel, x)
+            assert (bool(some), bool(every)) == (True, False)
+    for value in (False, True):
+        some, every = outputs_of(kernel, np.full(size, value))
+        assert bool(some) == bool(every) == value
+
+
+def test_rows_are_searched_each() -> None:
+    (kernel,) = kernels_of(lambda x: x.any(1), shaped(40, 5000, dtype="bool"))
+    x = np.zeros((40, 5000), bool)
+    x[np.arange(0, 40, 3), np.arange(0, 40, 3) * 120] = True
+    (found,) = outputs_of(kernel, x)
+    np.testing.assert_array_equal(found, x.any(1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "complex64", "bfloat16"])
+def test_long_ranges_are_copied(dtype: str) -> None:
+    args = [shaped(3, 5000, dtype=dtype), shaped(3, 7000, dtype=dtype)]
+    functions: list[Callable[[Any, Any], Any]] = [
+        lambda x, y: jnp.concatenate([x, y, x], 1),
+        lambda x, y: jnp.concatenate([x[0], y[1, 3:], y[2]]),
+        lambda x, y: jnp.roll(y, 17, 1),
+        lambda x, y: jnp.tile(x[0], 3),
+        lambda x, y: jnp.pad(y, ((0, 0), (3, 9))),  # whose ends are no copies
+    ]
+    for function in functions:
+        for kernel in fuse_function(function, *args).kernels:
+            assert agrees(kernel, inputs_of(kernel), dtype)

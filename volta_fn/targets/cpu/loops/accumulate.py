@@ -66,13 +66,14 @@ class Accumulator(BaseAccumulator[State]):
 
         That is `x` if they come `in_order`. NaN is better than any number.
         """
-        f = self.f
+        f, lanes = self.f, lanes_of(x[0].type)
         (value, index), (other, there) = x, y
         higher = self.node.reduction.step == "max"
         if self.dtype in dtypes.FLOATS:
-            better = f.compare("fcmp ugt" if higher else "fcmp ult", other, value)  # or one of them is NaN
-            better = f.binary("and", better, f.compare("fcmp ord", value, value))
-            both_nan = f.binary("and", f.compare("fcmp uno", other, other), f.compare("fcmp uno", value, value))
+            better = f.compare("fcmp ogt" if higher else "fcmp olt", other, value)
+            is_nan, was_nan = f.compare("fcmp uno", other, other), f.compare("fcmp uno", value, value)
+            both_nan = f.binary("and", is_nan, was_nan)
+            better = f.binary("or", better, f.binary("and", is_nan, _not(f, was_nan, lanes)))
             same = f.binary("or", f.compare("fcmp oeq", value, other), both_nan)
         else:
             sign = "s" if self.dtype in dtypes.SIGNED else "u"
@@ -87,6 +88,10 @@ def mask_of(f: Function, count: Value, lanes: int) -> Value:
     """Emit a mask of the first `count` lanes, as a vector of i1."""
     numbers = Value(f"<{lanes} x i64>", f"<{', '.join(f'i64 {k}' for k in range(lanes))}>")
     return f.compare("icmp ult", numbers, f.splat(Value("i64", count.name), lanes))
+
+
+def _not(f: Function, x: Value, lanes: int) -> Value:
+    return f.binary("xor", x, f.splat(Value("i1", "true"), lanes))
 
 
 def _lanes(f: Function, x: Value, start: int, lanes: int) -> Value:

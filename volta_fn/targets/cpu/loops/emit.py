@@ -9,6 +9,7 @@ from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.loops.copies import copies_of
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorScope
 from volta_fn.targets.cpu.loops.interleaved import InterleavedStores
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
@@ -107,6 +108,9 @@ def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, vectors)
     rows = tuple([a for a in range(analysis.kernel.parallel) if a != vectors.axis])
+    copies = copies_of(analysis, vectors)
+    if copies is not None:
+        return lambda number, start, stop: copies.emit(rows_in(root, rows, number), start, stop)
     root.prepare(_first_targets(schedule))
 
     def body(number: Value, start: Value, stop: Value) -> None:

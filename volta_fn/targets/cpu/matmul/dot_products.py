@@ -21,7 +21,8 @@ _SHORT = 48  # least terms; with fewer, adding up lanes takes too long
 _SUMS = 24  # vectors of sums that fit into the registers
 _LONG = 16_384  # most terms of a sum that is not split
 _TASK_STEPS = 10_000  # vectors multiplied in a task
-_STEP = 0.3  # nanoseconds for each
+_STEP, _FAR_STEP = 0.3, 0.6  # nanoseconds for each, and where operands are not in a core's caches
+_NEAR = 1 << 20  # bytes that a core's caches hold
 
 
 def suits(problem: Problem) -> bool:
@@ -65,7 +66,8 @@ class DotProducts:
         tasks = problem.batch * plan.splits * -(-self.groups // self.each)
         vectors = problem.batch * problem.m * problem.n * -(-problem.k // self.work.lanes)
         self._write(-(-self.groups // self.each))
-        launches = [Launch(self.name, tasks, vectors * _STEP)]
+        read_once = problem.batch * max(problem.m, problem.n) * problem.k * self.work.itemsize
+        launches = [Launch(self.name, tasks, vectors * (_STEP if read_once <= _NEAR else _FAR_STEP))]
         if plan.splits == 1:
             return Routine(str(self.module), tuple(launches))
         launches.append(combine(self.module, f"{self.name}_combine", self.work, plan, self.partial, self.epilogue))
