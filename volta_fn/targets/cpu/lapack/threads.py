@@ -17,7 +17,7 @@ _LOCK, _BEFORE, _MOST, _ON_ONE, _ON_MANY = (Value("ptr", f"getelementptr (i64, p
 
 
 class Threads:
-    """The beginning and the end of a routine: OpenBLAS computes on one thread, or on many."""
+    """Begins and ends a routine with one OpenBLAS thread, or many."""
 
     def __init__(self, *, many: bool) -> None:
         self._mine = _ON_MANY if many else _ON_ONE
