@@ -24,8 +24,8 @@ _CALL, _SPEED, _TASK = 1000.0, 4.0, 20_000.0
 _MOST_TASKS, _FEW_TASKS, _SCRATCH = 64, 8, 1 << 26
 #: OpenBLAS leaves factorisations of so many rows to one thread.
 _SMALL = 64
-#: Several threads gain little for factorisations of so many rows.
-_MEDIUM = 256
+#: Several threads gain little for matrices of so many rows, and for LU and Cholesky's factors of more.
+_MEDIUM, LARGE = 256, 512
 #: Scratch arrays begin at multiples of so many bytes.
 _ALIGNMENT = 64
 
