@@ -5,13 +5,14 @@ An object names those that it calls by symbols that begin with `PREFIX`; a proce
 object, so that objects on disk hold no addresses. The functions need no lock of Python's, and may run on any thread.
 
 OpenBLAS, which SciPy's wheels bring, has threads of its own. Routines that share their matrices among the threads of a program have it
-compute on the calling thread meanwhile.
+compute on the calling thread meanwhile, and those of single large matrices on as many threads as a program has.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -20,13 +21,17 @@ import numpy as np
 
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.llvm.host import llvm
+from volta_fn.runtime.threads import thread_count
 
 #: What the symbols of functions begin with.
 PREFIX = "volta_lapack_"
 #: The symbols of OpenBLAS's functions that set and return its number of threads, and of the record in which routines keep it.
 SET_THREADS, GET_THREADS, THREADS = (f"{PREFIX}{name}" for name in ("setthreads", "getthreads", "threads"))
-#: Words: a lock, how many routines compute on their own threads, and OpenBLAS's number of threads before the first of them.
-_threads = np.zeros(3, np.int64)
+#: The record's words: a lock, OpenBLAS's number of threads before the first of the routines at work, the most that these may have it use,
+#: how many of them have it compute on one thread, and how many on more.
+WORDS = 5
+_BEFORE, _MOST, _COUNTS = 1, 2, slice(3, 5)
+_threads = np.zeros(WORDS, np.int64)
 _SYMBOL = re.compile(PREFIX.encode() + rb"([a-z0-9]+)")
 #: The type of integers in the signatures of functions that take 32-bit ones.
 _INTEGERS = b"int *"
@@ -54,6 +59,7 @@ def address(name: str) -> int:
 
 def bind_symbols(codes: Iterable[bytes]) -> None:
     """Bind the functions that objects call to their addresses in this process."""
+    _threads[_MOST] = thread_count()
     for name in {match.decode() for code in codes for match in _SYMBOL.findall(code)}:
         symbol = PREFIX + name
         llvm().add_symbol(symbol, _thread_control()[symbol] if symbol in (SET_THREADS, GET_THREADS, THREADS) else address(name))
@@ -72,6 +78,21 @@ def _thread_control() -> dict[str, int]:
         GET_THREADS: ctypes.cast(getter, ctypes.c_void_p).value or 0,
         THREADS: _threads.ctypes.data,
     }
+
+
+def _forget_routines() -> None:
+    """Restore OpenBLAS's number of threads in a forked child.
+
+    It inherits none of the routines at work.
+    """
+    if _threads[_COUNTS].any():
+        ctypes.CFUNCTYPE(None, ctypes.c_int)(_thread_control()[SET_THREADS])(int(_threads[_BEFORE]))
+    _threads[0] = 0
+    _threads[_COUNTS] = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_routines)
 
 
 def workspace_size(name: str, *arguments: str | int | None, dtype: np.dtype, after: int = 1) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 import sys
@@ -15,8 +16,12 @@ import scipy.linalg
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
+from tests.targets.cpu.running import entries, run_routine
 from volta_fn.runtime.llvm import lapack
+from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.lapack import ROUTINES
+from volta_fn.targets.cpu.lapack.threads import Threads
+from volta_fn.targets.cpu.library.entry_points import RoutineWriter
 
 FUNCTIONS = {
     "inv": vnp.linalg.inv,
@@ -108,12 +113,54 @@ def test_openblas_has_its_threads_back() -> None:
             thread.join()
         assert all(found) and len(found) == 30
         assert openblas_threads() == wanted
-        assert not lapack._threads[:2].any(), "a routine did not give its lock or its count back"
+        assert not lapack._threads[0] and not lapack._threads[lapack._COUNTS].any(), "a routine did not give its lock or its count back"
     finally:
         set_threads(before)
 
 
-@pytest.mark.parametrize("size", [64, 200])
+def openblas_threads_during(steps: str, most: int) -> list[int]:
+    """OpenBLAS's number of threads after each step, of a program with so many: a routine on one or many begins (1, m) or ends (o, n)."""
+    kinds = {"1": Threads(many=False).begin, "o": Threads(many=False).end, "m": Threads(many=True).begin, "n": Threads(many=True).end}
+    writer = RoutineWriter("steps", 1)
+
+    def note(number: int, f: Function, pointers: list[Value], task: Value) -> None:
+        f.store(f.call(lapack.GET_THREADS, "i32"), f.at(pointers[0], "i32", i64(number)), 4)
+
+    for number, step in enumerate(steps):
+        writer.launch(1, 0.0, kinds[step])
+        writer.launch(1, 0.0, functools.partial(note, number))
+    routine = writer.routine()
+    entries(routine.text, tuple(launch.symbol for launch in routine.launches), routine.shared)  # binds the record, which sets the most
+    lapack._threads[lapack._MOST] = most
+    (found,) = run_routine(routine, [], [((len(steps),), np.dtype(np.int32))])
+    return [int(count) for count in found]
+
+
+def test_single_large_matrices_have_the_programs_threads() -> None:
+    set_threads = ctypes.CFUNCTYPE(None, ctypes.c_int)(lapack._thread_control()[lapack.SET_THREADS])
+    before, most = openblas_threads(), int(lapack._threads[lapack._MOST])
+    try:
+        set_threads(4)
+        assert openblas_threads() == 4
+        assert openblas_threads_during("mm1onn", 3) == [3, 3, 1, 3, 3, 4]  # one while a stack is computed, too
+        assert openblas_threads_during("1mon", 3) == [1, 1, 3, 4]
+        assert openblas_threads_during("mn", 8) == [4, 4]  # OpenBLAS's own limit holds
+        assert openblas_threads_during("mn", 1) == [1, 4]
+    finally:
+        set_threads(before)
+        lapack._threads[lapack._MOST] = most
+
+
+def test_a_forked_child_has_no_routines_at_work() -> None:
+    before = openblas_threads()
+    lapack._threads[[0, lapack._BEFORE]] = 1, before
+    lapack._threads[lapack._COUNTS] = 2, 1
+    lapack._forget_routines()
+    assert openblas_threads() == before
+    assert not lapack._threads[0] and not lapack._threads[lapack._COUNTS].any()
+
+
+@pytest.mark.parametrize("size", [64, 200, 300])
 def test_large_matrices(size: int) -> None:
     x = np.random.default_rng(0).standard_normal((size, size))
     np.testing.assert_allclose(np.asarray(vf.jit(vnp.linalg.inv)(x)), scipy.linalg.inv(x), rtol=1e-7, atol=1e-9)

@@ -10,7 +10,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.lapack.calls import call_with_status
 from volta_fn.targets.cpu.lapack.copies import transpose
-from volta_fn.targets.cpu.lapack.stacks import stack_routine
+from volta_fn.targets.cpu.lapack.stacks import LARGE, stack_routine
 from volta_fn.targets.cpu.routine import Routine
 
 
@@ -28,7 +28,8 @@ def lu(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
         transpose(f, x.dtype, packed, columns, (n, m))
         _permute(f, exchanged, order, m, min(m, n))
 
-    return stack_routine("lu", operands, (x, pivots, permutation), (2, 2, 1, 1), [x.dtype.itemsize * m * n], m * n * min(m, n), body)
+    scratch, operations = [x.dtype.itemsize * m * n], m * n * min(m, n)
+    return stack_routine("lu", operands, (x, pivots, permutation), (2, 2, 1, 1), scratch, operations, body, one_thread_up_to=LARGE)
 
 
 def _permute(f: Function, exchanged: Value, order: Value, m: int, count: int) -> None:

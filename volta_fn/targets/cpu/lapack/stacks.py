@@ -9,7 +9,7 @@ from typing import Any
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.lapack import is_available
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.lapack.threads import limit_threads, restore_threads
+from volta_fn.targets.cpu.lapack.threads import Threads
 from volta_fn.targets.cpu.library.entry_points import RoutineWriter, nothing, task_range
 from volta_fn.targets.cpu.routine import Routine
 
@@ -24,8 +24,8 @@ _CALL, _SPEED, _TASK = 1000.0, 4.0, 20_000.0
 _MOST_TASKS, _FEW_TASKS, _SCRATCH = 64, 8, 1 << 26
 #: OpenBLAS leaves factorisations of so many rows to one thread.
 _SMALL = 64
-#: Several threads gain little for matrices of so many rows, and are a loss where other programs run: OpenBLAS's wait in loops.
-_MEDIUM = 512
+#: Several threads gain little for matrices of so many rows, and for LU and Cholesky's factors of more.
+_MEDIUM, LARGE = 256, 512
 #: Scratch arrays begin at multiples of so many bytes.
 _ALIGNMENT = 64
 
@@ -48,6 +48,7 @@ def stack_routine(
     operations: float,
     body: Body,
     threads_beyond: int = _SMALL,
+    one_thread_up_to: int = _MEDIUM,
 ) -> Routine:
     """Make the routine that does `body` for each matrix of a stack.
 
@@ -57,6 +58,7 @@ def stack_routine(
         scratch: the bytes of the scratch arrays that a matrix needs.
         operations: additions and multiplications that a matrix takes, about.
         threads_beyond: up to how many rows OpenBLAS computes a single matrix on one thread by itself.
+        one_thread_up_to: up to how many rows it is to do so.
     """
     arrays = [*operands, *results]
     stack = math.prod(operands[0].shape[: operands[0].ndim - ranks[0]])
@@ -78,10 +80,11 @@ def stack_routine(
 
         f.loop(*task_range(f, number, stack, tasks), 1, [], matrix)
 
-    limits = tasks > 1 or threads_beyond < max(operands[0].shape[-2:]) <= _MEDIUM
-    if limits:
-        writer.launch(1, 0.0, limit_threads)
+    rows = max(operands[0].shape[-2:])
+    threads = Threads(many=tasks == 1 and rows > one_thread_up_to) if tasks > 1 or rows > threads_beyond else None
+    if threads:
+        writer.launch(1, 0.0, threads.begin)
     writer.launch(tasks, stack * each, task)
-    if limits:
-        writer.launch(1, 0.0, restore_threads)
+    if threads:
+        writer.launch(1, 0.0, threads.end)
     return writer.routine(tasks * sum(rounded))

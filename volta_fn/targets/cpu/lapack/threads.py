@@ -1,54 +1,69 @@
 """The number of OpenBLAS's threads, in machine code.
 
-While routines share out matrices to threads, OpenBLAS computes each on one: threads of two pools would only wait for each other. The first
-routine to begin limits OpenBLAS, and the last one to end restores its number of threads.
+It is one number for a process. A routine that shares out matrices to threads has OpenBLAS compute each on one: threads of two pools
+would only wait for each other. One of a single large matrix has it use as many threads as the program has, unless OpenBLAS has fewer. While
+there are routines of both kinds, the number is one. The last routine to end restores what was before the first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.runtime.llvm.lapack import GET_THREADS, SET_THREADS, THREADS
+from volta_fn.runtime.llvm.index_arith import least
+from volta_fn.runtime.llvm.lapack import GET_THREADS, SET_THREADS, THREADS, WORDS
 from volta_fn.runtime.llvm.text import Function, Value, i64
 
-_LOCK, _COUNT, _BEFORE = (Value("ptr", f"getelementptr (i64, ptr @{THREADS}, i64 {word})") for word in range(3))
+_LOCK, _BEFORE, _MOST, _ON_ONE, _ON_MANY = (Value("ptr", f"getelementptr (i64, ptr @{THREADS}, i64 {word})") for word in range(WORDS))
 
 
-def limit_threads(f: Function, pointers: list[Value], task: Value) -> None:
-    """Emit the beginning of a routine that has threads of its own."""
+class Threads:
+    """Begins and ends a routine with one OpenBLAS thread, or many."""
 
-    def limit() -> None:
-        f.module.declare(GET_THREADS, f"declare i32 @{GET_THREADS}()")
-        f.store(f.cast("sext", f.call(GET_THREADS, "i32"), "i64"), _BEFORE, 8)
-        _set_threads(f, Value("i32", "1"))
+    def __init__(self, *, many: bool) -> None:
+        self._mine = _ON_MANY if many else _ON_ONE
 
-    def count() -> None:
-        routines = f.load("i64", _COUNT, 8)
-        f.branch(f.compare("icmp eq", routines, i64(0)), limit)
-        f.store(f.binary("add", routines, i64(1)), _COUNT, 8)
+    def begin(self, f: Function, pointers: list[Value], task: Value) -> None:
+        """Emit the beginning."""
 
-    _locked(f, count)
+        def count() -> None:
+            f.branch(f.compare("icmp eq", _running(f), i64(0)), lambda: f.store(_threads(f), _BEFORE, 8))
+            f.store(f.binary("add", f.load("i64", self._mine, 8), i64(1)), self._mine, 8)
+            _set_threads(f)
+
+        _locked(f, count)
+
+    def end(self, f: Function, pointers: list[Value], task: Value) -> None:
+        """Emit the end."""
+
+        def count() -> None:
+            f.store(f.binary("sub", f.load("i64", self._mine, 8), i64(1)), self._mine, 8)
+            _set_threads(f)
+
+        _locked(f, count)
 
 
-def restore_threads(f: Function, pointers: list[Value], task: Value) -> None:
-    """Emit the end of a routine that has threads of its own."""
-
-    def count() -> None:
-        routines = f.binary("sub", f.load("i64", _COUNT, 8), i64(1))
-        f.store(routines, _COUNT, 8)
-        f.branch(f.compare("icmp eq", routines, i64(0)), lambda: _set_threads(f, f.cast("trunc", f.load("i64", _BEFORE, 8), "i32")))
-
-    _locked(f, count)
+def _running(f: Function) -> Value:
+    return f.binary("add", f.load("i64", _ON_ONE, 8), f.load("i64", _ON_MANY, 8))
 
 
-def _set_threads(f: Function, count: Value) -> None:
+def _threads(f: Function) -> Value:
+    f.module.declare(GET_THREADS, f"declare i32 @{GET_THREADS}()")
+    return f.cast("sext", f.call(GET_THREADS, "i32"), "i64")
+
+
+def _set_threads(f: Function) -> None:
+    """Emit the setting of the number that the routines at work want."""
+    before = f.load("i64", _BEFORE, 8)
+    many = least(f, before, f.load("i64", _MOST, 8))
+    wanted = f.select(f.compare("icmp eq", f.load("i64", _ON_ONE, 8), i64(0)), many, i64(1))
+    wanted = f.select(f.compare("icmp eq", _running(f), i64(0)), before, wanted)
     f.module.declare(SET_THREADS, f"declare void @{SET_THREADS}(i32)")
-    f.run(SET_THREADS, count)
+    f.run(SET_THREADS, f.cast("trunc", wanted, "i32"))
 
 
 def _locked(f: Function, work: Callable[[], None]) -> None:
     """Emit work that one thread does at a time."""
-    f.module.declare(THREADS, f"@{THREADS} = external global [3 x i64]")
+    f.module.declare(THREADS, f"@{THREADS} = external global [{WORDS} x i64]")
     wait, done = f.fresh("wait"), f.fresh("locked")
     f.do(f"br label %{wait}")
     f.label(wait)

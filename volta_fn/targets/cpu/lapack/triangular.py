@@ -11,7 +11,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.lapack.calls import call, call_with_status, number
 from volta_fn.targets.cpu.lapack.copies import conjugate, copy, fill, transpose, zero_above
-from volta_fn.targets.cpu.lapack.stacks import stack_routine
+from volta_fn.targets.cpu.lapack.stacks import LARGE, stack_routine
 from volta_fn.targets.cpu.routine import Routine
 
 
@@ -31,7 +31,7 @@ def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
         transpose(f, x.dtype, factor, columns, (n, n))
         zero_above(f, x.dtype, factor, n)
 
-    return stack_routine("cholesky", operands, operands, (2, 2), [x.dtype.itemsize * n * n], n**3 / 3, body)
+    return stack_routine("cholesky", operands, operands, (2, 2), [x.dtype.itemsize * n * n], n**3 / 3, body, one_thread_up_to=LARGE)
 
 
 def triangular_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
