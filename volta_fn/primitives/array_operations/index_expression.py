@@ -21,14 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape
-from volta_fn.core.trace import Tracer, concrete_or_raise, is_concrete
+from volta_fn.core.trace import concrete_or_raise, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
 from volta_fn.primitives.array_operations.index_checks import check_indices
 from volta_fn.primitives.data_movement.dynamic_slicing import normalised
-from volta_fn.primitives.data_movement.joining import concatenate
-from volta_fn.primitives.data_movement.movement import expand_dims
 from volta_fn.settings import current as settings
 
 
@@ -120,8 +118,6 @@ def _canonical(item: Any) -> Any:
     """
     if item is None or item is Ellipsis or isinstance(item, (slice, bool, int)):
         return item
-    if isinstance(item, list) and _has_tracers(item):
-        item = _stacked(item)
     if isinstance(item, (list, range)):
         item = np.asarray(item)
         item = item.astype(np.int32) if not item.size else item
@@ -137,17 +133,6 @@ def _canonical(item: Any) -> Any:
     if isinstance(item, Array):
         return item
     return item.item() if item.ndim == 0 else item
-
-
-def _has_tracers(item: Any) -> bool:
-    return isinstance(item, Tracer) or (isinstance(item, list) and any(map(_has_tracers, item)))
-
-
-def _stacked(item: Any) -> Array:
-    """Return a list of traced numbers, or of such lists, as an array."""
-    if not isinstance(item, list):
-        return as_value(item)
-    return concatenate([expand_dims(_stacked(element), (0,)) for element in item], 0)
 
 
 def _consumes(item: Any) -> int:
