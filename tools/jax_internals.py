@@ -32,6 +32,7 @@ PUBLIC = {
     "api": ("jax",),
     "array": ("jax",),
     "core": ("jax.extend.core", "jax.core", "jax.errors", "jax"),
+    "checkify": ("jax.experimental.checkify",),
     "ad_checkpoint": ("jax.ad_checkpoint", "jax"),
     "custom_derivatives": ("jax.custom_derivatives", "jax"),
     "debugging": ("jax.debug",),

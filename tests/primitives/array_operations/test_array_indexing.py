@@ -149,6 +149,17 @@ def primitives(function, *args):
     return [eqn.primitive.name for eqn in program.eqns]
 
 
+def test_sequences_inside_of_an_index_are_arrays():
+    x = np.arange(12).reshape(3, 4)
+    for index in (((0, 2), (1, 3)), (((0, 1), (1, 2)), 0), (0, [1, 2]), (range(2), slice(1, 3))):
+        np.testing.assert_array_equal(vf.numpy.asarray(x)[index], x[index])
+    for index in (((0, 2), (1, 3)), (((0, 1), (1, 2)), 0), (0, [1, 2])):
+        np.testing.assert_array_equal(vf.jit(lambda v, i: v[i])(x, index), x[index])
+    assert vf.numpy.asarray(x)[(), :2].shape == x[(), :2].shape
+    with pytest.raises(errors.ArgumentTypeError, match="one length"):
+        vf.numpy.asarray(x)[((0, 1), (2,)), 0]
+
+
 @pytest.mark.wide
 def test_each_form_becomes_the_simplest_primitives():
     """The shape of these programs is what compilers see: basic indexing must stay free of gathers."""

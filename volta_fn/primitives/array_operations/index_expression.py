@@ -20,13 +20,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import dtypes
+from volta_fn import dtypes, tree
 from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape
-from volta_fn.core.trace import concrete_or_raise, is_concrete
+from volta_fn.core.trace import Tracer, concrete_or_raise, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
 from volta_fn.primitives.array_operations.index_checks import check_indices
 from volta_fn.primitives.data_movement.dynamic_slicing import normalised
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import reshape
 from volta_fn.settings import current as settings
 
 
@@ -111,6 +113,18 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
     return entries if gaps else [entry for entry in entries if not isinstance(entry, Gap)]
 
 
+def _array_of(sequence: Any) -> Any:
+    """Return a nested sequence in an index as an array; its members may be traced."""
+    if any(isinstance(leaf, Tracer) for leaf in tree.leaves(sequence)):
+        rows = [_array_of(x) if isinstance(x, (list, tuple, range)) else x for x in sequence]
+        return concatenate([reshape(row, (1, *np.shape(row))) for row in rows], 0)
+    try:
+        known = np.asarray(sequence)
+    except ValueError:
+        raise ArgumentTypeError(f"a sequence in an index must have rows of one length, got {sequence!r:.80}") from None
+    return known if known.size else known.astype(np.int32)
+
+
 def _canonical(item: Any) -> Any:
     """Return a known kind of index, or raise.
 
@@ -118,9 +132,8 @@ def _canonical(item: Any) -> Any:
     """
     if item is None or item is Ellipsis or isinstance(item, (slice, bool, int)):
         return item
-    if isinstance(item, (list, range)):
-        item = np.asarray(item)
-        item = item.astype(np.int32) if not item.size else item
+    if isinstance(item, (list, tuple, range)):
+        item = _array_of(item)
     if not isinstance(item, (Array, np.ndarray, np.generic)):
         raise ArgumentTypeError(
             "an index must be an integer, a slice, None, '...', or an integer or boolean array, "
