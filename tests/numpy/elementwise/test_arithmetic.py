@@ -261,3 +261,10 @@ def test_absolute_of_unsigned_numbers(dtype):
     x = sample((3,), dtype)
     assert vnp.absolute(x).dtype == dtype
     np.testing.assert_array_equal(np.asarray(vnp.absolute(x)), x)
+
+
+@pytest.mark.parametrize("name", ["fmax", "fmin"])
+def test_extremes_of_complex_numbers(name: str) -> None:
+    a = np.array([1 + 2j, 1 + 2j, np.nan, -1], np.complex64)
+    b = np.array([1 + 3j, 0 + 9j, 2, np.nan], np.complex64)
+    np.testing.assert_array_equal(getattr(vnp, name)(a, b), getattr(np, name)(a, b))
