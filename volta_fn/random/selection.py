@@ -59,7 +59,7 @@ def categorical(
     prefix = sizes[: len(sizes) - len(batch)]
     if (wanted := sizes[len(prefix) :]) != batch:
         if len(wanted) != len(batch) or any(m not in (1, n) for m, n in zip(batch, wanted, strict=True)):
-            raise ShapeError(f"categorical: {batch}, the shape of the logits without axis {axis}, does not broadcast to the end of {sizes}")
+            raise ShapeError(f"categorical: shape {sizes} must end with what {batch} broadcasts to, that of the logits without axis {axis}")
         weights = broadcast_to(weights, (*wanted[:dim], weights.shape[dim], *wanted[dim:]))
     if not replace:
         return constrained(_without_replacement(data, weights, dim, prefix, mode), out_sharding)
