@@ -43,7 +43,7 @@ class KeyType(dtypes.ExtendedDType):
     impl: str = THREEFRY
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]  # it follows from the implementation
         """The dtype as it is written, such as "key<fry>"."""
         return f"key<{_TAGS[self.impl]}>"
 
