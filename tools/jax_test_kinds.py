@@ -13,7 +13,7 @@ from pathlib import Path
 _HARMLESS = {"test_util", "config", "api", "dtypes", "core", "numpy", "lax", "tree_util", "random", "nn", "public_test_util", "typing"}
 #: What is inside, and how a test's source names it.
 KINDS = {
-    "attributes": r"\._(?:base_array|impl|committed)\b|_has_impl\b",
+    "attributes": r"\._(?:base_array|impl|committed)\b|_has_impl\b|\bdtypes\.dtype\(|dtypes\.ExtendedDType\b|_weak_type_flag",
     "programs": r"\.(?:eqns|jaxpr|invars|outvars)\b|DebugInfo|str\(jax(?:pr|\.make_)|jaxpr_text|saved_residuals|\w_p\b|dce_jaxpr"
     r"|check_jaxpr|\.args\[",
     "texts": r"as_text|compiler_ir|pretty_print|as_hlo|__repr__|\brepr\(|assertMultiLine|hlo",

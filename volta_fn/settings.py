@@ -23,6 +23,7 @@ class Settings:
         rank_promotion: "allow", "warn" or "raise": what happens when operands have different ranks.
         random_seed_offset: what is added to the seeds of random keys.
         check_static_indices: whether known indices out of range raise although `permissive` is set.
+        legacy_prng_key: "allow", "warn" or "error": what happens when raw data serve as a key.
         default_prng_impl: the implementation of random keys, if none is named.
         allow_f16_reductions: whether numbers of 16 bits may be added up.
         disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
@@ -37,6 +38,7 @@ class Settings:
     check_tracer_leaks: bool = False
     check_indices: bool = False
     rank_promotion: str = "allow"
+    legacy_prng_key: str = "allow"
     default_prng_impl: str = "threefry2x32"
     random_seed_offset: int = 0
     check_static_indices: bool = False

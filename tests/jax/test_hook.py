@@ -112,3 +112,16 @@ def test_indices_and_values_in_jaxs_mode() -> None:
     assert found.splitlines() == [
         "[ 1. nan] [nan]", "[4294967295] 3", "(2+0j) 200", "[3. 6.]", "[2 0] True", "True", "key<fry> key<fry>",
     ]  # fmt: skip
+
+
+def test_raw_keys_may_be_refused_and_keys_have_no_hash() -> None:
+    found = output_of(
+        "import warnings, jax\nraw = jax.random.PRNGKey(0)\n"
+        "with jax.legacy_prng_key('error'):\n"
+        "    try:\n        jax.random.uniform(raw)\n    except ValueError as error:\n        print('Legacy uint32' in str(error))\n"
+        "with warnings.catch_warnings(record=True) as told, jax.legacy_prng_key('warn'):\n"
+        "    warnings.simplefilter('always')\n    jax.random.uniform(raw)\n    print('Legacy uint32' in str(told[0].message))\n"
+        "    jax.random.uniform(jax.random.key(0))\n    print(len(told))\n"
+        "try:\n    hash(jax.random.key(0))\nexcept TypeError as error:\n    print('unhashable' in str(error))"
+    )
+    assert found.splitlines() == ["True", "True", "1", "True"]

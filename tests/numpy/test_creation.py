@@ -255,3 +255,13 @@ def test_zeros_that_are_tangents_of_integers():
     zeros = vnp.zeros((2, 1), vf.dtypes.float0)
     assert (zeros.shape, zeros.dtype) == ((2, 1), vf.dtypes.float0)
     assert vf.jvp(lambda n: 2 * n, (np.array([[1], [2]]),), (zeros,))[1].dtype == vf.dtypes.float0
+
+
+def test_complex_ramps_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="no order"):
+        vnp.arange(0, 5, 1 + 1j)
+
+
+def test_the_step_of_fewer_than_two_numbers_is_nan() -> None:
+    numbers, step = vnp.linspace(np.float32(0), np.ones((2, 2), np.float32), 0, retstep=True)
+    assert (numbers.shape, step.shape, bool(np.isnan(step))) == ((0, 2, 2), (), True)

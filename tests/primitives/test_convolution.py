@@ -241,3 +241,11 @@ def test_a_kernel_of_its_own_at_every_position_is_jaxs(numbers: Any) -> None:
     loss = lambda xp: lambda x, w: (xp.conv_general_dilated_local(x, w, **options) ** 2).sum()
     for ours, theirs in zip(vf.grad(loss(lax), (0, 1))(x, w), jax.grad(loss(jax.lax), (0, 1))(x, w), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_integers_can_be_convolved_as_floats() -> None:
+    x, w = np.arange(-8, 8, dtype=np.int8).reshape(1, 1, 4, 4), np.full((1, 1, 2, 2), 100, np.int8)
+    found = vf.lax.conv_general_dilated(x, w, (1, 1), "VALID", preferred_element_type=np.float32)
+    wanted = vf.lax.conv_general_dilated(x.astype(np.float32), w.astype(np.float32), (1, 1), "VALID")
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, wanted)

@@ -67,3 +67,9 @@ def test_every_batch_axis():
 def test_mistakes_raise(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_top_k_refuses_axes_that_its_indices_cannot_count() -> None:
+    long = vf.ShapeDtypeStruct((2**31 + 1,), "bfloat16")
+    with pytest.raises(errors.ShapeError, match="int32"):
+        vf.eval_shape(lambda x: lax.top_k(x, 3), long)

@@ -89,3 +89,11 @@ def test_impossible_categories_are_never_drawn():
 def test_wrong_arguments_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call(random.key(0))
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1, 4), -1), ((3, 1), -3), ((1, 1), 1)])
+def test_logits_broadcast_to_the_shape_as_in_jax(shape, axis):
+    jax = pytest.importorskip("jax")
+    logits = np.log(np.random.default_rng(0).uniform(size=np.insert(shape, axis % 3, 5)).astype(np.float32))
+    found = random.categorical(random.PRNGKey(3), logits, axis, shape=(2, 3, 4))
+    np.testing.assert_array_equal(found, jax.random.categorical(jax.random.PRNGKey(3), logits, axis, shape=(2, 3, 4)))

@@ -51,3 +51,12 @@ def test_bad_formats():
         lax.reduce_precision(1.0, 3, -1)
     with pytest.raises(DTypeError, match="real floats"):
         lax.reduce_precision(np.int32(1), 5, 3)
+
+
+def test_tangents_and_cotangents_are_rounded_too() -> None:
+    rounded = lambda x: vf.lax.reduce_precision(x, 8, 7)
+    x = np.float32(np.pi)
+    wanted = np.float32(3.140625)
+    assert vf.jvp(rounded, (x,), (x,)) == (wanted, wanted)
+    out, pullback = vf.vjp(rounded, x)
+    assert (out, pullback(x)[0]) == (wanted, wanted)

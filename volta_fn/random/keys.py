@@ -8,6 +8,7 @@ takes either kind, and those that make keys from keys return the kind that they 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,7 +43,7 @@ class KeyType(dtypes.ExtendedDType):
     impl: str = THREEFRY
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]  # it follows from the implementation
         """The dtype as it is written, such as "key<fry>"."""
         return f"key<{_TAGS[self.impl]}>"
 
@@ -196,7 +197,10 @@ class PRNGKeyArray(_Base):
             return NotImplemented
         return lax.bitwise_not(self == other)
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        if settings.current.permissive:
+            raise ArgumentTypeError("unhashable type: PRNGKeyArray, as in JAX; use its words, tuple(random.key_data(key).tolist())")
+        return object.__hash__(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise ArgumentTypeError("a key is not an array of numbers; volta_fn.random.key_data(key) returns its words")
@@ -359,7 +363,20 @@ def _data_of(function: str, keys: Any) -> Array:
         )
     data = as_value(keys)
     check_key_data(function, data.aval)
+    if settings.current.legacy_prng_key != "allow":
+        _refuse_raw(function)
     return data
+
+
+def _refuse_raw(function: str) -> None:
+    """Warn or raise, as settings say, since raw data serve as a key."""
+    message = (
+        f"Legacy uint32 key array passed as key to jax.random function. {function} got one, where jax_legacy_prng_key is "
+        f"{settings.current.legacy_prng_key!r}; make keys with random.key, or wrap the data with random.wrap_key_data"
+    )
+    if settings.current.legacy_prng_key == "error":
+        raise ArgumentError(message)
+    warnings.warn(message, UserWarning, stacklevel=2)
 
 
 def single_key(function: str, key: Any) -> Array:

@@ -15,7 +15,7 @@ from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.numpy import cumsum, moveaxis, searchsorted, take
-from volta_fn.primitives.data_movement.movement import canonical_axis
+from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axis
 from volta_fn.primitives.random import random_bits, random_split
 from volta_fn.random.arguments import INT
 from volta_fn.random.basic import randint, uniform
@@ -39,7 +39,7 @@ def categorical(
         key: a key.
         logits: unnormalised log probabilities, of floating dtype.
         axis: the dimension of the categories.
-        shape: the result's shape, which ends with that of `logits` without `axis`; that alone by default.
+        shape: the result's shape, to whose end that of `logits` without `axis` broadcasts; that alone by default.
         replace: whether the draws in the leading dimensions of `shape` may repeat a category.
         mode: of the Gumbel numbers of the Gumbel-max trick: "low" (default) or "high", see `gumbel`.
 
@@ -57,8 +57,10 @@ def categorical(
     batch = weights.shape[:dim] + weights.shape[dim + 1 :]
     sizes = batch if shape is None else canonical_shape(shape)
     prefix = sizes[: len(sizes) - len(batch)]
-    if sizes[len(prefix) :] != batch:
-        raise ShapeError(f"categorical: shape {sizes} must end with {batch}, that of the logits without axis {axis}")
+    if (wanted := sizes[len(prefix) :]) != batch:
+        if len(wanted) != len(batch) or any(m not in (1, n) for m, n in zip(batch, wanted, strict=True)):
+            raise ShapeError(f"categorical: shape {sizes} must end with what {batch} broadcasts to, that of the logits without axis {axis}")
+        weights = broadcast_to(weights, (*wanted[:dim], weights.shape[dim], *wanted[dim:]))
     if not replace:
         return constrained(_without_replacement(data, weights, dim, prefix, mode), out_sharding)
     noise = gumbel(data, (*prefix, *weights.shape), weights.dtype, mode)

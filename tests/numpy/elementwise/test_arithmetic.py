@@ -274,3 +274,10 @@ def test_ldexp_rounds_once_and_frexp_is_exact_for_subnormal_numbers(dtype, expon
     np.testing.assert_array_equal(vf.jit(vnp.ldexp)(x, powers), wanted)
     for found, expected in zip(vf.jit(vnp.frexp)(x[3:]), np.frexp(x[3:]), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["fmax", "fmin"])
+def test_extremes_of_complex_numbers(name: str) -> None:
+    a = np.array([1 + 2j, 1 + 2j, np.nan, -1], np.complex64)
+    b = np.array([1 + 3j, 0 + 9j, 2, np.nan], np.complex64)
+    np.testing.assert_array_equal(getattr(vnp, name)(a, b), getattr(np, name)(a, b))

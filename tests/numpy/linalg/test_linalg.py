@@ -272,3 +272,16 @@ def test_the_module_has_every_name_of_jax():
 def test_mistakes_raise(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_the_greatest_of_no_sizes_is_zero() -> None:
+    assert linalg.vector_norm(np.zeros(0, np.complex64), ord=np.inf) == 0
+    assert linalg.matrix_norm(np.zeros((0, 2), np.float32), ord=np.inf) == 0
+    assert linalg.matrix_norm(np.zeros((2, 0), np.float32), ord=1) == 0
+
+
+@pytest.mark.parametrize("shape", [(2, 30_000), (30_000, 2)])
+def test_derivatives_of_pseudo_inverses_of_long_matrices(shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    _, tangent = vf.jvp(linalg.pinv, (x,), (x,))  # of the inverse by the scale: -1 times it
+    np.testing.assert_allclose(tangent, -np.asarray(linalg.pinv(x)), rtol=1e-3, atol=1e-8)

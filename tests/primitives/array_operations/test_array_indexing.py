@@ -173,9 +173,3 @@ def test_each_form_becomes_the_simplest_primitives():
     assert primitives(lambda v: v[[0, 2]], x) == ["gather"]
     assert primitives(lambda v: v[[0, 2], 1:], x) == ["slice", "gather"]
     assert primitives(lambda v, k: v[k], x, np.array([1, 2]))[-1] == "gather"
-
-
-def test_lists_of_traced_numbers_are_arrays() -> None:
-    x = vf.numpy.arange(12).reshape(4, 3)
-    found = vf.jit(lambda i, j: x[[[i, 0], [j, 1]], 1])(np.int32(3), np.int32(-2))
-    assert found.tolist() == [[10, 1], [7, 4]]

@@ -76,3 +76,10 @@ def test_batches_of_nothing(in_axes):
 def test_index_take_counts_around_the_ends():
     got = lax.index_take(X, [np.array([0, -1, 5]), np.array([1, 1, -1])], (0, 1))
     np.testing.assert_array_equal(np.asarray(got), [X[0, 1], X[3, 1], X[1, 2]])
+
+
+def test_index_take_does_not_mix_ranks() -> None:
+    x = vf.numpy.arange(24).reshape(3, 4, 2)
+    with vf.config.numpy_rank_promotion("raise"):
+        found = vf.lax.index_take(x, (np.array([-1, 0]), np.array([1, -2])), (0, 1))
+    np.testing.assert_array_equal(found, np.asarray(x)[[-1, 0], [1, -2]])

@@ -85,3 +85,23 @@ def test_polar_by_singular_values_is_differentiable():
 def test_mistakes_raise(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.wide
+def test_rsf2csf_rotates_as_scipy_and_broadcasts() -> None:
+    rng = np.random.default_rng(0)
+    t, z = rng.normal(size=(2, 4, 4)), rng.normal(size=(4, 4))
+    form, vectors = vf.jit(linalg.rsf2csf)(t, z)
+    for i in range(2):
+        wanted = scipy.linalg.rsf2csf(t[i], z)
+        np.testing.assert_allclose(form[i], wanted[0], atol=1e-12)
+        np.testing.assert_allclose(vectors[i], wanted[1], atol=1e-12)
+    with pytest.raises(errors.ShapeError, match="one size"):
+        linalg.rsf2csf(t, z[:3, :3])
+
+
+def test_short_fiedler_matrices_and_real_fourier_matrices() -> None:
+    assert linalg.fiedler(3.0).tolist() == [[0.0]]
+    assert linalg.fiedler_companion(np.ones((3, 1))).shape == (3, 0, 0)
+    with pytest.raises(errors.DTypeError, match="complex"):
+        linalg.dft(4, dtype="float32")

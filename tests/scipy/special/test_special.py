@@ -167,3 +167,15 @@ def test_elements_outside_of_where_have_no_derivative():
     mask = np.array([True, True, False])
     slopes = vf.grad(lambda x: vf.scipy.special.logsumexp(x, where=mask))(np.array([0.0, 0.0, np.nan], np.float32))
     assert np.array_equal(slopes, [0.5, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("name", ["xlogy", "xlog1py"])
+def test_mixed_second_derivatives_at_zero(name: str) -> None:
+    mixed = vf.grad(vf.grad(getattr(vf.scipy.special, name), 1), 0)(0.0, 3.0)
+    np.testing.assert_allclose(mixed, 1 / 3.0 if name == "xlogy" else 1 / 4.0, rtol=1e-6)
+
+
+def test_spherical_harmonics_of_negative_angles() -> None:
+    n, m, theta, phi = np.array([1, 3, 2]), np.array([1, -3, 2]), np.array([-2.0, -0.5, -1.0]), np.array([0.3, 1.0, -2.0])
+    found = vf.scipy.special.sph_harm_y(n, m, theta, phi)
+    np.testing.assert_allclose(found, scipy_special.sph_harm_y(n, m, theta, phi), rtol=1e-5)

@@ -116,3 +116,10 @@ def test_errors(call: Callable[..., Any], error: type[Exception]) -> None:
     for solve in (linalg.cg, linalg.bicgstab, linalg.gmres):
         with pytest.raises(error):
             call(solve, np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("name", ["cg", "gmres", "bicgstab"])
+def test_weak_numbers_stay_weak(name: str) -> None:
+    solve = getattr(vf.scipy.sparse.linalg, name)
+    assert solve(lambda x: x, 1.0)[0].weak_type
+    assert not solve(lambda x: x, np.float32(1.0))[0].weak_type
