@@ -209,5 +209,5 @@ class Transposed:
 tree.register_pytree_node(
     Transposed,
     lambda function: (function._program.consts, (function._in_tree, function._out_tree, function._program.jaxpr)),
-    lambda static, consts: Transposed(*static[:2], ClosedJaxpr(static[2], consts)),
+    lambda static, consts: Transposed(static[0], static[1], ClosedJaxpr(static[2], consts)),
 )
