@@ -192,7 +192,7 @@ def _dtype_of(jax: Any, jnp: Any, x: Any) -> Any:
     if not isinstance(x, (type, np.dtype)):
         return jax.dtypes.canonicalize_dtype(x.dtype) if hasattr(x, "dtype") else jnp.result_type(x)
     narrow, mode = jax.dtypes.canonicalize_dtype(x), jax.config.values["jax_explicit_x64_dtypes"]
-    if x in (int, float, complex) or narrow == np.dtype(x) or mode in ("warn", 1):
+    if (isinstance(x, type) and x in (int, float, complex)) or narrow == np.dtype(x) or mode in ("warn", 1):
         return narrow
     if mode in ("error", 2):
         raise ValueError(f"Explicitly requested dtype {x} is not available")
