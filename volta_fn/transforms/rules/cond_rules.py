@@ -164,7 +164,7 @@ def _select_branch(
 
 
 def _constant_unless(chosen: Array, operand: Array) -> Array:
-    """Return an operand whose examples are constants for differentiation, but those that are chosen."""
+    """Return an operand whose examples are constants, but those that are chosen."""
     if operand.dtype not in INEXACT or not isinstance(operand, Tracer):
         return operand
     mask = broadcast_in_dim(chosen, operand.shape, (0,))
