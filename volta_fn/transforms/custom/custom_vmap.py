@@ -112,7 +112,8 @@ def _abstract(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: _Rule) -> tupl
 class _JvpRule:
     """The derivative of a batching rule, on flat lists.
 
-    Its operands are those of the rule, then the tangents that are `nonzero`. Its results are the rule's, then the tangents of those that `out_nonzero` marks.
+    Its operands are those of the rule, then the tangents that are `nonzero`. Its results are the rule's, then the tangents of those that
+    `out_nonzero` marks.
     """
 
     def __init__(self, rule: Any, nonzero: Sequence[bool], out_nonzero: Sequence[bool]) -> None:
