@@ -188,11 +188,11 @@ def _names(known: dict[str, Any], *kinds: str) -> list[Any]:
 
 
 def _dtype_of(jax: Any, jnp: Any, x: Any) -> Any:
-    """Return the dtype of a value, or that which a type stands for, as explicit dtypes of 64 bits are treated."""
+    """Return the dtype of a value, or that which a type stands for."""
     if not isinstance(x, (type, np.dtype)):
         return jax.dtypes.canonicalize_dtype(x.dtype) if hasattr(x, "dtype") else jnp.result_type(x)
     narrow, mode = jax.dtypes.canonicalize_dtype(x), jax.config.values["jax_explicit_x64_dtypes"]
-    if x in (int, float, complex) or narrow == np.dtype(x) or mode in ("warn", 1):
+    if (isinstance(x, type) and x in (int, float, complex)) or narrow == np.dtype(x) or mode in ("warn", 1):
         return narrow
     if mode in ("error", 2):
         raise ValueError(f"Explicitly requested dtype {x} is not available")

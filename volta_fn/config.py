@@ -285,7 +285,7 @@ def disable_jit(disable: bool = True) -> _Setting:
 class UserContext:
     """A value of a user's, on which what is traced may depend.
 
-    `make_user_context` makes one. When the value changes, all programs are traced anew.
+    `make_user_context` makes one, which its example shows. When the value changes, all programs are traced anew.
     """
 
     def __init__(self, default_value: Any = None) -> None:

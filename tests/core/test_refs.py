@@ -178,6 +178,7 @@ FORBIDDEN: dict[str, tuple[Callable[[], Any], str]] = {
     "mapped": (lambda: vf.vmap(lambda x: REF.__setitem__(0, x))(vf.numpy.ones(2)), "mapped by vmap"),
     "mapped in jit": (lambda: vf.vmap(vf.jit(lambda x: REF.__setitem__(0, x)))(vf.numpy.ones(2)), "mapped by vmap"),
     "in checkpoint": (lambda: vf.grad(vf.checkpoint(lambda x: x * REF[0]))(1.0), "a program of its own"),
+    "in checkpoint in jit": (lambda: vf.grad(vf.jit(vf.checkpoint(lambda x: x * REF[0])))(1.0), "a program of its own"),
     "as a NumPy array": (lambda: np.asarray(REF), "no array"),
 }
 

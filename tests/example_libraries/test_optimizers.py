@@ -63,3 +63,10 @@ def test_unfit_arguments_raise() -> None:
         ours.sgd(np.ones(2))
     with pytest.raises(TreeError, match="JoinPoint"):
         ours.pack_optimizer_state(PARAMS)
+
+
+def test_sm3_of_a_number() -> None:
+    init, update, get = ours.sm3(0.1, momentum=0.0)
+    state = update(0, vf.numpy.float32(4.0), init(vf.numpy.float32(1.0)))
+    assert np.asarray(get(state)) == np.float32(0.9)  # the gradient's sign, as the only square is its own
+    assert np.asarray(get(update(1, vf.numpy.float32(3.0), state))) == np.float32(0.9) - np.float32(0.1) * np.float32(3.0 / 5.0)

@@ -219,6 +219,12 @@ def free_ref(ref: Ref) -> None:
     """Give up a reference, which cannot be used afterwards.
 
     Raises `RefError` outside of the traced function that made it, and if it was given up before.
+
+    >>> import volta_fn as vf
+    >>> ref = vf.new_ref(1.5)
+    >>> vf.free_ref(ref)
+    >>> ref
+    Ref(<frozen>)
     """
     freeze(ref)
 

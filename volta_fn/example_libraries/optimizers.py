@@ -194,13 +194,13 @@ def sm3(step_size: Any, momentum: Any = 0.9) -> Any:
     size = make_schedule(step_size)
 
     def init(x0: Any) -> Any:
-        return x0, vnp.zeros_like(x0), [vnp.zeros(d, x0.dtype) for d in x0.shape]
+        return x0, vnp.zeros_like(x0), [vnp.zeros(d, x0.dtype) for d in x0.shape or [()]]
 
     def update(i: Any, g: Any, state: Any) -> Any:
         x, mean, squares = state
-        axes = range(x.ndim)
+        axes = range(max(x.ndim, 1))  # a number has one sum, of itself
         wide = [vnp.expand_dims(s, tuple([a for a in axes if a != axis])) for axis, s in enumerate(squares)]
-        bound = functools.reduce(vnp.minimum, wide) + g * g
+        bound = functools.reduce(vnp.minimum, wide[1:], wide[0]) + g * g
         scaled = g * vnp.where(bound > 0, 1.0 / vnp.sqrt(vnp.where(bound > 0, bound, 1.0)), 0.0)
         mean = (1.0 - momentum) * scaled + momentum * mean
         return x - size(i) * mean, mean, [bound.max(tuple([a for a in axes if a != axis])) for axis in axes]

@@ -259,6 +259,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         try:
             traced = self._cache.program(request, values)
         except UsedRefsError as used:
+            if "_ref_values" in kwargs:  # their values are given: it is a program inside that cannot use them
+                raise
             return self._by_values(used.refs)(args, kwargs)
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)

@@ -29,8 +29,8 @@ def _basis(leaves: Sequence[Array]) -> list[Array]:
     """Return the standard basis of the leaves' space, as a stack for each leaf."""
     identity = np.eye(sum(leaf.size for leaf in leaves))
     columns = zip(leaves, accumulate(leaf.size for leaf in leaves), strict=True)
-    parts = [(x, identity[:, end - x.size : end].astype(x.dtype).reshape((len(identity), *x.shape))) for x, end in columns]
-    return [from_host(part, x.weak_type) for x, part in parts]
+    found = [(x, identity[:, end - x.size : end].astype(x.dtype).reshape((len(identity), *x.shape))) for x, end in columns]
+    return [from_host(stack, x.weak_type) for x, stack in found]
 
 
 def _check_dtype(leaves: Sequence[Any], allowed: frozenset[np.dtype], label: str) -> None:
@@ -187,7 +187,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
 
 
 class Transposed:
-    """The function that `linear_transpose` returns, a pytree of what `fun` closes over."""
+    """The function that `linear_transpose` returns, a pytree of closed-over values."""
 
     def __init__(self, in_tree: Any, out_tree: Any, program: ClosedJaxpr) -> None:
         self._in_tree, self._out_tree, self._program = in_tree, out_tree, program
@@ -208,5 +208,5 @@ class Transposed:
 tree.register_pytree_node(
     Transposed,
     lambda function: (function._program.consts, (function._in_tree, function._out_tree, function._program.jaxpr)),
-    lambda static, consts: Transposed(*static[:2], ClosedJaxpr(static[2], consts)),
+    lambda static, consts: Transposed(static[0], static[1], ClosedJaxpr(static[2], consts)),
 )

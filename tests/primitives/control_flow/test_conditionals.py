@@ -126,3 +126,13 @@ MESSAGES = [
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_branches_that_an_example_does_not_take_leave_no_nan() -> None:
+    safe = lambda x: lax.cond(x < 1e-3, lambda: 1e-3, lambda: vf.numpy.sqrt(x))
+    x = np.array([0.0, 4.0], np.float32)
+    total = lambda x: vf.vmap(safe)(x).sum()
+    for gradient in (vf.grad(total), vf.jit(vf.grad(total)), vf.vmap(vf.grad(safe))):
+        np.testing.assert_array_equal(gradient(x), [0.0, 0.25])
+    program = vf.jit(vf.vmap(safe)).lower(x).simplified
+    assert [eqn.primitive.name for eqn in program.eqns].count("select_n") == 1  # nothing is paid for it

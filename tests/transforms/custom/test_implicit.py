@@ -128,6 +128,9 @@ def test_errors(traced: bool) -> None:
         (lambda b: lax.custom_linear_solve(lambda x: x, b, twice), TreeError),
         (lambda b: lax.custom_linear_solve(lambda x: x, b, lambda f, x: x, has_aux=True), TreeError),
         (lambda b: lax.custom_linear_solve(lambda x: x, b, lambda f, x: x.astype("float16")), DTypeError),
+        (lambda b: lax.custom_linear_solve(lambda x: (x,), b, lambda f, x: x), TreeError),
+        (lambda b: lax.custom_linear_solve(lambda x: x[:1], b, lambda f, x: x), ShapeError),
+        (lambda b: lax.custom_root(lambda x: (x, x), b, lambda f, x: x, lambda g, y: y), TreeError),
         (lambda b: lax.custom_root(lambda x: x - b, b, twice, lambda g, y: y), TreeError),
         (lambda b: lax.custom_root(lambda x: x - b, b, lambda f, x: x[:1], lambda g, y: y), ShapeError),
     ]:

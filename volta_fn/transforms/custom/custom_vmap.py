@@ -110,9 +110,10 @@ def _abstract(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: _Rule) -> tupl
 
 
 class _JvpRule:
-    """The derivative of a batching rule, on operands and those tangents that are `nonzero`.
+    """The derivative of a batching rule, on flat lists.
 
-    Its results are the rule's, then the tangents of those that `out_nonzero` marks.
+    Its operands are those of the rule, then the tangents that are `nonzero`. Its results are the rule's, then the tangents of those that
+    `out_nonzero` marks.
     """
 
     def __init__(self, rule: Any, nonzero: Sequence[bool], out_nonzero: Sequence[bool]) -> None:
@@ -174,7 +175,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: Close
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> Any:
-    """Inline the function's program: of a rule's results nobody knows which are known."""
+    """Inline the function's program, as a rule does not tell which results are known."""
     return tuple(run_under(trace, eval_jaxpr, params["call_jaxpr"], *args))
 
 

@@ -67,7 +67,7 @@ def custom_linear_solve(
     """
     check_callable(matvec, "custom_linear_solve")
     check_callable(solve, "custom_linear_solve")
-    vector = _promoted(matvec, b)
+    vector = _promoted("matvec", matvec, b)
     values = tree.leaves(vector)
     if current_trace() is EVAL:
         return _checked("solve", solve(matvec, vector), vector, has_aux)
@@ -108,11 +108,16 @@ def _traced(
     return bodies
 
 
-def _promoted(function: Callable[[Any], Any], vector: Any) -> Any:
-    """Return a pytree as arrays, weak ones in the dtype that `function` gives them."""
+def _promoted(name: str, function: Callable[[Any], Any], vector: Any) -> Any:
+    """Return a pytree as arrays, weak ones in the dtype that `function` gives them.
+
+    Raises `TreeError` or `ShapeError` if the function's value is not like the pytree.
+    """
     leaves, structure = tree.flatten(vector)
     values = [as_value(x) for x in leaves]
     body = trace_body(function, (vector,), [v.aval for v in values])
+    _check_structure(name, body.out_tree, structure)
+    _check_shapes(name, body.jaxpr.out_avals, values)
     promoted = promote_weak(values, body.jaxpr.out_avals) or values
     return tree.unflatten(structure, [to_dtype(x, p.dtype) for x, p in zip(leaves, promoted, strict=True)])
 
@@ -122,15 +127,24 @@ def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:
     if has_aux and (not isinstance(result, (tuple, list)) or len(result) != 2):
         raise TreeError(f"{name} must return (solution, aux), as has_aux says, got {type(result).__name__}")
     own = result[0] if has_aux else result
-    if tree.structure(own) != tree.structure(vector):
-        wanted, given = tree.describe(tree.structure(vector)), tree.describe(tree.structure(own))
-        raise TreeError(f"{name} must return a value of the structure of its argument, {wanted}, got {given}")
-    for x, y in zip(tree.leaves(vector), map(as_value, tree.leaves(own)), strict=True):
-        if x.shape != y.shape:
-            raise ShapeError(f"{name} must return arrays of the shapes of its argument, got {y.shape} for {x.shape}")
+    _check_structure(name, tree.structure(own), tree.structure(vector))
+    leaves, values = tree.leaves(vector), list(map(as_value, tree.leaves(own)))
+    _check_shapes(name, values, leaves)
+    for x, y in zip(leaves, values, strict=True):
         if x.dtype != y.dtype:
             raise DTypeError(f"{name} must return arrays of the dtypes of its argument, got {y.dtype.name} for {x.dtype.name}")
     return result
+
+
+def _check_structure(name: str, given: tree.TreeDef, wanted: tree.TreeDef) -> None:
+    if given != wanted:
+        raise TreeError(f"{name} must return a value of the structure of its argument, {tree.describe(wanted)}, got {tree.describe(given)}")
+
+
+def _check_shapes(name: str, given: Sequence[Any], wanted: Sequence[Any]) -> None:
+    for x, y in zip(wanted, given, strict=True):
+        if x.shape != y.shape:
+            raise ShapeError(f"{name} must return arrays of the shapes of its argument, got {y.shape} for {x.shape}")
 
 
 def _with_all(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
@@ -221,7 +235,7 @@ def custom_root(
     """
     for function in (f, solve, tangent_solve):
         check_callable(function, "custom_root")
-    guess = _promoted(f, initial_guess)
+    guess = _promoted("f", f, initial_guess)
     if current_trace() is EVAL:
         return _checked("solve", solve(f, guess), guess, has_aux)
     residual, own = closure_convert(lambda x: _checked("f", f(x), guess), guess)

@@ -6,15 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var, program_cache
 from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
-from volta_fn.core.trace import bind
+from volta_fn.core.trace import Tracer, bind
+from volta_fn.dtypes import INEXACT
+from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.primitives.control_flow.conditionals import cond_p
 from volta_fn.primitives.data_movement.joining import instantiate
-from volta_fn.primitives.data_movement.movement import reshape
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, reshape
+from volta_fn.primitives.elementwise.comparison import eq
 from volta_fn.primitives.elementwise.selection import select_n
 from volta_fn.transforms.jvp import jvp_jaxpr
 from volta_fn.transforms.linearize import LinearTrace
@@ -142,12 +147,28 @@ def _batch(
 def _select_branch(
     axis: AxisData, args: Sequence[Array], stacked: Sequence[bool], branches: Branches
 ) -> tuple[list[Array], list[int | None]]:
-    """Run all branches for all examples, and select each example's branch."""
+    """Run all branches for all examples, and select each example's branch.
+
+    Of the examples of other branches, a branch gets constants: their derivatives may be infinite, and zero times that is NaN. Operands
+    that are the same for all examples stay as they are, since these would have to be repeated.
+    """
     index, operands = args[0], args[1:]
     everything = [True] * len(branches[0].out_avals)
-    results = [eval_jaxpr(batch_jaxpr(b, axis, stacked, everything)[0], *operands) for b in branches]
+    results = []
+    for number, branch in enumerate(branches):
+        chosen = eq(index, np.asarray(number, index.dtype))
+        own = [_constant_unless(chosen, x) if s else x for x, s in zip(operands, stacked, strict=True)]
+        results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, everything)[0], *own))
     outs = [select_n(reshape(index, (axis.size, *(1,) * (cases[0].ndim - 1))), *cases) for cases in zip(*results, strict=True)]
     return outs, [0] * len(outs)
+
+
+def _constant_unless(chosen: Array, operand: Array) -> Array:
+    """Return an operand whose examples are constants, but those that are chosen."""
+    if operand.dtype not in INEXACT or not isinstance(operand, Tracer):
+        return operand
+    mask = broadcast_in_dim(chosen, operand.shape, (0,))
+    return select_n(mask, stop_gradient(operand), operand)
 
 
 cond_p.jvp = _jvp
