@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from typing import Any
 
@@ -442,3 +443,13 @@ def test_static_zeros_of_both_signs_have_programs_of_their_own(zero):
             got = np.asarray(signed(jnp.ones(2), sign * zero if sign > 0 else -zero))
             np.testing.assert_array_equal(np.signbit(got.real), np.signbit((np.ones(2) * (zero if sign > 0 else -zero)).real))
     assert signed.cache_info().programs == 2
+
+
+@pytest.mark.parametrize("follow_wrapped", [True, False])
+def test_the_signature_is_the_functions(follow_wrapped: bool) -> None:
+    def power(x: Any, *, exponent: int = 2) -> Any:
+        return x**exponent
+
+    for function in (vf.jit(power), vf.jit(vf.jit(power)), vf.jit(power, static_argnames="exponent")):
+        assert inspect.signature(function, follow_wrapped=follow_wrapped) == inspect.signature(power)
+    assert "statics" in inspect.signature(type(vf.jit(power))).parameters
