@@ -53,7 +53,8 @@ CALLS = """
     np.nonzero(np.ones(2))[0]; np.flatnonzero(np.ones(2)); np.argwhere(np.ones(2)); np.where(np.ones(2))[0]
     np.count_nonzero(np.ones(2)); np.cumsum(np.ones(2, bool)); np.lexsort((np.ones(2), np.ones(2))); np.bincount(np.arange(2))
     np.unique(np.ones(2), return_index=True)[1]; np.unique(np.ones(2), return_inverse=True)[1]; np.unique(np.ones(2), return_counts=True)[1]
-    np.nonzero(np.ones(2), size=1)[0]; np.tril_indices(2)[0]; np.searchsorted(np.ones(2), 1.0); np.digitize(np.ones(2), np.ones(2)); np.linalg.matrix_rank(np.eye(2))
+    np.nonzero(np.ones(2), size=1)[0]; np.tril_indices(2)[0]; np.searchsorted(np.ones(2), 1.0); np.digitize(np.ones(2), np.ones(2))
+    np.linalg.matrix_rank(np.eye(2))
     np.intersect1d(np.ones(2), np.ones(1), return_indices=True)[1]; np.unique(np.ones(2), size=2, fill_value=0)
     np.compress(np.ones(2), np.arange(2), size=1); np.setdiff1d(np.arange(3), np.arange(1), size=2)
 """
