@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -126,3 +127,17 @@ MESSAGES = [
 def test_messages(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("branch", [0, 1])
+def test_weak_types_are_the_first_branchs_as_in_jax(branch: int) -> None:
+    def found(ja: Any) -> list[bool]:
+        firm, weak = ja.numpy.ones(()), ja.numpy.asarray(1.0)
+        calls = [[lambda: firm, lambda: weak], [lambda: weak, lambda: firm], [lambda: weak, lambda: weak * 1]]
+        return [
+            result.weak_type
+            for c in calls
+            for result in (ja.lax.switch(branch, c), ja.lax.cond(bool(branch), *c), ja.jit(lambda c=c: ja.lax.switch(branch, c))())
+        ]
+
+    assert found(vf) == found(jax)
