@@ -128,7 +128,7 @@ def jit(
 
 
 class _Signature:
-    """The signature of the function in a jitted one, also for those who do not follow `__wrapped__`."""
+    """The signature of the original function, which needs no `__wrapped__`."""
 
     def __get__(self, function: Jitted[..., Any] | None, owner: type) -> inspect.Signature:
         if function is None:  # the class has one of its own
