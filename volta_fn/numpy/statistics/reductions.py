@@ -174,7 +174,7 @@ def _truth_reduction(name: str, a: Any, axis: Axis, out: None, keepdims: bool, w
 
 @fused
 def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Count the nonzero elements along `axis`, as int32.
+    """Count the nonzero elements along `axis`, in default integers.
 
     >>> jnp.count_nonzero(jnp.array([0, 3, 0, 4]))
     Array(2, dtype=int32)
