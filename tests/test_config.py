@@ -50,7 +50,24 @@ CALLS = """
     np.full(2, 1)
     np.mean(np.ones(2, "int32")); np.ones(2, "int32") * host.float64(2); np.where(True, 1, 2.5); np.linspace(0, 1, 3); np.zeros(1, complex)
     np.prod(np.ones(2, "int8"))
+    np.ones(2).argmax(); np.argmin(np.ones(2)); np.nanargmax(np.ones(2)); np.argsort(np.ones(2)); np.argpartition(np.ones(2), 1)
+    np.nonzero(np.ones(2))[0]; np.flatnonzero(np.ones(2)); np.argwhere(np.ones(2)); np.where(np.ones(2))[0]
+    np.count_nonzero(np.ones(2)); np.cumsum(np.ones(2, bool)); np.lexsort((np.ones(2), np.ones(2))); np.bincount(np.arange(2))
+    np.unique(np.ones(2), return_index=True)[1]; np.unique(np.ones(2), return_inverse=True)[1]; np.unique(np.ones(2), return_counts=True)[1]
+    np.nonzero(np.ones(2), size=1)[0]; np.tril_indices(2)[0]; np.searchsorted(np.ones(2), 1.0); np.digitize(np.ones(2), np.ones(2))
+    np.linalg.matrix_rank(np.eye(2))
+    np.intersect1d(np.ones(2), np.ones(1), return_indices=True)[1]; np.unique(np.ones(2), size=2, fill_value=0)
+    np.compress(np.ones(2), np.arange(2), size=1); np.setdiff1d(np.arange(3), np.arange(1), size=2)
 """
+
+#: Calls beyond `numpy`.
+OTHERS = [
+    lambda ja: ja.nn.one_hot(ja.numpy.arange(2), 2),
+    lambda ja: ja.random.permutation(ja.random.key(0), 3),
+    lambda ja: ja.random.choice(ja.random.key(0), 3),
+    lambda ja: ja.random.categorical(ja.random.key(0), ja.numpy.ones(3)),
+    lambda ja: ja.scipy.stats.mode(ja.numpy.arange(3))[1],
+]
 
 
 def dtypes_of_calls(numpy: object) -> list[np.dtype]:
@@ -63,8 +80,8 @@ def test_widths_are_jaxs_default_dtypes(width: int) -> None:
     jax = pytest.importorskip("jax")
     config.update("jax_enable_x64", width == 64)  # which drops programs of another width, too
     with jax.enable_x64(width == 64):
-        wanted = dtypes_of_calls(jax.numpy)
-    assert dtypes_of_calls(jnp) == wanted
+        wanted = [*dtypes_of_calls(jax.numpy), *[call(jax).dtype for call in OTHERS]]
+    assert [*dtypes_of_calls(jnp), *[call(vf).dtype for call in OTHERS]] == wanted
 
 
 def test_x64_reaches_traced_functions_random_numbers_and_derivatives() -> None:

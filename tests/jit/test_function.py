@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from typing import Any
 
@@ -474,3 +475,13 @@ class _NoSignature:
 
     def __call__(self, x: Any) -> Any:
         return x
+
+
+@pytest.mark.parametrize("follow_wrapped", [True, False])
+def test_the_signature_is_the_functions(follow_wrapped: bool) -> None:
+    def power(x: Any, *, exponent: int = 2) -> Any:
+        return x**exponent
+
+    for function in (vf.jit(power), vf.jit(vf.jit(power)), vf.jit(power, static_argnames="exponent")):
+        assert inspect.signature(function, follow_wrapped=follow_wrapped) == inspect.signature(power)
+    assert "statics" in inspect.signature(type(vf.jit(power))).parameters

@@ -159,3 +159,9 @@ def test_mapping_over_both_kinds_of_axes():
 def test_wrong_keys_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_the_kind_of_a_keys_dtype_is_jaxs() -> None:
+    """Libraries that check types of arrays read it by this name."""
+    key = vf.random.key(0)
+    assert key.dtype.type.__name__ == "prng_key"

@@ -64,9 +64,9 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def wraps(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Do as `functools.wraps`, also for callable objects whose attributes a function cannot have.
+    """Do as `functools.wraps`, also for objects whose names are not text.
 
-    Such objects may hold placeholders as names, as modules of other libraries do.
+    Callable objects, such as modules of other libraries, may hold placeholders there, which a function cannot have.
     """
     plain = all(isinstance(getattr(function, name, ""), str) for name in ("__name__", "__qualname__"))
     return functools.wraps(function, functools.WRAPPER_ASSIGNMENTS if plain else ("__doc__",))

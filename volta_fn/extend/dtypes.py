@@ -16,15 +16,8 @@ from volta_fn.dtypes import promote_types as promote_types
 from volta_fn.errors import DTypeError
 from volta_fn.errors import TypePromotionError as TypePromotionError
 from volta_fn.random.keys import KeyType
-
-
-class extended(np.generic):  # JAX's name
-    """The kind of dtypes whose elements are no numbers, such as keys."""
-
-
-class prng_key(extended):
-    """The kind of the dtypes of random keys."""
-
+from volta_fn.random.keys import extended as extended
+from volta_fn.random.keys import prng_key as prng_key
 
 DType = np.dtype | ExtendedDType
 

@@ -128,6 +128,15 @@ def jit(
     return Jitted(fun, statics)
 
 
+class _Signature:
+    """The signature of the original function, which needs no `__wrapped__`."""
+
+    def __get__(self, function: Jitted[..., Any] | None, owner: type) -> inspect.Signature:
+        if function is None:  # the class has one of its own
+            raise AttributeError("__signature__")
+        return inspect.signature(function._fun)
+
+
 class Jitted(JittedFunction, Generic[P, R_co]):
     """A jitted function, which is called like the original; made by `jit`.
 
@@ -151,6 +160,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         "_statics",
         "_transforms",
     )
+
+    __signature__ = _Signature()
 
     def __init__(self, fun: Callable[..., Any], statics: Statics) -> None:
         functools.update_wrapper(self, fun)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.axes import axis_size
@@ -88,7 +89,7 @@ def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> A
     """
     value = vnp.asarray(x)
     count = int(concrete_or_raise(num_classes, "argument num_classes of one_hot"))
-    wanted = "float32" if dtype is None else dtype
+    wanted = dtypes.default(vnp.dtype("float32")) if dtype is None else dtype
     if isinstance(axis, str):
         if count != axis_size(axis):
             raise ArgumentError(f"one_hot: num_classes={count} differs from the size {axis_size(axis)} of the axis {axis!r}")

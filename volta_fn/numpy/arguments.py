@@ -96,6 +96,11 @@ def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
     return default if dtype is None else dtypes.as_dtype(dtype)
 
 
+def as_index(value: Array) -> Array:
+    """Return indices or counts in the dtype that results have: the default integers."""
+    return lax.convert_element_type(value, dtypes.default(INDEX))
+
+
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     """Return the dimensions that `axis` names, counted from the front; None names all."""
     try:

@@ -173,7 +173,8 @@ def diag_indices_from(arr: Any) -> tuple[Array, ...]:
 
 def _indices(pair: Any) -> tuple[Array, Array]:
     rows, columns = pair
-    return array(rows.astype(np.int32)), array(columns.astype(np.int32))
+    wanted = dtypes.default(INDEX)
+    return array(rows.astype(wanted)), array(columns.astype(wanted))
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Array, Array]:

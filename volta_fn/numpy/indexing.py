@@ -18,7 +18,18 @@ from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, broadcast_together, concrete, flat_or_axis, full_like_scalar, narrow, no_out, operand, promote
+from volta_fn.numpy.arguments import (
+    INDEX,
+    as_index,
+    broadcast_together,
+    concrete,
+    flat_or_axis,
+    full_like_scalar,
+    narrow,
+    no_out,
+    operand,
+    promote,
+)
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
 from volta_fn.primitives.array_operations.array_indexing import read_by_numpy, read_slices
@@ -67,13 +78,18 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
     (Array([1, 3], dtype=int32),)
     """
+    return tuple(map(as_index, positions_of_nonzero(a, size, fill_value)))
+
+
+def positions_of_nonzero(a: Any, size: int | None, fill_value: Any) -> list[Array]:
+    """Return the indices that `nonzero` does, as int32."""
     mask = truth("nonzero", a)
     if not mask.ndim:
         raise ShapeError("nonzero: a must have at least one dimension; use atleast_1d(a)")
     flat = lax.reshape(mask, (mask.size,))
     if size is None:
         found = concrete("nonzero", "a", flat, _SIZE_ADVICE)
-        return tuple([array(i.astype(np.int32)) for i in np.unravel_index(np.flatnonzero(found), mask.shape)])
+        return [array(i.astype(np.int32)) for i in np.unravel_index(np.flatnonzero(found), mask.shape)]
     count = as_integer(size, "nonzero: size")
     positions = _positions_of(flat, count)
     there = lax.lt(lax.iota(INDEX, count), lax.reduce_sum(lax.convert_element_type(flat, INDEX), (0,)))
@@ -81,7 +97,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     if len(fills) != mask.ndim:
         raise ArgumentError(f"nonzero: fill_value needs one entry for each of {mask.ndim} dimensions, got {len(fills)}")
     indices = unravel_index(positions, mask.shape) if mask.size else [positions] * mask.ndim
-    return tuple([lax.select(there, i, to_dtype(0 if f is None else f, INDEX)) for i, f in zip(indices, fills, strict=True)])
+    return [lax.select(there, i, to_dtype(0 if f is None else f, INDEX)) for i, f in zip(indices, fills, strict=True)]
 
 
 def _positions_of(mask: Array, count: int) -> Array:

@@ -14,10 +14,10 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, axis_of, concrete, full_like_scalar, is_complex, is_inexact, operand, promote
+from volta_fn.numpy.arguments import INDEX, as_index, axis_of, concrete, full_like_scalar, is_complex, is_inexact, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import isnan
-from volta_fn.numpy.indexing import nonzero
+from volta_fn.numpy.indexing import positions_of_nonzero
 from volta_fn.numpy.joining import concatenate
 from volta_fn.numpy.sorting import FEW, searchsorted
 from volta_fn.numpy.statistics import reductions
@@ -122,18 +122,18 @@ def unique(
     groups = _grouped(rows, equal_nan)
     if size is None:
         size = int(concrete("unique", "ar", groups.number, _SIZE_ADVICE))
-    (bounds,) = nonzero(groups.starts, size=size + 1, fill_value=n)
+    (bounds,) = positions_of_nonzero(groups.starts, size + 1, n)
     starts = lax.slice_in_dim(bounds, 0, size)
     there = lax.lt(starts, np.int32(n))
     first = groups.order[lax.min(starts, np.int32(max(n - 1, 0)))] if n else starts
     results = [_values(slices, first, there, fill_value, dim)]
     if return_index:
-        results.append(lax.select(there, first, np.int32(0) if not n else groups.order[0]))
+        results.append(as_index(lax.select(there, first, np.int32(0) if not n else groups.order[0])))
     if return_inverse:
         inverse = broadcast_to(array(np.int32(0)), (n,)).at[groups.order].set(groups.group)
-        results.append(lax.reshape(inverse, shape) if axis is None else inverse)
+        results.append(as_index(lax.reshape(inverse, shape) if axis is None else inverse))
     if return_counts:
-        results.append(lax.sub(lax.slice_in_dim(bounds, 1, size + 1), starts))
+        results.append(as_index(lax.sub(lax.slice_in_dim(bounds, 1, size + 1), starts)))
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -225,7 +225,7 @@ def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> 
 
     Without a `fill_value` it is the first of them, or 0 where there are none.
     """
-    (index,) = nonzero(keep, size=size, fill_value=values.size)
+    (index,) = positions_of_nonzero(keep, size, values.size)
     if size is None:
         return values[index]
     fill = to_dtype(0 if fill_value is None else fill_value, values.dtype)
@@ -277,7 +277,7 @@ def intersect1d(
     if not return_indices:
         return common
     there = lax.lt(lax.iota(INDEX, common.size), reductions.count_nonzero(keep))
-    return common, _first_positions(a, common, there), _first_positions(b, common, there)
+    return common, as_index(_first_positions(a, common, there)), as_index(_first_positions(b, common, there))
 
 
 def _first_positions(values: Array, wanted: Array, there: Array) -> Array:

@@ -50,7 +50,7 @@ def argsort(
     if descending:
         # Reverse before and after sorting: equal elements keep their order.
         value = lax.rev(value, (dim,))
-    _, result = lax.sort((value, lax.broadcasted_iota(dtype_or(dtype, INDEX), value.shape, dim)), dimension=dim, num_keys=1)
+    _, result = lax.sort((value, lax.broadcasted_iota(dtype_or(dtype, dtypes.default(INDEX)), value.shape, dim)), dimension=dim, num_keys=1)
     return lax.sub(full_like_scalar(result, value.shape[dim] - 1), lax.rev(result, (dim,))) if descending else result
 
 
@@ -81,9 +81,9 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
     if len({v.shape for v in values}) > 1:
         raise ShapeError(f"lexsort: the keys must have one shape, got {[v.shape for v in values]}")
     if not values[0].ndim:
-        return lax.iota(INDEX, 1)[0]
+        return lax.iota(dtypes.default(INDEX), 1)[0]
     dim = axis_of("lexsort", axis, values[0].ndim)
-    operands = (*reversed(values), lax.broadcasted_iota(INDEX, values[0].shape, dim))
+    operands = (*reversed(values), lax.broadcasted_iota(dtypes.default(INDEX), values[0].shape, dim))
     return lax.sort(operands, dimension=dim, num_keys=len(values))[-1]
 
 
@@ -120,7 +120,7 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
 @fused
 def _sorted_argpartition(a: Any, kth: int, axis: int) -> Array:
     _check_kth("argpartition", a, kth, axis)
-    return argsort(a, axis)
+    return lax.convert_element_type(argsort(a, axis), INDEX)
 
 
 def _selected(function: str, a: Any, kth: int, axis: int) -> np.ndarray | None:

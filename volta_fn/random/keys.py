@@ -36,6 +36,14 @@ _UINT32, _INT64 = np.dtype(np.uint32), np.dtype(np.int64)
 _LOW_32 = 0xFFFFFFFF
 
 
+class extended(np.generic):  # JAX's name
+    """The kind of dtypes whose elements are no numbers, such as keys."""
+
+
+class prng_key(extended):
+    """The kind of the dtypes of random keys."""
+
+
 @dataclass(frozen=True)
 class KeyType(dtypes.ExtendedDType):
     """The dtype of typed keys: the name of the algorithm that maps keys to bits."""
@@ -46,6 +54,11 @@ class KeyType(dtypes.ExtendedDType):
     def name(self) -> str:  # type: ignore[override]  # it follows from the implementation
         """The dtype as it is written, such as "key<fry>"."""
         return f"key<{_TAGS[self.impl]}>"
+
+    @property
+    def type(self) -> type[prng_key]:
+        """The kind of dtype, which libraries that check types of arrays look at."""
+        return prng_key
 
     @property
     def words(self) -> int:

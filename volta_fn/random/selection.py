@@ -64,7 +64,7 @@ def categorical(
     if not replace:
         return constrained(_without_replacement(data, weights, dim, prefix, mode), out_sharding)
     noise = gumbel(data, (*prefix, *weights.shape), weights.dtype, mode)
-    return constrained(lax.argmax(noise + weights, len(prefix) + dim, INT), out_sharding)
+    return constrained(lax.argmax(noise + weights, len(prefix) + dim, dtypes.default(INT)), out_sharding)
 
 
 def _without_replacement(data: Array, weights: Array, dim: int, prefix: Shape, mode: str | None) -> Array:
@@ -98,7 +98,7 @@ def _population(function: str, x: Any) -> Array:
         return value
     if value.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"{function}: give an array with at least one dimension, or an integer, got {value.aval}")
-    return lax.iota(INT, int(concrete_or_raise(value, f"the population of {function}")))
+    return lax.iota(dtypes.default(INT), int(concrete_or_raise(value, f"the population of {function}")))
 
 
 def _shuffle(data: Array, x: Array, axis: int) -> Array:

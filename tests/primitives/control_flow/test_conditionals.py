@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -136,3 +137,17 @@ def test_branches_that_an_example_does_not_take_leave_no_nan() -> None:
         np.testing.assert_array_equal(gradient(x), [0.0, 0.25])
     program = vf.jit(vf.vmap(safe)).lower(x).simplified
     assert [eqn.primitive.name for eqn in program.eqns].count("select_n") == 1  # nothing is paid for it
+
+
+@pytest.mark.parametrize("branch", [0, 1])
+def test_weak_types_are_the_first_branchs_as_in_jax(branch: int) -> None:
+    def found(ja: Any) -> list[bool]:
+        firm, weak = ja.numpy.ones(()), ja.numpy.asarray(1.0)
+        calls = [[lambda: firm, lambda: weak], [lambda: weak, lambda: firm], [lambda: weak, lambda: weak * 1]]
+        return [
+            result.weak_type
+            for c in calls
+            for result in (ja.lax.switch(branch, c), ja.lax.cond(bool(branch), *c), ja.jit(lambda c=c: ja.lax.switch(branch, c))())
+        ]
+
+    assert found(vf) == found(jax)

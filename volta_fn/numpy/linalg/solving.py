@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.arguments import operand, promote_inexact
+from volta_fn.numpy.arguments import as_index, operand, promote_inexact
 from volta_fn.numpy.linalg.decompositions import svdvals
 from volta_fn.numpy.linalg.operands import identity_like, matrices, squared
 from volta_fn.numpy.products import matmul
@@ -135,10 +135,10 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
     if rtol is not None and tol is not None:
         raise ArgumentError("matrix_rank: give rtol (relative) or tol (absolute), not both")
     if value.ndim < 2:
-        return lax.convert_element_type(lax.reduce_or(lax.ne(value, 0), range(value.ndim)), np.int32)
+        return as_index(lax.reduce_or(lax.ne(value, 0), range(value.ndim)))
     values = svdvals(value)
     limit = _per_matrix(tol, values) if tol is not None else _relative(values, value, rtol, 1)
-    return lax.reduce_sum(lax.convert_element_type(values > limit, np.int32), (values.ndim - 1,))
+    return lax.reduce_sum(as_index(values > limit), (values.ndim - 1,))
 
 
 def _per_matrix(limit: Any, values: Array) -> Array:

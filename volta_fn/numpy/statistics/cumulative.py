@@ -54,7 +54,7 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
 def _running(function: str, a: Any, axis: int | None, dtype: Any, accumulate: Callable[..., Array]) -> Array:
     value = operand(function, "a", a)
     value, dim = flat_or_axis(function, value, axis)
-    wanted = dtype_or(dtype, INDEX if value.dtype == BOOL else value.dtype)
+    wanted = dtype_or(dtype, dtypes.default(INDEX) if value.dtype == BOOL else value.dtype)
     if wanted == BOOL:
         # The cumulative sum of booleans is `any` so far, the product `all` so far.
         return lax.ne(accumulate(lax.convert_element_type(lax.ne(value, full_like_scalar(value, 0)), INDEX), dim), 0)

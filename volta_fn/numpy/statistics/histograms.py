@@ -41,7 +41,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     value = value if value.dtype in dtypes.INTEGERS else lax.convert_element_type(value, INDEX)
     most = full_like_scalar(value, min(length, dtypes.iinfo(value.dtype).max))  # clamped before conversion: numbers may exceed int32
     index = lax.convert_element_type(lax.clamp(full_like_scalar(value, 0), value, most), INDEX)
-    amount = array(np.int32(1)) if weights is None else operand("bincount", "weights", weights)
+    amount = array(dtypes.default(INDEX).type(1)) if weights is None else operand("bincount", "weights", weights)
     if weights is not None and amount.shape != value.shape:
         raise ShapeError(f"bincount: weights must have the shape of x, {value.shape}, got {amount.shape}")
     return constrained(_scattered(index, broadcast_to(amount, value.shape), length), out_sharding)

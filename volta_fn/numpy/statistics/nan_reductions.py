@@ -123,7 +123,8 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 
 def _nan_arg_extremum(find: Callable[..., Array], fill: float, a: Any, axis: int | None, out: None, keepdims: bool) -> Array:
     value, missing = _replaced(f"nan{find.__name__}", a, fill)
-    return lax.select(reductions.all(missing, axis, keepdims=keepdims), np.int32(-1), find(value, axis, out, keepdims))
+    found = find(value, axis, out, keepdims)
+    return lax.select(reductions.all(missing, axis, keepdims=keepdims), found.dtype.type(-1), found)
 
 
 @fused

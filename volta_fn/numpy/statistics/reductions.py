@@ -174,12 +174,12 @@ def _truth_reduction(name: str, a: Any, axis: Axis, out: None, keepdims: bool, w
 
 @fused
 def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Count the nonzero elements along `axis`, as int32.
+    """Count the nonzero elements along `axis`, in default integers.
 
     >>> jnp.count_nonzero(jnp.array([0, 3, 0, 4]))
     Array(2, dtype=int32)
     """
-    return sum(truth("count_nonzero", a), axis, INDEX, keepdims=keepdims)
+    return sum(truth("count_nonzero", a), axis, dtypes.default(INDEX), keepdims=keepdims)
 
 
 @fused
@@ -207,7 +207,7 @@ def _arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool
     value = operand(name, "a", a)
     flat, dim = flat_or_axis(name, value, axis)
     _check_not_empty(name, flat, (dim,))
-    found = find(flat, dim, INDEX)
+    found = find(flat, dim, dtypes.default(INDEX))
     return restore(found, tuple(range(value.ndim)) if axis is None else (dim,), keepdims)
 
 

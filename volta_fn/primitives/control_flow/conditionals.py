@@ -35,8 +35,7 @@ def _cond_abstract(index: ShapedArray, *operands: ShapedArray, branches: tuple[C
     for given, wanted in zip(operands, branches[0].in_avals, strict=True):
         if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
             raise ShapeError(f"cond's programs take {wanted} where {given} is given")
-    columns = zip(*[b.out_avals for b in branches], strict=True)
-    return tuple([column[0].update(weak_type=all(a.weak_type for a in column)) for column in columns])
+    return tuple(branches[0].out_avals)  # of branches that differ in weak types, the first one's count, as in JAX
 
 
 #: Operands: an int32 scalar below the number of branches, and every branch's operands. False and True are branches 0 and 1.

@@ -123,9 +123,9 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
 def _most_common(values: Array, omits_nan: bool) -> ModeResult:
     if values.shape[-1] == 0:
         dtype = values.dtype if is_inexact(values) else dtypes.to_inexact(values.dtype)
-        return ModeResult(vnp.full(values.shape[:-1], np.nan, dtype), vnp.zeros(values.shape[:-1], np.int32))
+        return ModeResult(vnp.full(values.shape[:-1], np.nan, dtype), vnp.zeros(values.shape[:-1], int))
     runs = _runs(values)
-    counts = runs.last - runs.first + 1
+    counts = (runs.last - runs.first + 1).astype(int)
     if omits_nan:
         counts = vnp.where(_is_nan(runs.values), 0, counts)
     best = vnp.argmax(counts, -1, keepdims=True)

@@ -35,9 +35,10 @@ Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
-    """Return the zero tangents of a pytree of values: of their dtypes, or float0 for integers.
+    """Return the zero tangents of a pytree of values.
 
-    With `symbolic_zeros` they are `Zero`, which has no elements. Raises `ArgumentTypeError` for leaves that are no arrays.
+    They have the values' dtypes, or float0 for integers. With `symbolic_zeros` they are `Zero`, which has no elements. Raises
+    `ArgumentTypeError` for leaves that are no arrays.
 
     >>> zero_from_primal({"w": 3.0})
     {'w': Array(0., dtype=float32)}
