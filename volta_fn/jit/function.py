@@ -289,13 +289,13 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         check_usable(values)
         if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
             run = load("volta_fn.jit.placement").program(traced, values)
-            self._cache.remember(request, run)
+            self._cache.remember(request, values, run)
             return run(values)
         device = common_device(values)
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))
-        self._cache.remember(request, run)
+        self._cache.remember(request, values, run)
         return run(values)
 
     def _staged_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
