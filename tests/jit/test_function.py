@@ -442,3 +442,33 @@ def test_static_zeros_of_both_signs_have_programs_of_their_own(zero):
             got = np.asarray(signed(jnp.ones(2), sign * zero if sign > 0 else -zero))
             np.testing.assert_array_equal(np.signbit(got.real), np.signbit((np.ones(2) * (zero if sign > 0 else -zero)).real))
     assert signed.cache_info().programs == 2
+
+
+@pytest.mark.parametrize("number", [True, 3, 2.5, 1j, np.arange(3.0, dtype=np.float32)])
+def test_calls_with_numbers_find_their_program(number):
+    @vf.jit
+    def f(x, tree):
+        return x * 2, tree["a"] + x
+
+    g = vf.jit(lambda x: x + 1)
+    tree = {"a": vf.numpy.ones(3)}
+    want = f(number, tree), g(number)
+    cached = f._cache.find((number, tree), {})
+    assert cached is not None
+    assert cached[0](cached[1])[1].tolist() == want[0][1].tolist()
+    run, arrays = g._cache.find_flat((number,))
+    assert run is not None
+    assert run(arrays).tolist() == g(number).tolist() == want[1].tolist()
+    assert g(number).dtype == want[1].dtype
+    assert g(number).weak_type == want[1].weak_type
+    assert f.cache_info().traces == g.cache_info().traces == 1
+
+
+def test_numbers_are_not_taken_for_others():
+    f = vf.jit(lambda x: x / 3)
+    assert [f(1.0).dtype.name, f(1).dtype.name, f(True).dtype.name, f(1j).dtype.name] == ["float32"] * 3 + ["complex64"]
+    assert f(3.0) == 1
+    assert f(6.0) == 2
+    assert f(vf.numpy.float32(9.0)) == 3
+    g = vf.jit(lambda x: x * vf.numpy.ones(2, "float64"))
+    assert [g(0.1)[0] == 0.1, g(0.1)[0] == 0.1, g(0.2)[1] == 0.2]

@@ -37,6 +37,7 @@ _CACHE_LIMIT = 4096
 _MATCHERS = 4
 #: The types of leaves, other than arrays, with which a program is found again.
 _CONVERTED = frozenset({bool, int, float, complex, np.ndarray})
+_FLAT = _CONVERTED | {ConcreteArray}
 
 #: The number of programs of a function at which it warns.
 MANY_PROGRAMS = 32
@@ -81,9 +82,17 @@ class Cache:
             self.learn(structure, args, specs, run)
         return run, leaves
 
+    def find_flat(self, args: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
+        """Return the program, or None, and the arrays of a call with numbers and arrays."""
+        if not _FLAT.issuperset(map(type, args)):
+            return None, args
+        arrays: tuple[Any, ...] = tuple([x if type(x) is ConcreteArray else as_value(x) for x in args])
+        run = self.compiled.get(tuple([x._spec for x in arrays]))
+        return run, args if run is None else arrays
+
     def _find_with_numbers(self, leaves: list[Any], structure: Any) -> tuple[Run, list[Any]] | None:
         """Return what `find` does if some leaves are numbers or NumPy's arrays."""
-        arrays = [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
+        arrays: list[Any] = [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
         try:
             run = self.compiled.get((structure, *[x._spec for x in arrays]))
         except AttributeError:  # some leaf is a tracer, or no array at all
@@ -112,7 +121,7 @@ class Cache:
             positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
             self.compiled[call_key(argnums, len(args), "_spec")(*args)] = _with_arguments(run, positions)
         elif not request.statics.some and all(type(x) is ConcreteArray for x in values):
-            flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and all(type(a) is ConcreteArray for a in args)
+            flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and _FLAT.issuperset(map(type, args))
             specs = tuple([x._spec for x in values])
             self.compiled[specs if flat_call else (request.in_tree, *specs)] = run
 

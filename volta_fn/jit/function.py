@@ -176,7 +176,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                 try:
                     run = self._compiled.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                 except AttributeError:  # some argument is not an array
-                    run = None
+                    run, args = self._cache.find_flat(args)  # type: ignore[assignment]
                 if run is not None:
                     return run(args)
             known = self._cache.find(args, kwargs) if self._compiled else None
