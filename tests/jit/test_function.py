@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -472,3 +473,24 @@ def test_numbers_are_not_taken_for_others():
     assert f(vf.numpy.float32(9.0)) == 3
     g = vf.jit(lambda x: x * vf.numpy.ones(2, "float64"))
     assert [g(0.1)[0] == 0.1, g(0.1)[0] == 0.1, g(0.2)[1] == 0.2]
+
+
+def test_calls_with_static_arguments_and_pytrees_find_their_program():
+    @partial(vf.jit, static_argnums=(1, 2))
+    def f(tree, power, minus=False):
+        return -(tree["a"] ** power) if minus else tree["a"] ** power + tree["b"]
+
+    tree = {"a": jnp.arange(3.0) + 1, "b": 2.0}
+    calls = [((tree, 2), [3, 6, 11]), ((tree, 3), [3, 10, 29]), ((tree, 2, True), [-1, -4, -9]), (({"a": jnp.ones(1), "b": 1}, 2), [2])]
+    for args, want in calls * 2:
+        assert f(*args).tolist() == want
+        known = f._cache.find_with_statics(f._argnums, args)
+        assert known is not None
+        assert known[0](known[1]).tolist() == want
+    assert f.cache_info().traces == len(calls)
+    assert f(tree, True).tolist() == [3, 4, 5]  # another type of static argument
+    assert f.cache_info().traces == len(calls) + 1
+    with pytest.raises(UnhashableStaticError):
+        f(tree, jnp.ones(2))
+    with pytest.raises(UnhashableStaticError):
+        f(tree, [2])

@@ -24,7 +24,7 @@ from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import function_name
 from volta_fn.core.interned import Attached
-from volta_fn.jit.arguments import Request, call_key
+from volta_fn.jit.arguments import Request, call_key, static_values
 from volta_fn.jit.compile import Traced, trace_function
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
@@ -90,6 +90,14 @@ class Cache:
         run = self.compiled.get(tuple([x._spec for x in arrays]))
         return run, args if run is None else arrays
 
+    def find_with_statics(self, argnums: frozenset[int], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
+        """Return what `find` does for a call with static arguments."""
+        leaves, structure = tree.flatten((tuple([a for i, a in enumerate(args) if i not in argnums]), {}))
+        try:
+            return self._find_with_numbers(leaves, (static_values(argnums, args), structure))
+        except (TypeError, ValueError):  # a static argument that cannot be hashed, or is an array
+            return None
+
     def _find_with_numbers(self, leaves: list[Any], structure: Any) -> tuple[Run, list[Any]] | None:
         """Return what `find` does if some leaves are numbers or NumPy's arrays."""
         arrays: list[Any] = [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
@@ -120,6 +128,8 @@ class Cache:
         if request.statics.some and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
             positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
             self.compiled[call_key(argnums, len(args), "_spec")(*args)] = _with_arguments(run, positions)
+        elif request.statics.some and not request.kwargs and all(type(x) is ConcreteArray for x in values):
+            self.compiled[((static_values(argnums, args), request.in_tree), *[x._spec for x in values])] = run
         elif not request.statics.some and all(type(x) is ConcreteArray for x in values):
             flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and _FLAT.issuperset(map(type, args))
             specs = tuple([x._spec for x in values])

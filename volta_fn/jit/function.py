@@ -189,6 +189,9 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                 run = None
             if run is not None:
                 return run(args)
+            known = self._cache.find_with_statics(self._argnums, args) if self._compiled else None
+            if known is not None:
+                return known[0](known[1])
         return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
 
     def __dir__(self) -> list[str]:
