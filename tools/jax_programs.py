@@ -82,7 +82,7 @@ class Outcome:
     def numbers(self) -> list[tuple[float, float]]:
         """Return the numbers printed, each with the error that it may have."""
         found = []
-        for text in self.output.splitlines():
+        for text in _joined(self.output.splitlines()):
             if not _OF_TIME.search(text):
                 written = _NUMBER.findall(_ARRAY_CLASSES.sub("", text))
                 values = [float(number) for number in written]
@@ -90,6 +90,17 @@ class Outcome:
                 together = [(v, _last_digit(t) + 2e-3 * abs(v) + 1e-6 * largest) for v, t in zip(values, written, strict=True)]
                 found += sorted(together) if "{" in text else together  # jax.tree.map of JAX sorts a dictionary's keys
         return found
+
+
+def _joined(rows: list[str]) -> list[str]:
+    """Join the rows of a dictionary, in which JAX may have another order."""
+    found: list[str] = []
+    for row in rows:
+        if found and found[-1].count("{") > found[-1].count("}"):
+            found[-1] += " " + row
+        else:
+            found.append(row)
+    return found
 
 
 def _last_digit(text: str) -> float:
