@@ -41,6 +41,12 @@ def test_numpy_arrays_given_are_copied() -> None:
         np.testing.assert_array_equal(x, X)
 
 
+@pytest.mark.parametrize("make", [as_value, jnp.asarray, lambda x: jnp.array([x, x]), vf.device_put, jnp.sin, lambda x: x + jnp.ones(3)])
+def test_masked_arrays_are_refused(make: Callable[[Any], Any]) -> None:
+    with pytest.raises(ArgumentTypeError, match="arrays here have no masks"):
+        make(np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False]))
+
+
 def test_hash_is_by_identity_and_equality_by_element() -> None:
     x, y = jnp.asarray(X), jnp.asarray(X)
     assert len({x, y, x}) == 2

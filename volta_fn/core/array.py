@@ -408,9 +408,7 @@ def as_value(value: Any) -> Array:
     if isinstance(value, Array):
         return value
     if isinstance(value, np.ndarray):
-        if isinstance(value, np.ma.MaskedArray):
-            raise ArgumentTypeError("arrays here have no masks, so that of a masked array would be lost: pass x.filled(value), or x.data")
-        return from_host(value)
+        return from_host(unmasked(value))
     if isinstance(value, np.generic):
         return from_host(np.asarray(value))
     if isinstance(value, (bool, int, float, complex)):
@@ -420,6 +418,14 @@ def as_value(value: Any) -> Array:
     raise ArgumentTypeError(
         f"expected an array, a NumPy array or a scalar, got {value!r:.80} of type {type(value).__name__}. {_remedy(value)}"
     )
+
+
+def unmasked(value: Any) -> Any:
+    """Return `value`; raise `ArgumentTypeError` if it is one of NumPy's masked arrays."""
+    is_subclass = isinstance(value, np.ndarray) and type(value) is not np.ndarray  # asked first, as asking for `np.ma` imports it
+    if is_subclass and isinstance(value, np.ma.MaskedArray):
+        raise ArgumentTypeError("arrays here have no masks, so that of a masked array would be lost: pass x.filled(value), or x.data")
+    return value
 
 
 def _remedy(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from volta_fn import dtypes, lax, tree
-from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, wrap
+from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.memory.transfer import constrained, device_put
@@ -84,7 +84,7 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
         return value if dtype is None else lax.convert_element_type(value, dtype)
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
         return as_value(value) if dtype is None else from_host(_exactly(value, dtype))
-    values = np.asarray(value)
+    values = np.asarray(unmasked(value))
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.STORED:
         raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
     return from_host(values) if dtype is None else lax.convert_element_type(values, dtype)
@@ -100,6 +100,8 @@ def _exactly(value: Any, dtype: np.dtype) -> np.ndarray:
 
 def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
     leaves = tree.leaves(value, is_leaf=lambda node: not isinstance(node, (list, tuple)))
+    for leaf in {type(leaf): leaf for leaf in leaves}.values():
+        unmasked(leaf)
     if any(isinstance(leaf, Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
         return _stack_nested(value, dtype)
     try:

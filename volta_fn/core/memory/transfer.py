@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, wrap
+from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.trace import Tracer
 from volta_fn.lazy_imports import load
@@ -65,7 +65,7 @@ def _put(leaf: Any, target: Device | None) -> Array:
             return wrap(leaf.buffer(), array_spec(leaf.aval, target))
         return alias(leaf, target)
     if isinstance(leaf, (np.ndarray, np.generic)):
-        return from_host(np.asarray(leaf), device=target)
+        return from_host(np.asarray(unmasked(leaf)), device=target)
     return _put(as_value(leaf), target)
 
 
