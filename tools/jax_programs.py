@@ -295,7 +295,12 @@ def run_inside(library: str, timed: bool, report: Path, arguments: list[str]) ->
     made, run_path = np.random.default_rng, runpy.run_path
     names: dict[str, Any] = {}
     np.random.default_rng = lambda seed=None: made(0 if seed is None else seed)
-    runpy.run_path = lambda *a, **k: names.update(run_path(*a, **k))  # type: ignore[assignment,func-returns-value,return-value]
+
+    def keep_names(*given: Any, **options: Any) -> dict[str, Any]:
+        names.update(run_path(*given, **options))
+        return names
+
+    runpy.run_path = keep_names
     program = importlib.import_module("volta_fn.jax.__main__").main if library == "volta_fn" else _run_under_jax
     timer = Timer(jax) if timed else None
     if timer:
