@@ -26,6 +26,7 @@ def outcome(text: str = "", status: int | None = 0, **arrays: list[float]) -> to
         ("x 1.0\nTime: 3.2\n12.1 ms", "x 1.0\nTime: 9.9\n15.3 ms"),
         ("x 1.0\n<object at 0x7f33aa1010>", "x 1.0\n<object at 0x7f33aa2222>"),
         ("{'b': 2.0, 'a': 1.0}", "{'a': 1.0, 'b': 2.0}"),
+        ("{'b': 2.0,\n 'a': 1.0}\n3.0", "{'a': 1.0,\n 'b': 2.0}\n3.0"),
         ("1.0 float32", "1.0 f32"),
     ],
 )

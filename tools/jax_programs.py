@@ -7,13 +7,14 @@ Each program runs in a copy of its folder, by `python` under JAX and by `python 
 CPU (volta_fn with --device gpu: on the GPU). The generators of NumPy and of Python that have no seed get one, and plots go nowhere.
 
 A program is the *same* if it ends without an error, prints the same numbers, and leaves the same arrays in its global names and figures;
-lines and names that speak of time do not count, nor do programs that end with an error under JAX or leave nothing to compare. The tolerance
-of a number is one unit of its last digit printed, 0.2 %, and a millionth of the largest one in its line (of an array: 2e-4): float32 has 7
-digits, of which training by some hundred steps loses half. With --keep, what JAX printed is kept in that folder.
+lines and names that speak of time, memory or files do not count, nor do programs that end with an error under JAX or leave nothing to
+compare. The tolerance of a number is one unit of its last digit printed, 0.2 %, and a millionth of the largest one in its line (of an
+array: 2e-4): float32 has 7 digits, of which training by some hundred steps loses half. With --keep, what JAX printed is kept there.
 
 --time measures each function given to `jax.jit` in both: the seconds of the first call, and the median of the others, each until its
 results are there. Calls are repeated, up to five, so that a function that a program calls once has a median, too. A program's *steady*
-time is the sum over its functions of median times calls; its *first* time the sum of first calls. JAX and volta_fn run alternately for
+time is the sum over its functions of median times calls; its *first* time the sum of first calls. JAX loads its compiler when it
+is imported, volta_fn when it first compiles, so *import and first* is their sum in each. JAX and volta_fn run alternately for
 --rounds rounds, and the least time counts; no compiled program is kept from one run to the next.
 """
 
@@ -48,10 +49,11 @@ LIMIT = 120.0
 REPEATS = 5
 #: Other ways for XLA to compile, and so to round.
 UNFUSED = "--xla_disable_hlo_passes=fusion,cpu-instruction-fusion --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+_TIMES = ("steady", "first", "import and first")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf\b)")
 _OF_TIME = re.compile(
     r"(?i)time|时间|second|\bsec|\bms\b|\d ?m?s\b|µs|elapsed|it/s|/s\b|speed|faster|slower|took|compil|jit:|^\d{7,}$"
-    r"|memory|bytes|\bMB\b|0x[0-9a-f]{6}"
+    r"|memory|bytes|\bMB\b|0x[0-9a-f]{6}|\bID\b|\.py:\d"
 )
 _ARRAY_CLASSES = re.compile(r"\b(?:float|int|uint|bfloat|complex|f|i|u|c)(?:8|16|32|64|128)\b")
 
@@ -75,11 +77,12 @@ class Outcome:
     seconds: float
     functions: dict[str, list[float]] = field(default_factory=dict)
     arrays: dict[str, list[float]] = field(default_factory=dict)
+    imported: float = 0.0
 
     def numbers(self) -> list[tuple[float, float]]:
         """Return the numbers printed, each with the error that it may have."""
         found = []
-        for text in self.output.splitlines():
+        for text in _joined(self.output.splitlines()):
             if not _OF_TIME.search(text):
                 written = _NUMBER.findall(_ARRAY_CLASSES.sub("", text))
                 values = [float(number) for number in written]
@@ -87,6 +90,17 @@ class Outcome:
                 together = [(v, _last_digit(t) + 2e-3 * abs(v) + 1e-6 * largest) for v, t in zip(values, written, strict=True)]
                 found += sorted(together) if "{" in text else together  # jax.tree.map of JAX sorts a dictionary's keys
         return found
+
+
+def _joined(rows: list[str]) -> list[str]:
+    """Join the rows of a dictionary, in which JAX may have another order."""
+    found: list[str] = []
+    for row in rows:
+        if found and found[-1].count("{") > found[-1].count("}"):
+            found[-1] += " " + row
+        else:
+            found.append(row)
+    return found
 
 
 def _last_digit(text: str) -> float:
@@ -198,14 +212,15 @@ def compare_with_control(folder: Path, program: Program, theirs: Outcome, ours: 
     return f"unstable: {result}; JAX without fusions {again}" if again.startswith("differs") else result
 
 
-def least_times(folder: Path, program: Program, rounds: int) -> dict[str, tuple[float, float]]:
-    """Return the steady and the first seconds of JAX and volta_fn."""
-    least: dict[str, tuple[float, float]] = {}
+def least_times(folder: Path, program: Program, rounds: int) -> dict[str, tuple[float, ...]]:
+    """Return the times of `_TIMES` of JAX and volta_fn, in seconds."""
+    least: dict[str, tuple[float, ...]] = {}
     for _ in range(rounds):
         for library in ("jax", "volta_fn"):
-            steady, first = summary(run(folder, program, library, timed=True).functions)
-            before = least.get(library, (math.inf, math.inf))
-            least[library] = (min(before[0], steady), min(before[1], first))
+            found = run(folder, program, library, timed=True)
+            steady, first = summary(found.functions)
+            now = (steady, first, found.imported + first)
+            least[library] = tuple(map(min, now, least.get(library, now)))
     return least
 
 
@@ -269,15 +284,23 @@ class Timer:
 
 def run_inside(library: str, timed: bool, report: Path, arguments: list[str]) -> None:
     """Run a program in this process."""
+    begin = time.perf_counter()
     if library == "volta_fn":
         importlib.import_module("volta_fn.jax").install()
     jax = importlib.import_module("jax")  # before the seeds: importing JAX draws numbers
+    importlib.import_module("jax.numpy")
+    imported = time.perf_counter() - begin
     random.seed(0)
     np.random.seed(0)
     made, run_path = np.random.default_rng, runpy.run_path
     names: dict[str, Any] = {}
     np.random.default_rng = lambda seed=None: made(0 if seed is None else seed)
-    runpy.run_path = lambda *a, **k: names.update(run_path(*a, **k))  # type: ignore[assignment,func-returns-value,return-value]
+
+    def keep_names(*given: Any, **options: Any) -> dict[str, Any]:
+        names.update(run_path(*given, **options))
+        return names
+
+    runpy.run_path = keep_names
     program = importlib.import_module("volta_fn.jax.__main__").main if library == "volta_fn" else _run_under_jax
     timer = Timer(jax) if timed else None
     if timer:
@@ -286,7 +309,7 @@ def run_inside(library: str, timed: bool, report: Path, arguments: list[str]) ->
         status = program(arguments)
     finally:
         functions = {name: record for name, record in timer.functions.items() if record[0]} if timer else {}
-        report.write_text(json.dumps({"functions": functions, "arrays": {**_arrays(names), **_drawn()}}))
+        report.write_text(json.dumps({"functions": functions, "arrays": {**_arrays(names), **_drawn()}, "imported": imported}))
     sys.exit(status)
 
 
@@ -338,15 +361,12 @@ def time_all(folder: Path, programs: list[Program], rounds: int, out: Path | Non
     for program in programs:
         found = least_times(folder, program, rounds)
         kept[program.path] = found
-        (jax_steady, jax_first), (steady, first) = found["jax"], found["volta_fn"]
-        print(
-            f"{program.path:80} steady {ratio(steady, jax_steady):.2f} ({1e3 * steady:.2f} ms) first {ratio(first, jax_first):.2f}",
-            flush=True,
-        )
+        ratios = [ratio(ours, theirs) for ours, theirs in zip(found["volta_fn"], found["jax"], strict=True)]
+        print(f"{program.path:80} " + ", ".join(f"{name} {value:.2f}" for name, value in zip(_TIMES, ratios, strict=True)), flush=True)
         if out:
             out.write_text(json.dumps(kept))
     rows = list(kept.values())
-    for index, name in enumerate(("steady", "first")):
+    for index, name in enumerate(_TIMES):
         ratios = [ratio(row["volta_fn"][index], row["jax"][index]) for row in rows]
         ratios = [r for r in ratios if r > 0]
         print(f"{name}: geometric mean {geometric_mean(ratios):.3f} of {len(ratios)} programs, largest {max(ratios):.2f}")

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.test_layers import MODULES
 from volta_fn.core import array
 from volta_fn.numpy.attached import NAMES, Unloaded
 
@@ -15,7 +16,7 @@ from volta_fn.numpy.attached import NAMES, Unloaded
 def test_they_are_what_the_module_of_methods_attaches(monkeypatch):
     found: list[str] = []
     monkeypatch.setattr(array, "attach", lambda name, function: found.append(name))
-    runpy.run_module("volta_fn.numpy.methods")
+    runpy.run_path(str(MODULES["volta_fn.numpy.methods"]))
     assert sorted(found) == sorted(NAMES)
 
 

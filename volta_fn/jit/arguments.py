@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,6 +101,11 @@ def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tup
     ]
     made: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {"zeros": _SIGNED})
     return made
+
+
+def static_values(static: frozenset[int], args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the types and values of a call's static arguments, as a key."""
+    return tuple([(type(a), a if a or type(a) not in _SIGNED else repr(a)) for i, a in enumerate(args) if i in static])
 
 
 def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:

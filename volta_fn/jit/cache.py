@@ -16,13 +16,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from volta_fn import tree
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import function_name
 from volta_fn.core.interned import Attached
-from volta_fn.jit.arguments import Request, call_key
+from volta_fn.jit.arguments import Request, call_key, static_values
 from volta_fn.jit.compile import Traced, trace_function
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 #: Programs kept per function before all are dropped, and structures of arguments for which code is generated.
 _CACHE_LIMIT = 4096
 _MATCHERS = 4
+#: The types of leaves, other than arrays, with which a program is found again.
+_CONVERTED = frozenset({bool, int, float, complex, np.ndarray})
+_FLAT = _CONVERTED | {ConcreteArray}
 
 #: The number of programs of a function at which it warns.
 MANY_PROGRAMS = 32
@@ -64,18 +69,43 @@ class Cache:
         _CACHES.attach(self, None)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
-        """Return the program and the leaves of a call without statics, or None."""
+        """Return the program and the arrays of a call without statics, or None."""
         leaves, structure = tree.flatten((args, kwargs))
         try:
             specs = tuple([x._spec for x in leaves])
         except AttributeError:  # some leaf is not an array
-            return None
+            return self._find_with_numbers(leaves, structure)
         run = self.compiled.get((structure, *specs))
         if run is None:
             return None
         if not kwargs:
             self.learn(structure, args, specs, run)
         return run, leaves
+
+    def find_flat(self, args: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
+        """Return the program, or None, and the arrays of a call with numbers and arrays."""
+        if not _FLAT.issuperset(map(type, args)):
+            return None, args
+        arrays: tuple[Any, ...] = tuple([x if type(x) is ConcreteArray else as_value(x) for x in args])
+        run = self.compiled.get(tuple([x._spec for x in arrays]))
+        return run, args if run is None else arrays
+
+    def find_with_statics(self, argnums: frozenset[int], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
+        """Return what `find` does for a call with static arguments."""
+        leaves, structure = tree.flatten((tuple([a for i, a in enumerate(args) if i not in argnums]), {}))
+        try:
+            return self._find_with_numbers(leaves, (static_values(argnums, args), structure))
+        except (TypeError, ValueError):  # a static argument that cannot be hashed, or is an array
+            return None
+
+    def _find_with_numbers(self, leaves: list[Any], structure: Any) -> tuple[Run, list[Any]] | None:
+        """Return what `find` does if some leaves are numbers or NumPy's arrays."""
+        arrays: list[Any] = [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
+        try:
+            run = self.compiled.get((structure, *[x._spec for x in arrays]))
+        except AttributeError:  # some leaf is a tracer, or no array at all
+            return None
+        return None if run is None else (run, arrays)
 
     def learn(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
         """Let a matcher find `run` for calls like this one, if the structure has one."""
@@ -92,15 +122,17 @@ class Cache:
     def _matcher_of(self, structure: Any) -> Matcher | None:
         return next((m for m in self.matchers if m.structure == structure), None)
 
-    def remember(self, request: Request, run: Run) -> None:
+    def remember(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
         args, argnums = request.args, request.statics.argnums
         if request.statics.some and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
             positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
             self.compiled[call_key(argnums, len(args), "_spec")(*args)] = _with_arguments(run, positions)
-        elif not request.statics.some and all(type(x) is ConcreteArray for x in request.leaves):
-            flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and all(type(a) is ConcreteArray for a in args)
-            specs = tuple([x._spec for x in request.leaves])
+        elif request.statics.some and not request.kwargs and all(type(x) is ConcreteArray for x in values):
+            self.compiled[((static_values(argnums, args), request.in_tree), *[x._spec for x in values])] = run
+        elif not request.statics.some and all(type(x) is ConcreteArray for x in values):
+            flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and _FLAT.issuperset(map(type, args))
+            specs = tuple([x._spec for x in values])
             self.compiled[specs if flat_call else (request.in_tree, *specs)] = run
 
     def program(self, request: Request, values: Sequence[Array]) -> Traced:

@@ -187,7 +187,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                 try:
                     run = self._compiled.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                 except AttributeError:  # some argument is not an array
-                    run = None
+                    run, args = self._cache.find_flat(args)  # type: ignore[assignment]
                 if run is not None:
                     return run(args)
             known = self._cache.find(args, kwargs) if self._compiled else None
@@ -200,6 +200,9 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                 run = None
             if run is not None:
                 return run(args)
+            known = self._cache.find_with_statics(self._argnums, args) if self._compiled else None
+            if known is not None:
+                return known[0](known[1])
         return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
 
     def __dir__(self) -> list[str]:
@@ -302,13 +305,13 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         check_usable(values)
         if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
             run = load("volta_fn.jit.placement").program(traced, values)
-            self._cache.remember(request, run)
+            self._cache.remember(request, values, run)
             return run(values)
         device = common_device(values)
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))
-        self._cache.remember(request, run)
+        self._cache.remember(request, values, run)
         return run(values)
 
     def _staged_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
