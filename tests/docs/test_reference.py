@@ -37,7 +37,7 @@ OTHER_NAMES = {
     "dlpack",
 }
 OWN_PAGES = {"errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
-PRIVATE = {"settings", "source", "interrupts", "lazy_imports", "tracebacks", "advice"}
+PRIVATE = {"settings", "source", "interrupts", "commands", "lazy_imports", "tracebacks", "advice"}
 
 
 def test_every_public_module_has_a_page() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES, Reduction
-from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex
+from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex, ComplexFormula
 from volta_fn.primitives.formulas.floats import EXACT
 from volta_fn.targets.wgsl.scalars import floats, integers
 from volta_fn.targets.wgsl.scalars.convert import bitcast, convert
@@ -20,7 +20,7 @@ from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
 from volta_fn.targets.wgsl.text import Function
 
 #: As formulas have them, but for comparisons, which compilers take to hold between a number and itself.
-_COMPLEX = {
+_COMPLEX: dict[str, ComplexFormula] = {
     **COMPLEX,
     "eq": lambda x, y: floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im),
     "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](component, component) for component in x]),
