@@ -7,7 +7,8 @@ import functools
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -301,6 +302,27 @@ def test_a_planted_cycle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setitem(MODULES, f"volta_fn.nn.{name}", path)
     with pytest.raises(AssertionError, match=r"volta_fn\.nn\.p"):
         test_no_import_cycles()
+
+
+def classes_of_two_modules(modules: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the public names of classes that two modules of a package or a target define, each with the package."""
+    found: Counter[tuple[str, str]] = Counter()
+    for module in modules:
+        package = ".".join(module.split(".")[1:3] if module.startswith("volta_fn.targets.") else module.split(".")[1:2])
+        found.update(
+            (package, node.name) for node in parsed(MODULES[module]).body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+        )
+    return [name for name, count in found.items() if count > 1]
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    assert not classes_of_two_modules(MODULES)
+
+
+def test_a_class_name_that_stands_for_two_things_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = MODULES["volta_fn.core.jaxpr"]
+    monkeypatch.setitem(MODULES, "volta_fn.core.a_copy", twin)
+    assert ("core", "Jaxpr") in classes_of_two_modules(MODULES)
 
 
 def test_importing_loads_no_heavy_dependency() -> None:

@@ -19,7 +19,7 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.bench import Bench, Runner, describe
 from benchmarks.gpu.gemm import LAYOUTS, SHAPES, Product, is_right
 from benchmarks.machine import ROOT
-from volta_fn.compiler.contractions.index_maps import Contraction, of_problem
+from volta_fn.compiler.contractions.index_maps import IndexedContraction, of_problem
 from volta_fn.compiler.contractions.matmul_problem import problem_of
 from volta_fn.targets.wgsl.matmul.choice import candidates, variations
 from volta_fn.targets.wgsl.matmul.compute_dtype import working
@@ -37,13 +37,13 @@ class Case(NamedTuple):
     """A product, and the schedules to try."""
 
     product: Product
-    contraction: Contraction
+    contraction: IndexedContraction
     buffers: BufferNumbers
     schedules: list[Schedule]
     guess: Schedule
 
 
-def contraction_of(product: Product) -> tuple[Contraction, BufferNumbers]:
+def contraction_of(product: Product) -> tuple[IndexedContraction, BufferNumbers]:
     """Return a product as a contraction, for which schedules are chosen."""
     batch, m, n, k = product.sizes
     lhs = (batch, m, k) if product.layout[0] == "N" else (batch, k, m)

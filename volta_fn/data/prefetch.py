@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from volta_fn.errors import VoltaError
 from volta_fn.runtime.compiling import included
-from volta_fn.runtime.threads import Call, has_started
+from volta_fn.runtime.threads import AwaitedCall, has_started
 from volta_fn.source import user_location
 
 T = TypeVar("T")
@@ -66,22 +66,22 @@ class _Workers:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._threads: list[Call] = []
+        self._threads: list[AwaitedCall] = []
         #: What is to be called; None, which remains here, when there is nothing more.
-        self.calls: SimpleQueue[Call | None] = SimpleQueue()
+        self.calls: SimpleQueue[AwaitedCall | None] = SimpleQueue()
         #: Whether calls that have not begun are dropped.
         self.closed = False
 
-    def submit(self, task: Callable[[], T]) -> Call:
+    def submit(self, task: Callable[[], T]) -> AwaitedCall:
         """Have a thread run a task; without threads, `result` does so."""
-        call = Call(task)
+        call = AwaitedCall(task)
         self.calls.put(call)
         if len(self._threads) < self._most:
             self._start()
         return call
 
     def _start(self) -> None:
-        thread = Call(self._work)
+        thread = AwaitedCall(self._work)
         # Browsers have no threads. After the main thread has ended, those that wait for the end of the process cannot be relied upon.
         if threading.main_thread().is_alive() and has_started(thread):
             self._threads.append(thread)
@@ -98,7 +98,7 @@ class _Workers:
             del call  # so that its result is free while the next one is awaited
         self.calls.put(None)
 
-    def result(self, call: Call) -> Any:
+    def result(self, call: AwaitedCall) -> Any:
         """Return a call's result; a typed error gets the consumer's line if it has none."""
         if not self._threads:
             call.run()

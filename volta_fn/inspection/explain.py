@@ -26,7 +26,7 @@ from volta_fn.inspection.passes import changes_of
 from volta_fn.inspection.roofline import Roofline, roofline_of
 from volta_fn.jit import jit
 from volta_fn.jit.arguments import Request
-from volta_fn.jit.compile import Traced, with_full
+from volta_fn.jit.compile import TracedProgram, with_full
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.lowered import Lowered
@@ -74,7 +74,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
     return explained
 
 
-def _values(leaves: Sequence[Any], traced: Traced) -> Sequence[Array]:
+def _values(leaves: Sequence[Any], traced: TracedProgram) -> Sequence[Array]:
     if found := next((x for x in leaves if isinstance(x, ShapeDtypeStruct)), None):
         raise ArgumentTypeError(f"explain runs the function to measure it, but an argument is {found}; pass arrays, or run=False")
     return with_full([as_value(x) for x in leaves], traced)

@@ -149,7 +149,7 @@ def stop() -> Recording | None:
 class _ObservedProgram:
     """A program that notes when it runs, and when each of its kernels does."""
 
-    def __init__(self, traced: compilation.Traced, device: Device) -> None:
+    def __init__(self, traced: compilation.TracedProgram, device: Device) -> None:
         self.name, self.device = traced.name or "a program", f"{_DEVICE}{device!r}"
         begin = time.perf_counter_ns()
         self._timed = _timed(traced, device)
@@ -191,7 +191,7 @@ class _ObservedProgram:
         return " | ".join([self._names[n][0] for n in numbers])
 
 
-def _timed(traced: compilation.Traced, device: Device) -> Any:
+def _timed(traced: compilation.TracedProgram, device: Device) -> Any:
     try:
         return device.backend.timed(traced.jaxpr, traced.donated, PIPELINE)
     except DeviceError:  # a GPU without timestamp queries

@@ -25,7 +25,7 @@ from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import function_name
 from volta_fn.core.interned import Attached
 from volta_fn.jit.arguments import Request, call_key, static_values
-from volta_fn.jit.compile import Traced, trace_function
+from volta_fn.jit.compile import TracedProgram, trace_function
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 
@@ -58,7 +58,7 @@ class Cache:
     """The traced and compiled programs of one function; see the module's docstring."""
 
     def __init__(self) -> None:
-        self.traced: dict[Any, Traced] = {}
+        self.traced: dict[Any, TracedProgram] = {}
         self.compiled: dict[Any, Run] = {}
         self.matchers: list[Matcher] = []
         #: The parameters of the equation, and the function that makes the call's result of its outputs.
@@ -135,7 +135,7 @@ class Cache:
             specs = tuple([x._spec for x in values])
             self.compiled[specs if flat_call else (request.in_tree, *specs)] = run
 
-    def program(self, request: Request, values: Sequence[Array]) -> Traced:
+    def program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
         """Return the traced program of a call; trace it if there is none for its key."""
         avals = tuple([v.aval for v in values])
         shardings = tuple([v.device.sharding if type(v) is ConcreteArray else None for v in values])

@@ -36,7 +36,7 @@ _donation = threading.Lock()
 
 
 @dataclass(slots=True)
-class Traced:
+class TracedProgram:
     """The program of a function for one structure and set of types of arguments."""
 
     jaxpr: ClosedJaxpr
@@ -82,40 +82,42 @@ def gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-def trace_function(function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str) -> Traced:
+def trace_function(
+    function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str
+) -> TracedProgram:
     """Trace `function` for arguments of these types."""
     flat, in_full = FlatFunction(function, in_tree), list[int]()
     labels = argument_labels(function, in_tree, len(leaves))
     with gc_paused():
         closed = trace_to_jaxpr(flat, avals, name, labels, in_full)
     program, captured = hoist_tracers(closed)
-    return Traced(program, flat.out_tree, captured, (), name, in_full)
+    return TracedProgram(program, flat.out_tree, captured, (), name, in_full)
 
 
-def with_full(values: Sequence[Any], traced: Traced) -> Sequence[Any]:
+def with_full(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
     """Return a program's arguments: the values, and some in 64 bits as well."""
     if not traced.in_full:
         return values
     return [*values, *widened([values[i] for i in traced.in_full], range(len(traced.in_full)))]
 
 
-def compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
+def compiled(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Compile a program to a function from a list of arrays to the result's pytree."""
     run = _compiled(traced, device)
     return (lambda args: run(with_full(args, traced))) if traced.in_full else run
 
 
 #: While a profiler records: makes the function ``(donate, *buffers) -> buffers`` of a program, in place of the backend.
-observer: Callable[[Traced, Device], Callable[..., Any]] | None = None
+observer: Callable[[TracedProgram, Device], Callable[..., Any]] | None = None
 
 
-def set_observer(function: Callable[[Traced, Device], Callable[..., Any]] | None) -> None:
+def set_observer(function: Callable[[TracedProgram, Device], Callable[..., Any]] | None) -> None:
     """Set what makes programs from now on; None for the backend itself."""
     global observer
     observer = function
 
 
-def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
+def _compiled(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
     with gc_paused():
         observed = observer
         program = checked(traced.jaxpr)
@@ -142,7 +144,9 @@ def _compiled(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
     return run
 
 
-def _donating(traced: Traced, device: Device, run_flat: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[[Sequence[Any]], Any]:
+def _donating(
+    traced: TracedProgram, device: Device, run_flat: Callable[..., Any], specs: Sequence[ArraySpec]
+) -> Callable[[Sequence[Any]], Any]:
     """Wrap a program with donated arguments, which are deleted after the call."""
     out_tree, exclusive = traced.out_tree, device.backend.exclusive
     donated = [number for number, flag in enumerate(traced.donated) if flag]
@@ -225,7 +229,7 @@ def _by_built_in(
     return call
 
 
-def compiled_for(traced: Traced, device: Device) -> Callable[[Sequence[Any]], Any]:
+def compiled_for(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Return the compiled function of a traced program, compiled once per device."""
     run = traced.compiled.get(device)
     return run or traced.compiled.setdefault(device, compiled(traced, device))

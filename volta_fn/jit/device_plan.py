@@ -10,7 +10,7 @@ from volta_fn.compiler.program import HostStep, Item, LoweredProgram
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 from volta_fn.errors import OutOfMemoryError
-from volta_fn.jit.compile import Traced
+from volta_fn.jit.compile import TracedProgram
 from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
 from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
@@ -60,7 +60,7 @@ class DevicePlan:
         )
 
 
-def plan_for(traced: Traced, limits: str | Mapping[str, int] | Device | DeviceProfile) -> DevicePlan:
+def plan_for(traced: TracedProgram, limits: str | Mapping[str, int] | Device | DeviceProfile) -> DevicePlan:
     """Plan a traced program for a GPU of these limits (see `profile_of`)."""
     profile = profile_of(limits)
     problems = list(_of_dtypes(traced.jaxpr, profile))
@@ -92,7 +92,7 @@ def plan_for(traced: Traced, limits: str | Mapping[str, int] | Device | DevicePr
     )
 
 
-def _planned(traced: Traced, target: WgslTarget) -> ProgramPlan:
+def _planned(traced: TracedProgram, target: WgslTarget) -> ProgramPlan:
     return plan_program(traced.jaxpr, traced.donated, pipeline, target, Routines())
 
 

@@ -22,7 +22,7 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched
-from volta_fn.jit.compile import Traced, compiled_for, trace_function, with_full
+from volta_fn.jit.compile import TracedProgram, compiled_for, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
@@ -301,7 +301,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._impure = made
         return made
 
-    def _evaluated(self, request: Request, traced: Traced, values: Sequence[Any]) -> Any:
+    def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
         check_usable(values)
         if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
             run = load("volta_fn.jit.placement").program(traced, values)

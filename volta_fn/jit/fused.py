@@ -26,7 +26,7 @@ from volta_fn.core.dispatch import BuiltIns, Finder, NoSignatureError, signature
 from volta_fn.core.flatten import function_name
 from volta_fn.core.jaxpr import Var
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.jit.compile import Traced, compiled, trace_function
+from volta_fn.jit.compile import TracedProgram, compiled, trace_function
 from volta_fn.jit.eager import PIPELINE, array_function, common_device
 from volta_fn.jit.views import repeat_view
 from volta_fn.lazy_imports import deferred
@@ -216,7 +216,7 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
     return getattr(run, "of_arrays", None) or (lambda *arrays: run(arrays))
 
 
-def _in_numpy(traced: Traced, device: Device) -> Callable[..., Any] | None:
+def _in_numpy(traced: TracedProgram, device: Device) -> Callable[..., Any] | None:
     """Return a program of one primitive that NumPy computes, as a function of arrays."""
     program = traced.jaxpr.jaxpr
     if len(program.eqns) != 1 or program.constvars or traced.out_tree != tree.structure(0):

@@ -58,7 +58,7 @@ _XLA_DIALECTS = ("hlo", "stablehlo", "mhlo")
 class _Stage:
     """A function, traced for arguments of one structure and types."""
 
-    def __init__(self, traced: compilation.Traced, in_tree: Any, device: Device) -> None:
+    def __init__(self, traced: compilation.TracedProgram, in_tree: Any, device: Device) -> None:
         self._traced = traced
         self._device = device
         #: The structure of the dynamic arguments, ``(args, kwargs)``.

@@ -16,7 +16,7 @@ from volta_fn.core.distribution.propagation import of_equation, of_program
 from volta_fn.core.distribution.sharding import Sharding
 from volta_fn.core.memory.gone import GONE
 from volta_fn.core.primitive import Primitive
-from volta_fn.jit.compile import Traced, compiled_for
+from volta_fn.jit.compile import TracedProgram, compiled_for
 from volta_fn.jit.eager import common_device, eager_kernel, on_device
 
 
@@ -65,7 +65,7 @@ def splitting(function: Callable[..., Any], shardings: Sequence[Any]) -> Callabl
     return traced
 
 
-def program(traced: Traced, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+def program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
     """Return a program as a function of arrays with the shardings of these values."""
     home = [at_home(v) for v in values]
     device = common_device(home)

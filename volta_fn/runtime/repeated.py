@@ -18,7 +18,7 @@ import numpy as np
 
 from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.compiling import included
-from volta_fn.runtime.threads import Background, Call
+from volta_fn.runtime.threads import AwaitedCall, Background
 
 #: Returns the compiled function, or None if the function is to stay as it is.
 Make = Callable[[], Callable[..., Any] | None]
@@ -51,13 +51,13 @@ class Repeated:
     def __init__(self, first: Callable[..., Any], make: Make, pays: Callable[..., bool] = lambda result, *args: True) -> None:
         self._first, self._make, self._pays = first, make, pays
         #: The compilation.
-        self._job: Call | None = None
+        self._job: AwaitedCall | None = None
         #: What a call does now.
         self.run: Callable[..., Any] = self._once
         self.then: Callable[[Callable[..., Any]], None] = lambda function: None
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function."""
+        """AwaitedCall the function."""
         return self.run(*args)
 
     def _once(self, *args: Any) -> Any:

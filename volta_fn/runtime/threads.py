@@ -28,7 +28,7 @@ def thread_count() -> int:
     return int(wanted)
 
 
-class Call:
+class AwaitedCall:
     """A function that some thread calls, whose result others wait for.
 
     Unlike a `Future`, it stays usable if a signal's handler raises in a thread that waits.
@@ -70,7 +70,7 @@ class Call:
         return self._result
 
 
-def has_started(call: Call) -> bool:
+def has_started(call: AwaitedCall) -> bool:
     """Make a call on a new thread, and return True if there is one.
 
     The thread does not keep the process alive. There is none in browsers, nor in a process that ends.
@@ -82,9 +82,9 @@ def has_started(call: Call) -> bool:
     return True
 
 
-def on_own_thread(function: Callable[..., Any], *args: Any) -> Call:
+def on_own_thread(function: Callable[..., Any], *args: Any) -> AwaitedCall:
     """Call a function on a new thread, or at once if there can be none."""
-    call = Call(function, *args)
+    call = AwaitedCall(function, *args)
     if not has_started(call):
         call.run()
     return call
@@ -95,7 +95,7 @@ def run_together(tasks: Sequence[Callable[[], T]], most: int | None = None) -> l
 
     Returns their results in order. Raises what the first task that fails raises, when all have ended.
     """
-    calls = [Call(task) for task in tasks]
+    calls = [AwaitedCall(task) for task in tasks]
     waiting = iter(calls)
 
     def work() -> None:
@@ -123,7 +123,7 @@ class Background:
     def _forget(self) -> None:
         self._lock = threading.Lock()
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> Call:
+    def submit(self, function: Callable[..., Any], *args: Any) -> AwaitedCall:
         """Have a thread call a function when earlier calls have ended."""
 
         def next_call() -> Any:

@@ -18,7 +18,7 @@ from itertools import product
 from math import log2, prod
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.contractions.sliding_windows import Window, phases
+from volta_fn.compiler.contractions.sliding_windows import SlidingWindow, phases
 from volta_fn.primitives.geometry import window_counts
 
 
@@ -128,7 +128,7 @@ class _PhaseAxis(NamedTuple):
 
 def _phases(axis: Axis, base: int) -> Iterator[_PhaseAxis]:
     """Yield the phases of an axis whose input has base - 1 holes between its elements."""
-    for phase in phases(Window(axis.stride, axis.dilation, axis.low), base, axis.taps, axis.positions):
+    for phase in phases(SlidingWindow(axis.stride, axis.dilation, axis.low), base, axis.taps, axis.positions):
         taps, positions = range(axis.taps)[phase.taps], range(axis.positions)[phase.positions]
         stride, dilation, low = phase.window
         reduced = Axis(axis.size, len(taps), len(positions), stride, dilation, low)

@@ -30,7 +30,7 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Map:
+class OperandMap:
     """The index map of an operand: `start` plus the walks of its indices.
 
     `outer` is m or n, `inner` the index summed over.
@@ -57,7 +57,7 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Target:
+class ResultMap:
     """The index map of the results: `start` plus the walks of their indices."""
 
     dtype: np.dtype
@@ -84,12 +84,12 @@ def _in_fours(start: int, along: Walk, others: Sequence[Walk]) -> bool:
 
 
 @dataclass(frozen=True)
-class Contraction:
+class IndexedContraction:
     """A contraction; operands have stacks and inner indices of the same sizes."""
 
-    lhs: Map
-    rhs: Map
-    target: Target
+    lhs: OperandMap
+    rhs: OperandMap
+    target: ResultMap
 
     @property
     def batch(self) -> int:
@@ -116,28 +116,28 @@ class Contraction:
         """The number of multiplications."""
         return self.batch * self.m * self.n * self.k
 
-    def swapped(self) -> Contraction:
+    def swapped(self) -> IndexedContraction:
         """Return the contraction with rows and columns, and operands, swapped."""
         target = replace(self.target, rows=self.target.columns, columns=self.target.rows)
-        return Contraction(self.rhs, self.lhs, target)
+        return IndexedContraction(self.rhs, self.lhs, target)
 
 
-def of_problem(problem: Problem) -> Contraction:
+def of_problem(problem: Problem) -> IndexedContraction:
     """Return a stack of matrix products of complete arrays as a contraction."""
     batch, m, n = problem.batch, problem.m, problem.n
     maps = []
     for side in (problem.lhs, problem.rhs):
         size = side.stack.size * side.outer.size * side.inner.size
-        maps.append(Map(side.dtype, size, 0, side.stack, side.outer, side.inner))
-    target = Target(problem.dtype, batch * m * n, 0, _walk(batch, m * n), _walk(m, n), _walk(n, 1))
-    return Contraction(maps[0], maps[1], target)
+        maps.append(OperandMap(side.dtype, size, 0, side.stack, side.outer, side.inner))
+    target = ResultMap(problem.dtype, batch * m * n, 0, _walk(batch, m * n), _walk(m, n), _walk(n, 1))
+    return IndexedContraction(maps[0], maps[1], target)
 
 
 def _walk(size: int, stride: int) -> Walk:
     return Walk((size,), (stride,)) if size != 1 else Walk((), ())
 
 
-def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequence[int], *, deep: int = 16) -> Contraction:
+def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequence[int], *, deep: int = 16) -> IndexedContraction:
     """Return a correlation as a contraction.
 
     Rows are images and output positions, columns are outputs, and what is summed over is taps and channels. `dtypes` and `elements` are
@@ -160,9 +160,9 @@ def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequenc
     bounds = [Bound(-axes[i].low, x.strides, y.strides, axes[i].size) for i, x, y in zip(bounded, outer, inner, strict=True)]
     stack_x, stack_w, stack_y = [_walk(c.groups, strides[0]) for strides in (xs, ws, ys)]
     start = c.x.offset - sum(axis.low * stride for axis, stride in zip(axes, xs[3:], strict=True))
-    x = Map(dtypes[0], elements[0], start, stack_x, rows_x, inner_x, tuple(bounds))
-    w = Map(dtypes[1], elements[1], c.w.offset, stack_w, _walk(c.outputs, ws[1]), inner_w)
-    return Contraction(x, w, Target(dtypes[2], elements[2], c.y.offset, stack_y, rows_y, _walk(c.outputs, ys[2])))
+    x = OperandMap(dtypes[0], elements[0], start, stack_x, rows_x, inner_x, tuple(bounds))
+    w = OperandMap(dtypes[1], elements[1], c.w.offset, stack_w, _walk(c.outputs, ws[1]), inner_w)
+    return IndexedContraction(x, w, ResultMap(dtypes[2], elements[2], c.y.offset, stack_y, rows_y, _walk(c.outputs, ys[2])))
 
 
 def _coordinates(steps: Sequence[int], bounded: Sequence[int]) -> list[list[int]]:

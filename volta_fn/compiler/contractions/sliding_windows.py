@@ -6,7 +6,7 @@ from math import gcd
 from typing import NamedTuple
 
 
-class Window(NamedTuple):
+class SlidingWindow(NamedTuple):
     """The positions of windows: `position * stride + tap * dilation - low`."""
 
     stride: int
@@ -19,10 +19,10 @@ class Phase(NamedTuple):
 
     taps: slice
     positions: slice
-    window: Window
+    window: SlidingWindow
 
 
-def phases(window: Window, base: int, taps: int, positions: int) -> list[Phase]:
+def phases(window: SlidingWindow, base: int, taps: int, positions: int) -> list[Phase]:
     """Decompose windows over an input with holes into phases that meet no hole.
 
     The input has base - 1 holes between its elements. Position r + m j and tap k meet input coordinate ((r + m j) stride + k dilation -
@@ -37,6 +37,6 @@ def phases(window: Window, base: int, taps: int, positions: int) -> list[Phase]:
         start = r * window.stride - window.low
         first = next((k for k in range(min(tap_step, taps)) if (start + k * window.dilation) % base == 0), taps)
         low = -(start + first * window.dilation) // base
-        reduced = Window(window.stride * position_step // base, window.dilation * tap_step // base, low)
+        reduced = SlidingWindow(window.stride * position_step // base, window.dilation * tap_step // base, low)
         found.append(Phase(slice(first, None, tap_step), slice(r, None, position_step), reduced))
     return found

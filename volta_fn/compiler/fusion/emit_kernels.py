@@ -12,7 +12,7 @@ from volta_fn.compiler.fusion.group import Group
 from volta_fn.compiler.ir.index import NotAffine
 from volta_fn.compiler.ir.nodes import KernelCall, Node, reads
 from volta_fn.compiler.ir.views import loads
-from volta_fn.compiler.lowering.equations import Kernels, Loop, Step
+from volta_fn.compiler.lowering.equations import IndexedEquation, Kernels, Loop
 from volta_fn.core.jaxpr import Atom, Equation, Var
 
 
@@ -80,7 +80,9 @@ def _one_by_one(group: Group, needed: Collection[Atom]) -> list[Equation]:
     return result
 
 
-def _runs(group: Group, views: Mapping[Var, Equation], needed: Collection[Atom], limit: int) -> Iterator[tuple[list[Step], list[Var]]]:
+def _runs(
+    group: Group, views: Mapping[Var, Equation], needed: Collection[Atom], limit: int
+) -> Iterator[tuple[list[IndexedEquation], list[Var]]]:
     """Split a group's steps in runs, each with the variables that it must store.
 
     A run is as long as the limit of buffers allows. The group reads through `views`; `needed` are its variables that others need.
@@ -98,7 +100,9 @@ def _runs(group: Group, views: Mapping[Var, Equation], needed: Collection[Atom],
         start = end
 
 
-def _cut(needed: Collection[Atom], steps: list[Step], reads: list[list[Var]], last: dict[Var, int], start: int, limit: int) -> int:
+def _cut(
+    needed: Collection[Atom], steps: list[IndexedEquation], reads: list[list[Var]], last: dict[Var, int], start: int, limit: int
+) -> int:
     """Return the end of the longest run from `start` with at most `limit` buffers."""
     best = start + 1
     loaded: set[Var] = set()

@@ -21,7 +21,7 @@ from volta_fn.compiler.fusion.recompute import recompute
 from volta_fn.compiler.ir.index import Index, NotAffine, loop_over
 from volta_fn.compiler.ir.nodes import FusedProgram
 from volta_fn.compiler.ir.views import is_alias, is_elementwise, is_lowered, is_product, is_readable, is_view, known, reduces, reduces_rows
-from volta_fn.compiler.lowering.equations import Kernels, Loop, Step, lower_loop, product_loop
+from volta_fn.compiler.lowering.equations import IndexedEquation, Kernels, Loop, lower_loop, product_loop
 from volta_fn.compiler.target import Target
 from volta_fn.core.dce import dce_jaxpr
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
@@ -234,7 +234,7 @@ class _Fuser:
         """Begin a group with a pad or a concatenation, if indices can express it."""
         (out,) = eqn.outvars
         sizes, index = loop_over(out.aval.shape)
-        loop = Loop(sizes, frozenset(), (Step(eqn, index),), ((out, index),))
+        loop = Loop(sizes, frozenset(), (IndexedEquation(eqn, index),), ((out, index),))
         if not self._is_affine(loop):
             for atom in eqn.invars:
                 self.materialise(atom)

@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from volta_fn.compiler.ir.index import ZERO, Affine, Index, NotAffine, SplitAxis, along, broadcast_index, split
 from volta_fn.compiler.ir.views import PartialIndex, is_product, known, reduces, row_major, view_index
-from volta_fn.compiler.lowering.equations import Step
+from volta_fn.compiler.lowering.equations import IndexedEquation
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 
@@ -32,7 +32,7 @@ class Group:
         self.sizes = sizes
         self.reduced: frozenset[int] | None = None
         #: Equations by their number in the program.
-        self.steps: dict[int, Step] = {}
+        self.steps: dict[int, IndexedEquation] = {}
         self.indices: dict[Var, PartialIndex] = {}
         #: Variables that the loop computes, and how.
         self.members: dict[Var, Equation] = {}
@@ -70,7 +70,7 @@ class Group:
     def rename(self, axes: Mapping[int, Affine]) -> None:
         """Write every index in terms of other axes."""
         self.indices = {v: tuple([None if i is None else i.replaced(axes) for i in index]) for v, index in self.indices.items()}
-        self.steps = {n: Step(s.eqn, tuple([i.replaced(axes) for i in s.at])) for n, s in self.steps.items()}
+        self.steps = {n: IndexedEquation(s.eqn, tuple([i.replaced(axes) for i in s.at])) for n, s in self.steps.items()}
         if self.reduced is not None:
             self.reduced = frozenset().union(*[axes.get(a, along(a)).axes for a in self.reduced])
 
@@ -209,7 +209,7 @@ class Group:
     def add(self, number: int, eqn: Equation, index: Index) -> None:
         """Compute an equation at an index."""
         (out,) = eqn.outvars
-        self.steps[number] = Step(eqn, index)
+        self.steps[number] = IndexedEquation(eqn, index)
         if is_product(eqn):  # reads its operands over and over, so their indices propose nothing
             rank = len(out.aval.shape)
             self.is_product = True

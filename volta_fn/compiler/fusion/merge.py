@@ -10,7 +10,7 @@ from typing import NamedTuple
 from volta_fn.compiler.fusion.group import Group, Views
 from volta_fn.compiler.ir.index import Affine, Index
 from volta_fn.compiler.ir.views import reduces, reduces_rows
-from volta_fn.compiler.lowering.equations import Step
+from volta_fn.compiler.lowering.equations import IndexedEquation
 from volta_fn.core.jaxpr import Equation
 
 
@@ -66,7 +66,7 @@ def union_of_columns(guest: Group, host: Group) -> Union | None:
     return union if union is not None and union.reduced == host.reduced else None
 
 
-def _reduction(group: Group) -> Step | None:
+def _reduction(group: Group) -> IndexedEquation | None:
     """Return a reduction of a group whose loop goes over columns."""
     return None if group.reduced is None else next((s for s in group.steps.values() if reduces(s.eqn) and not reduces_rows(s.eqn)), None)
 

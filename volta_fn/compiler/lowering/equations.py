@@ -35,7 +35,7 @@ from volta_fn.core.primitive import reduction_of
 _BOOL = np.dtype(np.bool_)
 
 
-class Step(NamedTuple):
+class IndexedEquation(NamedTuple):
     """An equation and the index of its result; of a reduction, that of its operand.
 
     A product (`dot_general`) is computed at the index of its result and then of the axes that are summed over, as the left operand has
@@ -52,7 +52,7 @@ class Loop(NamedTuple):
     #: Sizes of the axes, and which of them are reduction axes.
     sizes: tuple[int, ...]
     reduced: frozenset[int]
-    steps: tuple[Step, ...]
+    steps: tuple[IndexedEquation, ...]
     outputs: tuple[tuple[Var, Index], ...]
 
     def replaced(self, sizes: tuple[int, ...], reduced: frozenset[int], axes: Mapping[int, Affine]) -> Loop:
@@ -61,7 +61,7 @@ class Loop(NamedTuple):
         def renamed(index: Index) -> Index:
             return tuple([i.replaced(axes) for i in index])
 
-        steps = tuple([Step(s.eqn, renamed(s.at)) for s in self.steps])
+        steps = tuple([IndexedEquation(s.eqn, renamed(s.at)) for s in self.steps])
         return Loop(sizes, reduced, steps, tuple([(v, renamed(i)) for v, i in self.outputs]))
 
     def split(self, request: SplitAxis) -> Loop:
@@ -107,7 +107,7 @@ def product_loop(eqn: Equation) -> Loop:
     rank = len(out.aval.shape)
     sizes, index = loop_over((*out.aval.shape, *[shape[d] for d in sorted(summed)]))
     reduced = frozenset().union(*[i.axes for i in index[rank:]])
-    return Loop(sizes, reduced, (Step(eqn, index),), ((out, index[:rank]),))
+    return Loop(sizes, reduced, (IndexedEquation(eqn, index),), ((out, index[:rank]),))
 
 
 def lower_equation(eqn: Equation) -> LoweredKernel:
@@ -117,7 +117,7 @@ def lower_equation(eqn: Equation) -> LoweredKernel:
     sizes, index = loop_over(eqn.invars[0].aval.shape if reduces(eqn) else out.aval.shape)
     axes = frozenset().union(*[index[d].axes for d in reduced])
     outputs = ((out, tuple([i for d, i in enumerate(index) if d not in reduced])),)
-    return lower_loop(Loop(sizes, axes, (Step(eqn, index),), outputs), {})
+    return lower_loop(Loop(sizes, axes, (IndexedEquation(eqn, index),), outputs), {})
 
 
 class _Lowering:
@@ -143,7 +143,7 @@ class _Lowering:
         stores = [Store(v.aval.shape, index, self.element(v, index)) for v, index in self.loop.outputs]
         return self.pruned(stores)
 
-    def step(self, step: Step) -> tuple[Index, int]:
+    def step(self, step: IndexedEquation) -> tuple[Index, int]:
         """Return the index of a step's result and its node."""
         eqn, index = step
         if reduces(eqn):

@@ -4,7 +4,7 @@
 three frames, to read the operands' buffers, make the results and wrap them, which takes longer than small programs. So a program has a
 built-in that does all of this: it takes `ConcreteArray`s and returns one, or a tuple or list of some.
 
-Its `self` is a tuple of a record's address (`Call`) and whatever the record points to. It makes the results first, so that no code of
+Its `self` is a tuple of a record's address (`CallWord`) and whatever the record points to. It makes the results first, so that no code of
 Python's runs between reading the operands' buffers and the end of the program, which keeps Python's lock. What it does not know it leaves
 to another function of the same arrays: operands whose elements do not lie one after another, and programs that fail.
 
@@ -42,7 +42,7 @@ NULL = Value(P, "null")
 _FALSE = Value("i1", "false")
 
 
-class Call(IntEnum):
+class CallWord(IntEnum):
     """Words of a built-in's record."""
 
     #: The record of the program (`fastcall.Record`).
@@ -159,10 +159,10 @@ def write_apply(module: Module) -> None:
     record = f.call("PyLong_AsVoidPtr", P, f.call("PyTuple_GetItem", P, self_, i64(0)))
     buffers = f.alloca(P, MOST_OPERANDS + MOST_RESULTS)
     addresses = f.alloca(P, MOST_OPERANDS)
-    results, made = word(f, record, Call.COUNT), f.at(buffers, P, count)
+    results, made = word(f, record, CallWord.COUNT), f.at(buffers, P, count)
 
     def run() -> list[Value]:
-        return [f.call("run_program", "i64", pointer(f, record, Call.PROGRAM), buffers, f.binary("add", count, results))]
+        return [f.call("run_program", "i64", pointer(f, record, CallWord.PROGRAM), buffers, f.binary("add", count, results))]
 
     def computed() -> list[Value]:
         known = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
@@ -178,7 +178,7 @@ def write_apply(module: Module) -> None:
         return f.branch(f.compare("icmp eq", status, i64(INTERRUPTED)), lambda: [NULL], otherwise)
 
     def otherwise() -> list[Value]:
-        return [f.call("PyObject_Vectorcall", P, pointer(f, record, Call.OTHERWISE), args, count, NULL)]
+        return [f.call("PyObject_Vectorcall", P, pointer(f, record, CallWord.OTHERWISE), args, count, NULL)]
 
     def with_results() -> list[Value]:
         return f.branch(f.compare("icmp eq", f.call("make_buffers", "i64", record, made), i64(0)), dropped, computed)
@@ -194,7 +194,7 @@ def _write_read(module: Module) -> None:
     """Define ``i64 @read_buffers(record, args, count, buffers)``: 1 if all are arrays."""
     record, args, count, buffers = Value(P, "%record"), Value(P, "%args"), Value("i64", "%count"), Value(P, "%buffers")
     f = Function(module, "read_buffers", [record, args, count, buffers], "i64")
-    array, ndarray, offset = pointer(f, record, Call.ARRAY), pointer(f, record, Call.NDARRAY), word(f, record, Call.BUFFER)
+    array, ndarray, offset = pointer(f, record, CallWord.ARRAY), pointer(f, record, CallWord.NDARRAY), word(f, record, CallWord.BUFFER)
 
     def one(i: Value, carried: list[Value]) -> list[Value]:
         operand = f.load(P, f.at(args, P, i), 8)
@@ -212,7 +212,7 @@ def _write_read(module: Module) -> None:
 
 def _result(f: Function, record: Value, number: Value) -> Value:
     """Return the address of the words of a result."""
-    return f.at(f.at(record, "i64", i64(Call.RESULTS)), "i64", f.binary("mul", number, i64(len(Made))))
+    return f.at(f.at(record, "i64", i64(CallWord.RESULTS)), "i64", f.binary("mul", number, i64(len(Made))))
 
 
 def _write_make(module: Module) -> None:
@@ -240,7 +240,7 @@ def _write_make(module: Module) -> None:
         f.store(array, f.at(made, P, i), 8)
         return [f.cast("zext", f.compare("icmp ne", array, NULL), "i64")]
 
-    f.finish(f.loop(i64(0), word(f, record, Call.COUNT), 1, [i64(1)], one)[0])
+    f.finish(f.loop(i64(0), word(f, record, CallWord.COUNT), 1, [i64(1)], one)[0])
 
 
 def _write_wrap(module: Module) -> None:
@@ -250,12 +250,12 @@ def _write_wrap(module: Module) -> None:
     """
     record, spec, buffer = Value(P, "%record"), Value(P, "%spec"), Value(P, "%buffer")
     f = Function(module, "wrap_buffer", [record, spec, buffer], P)
-    array = f.call("PyType_GenericAlloc", P, pointer(f, record, Call.ARRAY), i64(0))
+    array = f.call("PyType_GenericAlloc", P, pointer(f, record, CallWord.ARRAY), i64(0))
 
     def fill() -> None:
         f.run("Py_IncRef", spec)
-        f.store(buffer, f.at(array, "i8", word(f, record, Call.BUFFER)), 8)
-        f.store(spec, f.at(array, "i8", word(f, record, Call.SPEC)), 8)
+        f.store(buffer, f.at(array, "i8", word(f, record, CallWord.BUFFER)), 8)
+        f.store(spec, f.at(array, "i8", word(f, record, CallWord.SPEC)), 8)
 
     f.branch(f.compare("icmp eq", array, NULL), lambda: f.run("Py_DecRef", buffer), fill)
     f.finish(array)
@@ -265,7 +265,7 @@ def _write_wrap_all(module: Module) -> None:
     """Define ``ptr @wrap_buffers(record, made)``: what the call returns, or null."""
     record, made = Value(P, "%record"), Value(P, "%made")
     f = Function(module, "wrap_buffers", [record, made], P)
-    within, count = word(f, record, Call.WITHIN), word(f, record, Call.COUNT)
+    within, count = word(f, record, CallWord.WITHIN), word(f, record, CallWord.COUNT)
     in_tuple = f.compare("icmp eq", within, i64(1))
 
     def wrapped(i: Value) -> Value:
@@ -319,17 +319,17 @@ def call_record(
     """
     sizes = [np.array(make.args[0], np.intp) for make in makes]
     words = {
-        Call.PROGRAM: program.ctypes.data,
-        Call.ARRAY: id(ConcreteArray),
-        Call.NDARRAY: id(np.ndarray),
-        Call.BUFFER: layout.buffer,
-        Call.SPEC: layout.spec,
-        Call.OTHERWISE: id(otherwise),
-        Call.COUNT: len(makes),
-        Call.WITHIN: (None, tuple, list).index(within),
+        CallWord.PROGRAM: program.ctypes.data,
+        CallWord.ARRAY: id(ConcreteArray),
+        CallWord.NDARRAY: id(np.ndarray),
+        CallWord.BUFFER: layout.buffer,
+        CallWord.SPEC: layout.spec,
+        CallWord.OTHERWISE: id(otherwise),
+        CallWord.COUNT: len(makes),
+        CallWord.WITHIN: (None, tuple, list).index(within),
     }
     results = [_result_words(*result) for result in zip(makes, specs, sizes, strict=True)]
-    return np.array([*[words[name] for name in Call if name is not Call.RESULTS], *itertools.chain(*results)], np.int64), sizes
+    return np.array([*[words[name] for name in CallWord if name is not CallWord.RESULTS], *itertools.chain(*results)], np.int64), sizes
 
 
 def _result_words(make: functools.partial[np.ndarray], spec: ArraySpec, sizes: np.ndarray) -> list[int]:

@@ -251,7 +251,7 @@ class Addresses(NamedTuple):
     execute: int
 
 
-class Entry(Protocol):
+class FunctionMaker(Protocol):
     """Makes Python functions of programs."""
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
@@ -303,7 +303,7 @@ class FastcallEntry:
             provide(BuiltIns(finder, signature_finder, self._of_kernel, self._of_view))
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
-        """See `Entry`."""
+        """See `FunctionMaker`."""
         return self._new(ctypes.addressof(self._enter), record.ctypes.data, None)
 
     def of_arrays(
@@ -315,14 +315,14 @@ class FastcallEntry:
         within: type[tuple] | type[list] | None,
         otherwise: Callable[..., Any],
     ) -> Callable[..., Any]:
-        """See `Entry`."""
+        """See `FunctionMaker`."""
         if self._layout is None:
             return otherwise
         words, sizes = call_record(record, self._layout, makes, specs, within, otherwise)
         return self._built_in(self._apply, words, (sizes, program, record, makes, specs, otherwise))
 
     def of_loop(self, ufunc: np.ufunc, make: Make, specs: Sequence[ArraySpec], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """See `Entry`."""
+        """See `FunctionMaker`."""
         shape, dtype = make.args
         loop = loop_of(ufunc, dtype)
         if self._layout is None or loop is None:
@@ -362,7 +362,7 @@ class CtypesEntry:
         self._execute = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(execute)
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
-        """See `Entry`."""
+        """See `FunctionMaker`."""
         words = {name: int(record[name]) for name in Record}
         template = np.ctypeslib.as_array((ctypes.c_int64 * words[Record.SLOTS]).from_address(words[Record.TEMPLATE]))
         in_arena = slice(words[Record.ARENA_FIRST], words[Record.ARENA_FIRST] + words[Record.ARENA_SLOTS])
@@ -398,7 +398,7 @@ class CtypesEntry:
         return otherwise
 
 
-def make_entry(addresses: Addresses) -> Entry:
+def make_entry(addresses: Addresses) -> FunctionMaker:
     """Return a `FastcallEntry`, or a `CtypesEntry` if arrays have another layout."""
     return FastcallEntry(addresses) if _knows_arrays() else CtypesEntry(addresses.execute)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.array import ArraySpec, ConcreteArray
-from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, Call, Layout, Made, P, is_a, pointer, word
+from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, CallWord, Layout, Made, P, is_a, pointer, word
 from volta_fn.runtime.internals.result_allocator import numpy_function
 from volta_fn.runtime.internals.ufunc_loops import UfuncLoop
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -33,14 +33,14 @@ _CONTIGUOUS, _WRITEABLE = 0x1, 0x400
 
 
 class Kernel(IntEnum):
-    """Words of a kernel's record; those up to `SPEC` are those of `Call`."""
+    """Words of a kernel's record; those up to `SPEC` are those of `CallWord`."""
 
-    ARRAY = Call.ARRAY
-    NDARRAY = Call.NDARRAY
-    BUFFER = Call.BUFFER
-    SPEC = Call.SPEC
+    ARRAY = CallWord.ARRAY
+    NDARRAY = CallWord.NDARRAY
+    BUFFER = CallWord.BUFFER
+    SPEC = CallWord.SPEC
     #: The function for all other calls.
-    OTHERWISE = Call.OTHERWISE
+    OTHERWISE = CallWord.OTHERWISE
     #: How many operands there are, the function of NumPy arrays, the context that it runs in, and the result's spec.
     OPERANDS = 6
     FUNCTION = 7
@@ -52,13 +52,13 @@ class Kernel(IntEnum):
 
 
 class View(IntEnum):
-    """Words of a view's record; those up to `SPEC` are those of `Call`."""
+    """Words of a view's record; those up to `SPEC` are those of `CallWord`."""
 
-    ARRAY = Call.ARRAY
-    NDARRAY = Call.NDARRAY
-    BUFFER = Call.BUFFER
-    SPEC = Call.SPEC
-    OTHERWISE = Call.OTHERWISE
+    ARRAY = CallWord.ARRAY
+    NDARRAY = CallWord.NDARRAY
+    BUFFER = CallWord.BUFFER
+    SPEC = CallWord.SPEC
+    OTHERWISE = CallWord.OTHERWISE
     RESULT = 6
     #: Functions of NumPy's, the view's dtype, dimensions, sizes and strides, and its offset in bytes.
     NEW = 7
@@ -71,12 +71,12 @@ class View(IntEnum):
 
 
 class Loop(IntEnum):
-    """Words of a ufunc's loop, after those of a `Call` with one result.
+    """Words of a ufunc's loop, after those of a `CallWord` with one result.
 
     They are its function, context and auxiliary data, how many operands there are, and the addresses of their size and of all strides.
     """
 
-    FUNCTION = Call.RESULTS + len(Made)
+    FUNCTION = CallWord.RESULTS + len(Made)
     CONTEXT = FUNCTION + 1
     AUXILIARY = FUNCTION + 2
     OPERANDS = FUNCTION + 3
@@ -282,7 +282,7 @@ def kernel_record(
 def loop_record(loop: UfuncLoop, operands: int, size: int, itemsize: int, call: np.ndarray) -> tuple[np.ndarray, Any]:
     """Return the record of a ufunc's loop, and the memory that it points to.
 
-    `call` is the record of a `Call` with the result.
+    `call` is the record of a `CallWord` with the result.
     """
     sizes, strides = np.array([size], np.intp), np.full(operands + 1, itemsize, np.intp)
     words = {

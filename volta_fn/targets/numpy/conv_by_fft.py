@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.compiler.contractions.sliding_windows import Window
+from volta_fn.compiler.contractions.sliding_windows import SlidingWindow
 from volta_fn.targets.numpy.contraction import working_dtype
 
 
-def correlate_spectra(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
+def correlate_spectra(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> None:
     """Write the canonical correlation y of floats or complex numbers."""
     if 0 in w.shape or 0 in x.shape or not y.size:
         y[...] = 0
@@ -44,7 +44,7 @@ def _mirrored(spectrum: np.ndarray, real: bool) -> np.ndarray:
     return np.roll(np.flip(spectrum, axes), 1, axes)
 
 
-def _dilated(w: np.ndarray, windows: Sequence[Window], dtype: np.dtype) -> np.ndarray:
+def _dilated(w: np.ndarray, windows: Sequence[SlidingWindow], dtype: np.dtype) -> np.ndarray:
     """Return the taps with zeros between them."""
     sizes = [(k - 1) * v.dilation + 1 for k, v in zip(w.shape[1:], windows, strict=True)]
     out = np.zeros((len(w), *sizes), dtype)
@@ -52,7 +52,7 @@ def _dilated(w: np.ndarray, windows: Sequence[Window], dtype: np.dtype) -> np.nd
     return out
 
 
-def _gathered(x: np.ndarray, windows: Sequence[Window], spans: Sequence[int], dtype: np.dtype) -> np.ndarray:
+def _gathered(x: np.ndarray, windows: Sequence[SlidingWindow], spans: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Return the elements that windows meet, zeros where windows leave x."""
     out = np.zeros((len(x), *spans), dtype)
     inside, source = [slice(None)], [slice(None)]

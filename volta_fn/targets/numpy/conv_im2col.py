@@ -15,22 +15,22 @@ from math import gcd, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from volta_fn.compiler.contractions.sliding_windows import Window
+from volta_fn.compiler.contractions.sliding_windows import SlidingWindow
 from volta_fn.targets.numpy.blocks import Scratch
 from volta_fn.targets.numpy.contraction import product_for, working_dtype
 from volta_fn.targets.numpy.conv_tiling import patch_strides_over, reach, tiling_of
 from volta_fn.targets.numpy.sliding import blocks
 
 
-def im2col(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
+def im2col(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> None:
     """Write the correlation y as products of patches with weights."""
     with Scratch() as scratch:
         _Products(x, w, y, windows, scratch).run()
 
 
 def without_gaps(
-    x: np.ndarray, windows: Sequence[Window], positions: Sequence[int], taps: Sequence[int]
-) -> tuple[np.ndarray, tuple[Window, ...]]:
+    x: np.ndarray, windows: Sequence[SlidingWindow], positions: Sequence[int], taps: Sequence[int]
+) -> tuple[np.ndarray, tuple[SlidingWindow, ...]]:
     """Return the subgrid of `x` that windows can meet, and the windows over it.
 
     A stride of 2 with a single tap, for example, meets every other element: over that subgrid the stride is 1.
@@ -42,11 +42,11 @@ def without_gaps(
         step = gcd(stride, dilation)
         start = -window.low % step
         subgrid.append(slice(start, None, step))
-        reduced.append(Window(stride // step, dilation // step, (window.low + start) // step))
+        reduced.append(SlidingWindow(stride // step, dilation // step, (window.low + start) // step))
     return x[:, :, :, *subgrid], tuple(reduced)
 
 
-def _patch_block(x: np.ndarray, windows: Sequence[Window], positions: Sequence[slice], taps: Sequence[slice]) -> np.ndarray:
+def _patch_block(x: np.ndarray, windows: Sequence[SlidingWindow], positions: Sequence[slice], taps: Sequence[slice]) -> np.ndarray:
     """Return the patch array of positions and taps: a view of `x` or a padded copy."""
     x = _span(x, [reach(*axis) for axis in zip(windows, positions, taps, strict=True)])
     shape = (*x.shape[:3], *(s.stop - s.start for s in positions), *(s.stop - s.start for s in taps))
@@ -71,7 +71,7 @@ def _span(x: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
 class _Products:
     """A correlation as a loop over matrix products."""
 
-    def __init__(self, x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window], scratch: Scratch) -> None:
+    def __init__(self, x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow], scratch: Scratch) -> None:
         self.x, self.w, self.y, self.windows = x, w, y, windows
         working = working_dtype(y.dtype)
         exact = working.kind in "iub"

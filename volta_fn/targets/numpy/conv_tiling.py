@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions.sliding_windows import Window
+from volta_fn.compiler.contractions.sliding_windows import SlidingWindow
 from volta_fn.targets.numpy.contraction import working_dtype
 
 _TILE_BYTES = 4 << 20  # of one operand of one product: a handful of them stays far below 32 MiB
@@ -40,7 +40,7 @@ def tile_elements(dtype: np.dtype) -> int:
     return max(_TILE_BYTES // (_INTEGER_BYTES if working.kind in "iub" else working.itemsize), 1)
 
 
-def tiling_of(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> Tiling:
+def tiling_of(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> Tiling:
     """Choose the tiling of the correlation y of x and w."""
     positions, taps = y.shape[3:], w.shape[3:]
     strides = patch_strides(x, windows, positions, taps)
@@ -54,7 +54,7 @@ def choose_tiling(
     outputs: int,
     patch_strides: tuple[int, ...],
     out_strides: tuple[int, ...],
-    windows: tuple[Window, ...],
+    windows: tuple[SlidingWindow, ...],
     itemsize: int,
     capacity: int,
 ) -> Tiling:
@@ -107,7 +107,7 @@ def _even_length(size: int, limit: int) -> int:
     return -(-size // number)
 
 
-def _shrink(lengths: list[int], windows: Sequence[Window], capacity: int) -> None:
+def _shrink(lengths: list[int], windows: Sequence[SlidingWindow], capacity: int) -> None:
     """Halve blocks of positions and taps until what they reach of the input fits.
 
     Strides and dilations leave gaps between elements.
@@ -138,7 +138,7 @@ def _gathering_cost(axes: Sequence[int], lengths: Sequence[int], strides: Sequen
     return _RUN_COST / innermost + _STRIDED_COST
 
 
-def patch_strides(x: np.ndarray, windows: Sequence[Window], positions: Sequence[int], taps: Sequence[int]) -> tuple[int, ...]:
+def patch_strides(x: np.ndarray, windows: Sequence[SlidingWindow], positions: Sequence[int], taps: Sequence[int]) -> tuple[int, ...]:
     """Return the strides in bytes of the patch array over `x`, or over a padded copy."""
     spans = [reach(window, slice(0, size), slice(0, count)) for window, size, count in zip(windows, positions, taps, strict=True)]
     padded = any(start < 0 or stop > size for (start, stop), size in zip(spans, x.shape[3:], strict=True))
@@ -155,14 +155,14 @@ def _strides_like(x: np.ndarray, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def patch_strides_over(strides: Sequence[int], windows: Sequence[Window]) -> tuple[int, ...]:
+def patch_strides_over(strides: Sequence[int], windows: Sequence[SlidingWindow]) -> tuple[int, ...]:
     """Return the strides of the patch array over an array of the given strides."""
     positions = (stride * window.stride for stride, window in zip(strides[3:], windows, strict=True))
     taps = (stride * window.dilation for stride, window in zip(strides[3:], windows, strict=True))
     return (*strides[:3], *positions, *taps)
 
 
-def reach(window: Window, positions: slice, taps: slice) -> tuple[int, int]:
+def reach(window: SlidingWindow, positions: slice, taps: slice) -> tuple[int, int]:
     """Return where the elements that these taps meet at these positions begin and end."""
     start = positions.start * window.stride + taps.start * window.dilation - window.low
     return start, (positions.stop - 1) * window.stride + (taps.stop - 1) * window.dilation - window.low + 1

@@ -24,7 +24,7 @@ from math import prod
 import numpy as np
 
 from volta_fn.compiler.contractions.correlation import fft_is_faster
-from volta_fn.compiler.contractions.sliding_windows import Window, phases
+from volta_fn.compiler.contractions.sliding_windows import SlidingWindow, phases
 from volta_fn.primitives.geometry import window_counts
 from volta_fn.targets.numpy.blocks import Scratch
 from volta_fn.targets.numpy.contraction import product_for, working_dtype
@@ -38,7 +38,7 @@ Index = tuple[slice, ...]
 
 #: Products of taps and outputs: with more of them, the products before shifting would fall out of the caches.
 _FEW = 1024
-_NO_WINDOW = Window(1, 1, 0)  # along an axis that no window slides over
+_NO_WINDOW = SlidingWindow(1, 1, 0)  # along an axis that no window slides over
 
 
 def conv_general_dilated(
@@ -71,7 +71,7 @@ def conv_general_dilated(
     if out is None:
         out = _empty((x.shape[0] // batch_group_count, w.shape[0], *positions), out_spec, dtype)
     x, w, y = _grouped(x, w, out.transpose(out_spec), feature_group_count, batch_group_count)
-    windows = [Window(*window) for window in zip(window_strides, rhs_dilation, (low for low, _ in padding), strict=True)]
+    windows = [SlidingWindow(*window) for window in zip(window_strides, rhs_dilation, (low for low, _ in padding), strict=True)]
     axes = zip(windows, lhs_dilation, w.shape[3:], y.shape[3:], strict=True)
     for phase in cartesian(*(phases(*axis) for axis in axes)):
         taps, positions_of = tuple(p.taps for p in phase), tuple(p.positions for p in phase)
@@ -107,7 +107,7 @@ def _split(array: np.ndarray, axis: int, groups: int) -> np.ndarray:
     return array.reshape(*array.shape[:axis], groups, size // groups, *array.shape[axis + 1 :])
 
 
-def correlate(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
+def correlate(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> None:
     """Write the canonical correlation y."""
     if 0 in w.shape or 0 in x.shape:
         y[...] = 0
@@ -124,7 +124,7 @@ def _has_few_outputs(w: np.ndarray, y: np.ndarray) -> bool:
     return 1 < taps <= positions and 2 * outputs <= channels and outputs * taps <= _FEW and w.size <= tile_elements(y.dtype)
 
 
-def multiply_then_shift(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[Window]) -> None:
+def multiply_then_shift(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> None:
     """Write the correlation y, with few outputs per group, by one product per block.
 
     The input is multiplied by all weights at once; products are added where they belong, shifted by their taps. The gradient by the input
@@ -157,7 +157,7 @@ def _multiply(lhs: np.ndarray, rhs: np.ndarray, dtype: np.dtype, scratch: Scratc
 
 
 def _input_blocks(
-    x: np.ndarray, out: np.ndarray, windows: Sequence[Window], taps: Sequence[int], capacity: int
+    x: np.ndarray, out: np.ndarray, windows: Sequence[SlidingWindow], taps: Sequence[int], capacity: int
 ) -> Iterator[tuple[Block, slice, slice]]:
     """Yield blocks of positions, with slices of the two leading axes of `x` and `out`.
 

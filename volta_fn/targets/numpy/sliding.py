@@ -11,11 +11,11 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from volta_fn.compiler.contractions.sliding_windows import Window
+from volta_fn.compiler.contractions.sliding_windows import SlidingWindow
 
 
 @lru_cache(maxsize=4096)  # loops over taps ask the same for every block
-def meeting(tap: int, window: Window, count: int, size: int) -> tuple[slice, slice]:
+def meeting(tap: int, window: SlidingWindow, count: int, size: int) -> tuple[slice, slice]:
     """Return the positions at which a tap meets an element, and those elements.
 
     There are `count` positions and `size` elements.
@@ -27,7 +27,7 @@ def meeting(tap: int, window: Window, count: int, size: int) -> tuple[slice, sli
     return slice(first, max(first, last + 1)), slice(start, start + max(last - first + 1, 0) * window.stride, window.stride)
 
 
-def span(block: slice, window: Window, taps: int, size: int) -> tuple[slice, Window]:
+def span(block: slice, window: SlidingWindow, taps: int, size: int) -> tuple[slice, SlidingWindow]:
     """Return the slice of an axis that a block of positions meets, and its window."""
     start = max(block.start * window.stride - window.low, 0)
     stop = min((block.stop - 1) * window.stride + (taps - 1) * window.dilation - window.low + 1, size)
@@ -39,11 +39,16 @@ class Block(NamedTuple):
 
     positions: tuple[slice, ...]
     source: tuple[slice, ...]
-    windows: tuple[Window, ...]
+    windows: tuple[SlidingWindow, ...]
 
 
 def sliding_blocks(
-    counts: Sequence[int], windows: Sequence[Window], taps: Sequence[int], sizes: Sequence[int], capacity: int, cut: Sequence[int] = ()
+    counts: Sequence[int],
+    windows: Sequence[SlidingWindow],
+    taps: Sequence[int],
+    sizes: Sequence[int],
+    capacity: int,
+    cut: Sequence[int] = (),
 ) -> Iterator[Block]:
     """Yield blocks of positions that meet at most `capacity` elements of the input.
 
@@ -63,7 +68,7 @@ def blocks(sizes: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[tuple[slic
 
 
 def _block_lengths(
-    counts: Sequence[int], windows: Sequence[Window], taps: Sequence[int], sizes: Sequence[int], capacity: int, cut: Sequence[int]
+    counts: Sequence[int], windows: Sequence[SlidingWindow], taps: Sequence[int], sizes: Sequence[int], capacity: int, cut: Sequence[int]
 ) -> list[int]:
     lengths = [max(count, 1) for count in counts]
 

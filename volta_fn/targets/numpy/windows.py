@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
-from volta_fn.compiler.contractions.sliding_windows import Window, phases
+from volta_fn.compiler.contractions.sliding_windows import SlidingWindow, phases
 from volta_fn.primitives.elementwise.selection import choose
 from volta_fn.primitives.geometry import Ints, Padding, counts_of_windows
 from volta_fn.primitives.reduction import highest, lowest
@@ -44,7 +44,7 @@ class _Block(NamedTuple):
     positions: Slices
     source: Slices
     taps: Ints
-    windows: tuple[Window, ...]
+    windows: tuple[SlidingWindow, ...]
 
 
 def reduce_window(operand: np.ndarray, *, op: str, out: np.ndarray | None = None, **geometry: Unpack[Geometry]) -> np.ndarray:
@@ -107,7 +107,7 @@ def _values(operand: np.ndarray, block: _Block) -> np.ndarray:
 def _blocks(shape: Ints, counts: Ints, geometry: Geometry) -> Iterator[_Block]:
     """Yield blocks of windows, each phase of a dilated operand by itself."""
     lows = [low for low, _ in geometry["padding"]]
-    full = map(Window, geometry["window_strides"], geometry["window_dilation"], lows)
+    full = map(SlidingWindow, geometry["window_strides"], geometry["window_dilation"], lows)
     for phase in product(*map(phases, full, geometry["base_dilation"], geometry["window_dimensions"], counts)):
         taps = tuple([len(range(size)[p.taps]) for size, p in zip(geometry["window_dimensions"], phase, strict=True)])
         positions = [range(size)[p.positions] for size, p in zip(counts, phase, strict=True)]
@@ -132,19 +132,19 @@ def _identity(op: str, dtype: np.dtype) -> np.ndarray:
 def _reduce(x: np.ndarray, counts: Ints, block: _Block, op: str, scratch: Scratch) -> np.ndarray:
     """Reduce windows along one axis after another; may return x itself."""
     for axis, (count, taps, window) in enumerate(zip(counts, block.taps, block.windows, strict=True)):
-        if (taps, window, count) != (1, Window(1, window.dilation, 0), x.shape[axis]):
+        if (taps, window, count) != (1, SlidingWindow(1, window.dilation, 0), x.shape[axis]):
             out = scratch.array((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype)
             _reduce_axis(x, axis, taps, window, op, out)
             x = out
     return x
 
 
-def _reduce_axis(x: np.ndarray, axis: int, taps: int, window: Window, op: str, out: np.ndarray) -> None:
+def _reduce_axis(x: np.ndarray, axis: int, taps: int, window: SlidingWindow, op: str, out: np.ndarray) -> None:
     """Reduce windows along one axis."""
     combine, start, before = _UFUNCS[op], _identity(op, x.dtype), (slice(None),) * axis
     count = out.shape[axis]
     if count == 1:
-        _, met = meeting(0, Window(window.dilation, 0, window.low), taps, x.shape[axis])
+        _, met = meeting(0, SlidingWindow(window.dilation, 0, window.low), taps, x.shape[axis])
         combine.reduce(x[*before, met], axis=axis, keepdims=True, dtype=x.dtype, initial=start, out=out)
         return
     found = [meeting(tap, window, count, x.shape[axis]) for tap in range(taps)]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.targets.products import MATRICES
 from tests.targets.wgsl.running import run_routine
-from volta_fn.compiler.contractions.index_maps import Contraction, of_problem
+from volta_fn.compiler.contractions.index_maps import IndexedContraction, of_problem
 from volta_fn.compiler.contractions.matmul_problem import problem_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import tuned_schedules, tuning
@@ -31,7 +31,7 @@ def nothing_learnt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def product(m: int, n: int, k: int) -> Contraction:
+def product(m: int, n: int, k: int) -> IndexedContraction:
     return of_problem(problem_of((m, k), (k, n), MATRICES, (FLOAT,) * 3))
 
 

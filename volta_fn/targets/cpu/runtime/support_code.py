@@ -7,7 +7,7 @@ import functools
 import threading
 from typing import NamedTuple
 
-from volta_fn.runtime.internals.fastcall import Addresses, Entry, make_entry, write_entry
+from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, make_entry, write_entry
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Module
@@ -21,7 +21,7 @@ _lock = threading.Lock()
 class SupportCode(NamedTuple):
     """What programs share in a process."""
 
-    entry: Entry
+    entry: FunctionMaker
     workers: Workers
     #: `numpy.empty` of large arrays.
     large_empty: Empty

@@ -13,7 +13,7 @@ from itertools import product
 from typing import NamedTuple
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.attention.blocks import Blocks, Patch
+from volta_fn.targets.wgsl.attention.blocks import AttentionShader, Patch
 from volta_fn.targets.wgsl.attention.logits import BlockPosition, component, logits, mask_of, seen
 from volta_fn.targets.wgsl.attention.operands import FLOAT, Matrix
 from volta_fn.targets.wgsl.attention.problem import Attention, Rows
@@ -98,7 +98,7 @@ class _Writer:
         Those of K and V are summed over the heads that share them.
         """
         a = self.a
-        b = Blocks(a, self.schedule, self.device, transposed=True)
+        b = AttentionShader(a, self.schedule, self.device, transposed=True)
         f, s = b.f, b.schedule
         chunk, group = digits(f, f.group, (self.chunks, a.groups))
         first = f.let("u32", f"{group} * {a.shared}u")
@@ -117,7 +117,7 @@ class _Writer:
         return f.dispatch(a.groups * self.chunks, 5 * a.products // 2)
 
     def _head(
-        self, b: Blocks, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], chunk_iteration: tuple[str, str]
+        self, b: AttentionShader, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], chunk_iteration: tuple[str, str]
     ) -> None:
         """Add the contributions of a head's queries to the gradients of a block of keys.
 
@@ -148,7 +148,9 @@ class _Writer:
             b.add_products(contribution, slopes, k, begin, keys, transposed=True)
             self._accumulate(b, head, b.row_numbers(query, down), contribution, chunk_iteration)
 
-    def _accumulate(self, b: Blocks, head: str, rows: Sequence[str], contribution: Patch, chunk_iteration: tuple[str, str]) -> None:
+    def _accumulate(
+        self, b: AttentionShader, head: str, rows: Sequence[str], contribution: Patch, chunk_iteration: tuple[str, str]
+    ) -> None:
         """Add a contribution to a partial gradient of Q, or store the first one."""
         a, f = self.a, b.f
         chunk, iteration = chunk_iteration
@@ -177,7 +179,7 @@ class _Writer:
             Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
         return f.dispatch(-(-self.partial // _INVOCATIONS))
 
-    def _known(self, b: Blocks, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
+    def _known(self, b: AttentionShader, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
         """Load the statistics of some queries of a head, by number.
 
         Queries beyond the last one get its statistics.
@@ -191,7 +193,7 @@ class _Writer:
         return found
 
 
-def _weights(b: Blocks, patch: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
+def _weights(b: AttentionShader, patch: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
     """Replace the logits of an invocation's patch by weights."""
     for r, c in product(range(len(patch)), range(len(position.columns))):
         x, query = component(patch, r, c), known[position.at(r, c)[0]]
@@ -199,7 +201,7 @@ def _weights(b: Blocks, patch: Patch, position: BlockPosition, known: dict[str, 
     return patch
 
 
-def _slopes(b: Blocks, weights: Patch, products: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
+def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
     """Replace the weights by the cotangents of logits (times the scale)."""
     f, scale = b.f, literal("f32", b.a.scale)
     for r, c in product(range(len(weights)), range(len(position.columns))):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.operands import Matrix
 from volta_fn.targets.wgsl.attention.problem import Attention
-from volta_fn.targets.wgsl.attention.schedule import PaddedRows, Schedule
+from volta_fn.targets.wgsl.attention.schedule import AttentionSchedule, PaddedRows
 from volta_fn.targets.wgsl.matmul.subgroup_patches import patch
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
@@ -66,10 +66,10 @@ class _Axis(NamedTuple):
     layout: PaddedRows
 
 
-class Blocks:
+class AttentionShader:
     """A shader of attention under construction."""
 
-    def __init__(self, a: Attention, schedule: Schedule, device: TargetCapabilities, *, transposed: bool = False) -> None:
+    def __init__(self, a: Attention, schedule: AttentionSchedule, device: TargetCapabilities, *, transposed: bool = False) -> None:
         self.a, self.schedule, self.f = a, schedule, Shader(device, schedule.invocations)
         self.memory = self.f.workgroup("memory", "vec4<f32>", schedule.memory(max(a.q.width, a.v.width), transposed=transposed))
         #: The offset of the memory after the weights.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.attention.blocks import BARRIER, Blocks, Patch
+from volta_fn.targets.wgsl.attention.blocks import BARRIER, AttentionShader, Patch
 from volta_fn.targets.wgsl.attention.logits import LOWEST, BlockPosition, logits, mask_of
 from volta_fn.targets.wgsl.attention.operands import FLOAT, Matrix
 from volta_fn.targets.wgsl.attention.problem import Attention
@@ -26,7 +26,7 @@ def forward(a: Attention, device: TargetCapabilities) -> Routine:
     Operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
     """
     first = 3 if a.mask is None else 4
-    b = Blocks(a, forward_schedule(a, device), device)
+    b = AttentionShader(a, forward_schedule(a, device), device)
     f, schedule = b.f, b.schedule
     tiles = -(-a.queries // schedule.rows)
     position, head = digits(f, f.group, (tiles, a.stack))
@@ -60,7 +60,7 @@ def forward(a: Attention, device: TargetCapabilities) -> Routine:
     return Routine((f.dispatch(a.stack * tiles, a.products),))
 
 
-def _exponentiate(b: Blocks, patch: Patch, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
+def _exponentiate(b: AttentionShader, patch: Patch, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
     """Replace logits by weights relative to the largest so far of their rows.
 
     Earlier sums are scaled by how much that has grown.
@@ -79,7 +79,7 @@ def _exponentiate(b: Blocks, patch: Patch, maxima: list[str], partial_totals: li
     f.emit(BARRIER)
 
 
-def _exchange(b: Blocks, values: Sequence[str]) -> None:
+def _exchange(b: AttentionShader, values: Sequence[str]) -> None:
     """Store a number for each of an invocation's rows in workgroup memory."""
     across = b.schedule.x // 4
     for row, value in zip(b.row_numbers("0u"), values, strict=True):
@@ -87,7 +87,7 @@ def _exchange(b: Blocks, values: Sequence[str]) -> None:
     b.f.emit(BARRIER)
 
 
-def _exchanged(b: Blocks, row: str) -> list[str]:
+def _exchanged(b: AttentionShader, row: str) -> list[str]:
     """Return the numbers that all invocations stored for a row, as vectors."""
     across = b.schedule.x // 4
     return [f"{b.memory}[{b.after_weights}u + {row} * {across}u + {n}u]" for n in range(across)]

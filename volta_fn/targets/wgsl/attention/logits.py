@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.targets.wgsl.attention.blocks import Blocks, Patch
+from volta_fn.targets.wgsl.attention.blocks import AttentionShader, Patch
 from volta_fn.targets.wgsl.matmul.indices import digits, times, walked
 from volta_fn.targets.wgsl.scalars.memory import Array
 from volta_fn.targets.wgsl.scalars.number import literal
@@ -23,7 +23,7 @@ class Mask(NamedTuple):
     base: str
 
 
-def mask_of(b: Blocks, number: int, head: str) -> Mask:
+def mask_of(b: AttentionShader, number: int, head: str) -> Mask:
     """Return the mask of a head, in the buffer of a number."""
     if b.a.mask is None:
         return Mask(None, "0u")
@@ -55,7 +55,7 @@ def component(patch: Patch, row: int, column: int) -> str:
     return f"{patch[row][column // 4]}.{'xyzw'[column % 4]}"
 
 
-def logits(b: Blocks, products: Patch, position: BlockPosition) -> Patch:
+def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patch:
     """Declare the scaled products as variables.
 
     They are `a.unseen` where a query does not see a key, and `LOWEST` beyond the last query or key.
@@ -83,7 +83,7 @@ def logits(b: Blocks, products: Patch, position: BlockPosition) -> Patch:
     return patch
 
 
-def seen(b: Blocks, query: str, key: str, mask: Mask) -> str:
+def seen(b: AttentionShader, query: str, key: str, mask: Mask) -> str:
     """Return whether a query may see a key, as an expression; empty if all see all.
 
     It is arbitrary beyond the last query or key.

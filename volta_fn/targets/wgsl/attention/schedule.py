@@ -35,7 +35,7 @@ class PaddedRows(NamedTuple):
         return count // 4 * self.group + count % 4 * self.length
 
 
-class Schedule(NamedTuple):
+class AttentionSchedule(NamedTuple):
     """Workgroups of y by x invocations.
 
     Each has `down` vectors of rows and `across` vectors of columns of a block of logits.
@@ -104,7 +104,7 @@ class Schedule(NamedTuple):
         after_weights = max(self.value_rows * self.x * self.vectors(width), self.rows * self.x // 4)
         return max(self.slices(), self.weights(transposed=transposed) + after_weights)
 
-    def fitted(self, width: int, device: TargetCapabilities, *, transposed: bool) -> Schedule | None:
+    def fitted(self, width: int, device: TargetCapabilities, *, transposed: bool) -> AttentionSchedule | None:
         """Return the schedule with as few more passes as fit a device; None if none fits."""
         if self.invocations > device.invocations:
             return None
@@ -114,26 +114,28 @@ class Schedule(NamedTuple):
 
 
 #: Schedules for little work, and for much of it: forward, backward, and backward for wide rows. Every device has room for the first three.
-_USUAL, _FORWARD, _BACKWARD = Schedule(8, 16), Schedule(16, 8, across=2, unroll=16), Schedule(16, 16)
-_WIDE = Schedule(16, 16, 2, unroll=16, passes=2)
+_USUAL, _FORWARD, _BACKWARD = AttentionSchedule(8, 16), AttentionSchedule(16, 8, across=2, unroll=16), AttentionSchedule(16, 16)
+_WIDE = AttentionSchedule(16, 16, 2, unroll=16, passes=2)
 
 #: Blocks that keep a GPU busy; workgroups enough that the last ones, which leave it partly idle, take a small part of the time (on an
 #: H200 some 260 are resident at once); bytes that partial gradients may take.
 _MANY, _ENOUGH, _MOST_BYTES = 256, 1536, 1 << 29
 
 
-def forward_schedule(a: Attention, device: TargetCapabilities) -> Schedule:
+def forward_schedule(a: Attention, device: TargetCapabilities) -> AttentionSchedule:
     """Divide the queries of each head into blocks."""
     return _first((_FORWARD,), a, a.stack * a.queries, device, transposed=False)
 
 
-def backward_schedule(a: Attention, device: TargetCapabilities) -> Schedule:
+def backward_schedule(a: Attention, device: TargetCapabilities) -> AttentionSchedule:
     """Divide the keys of each head into blocks."""
     wide = max(a.q.width, a.v.width) > 4 * _BACKWARD.x
     return _first((_WIDE, _BACKWARD) if wide else (_BACKWARD,), a, a.groups * a.keys, device, transposed=True)
 
 
-def _first(schedules: tuple[Schedule, ...], a: Attention, rows: int, device: TargetCapabilities, *, transposed: bool) -> Schedule:
+def _first(
+    schedules: tuple[AttentionSchedule, ...], a: Attention, rows: int, device: TargetCapabilities, *, transposed: bool
+) -> AttentionSchedule:
     """Return the first schedule that gives many blocks, or else the usual one."""
     width = max(a.q.width, a.v.width)
     fitting = [s.fitted(width, device, transposed=transposed) for s in schedules if rows >= _MANY * s.rows]
@@ -142,7 +144,7 @@ def _first(schedules: tuple[Schedule, ...], a: Attention, rows: int, device: Tar
     return found
 
 
-def chunks(a: Attention, schedule: Schedule, device: TargetCapabilities) -> int:
+def chunks(a: Attention, schedule: AttentionSchedule, device: TargetCapabilities) -> int:
     """Return among how many workgroups to divide the blocks of keys of a head, evenly.
 
     Each accumulates a gradient of all of Q.

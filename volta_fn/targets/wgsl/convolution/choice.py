@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.contractions.correlation import Correlation, correlations
-from volta_fn.compiler.contractions.index_maps import Contraction, of_correlation
+from volta_fn.compiler.contractions.index_maps import IndexedContraction, of_correlation
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.convolution.narrow import is_narrow, narrow
@@ -60,7 +60,7 @@ def _zeros(dtype: np.dtype, size: int, device: TargetCapabilities) -> Dispatch:
     return for_each(shader, -(-words // 4), lambda four: target.store4(four, [constant(_UINT32, 0)] * 4))
 
 
-def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[Contraction, BufferNumbers]]:
+def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list[tuple[IndexedContraction, BufferNumbers]]:
     """Return the contractions that make a convolution; none if it has no elements."""
     problems, dtypes, elements = _canonical(avals, params)
     return [oriented(of_correlation(c, dtypes, elements)) for c in problems]
@@ -68,7 +68,7 @@ def contractions(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> list
 
 def products_at_points(
     avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities
-) -> list[tuple[Contraction, BufferNumbers]]:
+) -> list[tuple[IndexedContraction, BufferNumbers]]:
     """Return the products at points of correlations that use Winograd's algorithm."""
     problems, dtypes, _ = _canonical(avals, params)
     shapes = [shape_of(c, dtypes, device, wanted=False) for c in problems]

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from volta_fn.compiler.contractions.index_maps import Contraction, Map, Target
+from volta_fn.compiler.contractions.index_maps import IndexedContraction, OperandMap, ResultMap
 from volta_fn.compiler.contractions.matmul_problem import Walk
 from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_outputs
 from volta_fn.compiler.target import TargetCapabilities
@@ -68,7 +68,7 @@ def winograd(shape: Shape, dtypes: tuple[np.dtype, np.dtype, np.dtype], device: 
     return Routine((taps, tiles, *middle.dispatches, results), (*[4 * size for size in shape.sizes], *middle.workspaces))
 
 
-def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[Contraction, BufferNumbers]:
+def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[IndexedContraction, BufferNumbers]:
     """Return the stack of products at points."""
     o, (t, p) = shape.by_outputs, shape.by_tiles
     terms, outputs, count, stack = shape.terms, shape.c.outputs, shape.count, shape.stack
@@ -77,13 +77,13 @@ def product_of(shape: Shape, buffers: BufferNumbers) -> tuple[Contraction, Buffe
         return Walk((size,), (stride,))
 
     tap = walk(outputs, 1 if o else terms), walk(terms, outputs if o else 1)
-    taps = Map(_FLOAT, shape.sizes[0], 0, walk(stack, terms * outputs), *tap)
+    taps = OperandMap(_FLOAT, shape.sizes[0], 0, walk(stack, terms * outputs), *tap)
     tile = walk(count, 1 if t else terms), walk(terms, count if t else 1)
-    tiles = Map(_FLOAT, shape.sizes[1], 0, walk(stack, terms * count), *tile)
-    target = Target(
+    tiles = OperandMap(_FLOAT, shape.sizes[1], 0, walk(stack, terms * count), *tile)
+    target = ResultMap(
         _FLOAT, shape.sizes[2], 0, walk(stack, outputs * count), walk(outputs, count if p else 1), walk(count, 1 if p else outputs)
     )
-    contraction = Contraction(taps, tiles, target)
+    contraction = IndexedContraction(taps, tiles, target)
     return (contraction, buffers) if p else (contraction.swapped(), buffers.swapped())
 
 

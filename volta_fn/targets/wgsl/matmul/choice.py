@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
@@ -80,7 +80,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-def candidates(c: Contraction, work: Working, device: TargetCapabilities, count: int = 8, batch_products: int = 0) -> list[Schedule]:
+def candidates(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8, batch_products: int = 0) -> list[Schedule]:
     """Return schedules that fit the device, the probably fastest first.
 
     There are at most two for each tile. `batch_products`: see `choose`.
@@ -95,7 +95,7 @@ def candidates(c: Contraction, work: Working, device: TargetCapabilities, count:
     return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
-def choose(c: Contraction, work: Working, device: TargetCapabilities, batch_products: int = 0) -> Schedule:
+def choose(c: IndexedContraction, work: Working, device: TargetCapabilities, batch_products: int = 0) -> Schedule:
     """Return the schedule measured to be fastest, or the one estimated to be.
 
     If the product is deferred to run in one dispatch with others, `batch_products` counts the multiplications of all of them.
@@ -111,7 +111,7 @@ def variations(schedule: Schedule, work: Working, device: TargetCapabilities) ->
     return [x for x in found if x.fits(work, device)]
 
 
-def _time(c: Contraction, schedule: Schedule, efficiency: float, batch_products: int) -> float:
+def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, batch_products: int) -> float:
     """Estimate the time of a schedule, in multiplications of one multiprocessor."""
     groups, terms = schedule.groups(c), schedule.chunk(c)
     adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.choice import choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import working
@@ -14,7 +14,7 @@ from volta_fn.targets.wgsl.routine import Routine
 
 
 def contract(
-    c: Contraction,
+    c: IndexedContraction,
     device: TargetCapabilities,
     buffers: BufferNumbers,
     epilogue: Epilogue | None = None,
@@ -39,12 +39,12 @@ def contract(
     return tiled(c, work, schedule if may_split else schedule.split(1), device, finish, buffers, alone=alone)
 
 
-def is_tiled(c: Contraction) -> bool:
+def is_tiled(c: IndexedContraction) -> bool:
     """Return whether a contraction is computed by tiles, which have schedules."""
     return not (is_of_few_terms(c) or is_of_few_results(c) or is_thin(c, working(c.target.dtype)))
 
 
-def oriented(c: Contraction) -> tuple[Contraction, BufferNumbers]:
+def oriented(c: IndexedContraction) -> tuple[IndexedContraction, BufferNumbers]:
     """Return a contraction whose columns are the more contiguous axis of the results."""
     rows, columns = c.target.rows.strides, c.target.columns.strides
     if rows and (not columns or rows[-1] < columns[-1]):

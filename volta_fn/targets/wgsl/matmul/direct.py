@@ -7,7 +7,7 @@ rows with few columns and the gradients by weights of depthwise convolutions are
 
 from __future__ import annotations
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.elements import Elements
@@ -31,12 +31,12 @@ _TOGETHER, _MANY_TERMS = 9, 256
 _TOO_FEW, _ENOUGH, _CHUNK = 512, 2048, 2048
 
 
-def is_of_few_terms(c: Contraction) -> bool:
+def is_of_few_terms(c: IndexedContraction) -> bool:
     """Return whether terms are so few, and so rarely reused, that tiles do not pay."""
     return 0 < c.k <= _FEW_TERMS and (min(c.m, c.n) <= 2 or c.products <= 1 << 15)
 
 
-def few_terms(c: Contraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
     """Return the routine in which every invocation computes one result."""
     f = Shader(device, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
@@ -61,13 +61,13 @@ def few_terms(c: Contraction, work: Working, device: TargetCapabilities, epilogu
     return Routine((f.dispatch(-(-size // _INVOCATIONS), c.products),))
 
 
-def is_of_few_results(c: Contraction) -> bool:
+def is_of_few_results(c: IndexedContraction) -> bool:
     """Return whether sums are long and operands rarely shared, so tiles do not pay."""
     near = c.lhs.inner.strides[-1:] == c.rhs.inner.strides[-1:] == (1,)
     return c.k >= _MANY_TERMS and min(c.m, c.n) <= 2 and (near or c.m * c.n <= _TOGETHER)
 
 
-def few_results(c: Contraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
+def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers) -> Routine:
     """Return the routine in which a workgroup computes a few results or partial sums."""
     f = Shader(device, _INVOCATIONS)
     fours = work.lanes == 4 and c.lhs.fours(along_inner=True) and c.rhs.fours(along_inner=True)
@@ -106,7 +106,7 @@ def few_results(c: Contraction, work: Working, device: TargetCapabilities, epilo
     return Routine((partial_sums, combine(c, work, splits, device, epilogue, buffers.workspace, buffers.result)), (size,))
 
 
-def _together(c: Contraction) -> tuple[int, int]:
+def _together(c: IndexedContraction) -> tuple[int, int]:
     """Return how many rows and columns of results a workgroup computes: all, if few."""
     if c.m * c.n <= _TOGETHER:
         return c.m, c.n
@@ -114,7 +114,7 @@ def _together(c: Contraction) -> tuple[int, int]:
     return rows, min(c.n, max(1, 4 // rows))
 
 
-def _cut(c: Contraction, groups: int) -> tuple[int, int]:
+def _cut(c: IndexedContraction, groups: int) -> tuple[int, int]:
     """Return the terms of a chunk of a sum, and how many chunks there are."""
     wanted = max(1, min(_ENOUGH // groups, c.k // _CHUNK)) if groups < _TOO_FEW else 1
     length = -(-c.k // wanted // 4) * 4

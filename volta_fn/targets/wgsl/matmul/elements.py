@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from volta_fn.compiler.contractions.index_maps import Map
+from volta_fn.compiler.contractions.index_maps import OperandMap
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.indices import digits, total, walked
 from volta_fn.targets.wgsl.scalars.shader import Shader
@@ -20,7 +20,7 @@ class OperandRow(NamedTuple):
 class Elements:
     """An operand in a buffer, read in vectors of four (`fours`) or one by one."""
 
-    def __init__(self, f: Shader, work: Working, map_: Map, number: int, *, fours: bool = False) -> None:
+    def __init__(self, f: Shader, work: Working, map_: OperandMap, number: int, *, fours: bool = False) -> None:
         self.f, self.work, self.map = f, work, map_
         self.array = f.buffer(number, map_.dtype, False, map_.elements if fours else 0)
         self.fours = fours

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.indices import digits, total, walked
 from volta_fn.targets.wgsl.scalars.shader import Shader
@@ -24,7 +24,7 @@ class SumIndex(NamedTuple):
     column: str
 
 
-class Results(NamedTuple):
+class ResultStore(NamedTuple):
     """How results are stored: `store` takes the sums of 1 or 4 consecutive columns."""
 
     together: int
@@ -32,13 +32,13 @@ class Results(NamedTuple):
 
 
 #: Given a shader, the type of the sums, the contraction, the number of the result's buffer, and the most consecutive columns.
-Epilogue = Callable[[Shader, Working, Contraction, int, int], Results]
+Epilogue = Callable[[Shader, Working, IndexedContraction, int, int], ResultStore]
 
 
 def rounded(dtype: np.dtype) -> Epilogue:
     """Return the epilogue that stores the sums as numbers of a dtype."""
 
-    def declare(f: Shader, work: Working, c: Contraction, number: int, lanes: int) -> Results:
+    def declare(f: Shader, work: Working, c: IndexedContraction, number: int, lanes: int) -> ResultStore:
         target, fours = c.target, c.target.fours and lanes == 4
         array = f.buffer(number, dtype, True, target.elements if fours else 0)
 
@@ -51,6 +51,6 @@ def rounded(dtype: np.dtype) -> Epilogue:
             else:
                 array.store(at, numbers[0])
 
-        return Results(4 if fours else 1, store)
+        return ResultStore(4 if fours else 1, store)
 
     return declare

@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.loops.linear_index import LANES, AxisSpan, Texts
 from volta_fn.targets.wgsl.matmul.choice import LITTLE, choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
 from volta_fn.targets.wgsl.matmul.contract import contract, is_tiled
-from volta_fn.targets.wgsl.matmul.epilogues import Results, SumIndex
+from volta_fn.targets.wgsl.matmul.epilogues import ResultStore, SumIndex
 from volta_fn.targets.wgsl.matmul.indices import digits
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers
 from volta_fn.targets.wgsl.routine import Routine
@@ -73,14 +73,14 @@ def split_k(kernel: Kernel, device: TargetCapabilities) -> int:
     return choose(c, working(c.target.dtype), device).fitted(c).splits if is_tiled(c) else 1
 
 
-def _maps(found: Contraction, epilogue: Fused) -> index_maps.Contraction:
+def _maps(found: Contraction, epilogue: Fused) -> index_maps.IndexedContraction:
     """Return the contraction as schedules see it."""
     inputs, problem = found.kernel.inputs, found.problem()
     lhs, rhs = [
-        index_maps.Map(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
+        index_maps.OperandMap(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
         for side, load in zip(problem[:2], (found.lhs, found.rhs), strict=True)
     ]
-    return index_maps.Contraction(lhs, rhs, epilogue.target())
+    return index_maps.IndexedContraction(lhs, rhs, epilogue.target())
 
 
 def _oriented(kernel: Kernel) -> Contraction:
@@ -102,7 +102,7 @@ class Fused:
         #: The node that loads a sum.
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 
-    def target(self) -> index_maps.Target:
+    def target(self) -> index_maps.ResultMap:
         """Return where the first result's elements are."""
         kernel, offset = self.found.kernel, self.analysis.store_offsets[0]
         steps = dict(offset.terms)
@@ -111,9 +111,9 @@ class Fused:
             return merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
 
         walks = [walk(axes) for axes in (self.found.batch, self.found.rows, self.found.columns)]
-        return index_maps.Target(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, offset.offset, *walks)
+        return index_maps.ResultMap(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, offset.offset, *walks)
 
-    def __call__(self, f: Shader, work: Working, c: index_maps.Contraction, number: int, lanes: int) -> Results:
+    def __call__(self, f: Shader, work: Working, c: index_maps.IndexedContraction, number: int, lanes: int) -> ResultStore:
         """Declare the results; see `Epilogue`."""
         found, sizes = self.found, self.found.kernel.sizes
         columns = tuple([sizes[a] for a in found.columns])
@@ -132,4 +132,4 @@ class Fused:
             for s in range(len(outputs)):
                 here.store(s)
 
-        return Results(together, store)
+        return ResultStore(together, store)

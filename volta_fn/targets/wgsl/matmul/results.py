@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
-from volta_fn.targets.wgsl.matmul.epilogues import Epilogue, Results, SumIndex
+from volta_fn.targets.wgsl.matmul.epilogues import Epilogue, ResultStore, SumIndex
 from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
 
-def results(f: Shader, work: Working, c: Contraction, number: int, epilogue: Epilogue, lanes: int) -> str:
+def results(f: Shader, work: Working, c: IndexedContraction, number: int, epilogue: Epilogue, lanes: int) -> str:
     """Write the function that stores results by an epilogue; return its name."""
     return _function(f, work, c, lanes, epilogue(f, work, c, number, lanes))
 
 
-def partial(f: Shader, work: Working, c: Contraction, number: int, splits: int, lanes: int) -> str:
+def partial(f: Shader, work: Working, c: IndexedContraction, number: int, splits: int, lanes: int) -> str:
     """Write the function that stores partial sums to a workspace; return its name.
 
     The workspace is an array [splits, stack, m, n]; `stack` is given as ``split * batch + stack``.
@@ -36,10 +36,10 @@ def partial(f: Shader, work: Working, c: Contraction, number: int, splits: int, 
         else:
             array.store(at, numbers[0])
 
-    return _function(f, work, c, lanes, Results(4 if fours else 1, store))
+    return _function(f, work, c, lanes, ResultStore(4 if fours else 1, store))
 
 
-def _function(f: Shader, work: Working, c: Contraction, lanes: int, found: Results) -> str:
+def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, found: ResultStore) -> str:
     main, f.statements = f.statements, []
     with f.block(f"if (row < {c.m}u && column < {c.n}u)"):
         sums = [f"sums.{e}" for e in "xyzw"] if lanes == 4 else ["sums"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 
@@ -60,16 +60,16 @@ class Schedule:
         """Return whether a device has the workgroup memory and invocations for it."""
         return self.memory(work) <= device.workgroup_memory and self.invocations <= device.invocations
 
-    def tiles(self, c: Contraction) -> tuple[int, int]:
+    def tiles(self, c: IndexedContraction) -> tuple[int, int]:
         """Return the numbers of rows and columns of tiles."""
         return -(-c.m // self.rows), -(-c.n // self.columns)
 
-    def groups(self, c: Contraction) -> int:
+    def groups(self, c: IndexedContraction) -> int:
         """Return the number of workgroups."""
         down, across = self.tiles(c)
         return down * across * c.batch * self.splits
 
-    def chunk(self, c: Contraction) -> int:
+    def chunk(self, c: IndexedContraction) -> int:
         """Return the terms of a chunk of a split sum: a multiple of the slice."""
         slices = -(-c.k // self.depth)
         return -(-slices // self.splits) * self.depth
@@ -78,7 +78,7 @@ class Schedule:
         """Return the schedule with sums in `splits` chunks."""
         return replace(self, splits=splits)
 
-    def fitted(self, c: Contraction) -> Schedule:
+    def fitted(self, c: IndexedContraction) -> Schedule:
         """Return the schedule without empty chunks."""
         return self.split(-(-c.k // self.chunk(c)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from volta_fn.compiler.contractions.index_maps import Map
+from volta_fn.compiler.contractions.index_maps import OperandMap
 from volta_fn.compiler.contractions.matmul_problem import Walk
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.indices import ZERO, digits, quotient, remainder, times, total, walked
@@ -31,7 +31,7 @@ class _Unit(NamedTuple):
 class Slice:
     """The slice of an operand: `width` numbers in each of `depth` lines."""
 
-    def __init__(self, f: Shader, work: Working, name: str, number: int, map_: Map, schedule: Schedule, width: int) -> None:
+    def __init__(self, f: Shader, work: Working, name: str, number: int, map_: OperandMap, schedule: Schedule, width: int) -> None:
         self.f, self.work, self.name, self.map = f, work, name, map_
         self.width, self.depth = width, schedule.depth
         self.along_inner = _nearness(map_.inner) < _nearness(map_.outer)

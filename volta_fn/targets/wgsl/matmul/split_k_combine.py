@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.epilogues import Epilogue
@@ -16,7 +16,7 @@ _INVOCATIONS = 128
 
 
 def combine(
-    c: Contraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, source: int, result: int
+    c: IndexedContraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, source: int, result: int
 ) -> Dispatch:
     """Write the results from `splits` arrays [stack, m, n] of partial sums.
 

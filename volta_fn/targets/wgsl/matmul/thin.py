@@ -6,7 +6,7 @@ which its invocations read four at a time, each for other terms of the sums; the
 
 from __future__ import annotations
 
-from volta_fn.compiler.contractions.index_maps import Contraction, Map
+from volta_fn.compiler.contractions.index_maps import IndexedContraction, OperandMap
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.direct import add_up
@@ -35,13 +35,13 @@ _FEW, _CHUNK = 32, 2048
 _TOGETHER = 16
 
 
-def is_thin(c: Contraction, work: Working) -> bool:
+def is_thin(c: IndexedContraction, work: Working) -> bool:
     """Return whether a contraction is such a product."""
     return work.lanes == 4 and c.k >= _TERMS and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
 
 
 def thin(
-    c: Contraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
+    c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
 ) -> Routine:
     """Return the routine; sums are only split if `may_split` allows it."""
     wide = _strip(c.batch * max(c.m, c.n))
@@ -54,7 +54,7 @@ def thin(
     return Routine((first, combine(c, work, splits, device, epilogue, buffers.workspace, buffers.result)), (size,))
 
 
-def _sides(c: Contraction) -> tuple[Map, Map]:
+def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
     """Return the vectors, and the matrix."""
     return (c.lhs, c.rhs) if c.m <= c.n else (c.rhs, c.lhs)
 
@@ -71,7 +71,7 @@ def _cut(terms: int, groups: int) -> tuple[int, int]:
     return length, -(-terms // length)
 
 
-def _invocations(c: Contraction, work: Working, device: TargetCapabilities, wide: int, length: int) -> int:
+def _invocations(c: IndexedContraction, work: Working, device: TargetCapabilities, wide: int, length: int) -> int:
     """Return how many invocations compute a strip's sums of `length` terms.
 
     They are as many as have enough to do and the device allows.
@@ -85,7 +85,7 @@ class _Strips:
     """A shader under construction, for strips of `wide` vectors of results."""
 
     def __init__(
-        self, c: Contraction, work: Working, device: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
+        self, c: IndexedContraction, work: Working, device: TargetCapabilities, buffers: BufferNumbers, wide: int, invocations: int
     ) -> None:
         self.c, self.work, self.buffers, self.wide, self.invocations = c, work, buffers, wide, invocations
         self.f = f = Shader(device, invocations)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.epilogues import Epilogue
@@ -34,7 +34,7 @@ class BufferNumbers(NamedTuple):
 
 
 def tiled(
-    c: Contraction,
+    c: IndexedContraction,
     work: Working,
     schedule: Schedule,
     device: TargetCapabilities,
@@ -58,7 +58,13 @@ def tiled(
 
 
 def _dispatch(
-    c: Contraction, work: Working, schedule: Schedule, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, alone: bool
+    c: IndexedContraction,
+    work: Working,
+    schedule: Schedule,
+    device: TargetCapabilities,
+    epilogue: Epilogue,
+    buffers: BufferNumbers,
+    alone: bool,
 ) -> Dispatch:
     """Return the dispatch of a schedule.
 
@@ -78,7 +84,13 @@ class Tiles:
     """The shader of a tiled contraction under construction."""
 
     def __init__(
-        self, c: Contraction, work: Working, schedule: Schedule, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+        self,
+        c: IndexedContraction,
+        work: Working,
+        schedule: Schedule,
+        device: TargetCapabilities,
+        epilogue: Epilogue,
+        buffers: BufferNumbers,
     ) -> None:
         self.c, self.work, self.schedule = c, work, schedule
         #: The variable that tells which of two buffers in workgroup memory is read.

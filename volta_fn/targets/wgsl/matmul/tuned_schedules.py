@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from volta_fn.compiler.contractions.index_maps import Contraction, Map
+from volta_fn.compiler.contractions.index_maps import IndexedContraction, OperandMap
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.runtime.cache_dir import cache_dir
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
@@ -28,7 +28,7 @@ _VECTOR, _LARGEST = 4, 1 << 12
 Choices = dict[str, dict[str, Schedule]]
 
 
-def class_of(c: Contraction) -> str:
+def class_of(c: IndexedContraction) -> str:
     """Return the class of a contraction, for which one schedule serves.
 
     It consists of dtypes, sizes, and how operands and results lie in memory.
@@ -38,7 +38,7 @@ def class_of(c: Contraction) -> str:
     return f"{dtypes} {c.batch}x{c.m}x{c.n}x{c.k} {' '.join(forms)}"
 
 
-def _form(map_: Map) -> str:
+def _form(map_: OperandMap) -> str:
     """Describe the indices that allow vectors of four: summed (k4) or other (o4).
 
     Bounds follow.
@@ -107,7 +107,7 @@ def _users() -> Choices:
 _learnt: Choices = {}
 
 #: Measures the fastest schedule of a contraction; by the names of adapters for which tuning is enabled.
-Finder = Callable[[Contraction, Working, TargetCapabilities], Schedule]
+Finder = Callable[[IndexedContraction, Working, TargetCapabilities], Schedule]
 _finders: dict[str, Finder] = {}
 
 
@@ -122,7 +122,7 @@ def find_by(adapter: str, finder: Finder) -> None:
     _finders[adapter] = finder
 
 
-def remembered(c: Contraction, work: Working, device: TargetCapabilities) -> Schedule | None:
+def remembered(c: IndexedContraction, work: Working, device: TargetCapabilities) -> Schedule | None:
     """Return the schedule measured to be fastest on such a device, if it fits.
 
     With a finder for the device, it is measured now; None if it is unknown.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.choice import candidates
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
@@ -36,7 +36,7 @@ class Timing(NamedTuple):
 
 
 def timings(
-    c: Contraction,
+    c: IndexedContraction,
     work: Working,
     device: TargetCapabilities,
     schedules: Iterable[Schedule],
@@ -74,13 +74,13 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
     return bool((np.abs(x.astype(wide) - y.astype(wide)) <= coarse * max(terms, 16) ** 0.5 * 4).all())
 
 
-def tried(c: Contraction, work: Working, device: TargetCapabilities, count: int = 8) -> list[Schedule]:
+def tried(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8) -> list[Schedule]:
     """Return the schedules to try: a plain one, which is trusted, and promising ones."""
     return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, device, count)]
 
 
 def tune(
-    c: Contraction,
+    c: IndexedContraction,
     work: Working,
     device: TargetCapabilities,
     trial: Trial,

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.errors import ShapeError
 from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While
 from volta_fn.targets.wgsl.runtime.device.memory import Lease
-from volta_fn.targets.wgsl.runtime.device.pipelines import Binding
+from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange
 from volta_fn.targets.wgsl.runtime.submission.command_lists import CommandList
 from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
 
@@ -101,12 +101,12 @@ class Call:
         grids = self.blocks[run.region.grids.number].handle
         return Step(pipeline.handle, group, run.groups, grids, 4 * run.region.branches + 12 * run.entry)
 
-    def binding(self, span: BufferRange) -> Binding:
+    def binding(self, span: BufferRange) -> BoundRange:
         """Return the range of a block that a range of a slot denotes in this iteration."""
         offset = span.offset
         for loop, stride in span.strides:
             offset += stride * self.iterations[loop]
-        return Binding(self.blocks[span.slot.number], offset, span.size)
+        return BoundRange(self.blocks[span.slot.number], offset, span.size)
 
     # the host
 

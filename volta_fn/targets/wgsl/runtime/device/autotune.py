@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from volta_fn.compiler.contractions.index_maps import Contraction
+from volta_fn.compiler.contractions.index_maps import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working
 from volta_fn.targets.wgsl.matmul.epilogues import rounded
@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.matmul.tuned_schedules import users_file
 from volta_fn.targets.wgsl.matmul.tuning import tried, tune
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.device.memory import Lease
-from volta_fn.targets.wgsl.runtime.device.pipelines import Binding
+from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange
 from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Trials:
         self._operands: Sequence[np.ndarray] = ()
         self._leases: list[Lease] = []
 
-    def __call__(self, c: Contraction, work: Working, capabilities: TargetCapabilities) -> Schedule:
+    def __call__(self, c: IndexedContraction, work: Working, capabilities: TargetCapabilities) -> Schedule:
         """Return the fastest schedule."""
         with self._lock:
             routines = [
@@ -82,7 +82,7 @@ class Trials:
         for d in routine.dispatches:
             pipeline = pipelines.find(d.best, len(d.buffers), d.written_bindings)
             blocks = [leases[number].block for number in d.buffers]
-            bound.append((pipeline, tuple([Binding(block, 0, block.size) for block in blocks]), d.groups))
+            bound.append((pipeline, tuple([BoundRange(block, 0, block.size) for block in blocks]), d.groups))
         queue.wait()
         start = time.perf_counter()
         with queue.lock:

@@ -18,7 +18,7 @@ from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
 from volta_fn.targets.wgsl.runtime.device.adapter import open_device
 from volta_fn.targets.wgsl.runtime.device.autotune import Trials
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
-from volta_fn.targets.wgsl.runtime.device.pipelines import Binding, Pipelines
+from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipelines
 from volta_fn.targets.wgsl.runtime.device.selftest import fuses, keeps_subnormals, loop_iterations, needed_checks
 from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import Watched, lost
 from volta_fn.targets.wgsl.runtime.program_plan import Routines
@@ -204,7 +204,7 @@ class Gpu:
         """Run one workgroup of a shader by itself."""
         pipeline = self.pipelines.make(source, len(buffers), written, checks)
         with self.queue.lock:
-            bindings = tuple([Binding(self.lease_of(b).block, 0, b.size) for b in buffers])
+            bindings = tuple([BoundRange(self.lease_of(b).block, 0, b.size) for b in buffers])
             group = self.pipelines.group(pipeline, bindings)
             play(self.queue, [Step(pipeline.handle, group, (1, 1, 1))])
 

@@ -32,7 +32,7 @@ class Pipeline(NamedTuple):
     layout: Any
 
 
-class Binding(NamedTuple):
+class BoundRange(NamedTuple):
     """A range of bytes of a block."""
 
     block: Any
@@ -158,7 +158,7 @@ class Pipelines:
             layout = self.device.create_bind_group_layout(entries=entries)
             return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
 
-    def group(self, pipeline: Pipeline, bindings: tuple[Binding, ...]) -> Any:
+    def group(self, pipeline: Pipeline, bindings: tuple[BoundRange, ...]) -> Any:
         """Return the bind group of some ranges of blocks."""
         key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
         found = self._groups.get(key)
@@ -166,7 +166,7 @@ class Pipelines:
             found = self._groups[key] = self._new_group(pipeline, bindings)
         return found
 
-    def _new_group(self, pipeline: Pipeline, bindings: tuple[Binding, ...]) -> Any:
+    def _new_group(self, pipeline: Pipeline, bindings: tuple[BoundRange, ...]) -> Any:
         entries = self.ffi.new("WGPUBindGroupEntry[]", len(bindings))
         for number, (block, offset, size) in enumerate(bindings):
             entry = entries[number]
