@@ -16,7 +16,6 @@ from volta_fn.lazy_imports import load
 from volta_fn.numpy import creation, diagonals, indexing, inspection, products, shapes, sorting
 from volta_fn.numpy.elementwise import arithmetic
 from volta_fn.numpy.statistics import cumulative, reductions
-from volta_fn.numpy.views import byteswapped, viewed
 
 #: Functions that are methods without change.
 _METHODS: dict[ModuleType, str] = {
@@ -55,6 +54,10 @@ def _astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> 
     return creation.astype(self, dtype, copy=copy, device=device)
 
 
+def _views() -> Any:
+    return load("volta_fn.numpy.views")  # few programs need it
+
+
 def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
     """Reinterpret the bits as another dtype, as NumPy does.
 
@@ -63,14 +66,15 @@ def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
     if sizes or isinstance(dtype, (int, tuple)):
         raise ArgumentTypeError("view reinterprets bits as another dtype; a new shape is x.reshape(3, -1), or x[:, None] for a new axis")
     wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
-    return self if wanted == self.dtype else viewed(self, wanted)
+    return self if wanted == self.dtype else _views().viewed(self, wanted)
 
 
 def _byteswap(self: Array, inplace: bool = False) -> Array:
     """Return the numbers whose bytes stand in the opposite order."""
     if inplace:
         raise ArgumentError("byteswap: arrays are immutable, so inplace must be False; x = x.byteswap()")
-    return byteswapped(self)
+    found: Array = _views().byteswapped(self)
+    return found
 
 
 def _tobytes(self: Array, order: str = "C") -> bytes:
