@@ -126,7 +126,7 @@ def _compiled(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]]
     out_tree = traced.out_tree
 
     if any(traced.donated):
-        return _donating(traced, device, run_flat, specs)
+        return _copying_once(run_flat, _donating(traced, device, run_flat, specs))
 
     if out_tree == tree.structure(0):
         return _one_result(run_flat, specs[0], len(traced.donated), traced.jaxpr)
@@ -141,7 +141,7 @@ def _compiled(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]]
     for kind in (tuple, list):
         if out_tree == tree.structure(kind([0] * len(specs))):
             return _by_built_in(run_flat, specs, kind, run)
-    return run
+    return _copying_once(run_flat, run)
 
 
 def _donating(
@@ -218,6 +218,7 @@ def _by_built_in(
     run_flat: Any, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, run: Callable[[Sequence[Any]], Any]
 ) -> Callable[[Sequence[Any]], Any]:
     """Let a built-in do what `run` does, if the program has one."""
+    run = _copying_once(run_flat, run)
     if not hasattr(run_flat, "of_arrays"):
         return run
     fast = run_flat.of_arrays(specs, within, lambda *args: run(args))
@@ -227,6 +228,36 @@ def _by_built_in(
 
     call.of_arrays = fast  # type: ignore[attr-defined]  # functions carry attributes
     return call
+
+
+def _copying_once(run_flat: Any, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+    """Let arguments that the program had to copy keep their copies.
+
+    Programs of the CPU take elements that lie one after another. Views of others, such as `zeros`, which are views of one element, would be
+    copied by each call.
+    """
+    copied = getattr(run_flat, "copied", None)
+    if copied is None:
+        return run
+
+    def run_copying_once(args: Sequence[Any]) -> Any:
+        result = run(args)
+        if copied:
+            copied.clear()
+            for array in args:
+                _keep_in_order(array)
+        return result
+
+    return run_copying_once
+
+
+def _keep_in_order(array: ConcreteArray) -> None:
+    buffer = array._buffer
+    if type(buffer) is np.ndarray and not buffer.flags.c_contiguous:
+        copy = np.array(buffer, order="C")
+        with _donation:
+            if array._buffer is buffer:  # else it has been donated meanwhile
+                array._buffer = copy
 
 
 def compiled_for(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:

@@ -166,3 +166,20 @@ def test_threads_call_one_program_at_once() -> None:
         for _ in range(20):
             for found, wanted in zip(threads.map(lambda x: program(False, x)[0], inputs), expected, strict=True):
                 np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("donate", [(), (1,)])
+@pytest.mark.parametrize("make", [lambda size: jnp.ones((size, 2)), lambda size: jnp.arange(2.0 * size).reshape(2, size).T])
+def test_arguments_are_copied_once(size: int, donate: tuple[int, ...], make: Callable[[int], Any]) -> None:
+    """Views of elements that do not lie one after another, such as `ones`, keep the copy that the first call needs."""
+    f = vf.jit(lambda x, y: (x * 2, y + x), donate_argnums=donate)
+    x = make(size)
+    wanted = np.array(x)
+    assert not x._buffer.flags.c_contiguous
+    for _ in range(2):
+        double, total = f(x, jnp.zeros((size, 2)))
+        assert x._buffer.flags.c_contiguous
+        np.testing.assert_array_equal(x, wanted)
+        np.testing.assert_array_equal(double, wanted * 2)
+        np.testing.assert_array_equal(total, wanted)

@@ -95,6 +95,8 @@ class Program:
         _records.leave(self, self.record)
         enter = support_code_of_process().entry.function(self.record)
         self.enter = interruptible(enter) if hosts else enter
+        #: Is not empty after a call for which arguments were copied, as their elements did not lie one after another.
+        self.copied: list[bool] = []
         #: Bytes of the arena, and of what one function of NumPy needs for itself.
         self.temporaries = layout.arena + max([host.workspace for host in hosts], default=0)
 
@@ -105,7 +107,7 @@ class Program:
         """
         plain = [(o.made, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
         if self.reuse or not plain:
-            return self.__call__
+            return self
         specs, enter, failed = self.specs, self.enter, self._failed
 
         def run(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
@@ -115,6 +117,7 @@ class Program:
                 failed(status, arguments, made)
             return made
 
+        run.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
         if self.calls_host or not specs:  # a failing callback must not be called again
             return run
         has_built_in = not self.record[Record.LONG] and self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS
@@ -127,6 +130,8 @@ class Program:
         def run_one(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             out = empty(shape, dtype)
             return (out,) if not enter(*arguments, out) else run(donate, *arguments)
+
+        run_one.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
 
         if has_built_in:
             run_one.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
@@ -166,6 +171,7 @@ class Program:
             raise OutOfMemoryError(f"a program needs {self.temporaries} bytes for values between its arguments and its results")
         if status != NOT_CONTIGUOUS:
             raise failure()
+        self.copied.append(True)
         made[:] = [empty(shape, dtype) for empty, shape, dtype in self.specs]
         status = self.enter(*[np.require(a, requirements=["C", "A"]) for a in arguments], *made)
         if status:
