@@ -54,7 +54,6 @@ NAMESPACES = (
     *[Namespace("optax", path, f"optim.{path}") for path in OPTAX],
 )
 
-_OPTIONS = "an option of XLA's products, which are exact to the dtype here"
 _MESHES = "moves values between devices, while an array here lies on one"
 _ALGORITHMS = "a choice among XLA's algorithms; each target here has one"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +67,6 @@ def _left_out_of_optax() -> dict[str, str]:
 
 #: Names that are left out, with the reason.
 LEFT_OUT: dict[str, str] = {
-    **{f"lax.{name}": _OPTIONS for name in "AccuracyMode Tolerance".split()},
     **{f"lax.{name}": _MESHES for name in "pbroadcast precv psend ragged_all_to_all".split()},
     **{f"lax.linalg.{name}": _ALGORITHMS for name in "EigImplementation EighImplementation".split()},
     "lax.scaled_dot": "`nn.scaled_matmul` and `nn.scaled_dot_general` multiply block-scaled numbers",

@@ -223,10 +223,10 @@ def run_in_jax(program: Program) -> Values | str:
     """Return a program's results in JAX, or its error."""
     import jax
 
-    jax.config.update("jax_enable_x64", True)
     namespace = {"jax": jax, "jnp": jax.numpy, "lax": jax.lax, "np": np}
     try:
-        return {name: np.asarray(value) for name, value in jax.jit(program.function(namespace))(program.inputs).items()}
+        with jax.enable_x64(True):
+            return {name: np.asarray(value) for name, value in jax.jit(program.function(namespace))(program.inputs).items()}
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 

@@ -153,7 +153,7 @@ def test_choose():
     check(lambda xp, a: xp.choose(a, choices), a, traced=False, jax=False)
     for mode in ("wrap", "clip"):
         check(lambda xp, a, mode=mode: xp.choose(a, choices, mode=mode), np.array([-5, 1, 9], np.int32))
-    with pytest.raises(OutOfBoundsError, match="choose"):
+    with pytest.raises(ArgumentError, match="choose"):
         vnp.choose(np.array([3]), [1, 2])
 
 
@@ -168,7 +168,7 @@ def test_flat_and_multiple_indices():
         for mode in ("wrap", "clip"):
             far = np.array([0, 5], np.int32), np.array([-4, 7], np.int32)
             check(lambda xp, i, j, mode=mode, order=order: xp.ravel_multi_index((i, j), (2, 3), mode=mode, order=order), *far)
-    with pytest.raises(OutOfBoundsError, match="ravel_multi_index"):
+    with pytest.raises(ArgumentError, match="ravel_multi_index"):
         vnp.ravel_multi_index((np.array([2]), np.array([0])), (2, 3))
 
 

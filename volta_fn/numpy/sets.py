@@ -276,7 +276,8 @@ def intersect1d(
     common = _selected(ordered, keep, size, fill_value)
     if not return_indices:
         return common
-    there = lax.lt(lax.iota(INDEX, common.size), reductions.count_nonzero(keep))
+    count = reductions.count_nonzero(keep)
+    there = lax.lt(lax.iota(count.dtype, common.size), count)
     return common, as_index(_first_positions(a, common, there)), as_index(_first_positions(b, common, there))
 
 

@@ -315,14 +315,14 @@ def _strict_function(primitive: Primitive, arity: int) -> Any:
 def weakly_promoted(name: str, args: Sequence[Any]) -> list[Array]:
     """Promote Python scalars and weak arrays to the strong operands' dtype.
 
-    The strong ones must agree.
+    The strong ones must agree, and so must scalars alone.
     """
     if all(isinstance(a, Array) for a in args) and len({a.dtype for a in args}) == 1:
         return list(args)
     pairs = [_typed(a) for a in args]
     dtype, _ = dtypes.promote(*pairs)
     strong = {d for d, weak in pairs if not weak}
-    numbers = {d for d, _ in pairs} if not any(isinstance(a, Array) for a in args) else set()
+    numbers = {d for d, _ in pairs} if not strong and not any(isinstance(a, Array) for a in args) else set()
     if len(strong) > 1 or (strong and dtype not in strong) or len(numbers) > 1:
         listed = ", ".join(d.name + (" (weak)" if weak else "") for d, weak in pairs)
         raise DTypeError(

@@ -77,7 +77,7 @@ def test_polar_by_singular_values_is_differentiable():
     [
         (lambda: linalg.schur(np.eye(2), "imaginary"), errors.ArgumentError, "'real' or 'complex'"),
         (lambda: linalg.polar(np.eye(2), "top"), errors.ArgumentError, "side must be"),
-        (lambda: linalg.rsf2csf(np.eye(2), np.eye(3)), errors.ShapeError, "one shape"),
+        (lambda: linalg.rsf2csf(np.eye(2), np.eye(3)), errors.ShapeError, "one size"),
         (lambda: linalg.hessenberg(np.ones((2, 3))), errors.ShapeError, "square"),
         (lambda: vf.grad(lambda x: linalg.schur(x)[0].sum())(np.eye(2, dtype=np.float32)), errors.GradientError, "schur has no derivative"),
     ],
