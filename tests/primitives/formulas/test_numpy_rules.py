@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -80,6 +82,22 @@ def test_float_functions_match_jax(dtype):
         rounded = np.asarray(jax.lax.round(values))
     np.testing.assert_array_equal(scalar.round_half_away(values).astype(float), rounded.astype(float))
     np.testing.assert_array_equal(np.signbit(scalar.round_half_away(values)), np.signbit(rounded))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("exponent", [0.5, 0.3, -0.5, 2.5, np.nan])
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 5), (3, 1), (0, 5)])
+def test_powers_of_minus_infinity_by_exponents_that_neighbours_share(dtype, exponent, shape):
+    x = np.full((3, 5), -np.inf, dtype)
+    x[1, 2:] = 2, -2, np.nan
+    y = np.broadcast_to(np.full(shape, exponent, dtype), (0, 5) if 0 in shape else (3, 5))
+    x = x[: len(y)]
+    with np.errstate(invalid="ignore"):
+        wanted = [
+            [math.pow(a, b) if not (np.isfinite(a) and a < 0) else math.nan for a, b in zip(*rows, strict=True)]
+            for rows in zip(x, y, strict=True)
+        ]
+        np.testing.assert_allclose(scalar.pow(x, y), np.reshape(wanted, y.shape), rtol=1e-3 if dtype == np.float16 else 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -175,13 +175,15 @@ def pow(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # JAX's name
 def _float_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return x to the power y, of -infinity, too.
 
-    NumPy's AVX-512 code has no fractional powers of it.
+    NumPy takes square roots where neighbours share the exponent 0.5, which have none of -infinity.
     """
     power = np.power(x, y)
-    infinite = np.isneginf(x)
-    if not np.any(infinite):
+    if y.ndim and 0 not in y.strides:
         return power
-    return np.where(infinite & np.isnan(power) & ~np.isnan(y), np.where(y > 0, x.dtype.type(np.inf), x.dtype.type(0)), power)
+    if not y.size or (not any(y.strides) and y.item(0) != 0.5):
+        return power
+    roots = np.isneginf(x) & (y == 0.5)
+    return np.where(roots, x.dtype.type(np.inf), power) if roots.any() else power
 
 
 def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.ndarray:
