@@ -22,6 +22,7 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
 from volta_fn.runtime import variables
 from volta_fn.runtime.accountant import Accountant, limited
+from volta_fn.runtime.compiling import undisturbed
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.repeated import Repeated, shares_memory
 from volta_fn.settings import current as settings
@@ -125,6 +126,12 @@ class CpuBackend(NumpyBackend):
         if lacks_compiler():
             _hint()
         return super().compile(closed, donated, pipeline)
+
+    def load_compiler(self) -> None:
+        """Load the compiler, which else the first function waits for that is compiled."""
+        if self.native:
+            undisturbed(load, "volta_fn.targets.cpu.runtime.compile")
+            undisturbed(_support_code)
 
     def put(self, values: np.ndarray) -> np.ndarray:
         """Return the array itself, which the caller has made for this."""
