@@ -225,8 +225,6 @@ def unknown_name(package: str, name: str, known: Callable[[], Iterable[str]]) ->
 
 def _answer_of_module(package: str, name: str, known: Callable[[], Iterable[str]]) -> str:
     owner, names = f"module {package!r}", list(known())
-    if name.startswith("_"):
-        return f"{owner} has no attribute {name!r}"
     if name in NAMES.get(package, {}):
         return _answer(owner, name, {name: f"use {NAMES[package][name]}"}, ())
     if hasattr(sys.modules[package], "__path__") and is_installed(f"{package}.{name}"):

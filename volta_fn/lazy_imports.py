@@ -13,7 +13,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -86,7 +86,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         if name == "__all__":
             return sorted(names)
         if name not in names:
-            load("volta_fn.advice").unknown_name(package, name, lambda: names)
+            _unknown(package, name, lambda: names)
         home, original = names[name]
         loaded = len(sys.modules)
         is_attribute = home != package and hasattr(load(home), original)
@@ -138,4 +138,11 @@ def _listed(module: ModuleType) -> list[str]:
 
 
 def _refuse(module: ModuleType, name: str) -> None:
-    load("volta_fn.advice").unknown_name(module.__name__, name, functools.partial(own_names, module))
+    _unknown(module.__name__, name, functools.partial(own_names, module))
+
+
+def _unknown(package: str, name: str, known: Callable[[], Iterable[str]]) -> None:
+    """Raise `AttributeError`, with advice if the name may be meant as a public one; tools ask for others, such as `__wrapped__`."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+    load("volta_fn.advice").unknown_name(package, name, known)
