@@ -26,9 +26,9 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def discard_output() -> None:
-    """Send further output nowhere.
+    """Discard all further output.
 
-    Python would fail again when it flushes it at the end.
+    Otherwise Python fails again when it flushes the output at exit.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -283,7 +283,7 @@ def disable_jit(disable: bool = True) -> _Setting:
 
 
 class UserContext:
-    """A value of a user's, on which what is traced may depend.
+    """A value set by the user that traced functions may read.
 
     `make_user_context` makes one, which its example shows. When the value changes, all programs are traced anew.
     """

@@ -11,7 +11,7 @@ from volta_fn.core.array import Array, as_value
 
 
 def conj(x: Any) -> Array:
-    """Return the complex conjugate, also of real numbers a complex array.
+    """Return the complex conjugate, as a complex array even for real numbers.
 
     >>> conj(2.0)
     Array(2.+0.j, dtype=complex64, weak_type=True)

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0 if rest else 2
     install()
-    if (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":  # JAX loads its compiler when it is imported; here it is loaded meanwhile
+    if (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":  # JAX loads its compiler when it is imported
         cpu: Any = find_device("cpu").backend
         on_own_thread(cpu.load_compiler)
     sys.argv = rest

@@ -233,8 +233,8 @@ def _by_built_in(
 def _copying_once(run_flat: Any, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
     """Let arguments that the program had to copy keep their copies.
 
-    Programs of the CPU take elements that lie one after another. Views of others, such as `zeros`, which are views of one element, would be
-    copied by each call.
+    Programs of the CPU take contiguous buffers. Other arrays, such as `zeros`, whose buffer is a view of one element, would be copied by
+    each call.
     """
     copied = getattr(run_flat, "copied", None)
     if copied is None:
@@ -245,13 +245,13 @@ def _copying_once(run_flat: Any, run: Callable[[Sequence[Any]], Any]) -> Callabl
         if copied:
             copied.clear()
             for array in args:
-                _keep_in_order(array)
+                _keep_contiguous(array)
         return result
 
     return run_copying_once
 
 
-def _keep_in_order(array: ConcreteArray) -> None:
+def _keep_contiguous(array: ConcreteArray) -> None:
     buffer = array._buffer
     if type(buffer) is np.ndarray and not buffer.flags.c_contiguous:
         copy = np.array(buffer, order="C")

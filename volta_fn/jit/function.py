@@ -348,5 +348,6 @@ def _abstract(value: Any) -> ShapedArray:
 
 
 def _has_refs(leaves: Sequence[Any]) -> bool:
-    """Return True for a list with mutable references, whose module is there then."""
+    """Return True if some leaf is a mutable reference."""
+    # There can be none before their module is imported.
     return _REFS in sys.modules and bool(load(_REFS).positions_of_refs(leaves))

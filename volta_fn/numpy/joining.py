@@ -16,7 +16,7 @@ from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, fl
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
 
-#: The most ranges of neighbours that known indices are joined of, rather than gathered.
+#: Known indices that form at most so many contiguous ranges are joined from slices; others are gathered.
 _MOST_RANGES = 8
 _STATIC_ADVICE = "It decides the shape of the result, so it must be known while tracing."
 
@@ -293,9 +293,9 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
 
 
 def _taken(arrays: list[Array], source: np.ndarray, dim: int) -> Array:
-    """Return the slices of known numbers among those of all arrays along a dimension.
+    """Take slices at known positions from arrays joined along a dimension.
 
-    Few ranges of neighbours are joined as they are, and slices one by one are gathered.
+    Positions that form few contiguous ranges are joined from slices; others are gathered.
     """
     ends = np.cumsum([array.shape[dim] for array in arrays])
     owner = np.searchsorted(ends, source, side="right")

@@ -124,7 +124,7 @@ def _sorted_argpartition(a: Any, kth: int, axis: int) -> Array:
 
 
 def _selected(function: str, a: Any, kth: int, axis: int) -> np.ndarray | None:
-    """Return what NumPy's selection makes of a large concrete array on the CPU.
+    """Partition a large concrete array on the CPU by NumPy's selection.
 
     None of others, which are sorted.
     """

@@ -128,7 +128,7 @@ class CpuBackend(NumpyBackend):
         return super().compile(closed, donated, pipeline)
 
     def load_compiler(self) -> None:
-        """Load the compiler, which else the first function waits for that is compiled."""
+        """Load the compiler, so that the first compilation does not wait for it."""
         if self.native:
             undisturbed(load, "volta_fn.targets.cpu.runtime.compile")
             undisturbed(_support_code)

@@ -386,7 +386,7 @@ def frexp(x: Any, /) -> tuple[Array, Array]:
 
 @functools.cache
 def _with_slope() -> Any:
-    """Return the function of a value, its mantissa and exponent that is the mantissa."""
+    """Return a function that returns a mantissa and gives it a derivative."""
     mantissa = _CUSTOM_JVP.custom_jvp(lambda value, mantissa, exponent: mantissa)  # whose derivative its bits do not have
     mantissa.defjvps(lambda g, out, value, mantissa, exponent: ldexp(g, -exponent), None, None)
     return mantissa

@@ -86,7 +86,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 
 def _greatest(sizes: Array, axes: tuple[int, ...]) -> Array:
-    """Return the greatest of sizes, 0 of none."""
+    """Return the largest size, or 0 if there are none."""
     found = lax.reduce_max(sizes, axes)
     return found if all(sizes.shape[i] for i in axes) else lax.full_like(found, 0)
 

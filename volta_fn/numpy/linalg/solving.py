@@ -175,7 +175,7 @@ def _pseudo_inverse_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any
     is_tall = a.shape[-2] > a.shape[-1]
 
     def product(x: Array, y: Array, z: Array) -> Array:
-        """Multiply so that no matrix in between has the longer dimension twice."""
+        """Multiply in the order that keeps intermediate matrices small."""
         return matmul(matmul(x, y), z) if is_tall else matmul(x, matmul(y, z))
 
     before, after = product(p, ph, back), product(back, ph, p)

@@ -211,7 +211,7 @@ def _slope(value: Array, spacing: Array, dim: int) -> Array:
 
 
 def _least_of_dtype(bound: Any, dtype: np.dtype) -> Array:
-    """Return the least number of a dtype that is not below a bound."""
+    """Return the smallest number of a dtype that is at least a bound."""
     return lax.convert_element_type(lax.ceil(*promote_inexact("unwrap", bound)) if dtype in dtypes.INTEGERS else bound, dtype)
 
 

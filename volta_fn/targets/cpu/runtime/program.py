@@ -95,7 +95,7 @@ class Program:
         _records.leave(self, self.record)
         enter = support_code_of_process().entry.function(self.record)
         self.enter = interruptible(enter) if hosts else enter
-        #: Is not empty after a call for which arguments were copied, as their elements did not lie one after another.
+        #: Not empty after a call that copied arguments because their buffers were not contiguous.
         self.copied: list[bool] = []
         #: Bytes of the arena, and of what one function of NumPy needs for itself.
         self.temporaries = layout.arena + max([host.workspace for host in hosts], default=0)
