@@ -210,6 +210,8 @@ def test_broadcast_and_empty_systems() -> None:
     assert linalg.circulant(np.zeros(0, np.float32)).shape == linalg.fiedler(np.zeros(0, np.float32)).shape == (0, 0)
     assert linalg.companion(np.array([1, 2, 3], np.int32)).dtype == np.float32
     assert [x.shape for x in linalg.qr(np.zeros((0, 3), np.float32), pivoting=True)] == [(0, 0), (0, 3), (3,)]
+    for trans in (0, 1):
+        assert linalg.lu_solve(linalg.lu_factor(np.zeros((0, 0), np.float32)), np.zeros(0, np.float32), trans=trans).shape == (0,)
 
 
 EYE = np.eye(3, dtype=np.float32)

@@ -174,6 +174,8 @@ def _permutation(pivots: Array) -> Array:
     """Return the order of rows after exchanging rows i and pivots[i] for every i."""
     last = pivots.ndim - 1
     positions = lax.broadcasted_iota(INDEX, pivots.shape, last)
+    if not pivots.shape[last]:
+        return positions
 
     def exchange(step: Array, order: Array) -> Array:
         here = lax.eq(positions, step)
