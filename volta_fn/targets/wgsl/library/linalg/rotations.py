@@ -43,7 +43,7 @@ _ROTATION = """fn rotation_of(a: R, b: R, g: T) -> Rotation {
   return Rotation(sine, sine / (R(1) + cosine));
 }"""
 
-#: Columns p and q turn by what `rotation_of` returns; `rotation` stores it for all invocations.
+#: `rotation_of` returns what rotates columns p and q; `rotation` stores it for all invocations.
 _STORED = """struct Rotation { sine: T, tangent: T }
 fn rotation(k: u32, a: R, b: R, g: T) {
   let made = rotation_of(a, b, g);

@@ -28,7 +28,10 @@ def fits(m: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
 
 
 def small_lu(a: ShapedArray, device: TargetCapabilities, count: int) -> Routine:
-    """Return the routine for matrices that fit, whose invocations have at most so many iterations."""
+    """Return the routine for matrices that fit.
+
+    An invocation has at most `count` iterations.
+    """
     m, n = a.shape[-2:]
     rank, batch = min(m, n), math.prod(a.shape[:-2])
     shader = field_shader(device, a.dtype, _INVOCATIONS)
@@ -81,9 +84,9 @@ for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i3
 
 
 def _pivot(shader: Shader, m: int, n: int, is_exchanged: bool) -> str:
-    """Return statements that name the row `p` of column j's largest element, the first of equals; row j if none is a number.
+    """Return statements that name the row `p` of column j's largest element.
 
-    Where a subgroup holds a column, each finds it by itself.
+    It is the first of equals, and row j if none is a number. Where a subgroup holds a column, each finds it by itself.
     """
     rows = 1 << (m - 1).bit_length()
     if not (is_exchanged and has_rows(shader.module.device, rows, shader.invocations)):

@@ -17,12 +17,15 @@ from volta_fn.targets.wgsl.scalars import Shader
 #: Invocations that share a pair of columns, and the most rows of a column.
 _LANES, _ROWS = 8, 64
 
-#: Banks of workgroup memory. Neighbouring columns begin so many banks apart as a pair has invocations.
+#: Banks of workgroup memory. From one column to the next they advance by the invocations of a pair.
 _BANKS = 32
 
 
 def fits(m: int, n: int, vectors: bool, dtype: np.dtype, device: TargetCapabilities) -> bool:
-    """Return whether n columns of m rows fit in workgroup memory, with the product of their rotations if `vectors` are wanted."""
+    """Return whether n columns of m rows fit in workgroup memory.
+
+    With `vectors`, so does the product of their rotations.
+    """
     even, real, count = n + n % 2, real_part(dtype).itemsize, invocations(n)
     tiles = even * (_pitch(m) + (_pitch(n) if vectors else 0)) * dtype.itemsize
     others = count * (2 * real + dtype.itemsize + 4) + n * (real + 4) + even * dtype.itemsize + 64
@@ -74,7 +77,7 @@ workgroupBarrier();"""
 
 
 def stored(x: str, v: str, m: int, n: int) -> str:
-    """Return statements that store the columns, and the product of rotations if `v` has a name."""
+    """Return statements that store the columns, and what `turned` them if `v` has a name."""
     arrays = [(x, "base", "tile", m)] + ([(v, "square_base", "turned", n)] if v else [])
     loops = [
         f"for (var i = local; i < {rows * n}u; i += STEP) {{ {array}[{base} + i] = {tile}[(i % {n}u) * {_pitch(rows)}u + i / {n}u]; }}"
@@ -84,7 +87,10 @@ def stored(x: str, v: str, m: int, n: int) -> str:
 
 
 def tile_sweep(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype) -> str:
-    """Return statements that rotate all pairs of columns towards orthogonality; `left` tells how far they were from it."""
+    """Return statements that rotate all pairs of columns towards orthogonality.
+
+    `left` tells how far they were from it.
+    """
     pairs, real, rows = (n + 1) // 2, real_part(dtype).name, range(_padded(m) // _LANES)
     loads = "\n    ".join([f"let x_{j} = tile[p + {j * _LANES}u];\n    let y_{j} = tile[q + {j * _LANES}u];" for j in rows])
     sums = [" + ".join([term.format(j=j) for j in rows]) for term in ("square(x_{j})", "square(y_{j})", "times(conjugate(x_{j}), y_{j})")]
@@ -134,7 +140,7 @@ def _rotated(array: str, p: str, q: str, offset: int, x: str, y: str) -> str:
 
 
 def _added(exchanges: bool) -> str:
-    """Return statements that add up the products of a pair's invocations, which all get the same sums."""
+    """Return statements that give a pair's invocations the sums of their products."""
     if exchanges:
         reaches = [1 << k for k in reversed(range(_LANES.bit_length() - 1))]
         return "\n    ".join([f"{x} += subgroupShuffleXor({x}, {reach}u);" for reach in reaches for x in "abg"])

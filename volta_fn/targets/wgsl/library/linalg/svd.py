@@ -62,7 +62,9 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
 
 
 def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.dtype, *, in_tiles: bool) -> Method:
-    """Return the method for a matrix, `turned` if its adjoint is factored, `in_tiles` of workgroup memory if it fits.
+    """Return the method for a matrix, `turned` if its adjoint is factored.
+
+    With `in_tiles`, sweeps are over columns in workgroup memory.
 
     Results and workspaces of vectors are there if there are to be any, `wide`.
     """
