@@ -1,4 +1,4 @@
-"""Rotations of columns that fit in workgroup memory, for singular values of small matrices.
+"""Rotate columns in workgroup memory, for singular values of small matrices.
 
 A column is contiguous, and ends with zeros. Of each pair of columns some neighbouring invocations have a share of the rows; all of them
 compute the pair's rotation, so that a step needs one barrier where subgroups exchange sums, and two where they do not.
@@ -59,7 +59,7 @@ def _exchanges(shader: Shader, dtype: np.dtype) -> bool:
 
 
 def loaded(x: str, m: int, n: int, vectors: bool) -> str:
-    """Return statements that load the columns; the product of rotations is the identity."""
+    """Return statements that load the columns; `turned` is the identity."""
     even, pitch, square = n + n % 2, _pitch(m), _pitch(n)
     identity = f"""
 for (var i = local; i < {even * square}u; i += STEP) {{
@@ -77,7 +77,7 @@ workgroupBarrier();"""
 
 
 def stored(x: str, v: str, m: int, n: int) -> str:
-    """Return statements that store the columns, and what `turned` them if `v` has a name."""
+    """Return statements that store the columns, and `turned` if `v` has a name."""
     arrays = [(x, "base", "tile", m)] + ([(v, "square_base", "turned", n)] if v else [])
     loops = [
         f"for (var i = local; i < {rows * n}u; i += STEP) {{ {array}[{base} + i] = {tile}[(i % {n}u) * {_pitch(rows)}u + i / {n}u]; }}"
