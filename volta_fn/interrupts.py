@@ -7,13 +7,27 @@ what a module has registered stays when its import ends half-way. The handler of
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import os
 import threading
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
 #: `signal.getsignal` and `signal.signal` without the search for the handler in an enumeration: 0.5 µs instead of 8 µs.
 get_handler, set_handler, valid_signals = _signal.getsignal, _signal.signal, _signal.valid_signals
 SIGINT = _signal.SIGINT
+
+#: The number of the main thread. Comparing numbers takes 0.05 µs, asking for the two threads 0.25.
+_main = threading.main_thread().ident
+
+
+def _forked() -> None:
+    global _main
+    _main = threading.main_thread().ident
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class HeldBack:
@@ -31,7 +45,7 @@ class HeldBack:
         self.pending = (number, frame)
 
     def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if get_ident() != _main:
             return
         if not self.depth:
             self.pending = None  # of a section that another exception ended before the handler was called
@@ -40,7 +54,7 @@ class HeldBack:
         self.depth += 1
 
     def __exit__(self, *error: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if get_ident() != _main:
             return
         self.depth -= 1
         if not self.depth and self.handler is not None:
@@ -51,7 +65,7 @@ class HeldBack:
 
     def let_through(self) -> None:
         """Call the handler now if Ctrl-C was pressed; for loops that wait."""
-        if self.pending is not None and threading.current_thread() is threading.main_thread():
+        if self.pending is not None and get_ident() == _main:
             self._deliver(self.handler or get_handler(SIGINT))
 
     def _deliver(self, handler: Any) -> None:

@@ -103,7 +103,10 @@ def test_vectors_of_matrices_that_many_invocations_share(shape: tuple[int, int])
 
 @pytest.mark.parametrize(("name", "n"), [("eigh", 34), ("svd", 9)])
 def test_sweeps_by_themselves_give_what_they_give_together(name: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of matrices that take several sweeps, of one that takes none, and of one that is not finite."""
+    """Of matrices that take several sweeps, of one that takes none, and of one that is not finite.
+
+    Together, columns of svd are in workgroup memory, where sums of 9 products have another order.
+    """
     x = RNG.normal(size=(4, n, n)).astype(np.float32)
     x[1], x[2, 3, 4] = 0, np.nan
     params = FACTORISATIONS[name][0]
@@ -112,7 +115,7 @@ def test_sweeps_by_themselves_give_what_they_give_together(name: str, n: int, mo
     assert len(routine_of(name, [x], params, least_capabilities()).dispatches) == SWEEPS + 2
     apart = results(name, [x], params, least_capabilities(), expected)
     for one, other in zip(together, apart, strict=True):
-        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, other, rtol=0, atol=0 if name == "eigh" else 4e-6)
 
 
 @pytest.mark.parametrize("name", FACTORISATIONS)

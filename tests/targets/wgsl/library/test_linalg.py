@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+import volta_fn as vf
 from tests.targets.reference import assert_same
 from tests.targets.wgsl.library.checking import check, least_capabilities, results
 
@@ -46,6 +47,22 @@ def test_triangular_solve() -> None:
         names = ("left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal")
         params = dict(zip(names, (left, lower, turned, conjugate, unit), strict=True))
         check("triangular_solve", [a * (0.1 if unit else 1), b], params, exact=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("shape", [(33, 33), (1, 1), (3, 7), (2, 64), (64, 3), (17, 31)])
+def test_matrices_in_workgroup_memory(shape: tuple[int, int], dtype: str) -> None:
+    """With odd numbers of columns, one alone, and rows that invocations do not divide evenly."""
+    x, rank = matrices(dtype, shape), min(shape)
+    with vf.default_device("gpu"):
+        u, values, vt = map(np.asarray, vf.numpy.linalg.svd(x, full_matrices=False))
+        factors, _, permutation = map(np.asarray, vf.lax.linalg.lu(vf.numpy.asarray(x)))
+    close(values, np.linalg.svd(x, compute_uv=False))
+    close((u * values) @ vt, x)
+    close(adjoint(u) @ u, np.eye(rank, dtype=dtype))
+    close(vt @ adjoint(vt), np.eye(rank, dtype=dtype))
+    lower = np.tril(factors, -1)[:, :rank] + np.eye(shape[0], rank, dtype=dtype)
+    close(lower @ np.triu(factors)[:rank], x[permutation])
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("float32", (2, 30, 30)), ("complex64", (31, 7)), ("float64", (7, 31))])

@@ -92,7 +92,7 @@ class Program:
             given = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
                 arguments, given = self._with_copies(arguments)
-            new = [gpu.pool.lease(size) for size in self.results.blocks]
+            new = gpu.pool.leases(self.results.blocks)
             if not self.interrupted:
                 if not self._again(given, new):
                     given = [gpu.lease_of(a) for a in arguments]

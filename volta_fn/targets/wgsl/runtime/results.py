@@ -103,12 +103,14 @@ class Results:
 
     def read_ahead(self, results: Sequence[Buffer], readbacks: Readbacks) -> None:
         """Request readbacks of the results that are likely to be read."""
+        asked = self.asked
         for number, ask in self.askable:
             result = results[number]
             result.asked = ask
-            calls = self.asked.get(number, 0)
-            if calls and result.lease is not None:
-                self.asked[number] = calls - 1
+            if asked and number in asked and result.lease is not None:
+                asked[number] -= 1
+                if not asked[number]:
+                    del asked[number]
                 result.readback = readbacks.request(result.lease.block, result.size)
 
 

@@ -23,35 +23,34 @@ _MANY = 1024
 #: Rows of a lane that are rotated side by side.
 SEVERAL = 4
 
-_REAL_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
-  if (g == R(0)) {
-    sines[k] = R(0);
-    halves[k] = R(0);
-    return;
-  }
+_REAL_ROTATION = """fn rotation_of(a: R, b: R, g: T) -> Rotation {
+  if (g == R(0)) { return Rotation(R(0), R(0)); }
   let slope = (b - a) / (R(2) * g);
   let tangent = select(R(1), R(-1), slope < R(0)) / (abs(slope) + sqrt(R(1) + slope * slope));
   let root = sqrt(R(1) + tangent * tangent);
-  sines[k] = tangent / root;
-  halves[k] = tangent / (R(1) + root);
+  return Rotation(tangent / root, tangent / (R(1) + root));
 }"""
 
-_ROTATION = """fn rotation(k: u32, a: R, b: R, g: T) {
+_ROTATION = """fn rotation_of(a: R, b: R, g: T) -> Rotation {
   let largest = size(g);
-  if (largest == R(0)) {
-    sines[k] = zero();
-    halves[k] = zero();
-    return;
-  }
+  if (largest == R(0)) { return Rotation(zero(), zero()); }
   let scaled = g / largest;
   let root = sqrt(square(scaled));
   let slope = (b - a) / (R(2) * largest * root);
   let tangent = select(R(1), R(-1), slope < R(0)) / (abs(slope) + sqrt(R(1) + slope * slope));
   let cosine = R(1) / sqrt(R(1) + tangent * tangent);
   let sine = scaled * (tangent * cosine / root);
-  sines[k] = sine;
-  halves[k] = sine / (R(1) + cosine);
+  return Rotation(sine, sine / (R(1) + cosine));
 }"""
+
+#: `rotation_of` returns what rotates columns p and q; `rotation` stores it for all invocations.
+_STORED = """struct Rotation { sine: T, tangent: T }
+fn rotation(k: u32, a: R, b: R, g: T) {
+  let made = rotation_of(a, b, g);
+  sines[k] = made.sine;
+  halves[k] = made.tangent;
+}
+"""
 
 
 def declare_rotations(shader: Shader, n: int, dtype: np.dtype) -> None:
@@ -69,8 +68,8 @@ def declare_rotations(shader: Shader, n: int, dtype: np.dtype) -> None:
 
 
 def rotation(dtype: np.dtype) -> str:
-    """Return the function that stores the rotation number k of [[a, g], [ḡ, b]]."""
-    return _ROTATION if dtype.kind == "c" else _REAL_ROTATION
+    """Return the functions of the rotation number k of [[a, g], [ḡ, b]]."""
+    return _STORED + (_ROTATION if dtype.kind == "c" else _REAL_ROTATION)
 
 
 def round_robin(shader: Shader, name: str, even: int) -> None:

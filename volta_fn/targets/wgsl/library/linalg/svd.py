@@ -19,6 +19,7 @@ from volta_fn.targets.wgsl.library.linalg.block_svd import blocked_svd, is_block
 from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotated, workers
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, is_field, real_part
 from volta_fn.targets.wgsl.library.linalg.singular_vectors import NEAR, TINY, begun, completed, found, sort
+from volta_fn.targets.wgsl.library.linalg.small_svd import declare_tiles, fits, invocations, loaded, stored, tile_sweep
 from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
@@ -43,20 +44,27 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
     if vectors:
         sizes += [batch * n * n * itemsize, batch * m * wide * itemsize, batch * wide * itemsize]
 
+    in_tiles = not counted.are_many and fits(m, n, vectors, a.dtype, device)
+
     def new() -> Shader:
-        shader = field_shader(device, a.dtype, workers(m, n, a.dtype, device))
+        shader = field_shader(device, a.dtype, invocations(n) if in_tiles else workers(m, n, a.dtype, device))
         declare_rotations(shader, n, a.dtype)
+        if in_tiles:
+            declare_tiles(shader, m, n, vectors, a.dtype)
         shader.workgroup("others", "R", shader.invocations)
         shader.workgroup("mixed", "T", shader.invocations)
         return shader
 
     state = (4 if vectors else 2) + len(sizes), real
-    dispatches = swept(_method(a, (m, n, wide), rows < columns, real), new, batch, counted, state)
+    method = _method(a, (m, n, wide), rows < columns, real, in_tiles=in_tiles)
+    dispatches = swept(method, new, batch, counted, state)
     return Routine(tuple(dispatches), (*sizes, *state_size(batch, counted, real)))
 
 
-def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.dtype) -> Method:
+def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.dtype, *, in_tiles: bool) -> Method:
     """Return the method for a matrix, `turned` if its adjoint is factored.
+
+    With `in_tiles`, sweeps are over columns in workgroup memory.
 
     Results and workspaces of vectors are there if there are to be any, `wide`.
     """
@@ -67,11 +75,22 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
         """Return the workspaces of the columns, and of the product of rotations."""
         return _written(shader, spaces, a.dtype), _written(shader, spaces + 1, a.dtype) if wide else ""
 
+    def before(shader: Shader) -> str:
+        x, v = own(shader)
+        text = begun(shader.buffer(0, a.dtype).name, x, "" if in_tiles else v, m, n, turned, real.name)
+        return text + loaded(x, m, n, wide > 0) if in_tiles else text
+
+    def sweep(shader: Shader) -> str:
+        if in_tiles:
+            return tile_sweep(shader, m, n, wide > 0, a.dtype)
+        return _sweep(*own(shader), m, n, real.name, lanes(n, shader.invocations))
+
     def after(shader: Shader) -> str:
         shader.workgroup("order", "u32", n)
         shader.workgroup("lengths", "R", n)
         x, v = own(shader)
-        text = sort(_written(shader, 1, real), x, m, n)
+        text = stored(x, v, m, n) if in_tiles else ""
+        text += sort(_written(shader, 1, real), x, m, n)
         if not wide:
             return text
         arrays = x, v, _written(shader, spaces + 2, a.dtype), _written(shader, spaces + 3, a.dtype)
@@ -79,8 +98,8 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
 
     return Method(
         where=f"let base = group * {m * n}u;\nlet square_base = group * {n * n}u;",
-        before=lambda shader: begun(shader.buffer(0, a.dtype).name, *own(shader), m, n, turned, real.name),
-        sweep=lambda shader: _sweep(*own(shader), m, n, real.name, lanes(n, shader.invocations)),
+        before=before,
+        sweep=sweep,
         enough="R(0)",
         after=after,
     )

@@ -14,6 +14,7 @@ from volta_fn.targets.wgsl.library.linalg.blocked_cholesky import blocked_choles
 from volta_fn.targets.wgsl.library.linalg.blocked_lu import blocked_lu, is_blocked_lu
 from volta_fn.targets.wgsl.library.linalg.blocks import SMALL
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, invocations, is_field, real_part, written
+from volta_fn.targets.wgsl.library.linalg.small_lu import fits, small_lu
 from volta_fn.targets.wgsl.routine import Routine
 
 #: Matrices up to this size: larger ones keep a workgroup busy for too long.
@@ -167,6 +168,8 @@ def lu(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCap
         return Routine(())
     if is_blocked_lu(m, n, device):
         return blocked_lu(a, device)
+    if rank and fits(m, n, a.dtype, device):
+        return small_lu(a, device, count)
     shader = field_shader(device, a.dtype, invocations(max(m, n)))
     permutation = shader.buffer(3, _INT32, written=True).name
     if not rank:

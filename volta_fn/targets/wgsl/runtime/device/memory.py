@@ -115,11 +115,20 @@ class Pool:
 
     def lease(self, size: int) -> Lease:
         """Lease a block of at least `size` bytes, with undefined contents."""
+        return self.leases((size,))[0]
+
+    def leases(self, sizes: Sequence[int]) -> list[Lease]:
+        """Lease a block for each of some sizes, as `lease` does for one."""
         self.collect()
-        wanted = size_class(size)
-        free = self.free.get(wanted)
-        block = self.blocks[heapq.heappop(free)] if free else self._new(min(wanted, max(self.largest, size)), size)
-        return self._leased(block)
+        found, free, blocks, returned = [], self.free, self.blocks, self.returned
+        for size in sizes:
+            wanted = size_class(size)
+            numbers = free.get(wanted)
+            block = blocks[heapq.heappop(numbers)] if numbers else self._new(min(wanted, max(self.largest, size)), size)
+            self.in_use += block.size
+            found.append(Lease(block, returned))
+        self.peak = max(self.peak, self.in_use)
+        return found
 
     def lease_unused(self, size: int) -> Lease | None:
         """Lease a block that no pending command uses; None if all free ones are used."""
