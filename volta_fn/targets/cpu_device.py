@@ -41,6 +41,9 @@ _FAST_SIZE = 512
 #: Equations that a loop runs in NumPy, of half a microsecond each, at most: a longer one is worth compiling when it is first met.
 _LONG_LOOP = 100_000
 
+#: Elements from which on the first call of what NumPy has no fast loop for is worth compiling, which takes some 50 ms.
+_HUGE = 1 << 24
+
 #: The most elements for which one of NumPy's loops keeps Python's lock, for some microseconds.
 _MOST_LOCKED = 1 << 12
 
@@ -85,13 +88,13 @@ class CpuBackend(NumpyBackend):
         if not self.native:
             return first
         eqn = _equation(primitive, avals, params)
-        if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
+        if has_effects(eqn) or not (primitive.holds_programs or _size(eqn) >= _FAST_SIZE):
             return first
         if is_faster_in_numpy(primitive, avals):
             return Repeated(first, functools.partial(_with_built_ins, first, eqn))
         in_order = first if _is_fast_in_numpy(eqn) else None
         make = functools.cache(functools.partial(self._program_of, eqn, pipeline, in_order))
-        if primitive.name == "scan" and _steps(eqn) > _LONG_LOOP and (program := make()) is not None:
+        if _is_long(eqn) and (program := make()) is not None:
             return program
         if primitive.name == "while":
             loop = make_kernel(primitive, avals, params, pipeline)
@@ -255,8 +258,16 @@ def _steps(eqn: Equation) -> int:
     return 1 + inside * int(eqn.params.get("length", 1))
 
 
-def _is_large(eqn: Equation) -> bool:
-    return max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0) >= _FAST_SIZE
+def _is_long(eqn: Equation) -> bool:
+    """Return True if NumPy takes longer for an equation than compiling it does."""
+    if eqn.primitive.name == "scan":
+        return _steps(eqn) > _LONG_LOOP
+    return _size(eqn) >= _HUGE and eqn.primitive.name not in _VIEWS and not eqn.primitive.holds_programs and not _is_fast_in_numpy(eqn)
+
+
+def _size(eqn: Equation) -> int:
+    """Return the size of the largest operand or result."""
+    return max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0)
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
@@ -193,3 +194,22 @@ def test_long_loops_are_compiled_when_they_are_first_met(steps: int, monkeypatch
     np.testing.assert_allclose(np.asarray(rows), np.repeat(wanted[:-1], 3).reshape(steps, 3), rtol=1e-6)
     assert ("scan" in made) == (steps > 5)
     assert ("while" in made) == (steps > 3)
+
+
+def test_huge_operations_are_compiled_when_they_are_first_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that NumPy has no fast loop for: products of float16 are among them."""
+    made: list[str] = []
+    program_of = cpu_device.CpuBackend._program_of
+
+    def noted(self: Any, eqn: Any, *more: Any) -> Any:
+        made.append(eqn.primitive.name)
+        return program_of(self, eqn, *more)
+
+    monkeypatch.setattr(cpu_device, "_HUGE", 5003)
+    monkeypatch.setattr(cpu_device.CpuBackend, "_program_of", noted)
+    x = RNG.uniform(-1, 1, 5003).astype(np.float32)
+    for function, wanted in ((lax.erf_inv, scipy.special.erfinv(x)), (lax.neg, -x), (lambda v: lax.reshape(v, (1, 5003)), x[None])):
+        np.testing.assert_allclose(np.asarray(function(jnp.asarray(x))), wanted, rtol=1e-5)
+    half = jnp.asarray(x[:5002].reshape(82, 61), "float16")
+    np.testing.assert_allclose(np.asarray(half @ half.T, float), np.asarray(half, float) @ np.asarray(half, float).T, atol=0.05)
+    assert made == ["erf_inv", "dot_general"]
