@@ -17,7 +17,7 @@ from volta_fn.transforms.marks import is_nonzero, marked, with_zeros
 
 
 class DifferentiatedTracer(Tracer):
-    """A value (`primal`) and its tangent; the value is known, so Python may branch on it."""
+    """A known value (`primal`) and its tangent; Python may branch on it."""
 
     __slots__ = ()
     primal: Any

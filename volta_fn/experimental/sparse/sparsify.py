@@ -1,6 +1,6 @@
 """`sparsify`: functions of dense arrays, applied to sparse ones.
 
-The function is traced with dense arrays in the place of its arguments, and each equation of the program is computed with what they are.
+The function is traced as one of dense arrays, and the equations of its program are computed one by one, by rules for sparse operands.
 """
 
 from __future__ import annotations
