@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import urllib.request
 
 import numpy as np
 import pytest
@@ -79,3 +80,12 @@ def test_a_program_runs_under_volta_fn_and_is_timed(tmp_path):
     assert calls == 1
     assert len(others) == tool.REPEATS
     assert tool.summary(found.functions) == (sorted(others)[2], first)
+
+
+def test_downloads_are_read_from_files(tmp_path):
+    address = "https://nowhere.invalid/model?raw=true"
+    (tmp_path / "https%3A%2F%2Fnowhere.invalid%2Fmodel%3Fraw%3Dtrue").write_bytes(b"bytes")
+    opener = urllib.request.build_opener(tool.Downloads(tmp_path))
+    with opener.open(address) as answer:
+        assert answer.read() == b"bytes"
+    assert tool.Downloads(tmp_path).default_open(urllib.request.Request("https://nowhere.invalid/other")) is None

@@ -3,6 +3,7 @@
     python tools/jax_programs.py FOLDER [PROGRAM ...] [--keep FOLDER] [--device gpu] [--time] [--rounds 2] [--show]
 
 FOLDER/programs.txt names one program a line, `path arguments … # note`, relative to FOLDER; `path` alone may also be given as PROGRAM.
+What programs download by urllib is read from FOLDER/downloads, from the file whose name is the percent-encoded address, if there is one.
 Each program runs in a copy of its folder, by `python` under JAX and by `python -m volta_fn.jax` under volta_fn, in fresh processes on the
 CPU (volta_fn with --device gpu: on the GPU). The generators of NumPy and of Python that have no seed get one, and plots go nowhere.
 
@@ -37,8 +38,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
+import urllib.request
+import urllib.response
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +134,7 @@ def run(folder: Path, program: Program, library: str, *, device: str = "cpu", ti
         copy = Path(temporary) / source.parent.name
         shutil.copytree(source.parent, copy, ignore=shutil.ignore_patterns("*.ipynb", ".git"))
         report = Path(temporary) / "report.json"
-        options = [library, "timed" if timed else "plain", str(report), source.name]
+        options = [library, "timed" if timed else "plain", str(report), str((folder / "downloads").resolve()), source.name]
         command = [sys.executable, str(HERE / "jax_programs.py"), "--inside", *options, *program.arguments]
         environment = {**os.environ, "MPLBACKEND": "Agg", "TQDM_DISABLE": "1", "PYTHONPATH": os.pathsep.join([str(HERE.parent), temporary])}
         environment |= {"VOLTA_DEVICE": device} if library == "volta_fn" else {"JAX_PLATFORMS": "cpu"}
@@ -282,8 +287,27 @@ class Timer:
         return result
 
 
-def run_inside(library: str, timed: bool, report: Path, arguments: list[str]) -> None:
+class Downloads(urllib.request.BaseHandler):
+    """Answers requests of urllib from the files of a folder."""
+
+    handler_order = 100  # before the protocols' own
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def default_open(self, request: urllib.request.Request) -> urllib.response.addinfourl | None:
+        """Open the file of an address; None leaves it to the protocol."""
+        file = self.folder / urllib.parse.quote(request.full_url, safe="")
+        if not file.exists():
+            return None
+        answer = urllib.response.addinfourl(file.open("rb"), Message(), request.full_url, 200)
+        answer.msg = "OK"  # type: ignore[attr-defined]
+        return answer
+
+
+def run_inside(library: str, timed: bool, report: Path, downloads: Path, arguments: list[str]) -> None:
     """Run a program in this process."""
+    urllib.request.install_opener(urllib.request.build_opener(Downloads(downloads)))
     begin = time.perf_counter()
     if library == "volta_fn":
         importlib.import_module("volta_fn.jax").install()
@@ -401,7 +425,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
-        _, _, which, how, written, *rest = sys.argv
-        run_inside(which, how == "timed", Path(written), rest)
+        _, _, which, how, written, downloaded, *rest = sys.argv
+        run_inside(which, how == "timed", Path(written), Path(downloaded), rest)
     else:
         main()

@@ -155,3 +155,19 @@ def test_axes_in_arrays(axes):
     x = np.zeros((2, 3, 4), np.float32)
     assert vnp.transpose(x, np.array(axes)).shape == np.transpose(x, np.array(axes)).shape
     assert vnp.transpose(vnp.zeros(()), np.array([], np.int32)).shape == ()
+
+
+class Sizes:
+    """A sequence by `__getitem__` alone, as containers of other libraries are."""
+
+    def __getitem__(self, index: int) -> int:
+        return [0, 1][index]
+
+
+def test_any_sequence_lists_sizes_and_axes():
+    x = vnp.zeros((2, 1, 3))
+    assert vnp.reshape(vnp.zeros(0), Sizes()).shape == vnp.zeros(Sizes()).shape == (0, 1)
+    assert vnp.reshape(x, np.array([3, 2])).shape == vnp.reshape(x, iter([3, 2])).shape == (3, 2)
+    assert vnp.sum(x, axis=Sizes()).shape == vnp.sum(x, axis=range(2)).shape == (3,)
+    with pytest.raises(ShapeError, match=r"integers, got \('6',\)"):
+        vnp.reshape(x, "6")

@@ -206,6 +206,22 @@ def test_values_and_threads() -> None:
         same(vf.value_and_grad(f)(W), (by_steps(f, W)[0], by_steps(f, W)[1][0]))
 
 
+def test_values_have_a_primal_and_a_tangent() -> None:
+    seen: list[Any] = []
+
+    def f(x: Any) -> Any:
+        y = jnp.sin(x) * 2
+        seen.extend([x.primal, y.primal, y.tangent.aval])
+        return (y * y).sum()
+
+    x = jnp.asarray(np.linspace(0, 1, 3, dtype=np.float32))
+    gradient = vf.grad(f)(x)
+    np.testing.assert_array_equal(np.asarray(seen[0]), np.asarray(x))
+    np.testing.assert_allclose(np.asarray(seen[1]), 2 * np.sin(np.asarray(x)), rtol=1e-6)
+    assert seen[2].shape == (3,)
+    np.testing.assert_allclose(np.asarray(gradient), 4 * np.sin(2 * np.asarray(x)), rtol=1e-6)
+
+
 def test_tracers_do_not_outlive_the_function() -> None:
     kept: list[Any] = []
 

@@ -192,11 +192,19 @@ def as_integer(value: Any, name: str) -> int:
         raise ArgumentTypeError(f"{name} must be an integer, got {value!r:.80} of type {type(value).__name__}") from None
 
 
+def sizes_of(shape: Any) -> tuple[Any, ...]:
+    """Return the sizes that a shape lists: any iterable, or one size."""
+    if isinstance(shape, (int, np.integer)) or getattr(shape, "shape", None) == ():
+        return (shape,)
+    try:
+        return tuple(shape)
+    except TypeError:
+        return (shape,)
+
+
 def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape:
     """Return `shape` as a tuple of ints; raise `ShapeError` if it cannot be one."""
-    given: Any = shape
-    single = isinstance(given, (int, np.integer)) or getattr(given, "shape", None) == () or not hasattr(given, "__iter__")
-    dims: Any = (given,) if single else tuple(given)
+    dims = sizes_of(shape)
     if all(type(d) is int and d >= 0 for d in dims):
         return dims
     try:

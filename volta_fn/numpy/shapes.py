@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn.core.array import Array
-from volta_fn.core.aval import canonical_shape
+from volta_fn.core.aval import canonical_shape, sizes_of
 from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
@@ -46,7 +46,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
            [3, 4, 5]], dtype=int32)
     """
     value = operand("reshape", "a", a)
-    sizes = (shape,) if not isinstance(shape, (tuple, list)) else tuple(shape)
+    sizes = sizes_of(shape)
     if order == "F":
         return constrained(transpose(reshape(transpose(value), sizes[::-1])), out_sharding)
     if order not in ("C", "K", "A"):

@@ -17,12 +17,13 @@ import numpy as np
 from volta_fn.core.array import ArraySpec
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, MemoryStats
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
 from volta_fn.runtime import variables
 from volta_fn.runtime.accountant import Accountant, limited
 from volta_fn.runtime.compiling import undisturbed
+from volta_fn.runtime.internals.errstate import silenced
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.repeated import Repeated, shares_memory
 from volta_fn.settings import current as settings
@@ -36,6 +37,12 @@ _log = logging.getLogger("volta_fn")
 
 #: Elements from which on a program takes less time than NumPy.
 _FAST_SIZE = 512
+
+#: Equations that a loop runs in NumPy, of half a microsecond each, at most: a longer one is worth compiling when it is first met.
+_LONG_LOOP = 100_000
+
+#: Elements from which on the first call of what NumPy has no fast loop for is worth compiling, which takes some 50 ms.
+_HUGE = 1 << 24
 
 #: The most elements for which one of NumPy's loops keeps Python's lock, for some microseconds.
 _MOST_LOCKED = 1 << 12
@@ -81,12 +88,18 @@ class CpuBackend(NumpyBackend):
         if not self.native:
             return first
         eqn = _equation(primitive, avals, params)
-        if has_effects(eqn) or not (primitive.holds_programs or _is_large(eqn)):
+        if has_effects(eqn) or not (primitive.holds_programs or _size(eqn) >= _FAST_SIZE):
             return first
         if is_faster_in_numpy(primitive, avals):
             return Repeated(first, functools.partial(_with_built_ins, first, eqn))
         in_order = first if _is_fast_in_numpy(eqn) else None
-        make = functools.partial(self._program_of, eqn, pipeline, in_order)
+        make = functools.cache(functools.partial(self._program_of, eqn, pipeline, in_order))
+        if _is_long(eqn) and (program := make()) is not None:
+            return program
+        if primitive.name == "while":
+            loop = make_kernel(primitive, avals, params, pipeline)
+            most = max(1, _LONG_LOOP // _steps(eqn))
+            first = silenced(functools.partial(loop, most=most, rest=lambda *carry: (make() or loop)(*carry)))
         return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
 
     def _program_of(self, eqn: Equation, pipeline: Pipeline, in_order: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -239,8 +252,22 @@ def _is_fast_in_numpy(eqn: Equation) -> bool:
     return (eqn.primitive.inplace or eqn.primitive.name == "dot_general") and eqn.outvars[0].aval.dtype.itemsize > 2
 
 
-def _is_large(eqn: Equation) -> bool:
-    return max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0) >= _FAST_SIZE
+def _steps(eqn: Equation) -> int:
+    """Return how many equations run for one, if while loops have one iteration."""
+    inside = sum([_steps(inner) for program in sub_jaxprs(eqn.params) for inner in program.eqns])
+    return 1 + inside * int(eqn.params.get("length", 1))
+
+
+def _is_long(eqn: Equation) -> bool:
+    """Return True if NumPy takes longer for an equation than compiling it does."""
+    if eqn.primitive.name == "scan":
+        return _steps(eqn) > _LONG_LOOP
+    return _size(eqn) >= _HUGE and eqn.primitive.name not in _VIEWS and not eqn.primitive.holds_programs and not _is_fast_in_numpy(eqn)
+
+
+def _size(eqn: Equation) -> int:
+    """Return the size of the largest operand or result."""
+    return max([v.aval.size for v in (*eqn.invars, *eqn.outvars)], default=0)
 
 
 @functools.cache

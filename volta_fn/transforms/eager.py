@@ -38,12 +38,12 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, 
 from volta_fn.core.memory.gone import GONE
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
-from volta_fn.core.trace import EVAL, Tracer, check_alive, current_trace, run_under
+from volta_fn.core.trace import EVAL, check_alive, current_trace, run_under
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
-from volta_fn.transforms.jvp import JVPTrace, JVPTracer, jvp_jaxpr
+from volta_fn.transforms.jvp import DifferentiatedTracer, JVPTrace, JVPTracer, jvp_jaxpr
 from volta_fn.transforms.linearize import LinearizeTrace, linearize_flat
 from volta_fn.transforms.transpose import pull_back
 
@@ -108,7 +108,7 @@ class Trie:
 TRIE = Trie()
 
 
-class RecordedTracer(Tracer):
+class RecordedTracer(DifferentiatedTracer):
     """A value of a recorded function: the `number`-th of its recording."""
 
     __slots__ = ("aval", "number")
@@ -116,19 +116,15 @@ class RecordedTracer(Tracer):
     number: int
     _trace: Recording
 
-    def origin(self) -> str:
-        """Describe where this tracer comes from."""
-        return "a value that is being differentiated"
+    @property
+    def primal(self) -> Any:
+        """The value without its tangent."""
+        return self._trace.value(self).primal
 
-    # Python may branch on the value, as always under eager differentiation.
-    def __bool__(self) -> bool:
-        return bool(self._trace.value(self))
-
-    def __index__(self) -> int:
-        return self._trace.value(self).__index__()
-
-    def __int__(self) -> int:
-        return int(self._trace.value(self))
+    @property
+    def tangent(self) -> Any:
+        """The tangent: a value of the linear program, or `Zero`."""
+        return self._trace.value(self).tangent
 
     def __repr__(self) -> str:
         return repr(self._trace.value(self)) if self._trace.alive else super().__repr__()
@@ -234,7 +230,7 @@ class Recording(JVPTrace):
             self.start = self.count = len(self.values)
             return self.tracer(self.start - 1, value.aval)
 
-    def value(self, tracer: RecordedTracer) -> Array:
+    def value(self, tracer: RecordedTracer) -> Any:
         """Compute a value, with its tangent."""
         check_alive(tracer)
         if tracer.number >= len(self.values):

@@ -16,7 +16,28 @@ from volta_fn.primitives.data_movement.joining import instantiate
 from volta_fn.transforms.marks import is_nonzero, marked, with_zeros
 
 
-class JVPTracer(Tracer):
+class DifferentiatedTracer(Tracer):
+    """A known value (`primal`) and its tangent; Python may branch on it."""
+
+    __slots__ = ()
+    primal: Any
+    tangent: Any
+
+    def origin(self) -> str:
+        """Describe where this tracer comes from."""
+        return "a value that is being differentiated"
+
+    def __bool__(self) -> bool:
+        return bool(self.primal)
+
+    def __index__(self) -> int:
+        return self.primal.__index__()
+
+    def __int__(self) -> int:
+        return int(self.primal)
+
+
+class JVPTracer(DifferentiatedTracer):
     """A value (`primal`) and its tangent."""
 
     __slots__ = ("aval", "primal", "tangent")
@@ -27,20 +48,6 @@ class JVPTracer(Tracer):
         self.aval = primal.aval
         self.primal = primal
         self.tangent = tangent
-
-    def origin(self) -> str:
-        """Describe where this tracer comes from."""
-        return "a value that is being differentiated"
-
-    # Under eager differentiation the value is known, so Python may branch on it.
-    def __bool__(self) -> bool:
-        return bool(self.primal)
-
-    def __index__(self) -> int:
-        return self.primal.__index__()
-
-    def __int__(self) -> int:
-        return int(self.primal)
 
     def __repr__(self) -> str:
         return f"Traced<{self.aval}>with<JVP, primal={self.primal!r}>"

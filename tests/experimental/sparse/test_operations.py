@@ -14,7 +14,7 @@ import scipy.sparse
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from volta_fn.errors import ArgumentError, ShapeError, UnsupportedError
+from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.experimental import sparse
 
 RNG = np.random.default_rng(0)
@@ -149,5 +149,3 @@ def test_unfit_arguments_raise() -> None:
         m[np.array([0, 1])]
     with pytest.raises(ArgumentError, match="positive"):
         m[::-1]
-    with pytest.raises(UnsupportedError, match="BCOO"):
-        sparse.sparsify(vnp.sin)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
@@ -162,3 +163,53 @@ def test_sorts_of_zeros_of_both_signs_stay_stable() -> None:
         x = jnp.asarray(np.concatenate([[3.0, -1.0], zeros, np.linspace(-2, 2, 600), [np.nan]]).astype(np.float32))
         found = np.asarray(jnp.sort(x))
         assert np.signbit(found[found == 0]).tolist() == [bool(np.signbit(z)) for z in zeros]
+
+
+@pytest.mark.parametrize("steps", [0, 3, 4, 5, 60])
+def test_long_loops_are_compiled_when_they_are_first_met(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan at once, a while loop after as many equations as `_LONG_LOOP`: here, at its fourth iteration."""
+    made: list[str] = []
+    program_of = cpu_device.CpuBackend._program_of
+
+    def noted(self: Any, eqn: Any, *more: Any) -> Any:
+        made.append(eqn.primitive.name)
+        return program_of(self, eqn, *more)
+
+    monkeypatch.setattr(cpu_device, "_LONG_LOOP", 16)
+    monkeypatch.setattr(cpu_device.CpuBackend, "_program_of", noted)
+    offset = jnp.float32(0.25)
+
+    def step(c: Any) -> Any:
+        return c[0] + 1, c[1] * 0.5 + offset
+
+    start = (0, jnp.ones(3))
+    looped = lax.while_loop(lambda c: c[0] < steps, step, start)
+    scanned, rows = lax.scan(lambda c, _: (step(c), c[1]), start, length=steps)
+    wanted = [1.0]
+    for _ in range(steps):
+        wanted.append(wanted[-1] * 0.5 + 0.25)
+    for count, value in (looped, scanned):
+        assert int(count) == steps
+        np.testing.assert_allclose(np.asarray(value), [wanted[-1]] * 3, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(rows), np.repeat(wanted[:-1], 3).reshape(steps, 3), rtol=1e-6)
+    assert ("scan" in made) == (steps > 5)
+    assert ("while" in made) == (steps > 3)
+
+
+def test_huge_operations_are_compiled_when_they_are_first_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that NumPy has no fast loop for: products of float16 are among them."""
+    made: list[str] = []
+    program_of = cpu_device.CpuBackend._program_of
+
+    def noted(self: Any, eqn: Any, *more: Any) -> Any:
+        made.append(eqn.primitive.name)
+        return program_of(self, eqn, *more)
+
+    monkeypatch.setattr(cpu_device, "_HUGE", 5003)
+    monkeypatch.setattr(cpu_device.CpuBackend, "_program_of", noted)
+    x = RNG.uniform(-1, 1, 5003).astype(np.float32)
+    for function, wanted in ((lax.erf_inv, scipy.special.erfinv(x)), (lax.neg, -x), (lambda v: lax.reshape(v, (1, 5003)), x[None])):
+        np.testing.assert_allclose(np.asarray(function(jnp.asarray(x))), wanted, rtol=1e-5)
+    half = jnp.asarray(x[:5002].reshape(82, 61), "float16")
+    np.testing.assert_allclose(np.asarray(half @ half.T, float), np.asarray(half, float) @ np.asarray(half, float).T, atol=0.05)
+    assert made == ["erf_inv", "dot_general"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.errors import ArgumentError, ShapeError, UnsupportedError
+from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.experimental.sparse.bcoo import BCOO
 from volta_fn.numpy.products import matmul as dense_matmul
 from volta_fn.primitives.data_movement.movement import canonical_axes
@@ -295,8 +295,3 @@ _OPERATORS: dict[str, Any] = {
 }
 for _name, _function in _OPERATORS.items():
     setattr(BCOO, _name, _function)
-
-
-def sparsify(f: Callable[..., Any], use_tracer: bool = False) -> NoReturn:
-    """Raise `UnsupportedError`: functions of sparse arrays are called by name."""
-    raise UnsupportedError("sparsify is not supported: compute with BCOO arrays by x @ y, x + y and the bcoo_ functions, or x.todense()")

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape
+from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape, sizes_of
 from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
@@ -59,7 +59,7 @@ def canonical_axes(axes: int | Sequence[int] | None, ndim: int, name: str = "axe
     single = axes[0] if type(axes) is tuple and len(axes) == 1 else axes
     if type(single) is int and 0 <= single < ndim:
         return (single,)
-    items = axes if isinstance(axes, (tuple, list, range)) else (axes,)
+    items = sizes_of(axes)
     result = tuple(canonical_axis(a, ndim, name) for a in items)
     if len(set(result)) != len(result):
         raise ShapeError(f"{name}={tuple(items)} names a dimension twice")

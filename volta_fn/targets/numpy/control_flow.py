@@ -39,14 +39,19 @@ def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJax
     count = cond_nconsts + body_nconsts
     step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals), pipeline)
 
-    def run(*operands: Any) -> tuple[Any, ...]:
+    def run(*operands: Any, most: int | None = None, rest: Program = lambda *operands: operands) -> tuple[Any, ...]:
+        """Run the loop; one of more than `most` iterations is ended by `rest`."""
         cond_consts, body_consts, carry = operands[:cond_nconsts], operands[cond_nconsts:count], operands[count:]
-        overwrite = False
+        done = 0
         with _frame(step) as frame:
             while condition(*cond_consts, *carry)[0]:
-                carry = step.run(frame, overwrite, *body_consts, *carry)
-                overwrite = True
-        return carry
+                if done == most:
+                    break
+                carry = step.run(frame, done > 0, *body_consts, *carry)
+                done += 1
+            else:
+                return carry
+        return rest(*cond_consts, *body_consts, *carry)
 
     return run
 

@@ -1,0 +1,69 @@
+"""`sparsify`: the values of the dense function, sparse where JAX keeps them sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.experimental.sparse
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn.errors import UnsupportedError
+from volta_fn.experimental import sparse
+
+A = np.array([[0, 1, 0, 2], [3, 0, 0, 0], [0, 0, 4, 0]], np.float32)
+V = np.arange(4, dtype=np.float32)
+#: Functions of a library's NumPy, a matrix and a vector.
+FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "product": lambda xp, m, v: xp.dot(m, v),
+    "product from the left": lambda xp, m, v: v[:3] @ m,
+    "transposed": lambda xp, m, v: m.T @ v[:3],
+    "product of two": lambda xp, m, v: m @ m.T,
+    "einsum": lambda xp, m, v: xp.einsum("ij,j->i", m, v),
+    "sine": lambda xp, m, v: xp.sin(m) @ v,
+    "cube of a sum": lambda xp, m, v: (m + m) ** 3,
+    "elementwise": lambda xp, m, v: xp.abs(-m * 2 + m * v) / (v + 1),
+    "sum": lambda xp, m, v: m.sum(),
+    "mean of rows": lambda xp, m, v: m.mean(1),
+    "difference": lambda xp, m, v: m - m * m,
+    "reshaped": lambda xp, m, v: m.reshape(2, 6)[1:, :5],
+    "row": lambda xp, m, v: m[1],
+    "joined": lambda xp, m, v: xp.concatenate([m, m]),
+    "converted": lambda xp, m, v: m.astype("int32"),
+    "dense alone": lambda xp, m, v: xp.cos(v),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_what_stays_sparse_are_jaxs(name: str) -> None:
+    ours = sparse.sparsify(lambda m, v: vf.jit(lambda m: FUNCTIONS[name](vnp, m, v))(m))(sparse.BCOO.fromdense(A), V)
+    theirs_of = jax.experimental.sparse.sparsify(lambda m, v: FUNCTIONS[name](jnp, m, v))
+    theirs = theirs_of(jax.experimental.sparse.BCOO.fromdense(A), jnp.asarray(V))
+    assert isinstance(ours, sparse.BCOO) == isinstance(theirs, jax.experimental.sparse.BCOO)
+    dense, wanted = sparse.todense(ours), jax.experimental.sparse.todense(theirs)
+    assert dense.dtype == wanted.dtype
+    np.testing.assert_allclose(np.asarray(dense), np.asarray(wanted), rtol=1e-6)
+
+
+def test_pytrees_and_derivatives() -> None:
+    m = sparse.BCOO.fromdense(A)
+    found = sparse.sparsify(lambda tree, *, v: {"out": tree["m"] @ v, "m": tree["m"]})({"m": m}, v=V)
+    np.testing.assert_array_equal(np.asarray(found["out"]), A @ V)
+    assert isinstance(found["m"], sparse.BCOO)
+
+    def total(data: Any) -> Any:
+        return (sparse.sparsify(lambda m, v: vnp.sin(m) @ v)(m.replace_data(data), V)).sum()
+
+    gradient = vf.jit(vf.grad(total))(m.data)
+    np.testing.assert_allclose(np.asarray(gradient), (np.cos(A) * V)[A != 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [lambda m: m + 1.0, vnp.exp, lambda m: 1 / m, lambda m: vnp.maximum(m, 0)])
+def test_dense_results_are_refused(function: Callable[[Any], Any]) -> None:
+    with pytest.raises(UnsupportedError, match="todense"):
+        sparse.sparsify(function)(sparse.BCOO.fromdense(A))
