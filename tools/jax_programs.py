@@ -135,6 +135,7 @@ def run(folder: Path, program: Program, library: str, *, device: str = "cpu", ti
         environment |= {"VOLTA_DEVICE": device} if library == "volta_fn" else {"JAX_PLATFORMS": "cpu"}
         environment |= {"XLA_FLAGS": xla_flags} if xla_flags else {}
         environment |= {"VOLTA_CACHE_DIR": str(Path(temporary) / "cache")} if timed else {}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
         start = time.perf_counter()
         try:
             done = subprocess.run(
