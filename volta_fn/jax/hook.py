@@ -34,7 +34,8 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Load the compiler with `jax` itself, as JAX does.
 
-        Names are looked up when they are used. This thread waits meanwhile: two that import and compile at once wait for Python's lock, and take longer.
+        Names are looked up when they are used. This thread waits meanwhile:
+        two that import and compile at once wait for Python's lock, and take longer.
         """
         if module.__name__ == "jax" and (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":
             load_compiler()
