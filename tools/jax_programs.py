@@ -14,8 +14,8 @@ array: 2e-4): float32 has 7 digits, of which training by some hundred steps lose
 
 --time measures each function given to `jax.jit` in both: the seconds of the first call, and the median of the others, each until its
 results are there. Calls are repeated, up to five, so that a function that a program calls once has a median, too. A program's *steady*
-time is the sum over its functions of median times calls; its *first* time the sum of first calls. JAX loads its compiler when it
-is imported, volta_fn when it first compiles, so *import and first* is their sum in each. JAX and volta_fn run alternately for
+time is the sum over its functions of median times calls; its *first* time the sum of first calls. Both load their
+compilers when `jax` is imported, so *import and first* is their sum in each. JAX and volta_fn run alternately for
 --rounds rounds, and the least time counts; no compiled program is kept from one run to the next.
 """
 
@@ -140,6 +140,7 @@ def run(folder: Path, program: Program, library: str, *, device: str = "cpu", ti
         environment |= {"VOLTA_DEVICE": device} if library == "volta_fn" else {"JAX_PLATFORMS": "cpu"}
         environment |= {"XLA_FLAGS": xla_flags} if xla_flags else {}
         environment |= {"VOLTA_CACHE_DIR": str(Path(temporary) / "cache")} if timed else {}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have their bytecode
         start = time.perf_counter()
         try:
             done = subprocess.run(

@@ -83,6 +83,15 @@ def test_programs_are_run_as_main_with_their_arguments(as_module: bool, tmp_path
     assert found.stdout.strip() == "__main__ ['--flag', '3'] 2", found.stderr
 
 
+def test_programs_may_ask_for_devices_before_they_import_jax(tmp_path: Path) -> None:
+    path = tmp_path / "devices.py"
+    path.write_text(
+        "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'\nimport jax\nprint(jax.device_count())\n"
+    )
+    found = run("-m", "volta_fn.jax", str(path))
+    assert found.stdout.strip() == "3", found.stderr
+
+
 def test_usage() -> None:
     assert run("-m", "volta_fn.jax", "--help").stdout.startswith("usage: python -m volta_fn.jax program.py")
     assert run("-m", "volta_fn.jax").returncode == 2

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
 
-from volta_fn.core.device import find_device
 from volta_fn.jax.hook import install
-from volta_fn.runtime.threads import on_own_thread
 
 USAGE = "usage: python -m volta_fn.jax program.py [arguments]\n       python -m volta_fn.jax -m module [arguments]"
 
@@ -23,9 +19,6 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0 if rest else 2
     install()
-    if (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":  # JAX loads its compiler when it is imported
-        cpu: Any = find_device("cpu").backend
-        on_own_thread(cpu.load_compiler)
     sys.argv = rest
     if is_module:
         sys.path.insert(0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import Loader
@@ -15,6 +16,7 @@ from volta_fn.config import config
 from volta_fn.errors import AlreadyImportedError
 from volta_fn.jax.namespace import Namespace
 from volta_fn.jax.table import VERSION, read_table
+from volta_fn.targets.cpu_device import load_compiler
 
 #: The packages that are answered, by what they stand for in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
@@ -30,7 +32,13 @@ class _Loader(Loader):
         return Namespace(spec.name, self.root, self.path, read_table()[self.path])
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: names are looked up when they are used."""
+        """Load the compiler with `jax` itself, as JAX does.
+
+        Names are looked up when they are used. This thread waits meanwhile:
+        two that import and compile at once wait for Python's lock, and take longer.
+        """
+        if module.__name__ == "jax" and (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":
+            load_compiler()
 
 
 class _Metadata(Distribution):

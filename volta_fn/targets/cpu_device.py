@@ -140,12 +140,6 @@ class CpuBackend(NumpyBackend):
             _hint()
         return super().compile(closed, donated, pipeline)
 
-    def load_compiler(self) -> None:
-        """Load the compiler, so that the first compilation does not wait for it."""
-        if self.native:
-            undisturbed(load, "volta_fn.targets.cpu.runtime.compile")
-            undisturbed(_support_code)
-
     def put(self, values: np.ndarray) -> np.ndarray:
         """Return the array itself, which the caller has made for this."""
         if self.accountant.limit is not None:
@@ -174,6 +168,13 @@ class CpuBackend(NumpyBackend):
     def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
         """Return a program that notes the time of each item; None if NumPy runs programs."""
         return load("volta_fn.targets.cpu.runtime.timed").TimedProgram(closed, donated, pipeline) if self.native else None
+
+
+def load_compiler() -> None:
+    """Load the compiler, so that the first compilation does not wait for it."""
+    if may_compile():
+        undisturbed(load, "volta_fn.targets.cpu.runtime.compile")
+        undisturbed(_support_code)
 
 
 def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:

@@ -7,7 +7,10 @@ generated code), `loop_nest` (register tiles, and the loops around them), `input
 `choice`, which selects among them and computes windows of one tap as matrix products.
 """
 
-from volta_fn.targets.cpu.convolution.choice import conv_general_dilated
+from volta_fn.compiler.target import RoutineMaker
+from volta_fn.lazy_imports import deferred
+
+_CHOICE = deferred("volta_fn.targets.cpu.convolution.choice")
 
 #: The makers of routines for primitives, by name.
-ROUTINES = {"conv_general_dilated": conv_general_dilated}
+ROUTINES: dict[str, RoutineMaker] = {"conv_general_dilated": lambda avals, params: _CHOICE.conv_general_dilated(avals, params)}

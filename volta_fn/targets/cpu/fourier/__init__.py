@@ -10,7 +10,9 @@ real signals. A long signal is a matrix (`long_signals`), whose columns and rows
 from __future__ import annotations
 
 from volta_fn.compiler.target import RoutineMaker
-from volta_fn.targets.cpu.fourier.routine import fft
+from volta_fn.lazy_imports import deferred
+
+_ROUTINE = deferred("volta_fn.targets.cpu.fourier.routine")
 
 #: Makers of routines, by the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {"fft": fft}
+ROUTINES: dict[str, RoutineMaker] = {"fft": lambda avals, params: _ROUTINE.fft(avals, params)}
