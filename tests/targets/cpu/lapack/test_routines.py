@@ -107,22 +107,8 @@ def test_triangular_solve(flags, dtype, columns):
     op = op.conj() if params["conjugate_a"] else op
     op = op.swapaxes(-1, -2) if params["transpose_a"] else op
     (x,) = run("triangular_solve", a, b, **params)
-    assert_solves(op, x, b, params)
-
-
-def assert_solves(op: np.ndarray, x: np.ndarray, b: np.ndarray, params: dict[str, bool]) -> None:
     scale = np.abs(x).max() * np.abs(op).max()
     close((op @ x if params["left_side"] else x @ op) / scale, b / scale)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("left", [False, True])
-def test_triangular_solve_in_parts(left, dtype):
-    params = {"left_side": left, "lower": True, "transpose_a": False, "conjugate_a": dtype.startswith("complex"), "unit_diagonal": False}
-    a = np.tril(make((2, 80, 80), dtype)) / 80 + np.eye(80, dtype=dtype)
-    b = make((2, 80, 397) if left else (2, 397, 80), dtype, seed=1)
-    (x,) = run("triangular_solve", a, b, **params)
-    assert_solves(a.conj() if params["conjugate_a"] else a, x, b, params)
 
 
 @pytest.mark.parametrize("lower", [False, True])

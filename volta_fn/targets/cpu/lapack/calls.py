@@ -49,13 +49,6 @@ def number(f: Function, dtype: np.dtype, x: float) -> Value:
     return Value("ptr", f"@{name}")
 
 
-def integer(f: Function, x: Value) -> Value:
-    """Return the address of a number that fits into 32 bits."""
-    at = f.alloca("i32", align=8)
-    f.store(f.cast("trunc", x, "i32"), at, 4)
-    return at
-
-
 def _constant(f: Function, argument: str | int) -> Value:
     if isinstance(argument, str):
         name, content = f"letter_{argument}", f"i8 {ord(argument)}"

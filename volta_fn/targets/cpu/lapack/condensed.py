@@ -103,7 +103,7 @@ def tridiagonal_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any])
     def body(f: Function, arrays: list[Value], results: list[Value], scratch: list[Value]) -> None:
         (lower, diagonal, upper, right), (dl, d, du, columns) = arrays, scratch
         for to, source in ((dl, lower), (d, diagonal), (du, upper)):
-            copy(f, dtype, to, source, i64(1), i64(n), 0)
+            copy(f, dtype, to, source, n)
         transpose(f, dtype, columns, right, (n, k))
         failed = call_with_status(f, dtype, "gtsv", n, k, bytes_at(f, dl, dtype.itemsize), d, du, columns, n)
         f.branch(failed, lambda: fill(f, dtype, columns, i64(0), i64(n * k), float("nan")))

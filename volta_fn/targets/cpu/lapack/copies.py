@@ -57,14 +57,10 @@ def _transposition(itemsize: int) -> SharedFunction:
     return shared_function(f"transpose_{itemsize}_by_{lanes}", [to, source, *sizes], write)
 
 
-def copy(f: Function, dtype: np.dtype, to: Value, source: Value, rows: Value, count: Value, row: int) -> None:
-    """Emit a copy of rows of so many numbers, which begin `row` numbers from each other, unless they are there already."""
-
-    def one(i: Value, _: list[Value]) -> None:
-        offset = f.times(i, row * dtype.itemsize)
-        copy_bytes(f, f.at(to, "i8", offset), f.at(source, "i8", offset), f.times(count, dtype.itemsize), alignment(unit(dtype.itemsize)))
-
-    f.branch(f.compare("icmp ne", to, source), lambda: f.loop(i64(0), rows, 1, [], one) and None)
+def copy(f: Function, dtype: np.dtype, to: Value, source: Value, count: int) -> None:
+    """Emit a copy of so many numbers, unless they are there already."""
+    elsewhere = f.compare("icmp ne", to, source)
+    f.branch(elsewhere, lambda: copy_bytes(f, to, source, i64(count * dtype.itemsize), alignment(unit(dtype.itemsize))))
 
 
 def fill(f: Function, dtype: np.dtype, to: Value, start: Value, end: Value, number: float) -> None:
@@ -73,15 +69,15 @@ def fill(f: Function, dtype: np.dtype, to: Value, start: Value, end: Value, numb
     f.loop(start, end, 1, [], lambda i, _: f.store(value, f.at(to, value.type, i), alignment(value.type)))
 
 
-def conjugate(f: Function, dtype: np.dtype, x: Value, rows: Value, count: Value, row: int) -> None:
-    """Emit the conjugation in place of rows of so many complex numbers, which begin `row` numbers from each other."""
+def conjugate(f: Function, dtype: np.dtype, x: Value, count: int) -> None:
+    """Emit the conjugation of so many complex numbers in place."""
     type_, size = ("float", 4) if dtype.itemsize == 8 else ("double", 8)
 
-    def one(i: Value, j: Value) -> None:
-        at = f.at(x, type_, f.plus(f.times(f.plus(f.times(i, row), j), 2), i64(1)))
+    def one(i: Value, _: list[Value]) -> None:
+        at = f.at(x, type_, f.plus(f.times(i, 2), i64(1)))
         f.store(f.let(type_, f"fneg {f.load(type_, at, size)}"), at, size)
 
-    f.loop(i64(0), rows, 1, [], lambda i, _: f.loop(i64(0), count, 1, [], lambda j, _: one(i, j)) and None)
+    f.loop(i64(0), i64(count), 1, [], one)
 
 
 def zero_above(f: Function, dtype: np.dtype, matrix: Value, n: int) -> None:

@@ -15,9 +15,8 @@ from volta_fn.targets.cpu.routine import Routine
 
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine | None]
 
-#: Writes what is done for one matrix: ``body(f, operands, results, scratch)`` with lists of pointers; the number of a part follows if there
-#: are several.
-Body = Callable[..., None]
+#: Writes what is done for one matrix, with pointers to its operands, its results and its scratch arrays.
+Body = Callable[[Function, list[Value], list[Value], list[Value]], None]
 
 #: Nanoseconds of a call of LAPACK, operations in a nanosecond, and nanoseconds that a task should take.
 _CALL, _SPEED, _TASK = 1000.0, 4.0, 20_000.0
@@ -50,7 +49,6 @@ def stack_routine(
     body: Body,
     threads_beyond: int = _SMALL,
     one_thread_up_to: int = _MEDIUM,
-    parts: int = 1,
 ) -> Routine:
     """Make the routine that does `body` for each matrix of a stack.
 
@@ -61,7 +59,6 @@ def stack_routine(
         operations: additions and multiplications that a matrix takes, about.
         threads_beyond: up to how many rows OpenBLAS computes a single matrix on one thread by itself.
         one_thread_up_to: up to how many rows it is to do so.
-        parts: how many times `body` is done for a matrix, each for another part of the results.
     """
     arrays = [*operands, *results]
     stack = math.prod(operands[0].shape[: operands[0].ndim - ranks[0]])
@@ -69,27 +66,25 @@ def stack_routine(
         return nothing()
     strides = [math.prod(a.shape[a.ndim - rank :]) * a.dtype.itemsize for a, rank in zip(arrays, ranks, strict=True)]
     rounded = [-(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT for size in scratch]
-    each, count = _CALL + operations / parts / _SPEED, stack * parts
+    each = _CALL + operations / _SPEED
     most = max(_FEW_TASKS, min(_MOST_TASKS, _SCRATCH // max(1, sum(rounded))))
-    tasks = max(1, min(count, most, int(count * each / _TASK)))
+    tasks = max(1, min(stack, most, int(stack * each / _TASK)))
     writer = RoutineWriter(name, len(arrays) + bool(scratch))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         here = [f.at(pointers[-1], "i8", f.plus(f.times(number, sum(rounded)), i64(sum(rounded[:k])))) for k in range(len(rounded))]
 
         def matrix(i: Value, _: list[Value]) -> None:
-            part = [f.binary("urem", i, i64(parts))] if parts > 1 else []
-            i = f.binary("udiv", i, i64(parts)) if parts > 1 else i
             found = [f.at(p, "i8", f.times(i, stride)) for p, stride in zip(pointers, strides, strict=False)]
-            body(f, found[: len(operands)], found[len(operands) :], here, *part)
+            body(f, found[: len(operands)], found[len(operands) :], here)
 
-        f.loop(*task_range(f, number, count, tasks), 1, [], matrix)
+        f.loop(*task_range(f, number, stack, tasks), 1, [], matrix)
 
     rows = max(operands[0].shape[-2:])
     threads = Threads(many=tasks == 1 and rows > one_thread_up_to) if tasks > 1 or rows > threads_beyond else None
     if threads:
         writer.launch(1, 0.0, threads.begin)
-    writer.launch(tasks, count * each, task)
+    writer.launch(tasks, stack * each, task)
     if threads:
         writer.launch(1, 0.0, threads.end)
     return writer.routine(tasks * sum(rounded))

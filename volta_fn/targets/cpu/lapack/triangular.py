@@ -9,14 +9,10 @@ from typing import Any
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.lapack.calls import call, call_with_status, integer, number
+from volta_fn.targets.cpu.lapack.calls import call, call_with_status, number
 from volta_fn.targets.cpu.lapack.copies import conjugate, copy, fill, transpose, zero_above
 from volta_fn.targets.cpu.lapack.stacks import LARGE, stack_routine
-from volta_fn.targets.cpu.library.entry_points import task_range
 from volta_fn.targets.cpu.routine import Routine
-
-#: Vectors of a part of a triangular solve, about: a multiple of the kernels' rows. Its multiplications, at least.
-_VECTORS, _GRAIN, _OPERATIONS = 128, 8, 1_000_000
 
 
 def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
@@ -42,35 +38,26 @@ def triangular_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any]) 
     """Make the routine of a triangular solve (trsm, or trsv for single vectors).
 
     op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ to BLAS, which lacks a conjugate that is not transposed: the conjugate of X solves the system without it.
-    Many vectors are solved for in parts, each on one thread: OpenBLAS's own would wait for each other where other programs use the cores.
     """
     a, b = operands
     left, transposes, conjugates = params["left_side"], params["transpose_a"], params["conjugate_a"] and a.dtype.kind == "c"
     n, (rows, columns) = a.shape[-1], b.shape[-2:]
     triangle = "U" if params["lower"] else "L"
     diagonal = "U" if params["unit_diagonal"] else "N"
-    vectors = columns if left else rows
-    single = vectors == 1 and not (conjugates and transposes)
+    single = (columns if left else rows) == 1 and not (conjugates and transposes)
     op = "N" if not transposes else "C" if conjugates else "T"
-    parts = max(1, min(round(vectors / _VECTORS), n * n * vectors // _OPERATIONS))
 
-    def body(f: Function, matrices: list[Value], results: list[Value], scratch: list[Value], *part: Value) -> None:
+    def body(f: Function, matrices: list[Value], results: list[Value], scratch: list[Value]) -> None:
         (matrix, right), (x,) = matrices, results
-        begin, end = task_range(f, part[0], vectors, parts, _GRAIN) if part else (i64(0), i64(vectors))
-        count, offset = f.minus(end, begin), f.times(begin, b.dtype.itemsize * (1 if left else columns))
-        x, right = f.at(x, "i8", offset), f.at(right, "i8", offset)
-        block = (i64(rows), count, columns) if left and parts > 1 else (i64(1), f.times(count, n), 0)
-        copy(f, b.dtype, x, right, *block)
+        copy(f, b.dtype, x, right, rows * columns)
         if conjugates and not transposes:
-            conjugate(f, b.dtype, x, *block)
+            conjugate(f, b.dtype, x, rows * columns)
         if single:
             call(f, a.dtype, "trsv", triangle, "N" if left == transposes else "T", diagonal, n, matrix, n, x, 1)
         else:
-            one, size = number(f, a.dtype, 1.0), integer(f, count)
-            m_and_n = (size, rows) if left else (columns, size)
-            call(f, a.dtype, "trsm", "R" if left else "L", triangle, op, diagonal, *m_and_n, one, matrix, n, x, columns)
+            one = number(f, a.dtype, 1.0)
+            call(f, a.dtype, "trsm", "R" if left else "L", triangle, op, diagonal, columns, rows, one, matrix, n, x, columns)
         if conjugates and not transposes:
-            conjugate(f, b.dtype, x, *block)
+            conjugate(f, b.dtype, x, rows * columns)
 
-    operations = n * rows * columns
-    return stack_routine("triangular_solve", operands, (b,), (2, 2, 2), [], operations, body, threads_beyond=0, parts=parts)
+    return stack_routine("triangular_solve", operands, (b,), (2, 2, 2), [], n * rows * columns, body, threads_beyond=0)
