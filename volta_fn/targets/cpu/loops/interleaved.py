@@ -58,14 +58,11 @@ class InterleavedStores:
             for index, decided in enumerate(self.decided):
                 cells.append(column.child({self.inner: i64(index)}))
                 cells[-1].decided.update(decided)
-            for number in range(len(self.targets)):
-                self._store(cells, number, count)
-
-    def _store(self, cells: Sequence[VectorScope], number: int, count: Value | None) -> None:
-        f = cells[0].nest.f
-        vectors = [cell.spread(self.targets[number]) for cell in cells]
-        wide = None if count is None else f.times(count, len(cells))
-        store(f, _interleaved(f, vectors), cells[0].pointer(("store", number)), count=wide)
+            # All before the first store, as a result may lie where an operand of another one is.
+            results = [_interleaved(scope.nest.f, [cell.spread(target) for cell in cells]) for target in self.targets]
+            wide = None if count is None else scope.nest.f.times(count, len(cells))
+            for number, result in enumerate(results):
+                store(scope.nest.f, result, cells[0].pointer(("store", number)), count=wide)
 
 
 def _interleaved(f: Function, vectors: Sequence[Number]) -> Number:

@@ -85,9 +85,9 @@ class TransposeTiles:
 
     def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> None:
         """Emit the work on a row of a block of tiles, along the vectors' axis."""
-        f = self.f
+        f, targets = self.f, [store.value for store in self.analysis.kernel.stores]
         outside = scope.child({self.other: f.plus(u, i)})
-        outside.prepare([store.value for store in self.analysis.kernel.stores], range(len(self.analysis.kernel.stores)))
+        outside.prepare(targets, range(len(targets)))
 
         def iteration(v: Value, _: list[Value]) -> None:
             count = None if self.is_full else least(f, i64(self.lanes), f.minus(end, v))
@@ -95,7 +95,9 @@ class TransposeTiles:
             column = f.divided(f.minus(v, first), self.lanes)[0]
             for number, tiles in self.tiles.items():
                 inside.numbers[number] = self.taken(number, tiles, f.plus(f.times(i, self.columns), column))
-            for s in range(len(self.analysis.kernel.stores)):
+            for number in inside.needed(targets):  # before the first store, as a result may lie where an operand of another one is
+                inside.number(number)
+            for s in range(len(targets)):
                 inside.store(s)
 
         f.loop(first, end, self.lanes, [], iteration, once=True)

@@ -154,7 +154,9 @@ class _Tiles:
             store_step.scope.numbers[n] = tuple([Number(dtype, x.text) for x in numbers])
         with self.shader.block(store_step.exists):
             inside = store_step.scope.child({})
-            for s in range(len(self.analysis.kernel.stores)):
+            targets = [store.value for store in self.analysis.kernel.stores]
+            write_together([inside], targets)  # before the first store, as a result may lie where an operand of another one is
+            for s in range(len(targets)):
                 inside.store(s)
 
     # numbers
