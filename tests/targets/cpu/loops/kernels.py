@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tests.laws.common import ROUNDING, assert_close
 from tests.targets.cpu.running import run_routine
+from volta_fn.compiler.ir.analysis import overwritable
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.loops import routine
 
 
-def run_kernel(kernel: Kernel, inputs: Sequence[np.ndarray], chunks: int = 1) -> list[np.ndarray] | None:
+def run_kernel(
+    kernel: Kernel, inputs: Sequence[np.ndarray], chunks: int = 1, places: Mapping[int, int] | None = None
+) -> list[np.ndarray] | None:
     """The outputs of the kernel's machine code; None if it has none."""
     made = routine(kernel)
     if made is None:
         return None
     outputs = [(store.shape, kernel.nodes[store.value].dtype) for store in kernel.stores]
-    return run_routine(made, inputs, outputs, chunks)
+    return run_routine(made, inputs, outputs, chunks, places)
 
 
 def agrees(kernel: Kernel, inputs: Sequence[np.ndarray], what: str, factor: float = 1.0) -> bool:
-    """Check machine code, if there is some, against the interpreter, and that results are the same however tasks are shared out."""
+    """Check machine code, if any, against the interpreter; it gives the same however tasks are shared out and wherever results lie."""
     actual = run_kernel(kernel, inputs)
     if actual is None:
         return False
@@ -32,4 +35,10 @@ def agrees(kernel: Kernel, inputs: Sequence[np.ndarray], what: str, factor: floa
     for here, there, wanted in zip(actual, again, interpret(kernel, *inputs), strict=True):
         assert here.tobytes() == there.tobytes(), f"{what}: results depend on who does the tasks"
         assert_close(here, wanted, factor * ROUNDING.get(wanted.dtype.name, 0.0), what)
+    for output in range(len(kernel.stores)):
+        for operand in overwritable(kernel, output):
+            placed = run_kernel(kernel, inputs, places={output: operand})
+            assert placed is not None
+            for here, there in zip(actual, placed, strict=True):
+                assert here.tobytes() == there.tobytes(), f"{what}: result {output} in the memory of operand {operand} gives other results"
     return True

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import adam, layer_norm
 from tests.compiler.ir.cases import ROWS, inputs_of, kernels_of, shaped
@@ -17,6 +18,7 @@ from tests.targets.cpu.loops.kernels import agrees, run_kernel
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import lax
+from volta_fn.compiler.ir.analysis import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.loops import routine
 
@@ -94,6 +96,26 @@ def test_nan_wins_and_the_first_of_equals() -> None:
         f = lambda x, axis=axis: (x.max(axis), x.min(axis), lax.argmax(x, axis), lax.argmin(x, axis))
         for kernel in kernels_of(f, shaped(50, 40)):
             assert agrees(kernel, [x], "extremes")
+
+
+@pytest.mark.parametrize("size", [7, 64, 100])
+def test_results_in_the_memory_of_another_ones_operand(size: int) -> None:
+    interleaved: Callable[..., Any] = lambda x, y, b: (x * 2, x + y + b, x - y)
+    for n in (2, 3, 4):
+        (kernel,) = kernels_of(interleaved, shaped(size, n), shaped(size, n), shaped(n))
+        assert overwritable(kernel, 0)
+        assert agrees(kernel, inputs_of(kernel), f"{size} rows of {n}")
+
+
+def test_transposes_in_the_memory_of_another_ones_operand() -> None:
+    def function(x: Any, y: Any) -> Any:
+        twice = x.T * 2
+        return x.T + y, twice
+
+    x, y = np.random.default_rng(0).normal(size=(2, 80, 80)).astype(np.float32)
+    found = vf.jit(function, donate_argnums=1)(*vf.device_put((x, y.copy()), vf.devices("cpu")[0]))
+    for result, wanted in zip(found, function(x, y), strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 def test_an_optimizer_step() -> None:

@@ -205,6 +205,17 @@ def test_results_in_the_memory_of_an_operand() -> None:
         assert dispatch.written == {2}
 
 
+def test_a_result_in_the_memory_of_another_ones_operand() -> None:
+    def function(x: Any, y: Any) -> Any:
+        twice = x.T * 2
+        return x.T + y, twice
+
+    x, y = np.random.default_rng(0).normal(size=(2, 256, 256)).astype(np.float32)
+    found = vf.jit(function, donate_argnums=1)(*vf.device_put((x, y.copy()), vf.devices("gpu")[0]))
+    for result, wanted in zip(found, function(x, y), strict=True):
+        np.testing.assert_array_equal(result, wanted)
+
+
 def test_texts_are_the_same_every_time() -> None:
     (kernel,) = kernels_of(layer_norm, shaped(50, 400), shaped(400), shaped(400))
     assert routine(kernel, TargetCapabilities()) == routine(kernel, TargetCapabilities())
