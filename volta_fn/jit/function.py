@@ -93,7 +93,8 @@ def jit(
         static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its own program.
         donate_argnums, donate_argnames: arguments whose memory the program may reuse; they cannot be used afterwards.
         inline: accepted for compatibility; nested jitted functions are always compiled into their caller.
-        in_shardings, out_shardings: how positional arguments and results are split between devices, as for `lax.with_sharding_constraint`.
+        in_shardings, out_shardings: how positional arguments that are not static, and results, are split between devices, as for
+            `lax.with_sharding_constraint`.
         keep_unused, compiler_options, device, backend: accepted for compatibility; a program runs where its arguments are.
 
     Returns:
@@ -122,9 +123,10 @@ def jit(
     check_callable(fun, "jit")
     if isinstance(fun, staticmethod) or inspect.isgeneratorfunction(fun):
         raise ArgumentTypeError(f"jit of {fun!r:.80}: a jitted function is no static method, and returns its results, so it must not yield")
-    if in_shardings is not None or out_shardings is not None:
-        fun = load("volta_fn.core.distribution.placement").constrained_function(fun, in_shardings, out_shardings)
     statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
+    if in_shardings is not None or out_shardings is not None:
+        constrained = load("volta_fn.core.distribution.placement").constrained_function
+        fun = constrained(fun, in_shardings, out_shardings, statics.argnums)
     return Jitted(fun, statics)
 
 

@@ -121,6 +121,31 @@ def test_programs_of_split_arrays_give_the_same_bits(eight: list[vf.Device]) -> 
     np.testing.assert_array_equal(vf.vmap(lambda row: row * 2)(split), 2 * x)
 
 
+def test_an_abstract_mesh_stands_for_the_current_one(eight: list[vf.Device]) -> None:
+    mesh = vf.make_mesh((4, 2), ("data", "model"))
+    split = vf.NamedSharding(mesh, P("data", "model"))
+    abstract = vf.NamedSharding(mesh.abstract_mesh, split.spec)
+    constrain = lambda x: vf.lax.with_sharding_constraint(x, abstract)
+    with pytest.raises(ArgumentError, match="has no devices"):
+        constrain(vnp.ones((8, 4)))
+    with mesh:
+        assert constrain(vnp.ones((8, 4))).sharding == vf.jit(constrain)(vnp.ones((8, 4))).sharding == split
+        assert vf.device_put(vnp.ones((8, 4)), abstract).sharding == split
+
+
+@pytest.mark.parametrize("static", [{"static_argnums": 1}, {"static_argnames": "twice"}])
+def test_static_arguments_have_no_shardings(eight: list[vf.Device], static: dict[str, Any]) -> None:
+    split = vf.NamedSharding(vf.make_mesh((8,), ("data",)), P("data"))
+
+    def function(x: Any, twice: bool, y: Any) -> Any:
+        return (2 * x if twice else x), y
+
+    found, other = vf.jit(function, in_shardings=(split, None), **static)(vnp.ones(8), True, vnp.ones(8))
+    assert found.tolist() == [2.0] * 8
+    assert found.sharding == split
+    assert other.sharding == vnp.ones(8).sharding
+
+
 def test_donated_arrays_that_are_split_are_gone(eight: list[vf.Device]) -> None:
     x = vf.device_put(vnp.ones((8, 2)), vf.NamedSharding(vf.make_mesh((8,), ("data",)), P("data")))
     step = vf.jit(lambda x: x + 1, donate_argnums=0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,15 @@ from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, wrap
 from volta_fn.core.device import Device
 from volta_fn.core.distribution import world
-from volta_fn.core.distribution.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, get_mesh
+from volta_fn.core.distribution.sharding import (
+    AbstractMesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+    get_abstract_mesh,
+    get_mesh,
+)
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, DeviceError
@@ -111,8 +119,9 @@ def split(value: Array, sharding: Sharding) -> Array:
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """Return `x`, a pytree of arrays, split between devices as `shardings` says.
 
-    `shardings` is a `Sharding`, or a `PartitionSpec` of the current mesh, or a pytree of them that is a prefix of `x`. Values are not
-    moved: where devices do not share a memory, this checks only that the array can be split so.
+    `shardings` is a `Sharding`, or a `PartitionSpec` of the current mesh, or a pytree of them that is a prefix of `x`. An `AbstractMesh`
+    stands for the current mesh with these axes. Values are not moved: where devices do not share a memory, this checks only that the
+    array can be split so.
 
     Raises `ShapeError` if the mesh's axes do not divide an array's dimensions, and `ArgumentError` if there is no such axis.
 
@@ -130,12 +139,22 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 reshard = with_sharding_constraint
 
 
-def constrained_function(function: Callable[..., Any], in_shardings: Any, out_shardings: Any) -> Callable[..., Any]:
-    """Return a function whose arguments and results are split so (None: as they are)."""
+def constrained_function(
+    function: Callable[..., Any], in_shardings: Any, out_shardings: Any, static: Collection[int] = ()
+) -> Callable[..., Any]:
+    """Return a function whose arguments and results are split so (None: as they are).
+
+    Arguments at `static` positions have no shardings.
+    """
 
     @functools.wraps(function)
     def constrained(*args: Any, **kwargs: Any) -> Any:
-        given = args if in_shardings is None else with_sharding_constraint(args, _per_argument(in_shardings))
+        given = list(args)
+        if in_shardings is not None:
+            places = [n for n in range(len(args)) if n not in static]
+            placed = with_sharding_constraint(tuple([args[n] for n in places]), _per_argument(in_shardings))
+            for n, x in zip(places, placed, strict=True):
+                given[n] = x
         result = function(*given, **kwargs)
         return result if out_shardings is None else with_sharding_constraint(result, out_shardings)
 
@@ -147,8 +166,13 @@ def _per_argument(shardings: Any) -> Any:
 
 
 def sharding_for(given: Any) -> Sharding:
-    """Return a sharding: of a `PartitionSpec`, that of the current mesh."""
-    found: Sharding = NamedSharding(get_mesh(), given) if isinstance(given, PartitionSpec) else given
+    """Return a sharding: of a `PartitionSpec`, or of the current mesh's axes, that of the current mesh; of a `Format`, its own."""
+    given = getattr(given, "sharding", given)
+    if isinstance(given, PartitionSpec):
+        return NamedSharding(get_mesh(), given)
+    if isinstance(given, NamedSharding) and isinstance(given.mesh, AbstractMesh) and given.mesh == get_abstract_mesh():
+        return NamedSharding(get_mesh(), given.spec)
+    found: Sharding = given
     return found
 
 

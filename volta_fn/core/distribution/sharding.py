@@ -55,6 +55,10 @@ class PartitionSpec:
     def __getitem__(self, index: Any) -> Any:
         return self.partitions[index]
 
+    def index(self, entry: Any) -> int:
+        """Return the first dimension with an entry; raise `ValueError` without one."""
+        return self.partitions.index(entry)
+
     def __eq__(self, other: object) -> bool:
         return self.partitions == (other.partitions if isinstance(other, PartitionSpec) else other)
 

@@ -47,7 +47,7 @@ def _put_split(leaf: Any, given: Any, placement: Any) -> Array:
     """Put a value where a device or a sharding says."""
     if given is None or isinstance(given, (str, Device)):
         return _put(leaf, None if given is None else find_device(given))
-    sharding = placement.sharding_for(getattr(given, "sharding", given))
+    sharding = placement.sharding_for(given)
     if isinstance(leaf, Tracer):
         traced: Array = placement.split(leaf, sharding)
         return traced

@@ -38,6 +38,21 @@ def of_keys(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def of_two_keys(function: Callable[..., Any], of_keys: Callable[[PRNGKeyArray, PRNGKeyArray], Any]) -> Callable[..., Any]:
+    """Let a comparison of arrays compare keys as well, by another function.
+
+    >>> import volta_fn as vf
+    >>> of_two_keys(vf.numpy.equal, lambda x, y: x == y)(vf.random.key(0), vf.random.key(1))
+    Array(False, dtype=bool)
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return of_keys(*args[:2]) if len(args) > 1 and _is_key(args[0]) and _is_key(args[1]) else function(*args, **kwargs)
+
+    return call
+
+
 def _is_key(value: Any) -> bool:
     return isinstance(value, PRNGKeyArray)
 
