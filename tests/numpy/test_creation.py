@@ -232,6 +232,8 @@ def test_objects_that_know_themselves_as_arrays():
 
     assert vnp.asarray(Wrapped()).tolist() == [0, 1]
     assert vnp.array([Wrapped(), [5, 6]]).tolist() == [[0, 1], [5, 6]]
+    assert (vnp.ones(2) + Wrapped()).tolist() == (Wrapped() + vnp.ones(2)).tolist() == [1.0, 2.0]
+    assert (vnp.ones(2) < Wrapped()).tolist() == [False, False]
 
 
 def test_copies_outlive_the_donated_original():

@@ -101,8 +101,10 @@ def power(x: Any, y: Any) -> Array:
     return arithmetic.pow(*promote_args("power", (x, y), dtypes.NUMBERS))
 
 
-def _left_to(other: Any, raising: bool) -> Any:
-    """Leave an operator to the other operand, unless its type has none for arrays."""
+def _of_object(apply: Callable[[Any], Any], other: Any, raising: bool) -> Any:
+    """Apply an operator to an object that gives an array; leave it to other objects unless their type has none for arrays."""
+    if hasattr(other, "__jax_array__"):
+        return apply(as_value(other))
     if raising and type(other) in (list, tuple, dict, str, type(None)):
         as_value(other)
     return NotImplemented
@@ -112,10 +114,10 @@ def _binary(function: Callable[..., Any], raising: bool = True) -> tuple[Callabl
     """Return the methods x.__op__(y) and y.__rop__(x) of a binary function."""
 
     def method(self: Any, other: Any) -> Any:
-        return function(self, other) if isinstance(other, _OPERANDS) else _left_to(other, raising)
+        return function(self, other) if isinstance(other, _OPERANDS) else _of_object(lambda y: function(self, y), other, raising)
 
     def reflected(self: Any, other: Any) -> Any:
-        return function(other, self) if isinstance(other, _OPERANDS) else _left_to(other, raising)
+        return function(other, self) if isinstance(other, _OPERANDS) else _of_object(lambda x: function(x, self), other, raising)
 
     return method, reflected
 
@@ -127,12 +129,9 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
     """Return `_binary`'s methods with a fast path for known eager kernels."""
     promoting = promoted(operation, otherwise=comparison.lexicographic(operation) if operation in _ORDERS else None)
     raising = operation not in (comparison.eq, comparison.ne, arithmetic.mul)  # the last of which repeats lists and strings
-    _, reflected = _binary(promoting, raising)
+    unknown, reflected = _binary(promoting, raising)
     eager = operation.primitive.eager
     find: Finder | None = None
-
-    def unknown(self: Any, other: Any) -> Any:
-        return promoting(self, other) if isinstance(other, _OPERANDS) else _left_to(other, raising)
 
     def method(self: Any, other: Any) -> Any:
         if find is not None:
