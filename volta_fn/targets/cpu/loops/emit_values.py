@@ -297,7 +297,7 @@ def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
     nest = scopes[0].nest
     node = nest.analysis.kernel.nodes[number]
     chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.kept
-    if not chained or len(scopes) == 1 or not scopes[0].is_vector(nest.analysis.depends[number]):
+    if not chained or len(scopes) not in (2, 4, 8) or not scopes[0].is_vector(nest.analysis.depends[number]):
         for scope in scopes:
             scope.number(number)
         return
