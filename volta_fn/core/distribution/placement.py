@@ -151,9 +151,9 @@ def constrained_function(
     def constrained(*args: Any, **kwargs: Any) -> Any:
         given = list(args)
         if in_shardings is not None:
-            places = [n for n in range(len(args)) if n not in static]
-            placed = with_sharding_constraint(tuple([args[n] for n in places]), _per_argument(in_shardings))
-            for n, x in zip(places, placed, strict=True):
+            numbers = [n for n in range(len(args)) if n not in static]
+            placed = with_sharding_constraint(tuple([args[n] for n in numbers]), _per_argument(in_shardings))
+            for n, x in zip(numbers, placed, strict=True):
                 given[n] = x
         result = function(*given, **kwargs)
         return result if out_shardings is None else with_sharding_constraint(result, out_shardings)
@@ -166,7 +166,10 @@ def _per_argument(shardings: Any) -> Any:
 
 
 def sharding_for(given: Any) -> Sharding:
-    """Return a sharding: of a `PartitionSpec`, or of the current mesh's axes, that of the current mesh; of a `Format`, its own."""
+    """Return the sharding that is meant.
+
+    That of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a `Format` has its own.
+    """
     given = getattr(given, "sharding", given)
     if isinstance(given, PartitionSpec):
         return NamedSharding(get_mesh(), given)

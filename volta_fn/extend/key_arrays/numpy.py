@@ -1,4 +1,4 @@
-"""Functions of `jax.numpy` that move or compare elements, also of arrays of random keys."""
+"""Functions of `jax.numpy` that move or compare elements, also of random keys."""
 
 from __future__ import annotations
 

@@ -102,7 +102,10 @@ def power(x: Any, y: Any) -> Array:
 
 
 def _of_object(apply: Callable[[Any], Any], other: Any, raising: bool) -> Any:
-    """Apply an operator to an object that gives an array; leave it to other objects unless their type has none for arrays."""
+    """Apply an operator to an object that gives an array.
+
+    It is left to other objects, unless their type has none for arrays.
+    """
     if hasattr(other, "__jax_array__"):
         return apply(as_value(other))
     if raising and type(other) in (list, tuple, dict, str, type(None)):
