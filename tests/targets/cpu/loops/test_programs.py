@@ -118,6 +118,13 @@ def test_transposes_in_the_memory_of_another_ones_operand() -> None:
         np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.parametrize("size", [40, 100])
+def test_noise_for_short_rows_of_any_number_of_vectors(size: int) -> None:
+    noisy = lambda key, x: x - x.sum(1, keepdims=True) + vf.random.uniform(key, x.shape)
+    key, x = vf.random.key(0), jnp.asarray(np.random.default_rng(0).normal(size=(5, size)).astype(np.float32))
+    np.testing.assert_allclose(vf.jit(noisy)(key, x), noisy(key, x), rtol=1e-5, atol=1e-5)
+
+
 def test_an_optimizer_step() -> None:
     (kernel,) = kernels_of(adam, *[shaped(40, 33)] * 4, shaped())
     assert agrees(kernel, [np.abs(x) for x in inputs_of(kernel)], "adam", 4.0)
