@@ -247,7 +247,10 @@ def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wra
 
 
 def known_array(indices: Array, dim: int, shape: Shape) -> Array:
-    """Return a known array of indices counted from the front: itself, if it is already."""
+    """Return a known array of indices counted from the front.
+
+    It is the array itself where they are that already.
+    """
     values = np.asarray(indices)
     front = known_indices(values, dim, shape, True, True)
     return indices if front is values else as_value(front)

@@ -16,7 +16,7 @@ from tests.compiler.ir.oracle import fuse_function
 from tests.targets.cpu.loops.kernels import agrees, run_kernel
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
-from volta_fn import lax
+from volta_fn import jit, lax
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.loops import routine
 
@@ -94,6 +94,26 @@ def test_nan_wins_and_the_first_of_equals() -> None:
         f = lambda x, axis=axis: (x.max(axis), x.min(axis), lax.argmax(x, axis), lax.argmin(x, axis))
         for kernel in kernels_of(f, shaped(50, 40)):
             assert agrees(kernel, [x], "extremes")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8", "uint16", "bool"])
+@pytest.mark.parametrize("size", [1, 17, 60, 256, 316])
+def test_indices_of_extremes_in_rows(dtype: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    x = rng.integers(0, 2, (7, size)).astype(np.float32)
+    if dtype not in ("int8", "uint16", "bool"):
+        x[1:3] = np.inf
+        x[2, rng.integers(size)] = -np.inf
+        x[3, -1] = x[4, rng.integers(size, size=2)] = np.nan
+    x = np.asarray(jnp.asarray(x).astype(dtype))
+    wide = x.astype(np.float64)
+    narrow = "uint8" if size <= 256 else "int64"
+    for turned in (x, x.T):
+        axis = 1 if turned is x else 0
+        f = lambda x, axis=axis: (lax.argmax(x, axis, narrow), lax.argmin(x, axis, narrow))
+        found = jit(f)(jnp.asarray(turned))
+        assert np.array_equal(found[0], wide.argmax(1))
+        assert np.array_equal(found[1], wide.argmin(1))
 
 
 def test_an_optimizer_step() -> None:
