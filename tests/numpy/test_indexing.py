@@ -250,3 +250,14 @@ def test_a_fill_value_means_the_mode_fill() -> None:
 def test_indices_narrower_than_the_axis() -> None:
     found = vnp.take_along_axis(vnp.arange(200), np.array([-1, 5], np.int8), mode="fill", fill_value=-7, wrap_negative_indices=False)
     assert found.tolist() == [-7, 5]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_many_known_indices_count_from_the_end_if_negative(dtype: str) -> None:
+    least, most = (0 if dtype[0] == "u" else -100), min(int(np.iinfo(dtype).max), 299)
+    x, index = np.arange(300.0), np.random.default_rng(0).integers(least, most, 20_000, endpoint=True).astype(dtype)
+    for at in (index, index[::-1]):
+        assert np.array_equal(vnp.take(x, vnp.asarray(at)), x[at])
+        assert np.array_equal(vnp.take_along_axis(vnp.asarray(x), vnp.asarray(at), axis=0), x[at])
+    with pytest.raises(OutOfBoundsError):
+        vnp.take_along_axis(vnp.arange(100.0), vnp.asarray(index), axis=0)

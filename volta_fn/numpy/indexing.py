@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array, as_value
+from volta_fn.core.array import Array
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
@@ -34,7 +34,7 @@ from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import truth
 from volta_fn.primitives.array_operations.array_indexing import read_by_numpy, read_slices
 from volta_fn.primitives.array_operations.index_checks import checks_indices
-from volta_fn.primitives.array_operations.index_expression import check_traced_indices, known_indices
+from volta_fn.primitives.array_operations.index_expression import check_traced_indices, known_array
 from volta_fn.primitives.data_movement.dynamic_slicing import normalised
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
@@ -235,7 +235,7 @@ def _take_along(value: Array, index: Array, dim: int, others: tuple[int, ...]) -
     """Gather in one operation in which all other dimensions are batch dimensions."""
     length = value.shape[dim]
     if is_concrete(index) and not settings.permissive:
-        found, mode = as_value(known_indices(np.asarray(index), dim, value.shape, True, True)), lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        found, mode = known_array(index, dim, value.shape), lax.GatherScatterMode.PROMISE_IN_BOUNDS
     else:
         if not is_concrete(index):
             check_traced_indices(index, dim, value.shape)

@@ -20,7 +20,7 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, as_
 from volta_fn.core.aval import Shape
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import BroadcastError, OutOfBoundsError
-from volta_fn.primitives.array_operations.index_expression import Entry, Flag, Indices, NewAxis, Point, Span, known_indices, parse_index
+from volta_fn.primitives.array_operations.index_expression import Entry, Flag, Indices, NewAxis, Point, Span, known_array, parse_index
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
 from volta_fn.primitives.data_movement.gather import gather, gather_p
 from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode
@@ -90,9 +90,9 @@ def read_slices(array: Any, index: Any, axis: int | None) -> Array | None:
     dim = axis if axis is not None else 0 if len(shape) == 1 else -1
     if current_trace() is not EVAL or index.dtype.kind not in "iu" or not 0 <= dim < len(shape) or not index.size or settings.permissive:
         return None
-    at = known_indices(np.asarray(index), dim, shape, True, True)
+    at = known_array(index, dim, shape)
     numbers, sizes = _slices_along(shape, dim, index.ndim)
-    return bind(gather_p, array, as_value(at[..., np.newaxis]), dimension_numbers=numbers, slice_sizes=sizes, mode=PROMISE, fill_value=None)
+    return bind(gather_p, array, reshape(at, (*at.shape, 1)), dimension_numbers=numbers, slice_sizes=sizes, mode=PROMISE, fill_value=None)
 
 
 @lru_cache(maxsize=1024)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape
 from volta_fn.core.trace import Tracer, concrete_or_raise, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
@@ -235,7 +235,8 @@ def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wra
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(2**63 - 1))
     narrow = np.int32 if size < 2**31 else np.int64
-    if indices.size and indices.min() >= 0 and indices.max() < size:
+    end = min(size, 1 << 8 * indices.itemsize - (indices.dtype.kind == "i"))
+    if indices.size and indices.view(f"u{indices.itemsize}").max() < end:  # as unsigned numbers, negative ones are not below it
         return indices.astype(narrow, copy=False)
     indices = indices.astype(np.int64, copy=False)
     front = np.where(indices < 0, indices + size, indices) if wrap else indices
@@ -243,6 +244,16 @@ def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wra
     if strict and outside.any():
         raise _outside(int(indices[outside][0]), dim, shape)
     return np.clip(front, -1, size).astype(narrow)
+
+
+def known_array(indices: Array, dim: int, shape: Shape) -> Array:
+    """Return a known array of indices counted from the front.
+
+    It is the array itself where they are that already.
+    """
+    values = np.asarray(indices)
+    front = known_indices(values, dim, shape, True, True)
+    return indices if front is values else as_value(front)
 
 
 def _outside(index: int, dim: int, shape: Shape) -> OutOfBoundsError:

@@ -125,6 +125,26 @@ def test_noise_for_short_rows_of_any_number_of_vectors(size: int) -> None:
     np.testing.assert_allclose(vf.jit(noisy)(key, x), noisy(key, x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8", "uint16", "bool"])
+@pytest.mark.parametrize("size", [1, 17, 60, 256, 316])
+def test_indices_of_extremes_in_rows(dtype: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    x = rng.integers(0, 2, (7, size)).astype(np.float32)
+    if dtype not in ("int8", "uint16", "bool"):
+        x[1:3] = np.inf
+        x[2, rng.integers(size)] = -np.inf
+        x[3, -1] = x[4, rng.integers(size, size=2)] = np.nan
+    x = np.asarray(jnp.asarray(x).astype(dtype))
+    wide = x.astype(np.float64)
+    narrow = "uint8" if size <= 256 else "int64"
+    for turned in (x, x.T):
+        axis = 1 if turned is x else 0
+        f = lambda x, axis=axis: (lax.argmax(x, axis, narrow), lax.argmin(x, axis, narrow))
+        found = vf.jit(f)(jnp.asarray(turned))
+        assert np.array_equal(found[0], wide.argmax(1))
+        assert np.array_equal(found[1], wide.argmin(1))
+
+
 def test_an_optimizer_step() -> None:
     (kernel,) = kernels_of(adam, *[shaped(40, 33)] * 4, shaped())
     assert agrees(kernel, [np.abs(x) for x in inputs_of(kernel)], "adam", 4.0)

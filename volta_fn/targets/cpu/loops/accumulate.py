@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+
+import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.codegen.loops.accumulate import BaseAccumulator
-from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of
-from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal
+from volta_fn.core.primitive import reduction_of
+from volta_fn.runtime.llvm.text import Function, Value, i64, lanes_of
+from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal, position
+from volta_fn.targets.cpu.scalars.convert import convert
+from volta_fn.targets.cpu.scalars.values import Lanes
 
 State = tuple[Value, ...]
+
+_LEAST = reduction_of("reduce_min")
 
 
 @dataclass(frozen=True)
@@ -18,83 +27,115 @@ class Accumulator(BaseAccumulator[State]):
 
     f: Function
 
+    @property
+    def _at(self) -> np.dtype:
+        """The dtype of indices under way, whose greatest number stands for none."""
+        return self.node.dtype if self.node.dtype.itemsize >= 4 else np.dtype(np.int32)
+
+    def _none(self, lanes: int) -> Value:
+        return constant(self.f, _LEAST.start(self._at), lanes).value
+
     def start(self, lanes: int) -> State:
-        """Return the state before the first element."""
+        """Return the state before the first element.
+
+        For an index, it is the best number, where it was found, and for floats where the first NaN was found. Where is the position of the
+        first of the vectors that go side by side, in its first lane.
+        """
         first = constant(self.f, self.node.reduction.start(self.dtype), lanes).components
         if not self.node.is_index:
             return first
-        zero = Value("i64", "0") if self.node.dtype.itemsize == 8 else Value(f"i{8 * self.node.dtype.itemsize}", "0")
-        return (*first, self.f.splat(zero, lanes))
+        zero = constant(self.f, np.zeros((), self._at), lanes).value
+        return (*first, zero, self._none(lanes)) if self.dtype in dtypes.FLOATS else (*first, zero)
 
-    def step(self, state: State, x: Number, index: Number | None, count: Value | None) -> State:
-        """Emit the state after another vector, of which the first `count` lanes exist."""
-        if self.node.is_index:
-            assert index is not None
-            new = self._better(state, (*x.components, *index.components), in_order=True)
-        else:
+    def step(self, state: State, x: Number, where: Value | None, count: Value | None) -> State:
+        """Emit the state after another vector, of which the first `count` lanes exist.
+
+        `where` is the position of the first one side by side with it.
+        """
+        if where is None:
             new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).components
+        else:
+            new = self._found(state, x.value, position(self.f, where, 0, self._at, lanes_of(state[0].type)).value)
         lanes = lanes_of(state[0].type)
         if count is None or lanes == 1:
             return new
         there = mask_of(self.f, count, lanes)
         return tuple([self.f.select(there, y, old) for y, old in zip(new, state, strict=True)])
 
+    def _found(self, state: State, x: Value, index: Value) -> State:
+        f, (best, at, *nan) = self.f, state
+        better = self._is_better(x, best)
+        nan = [f.select(f.compare("fcmp uno", x, x), self._lesser(first, index), first) for first in nan]
+        return f.select(better, x, best), f.select(better, index, at), *nan
+
     def merge(self, x: State, y: State) -> State:
-        """Emit the combination of two states."""
-        if self.node.is_index:
-            return self._better(x, y, in_order=False)
-        return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).components
+        """Emit the combination of two states; those of an index must come in order."""
+        if not self.node.is_index:
+            return combine(self.f, self.node.reduction, Number(self.dtype, x), Number(self.dtype, y)).components
+        better = self._is_better(y[0], x[0])
+        both = [self.f.select(better, new, old) for new, old in zip(y[:2], x[:2], strict=True)]
+        return *both, *map(self._lesser, x[2:], y[2:])
+
+    def _lesser(self, x: Value, y: Value) -> Value:
+        return combine(self.f, _LEAST, Number(self._at, (x,)), Number(self._at, (y,))).value
 
     def across(self, state: State) -> State:
         """Emit the combination of a state's lanes, by a tree."""
+        return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).components
+
+    def found(self, states: Sequence[State], stride: int) -> Number:
+        """Emit the value of the reduction of all lanes of the states.
+
+        Neighbouring lanes are `stride` positions from each other.
+
+        An index is the least of the lanes that are as good as the best, or NaN if one is. The best number of all is found without regard to
+        NaN, in few steps that wait for each other, and becomes NaN where there is one.
+        """
         if not self.node.is_index:
-            return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).components
-        lanes = lanes_of(state[0].type)
-        while lanes > 1:
-            lanes //= 2
-            low = tuple([_lanes(self.f, v, 0, lanes) for v in state])
-            high = tuple([_lanes(self.f, v, lanes, lanes) for v in state])
-            state = self.merge(low, high)
-        return state
+            return self.result(self.across(self.merged(states)))
+        f, lanes = self.f, lanes_of(states[0][0].type)
+        best, none = self._best([value for value, *_ in states]), self._none(lanes)
+        nans = [f.compare("icmp ne", first, none) for _, _, *nan in states for first in nan]
+        if nans:
+            some = Lanes(f, reduce(partial(f.binary, "or"), nans)).any()
+            best = f.select(some, constant(f, np.array(np.nan, self.dtype), 1).value, best)
+        best = f.splat(best, lanes)
+        there = [f.compare("fcmp oeq" if nans else "icmp eq", value, best) for value, *_ in states]
+        there = [f.binary("or", *both) for both in zip(there, nans, strict=True)] if nans else there
+        positions = [position(f, i64(k * lanes * stride), stride, self._at, lanes).value for k in range(len(states))]
+        indices = [f.binary("add", self._index(state), at) for state, at in zip(states, positions, strict=True)]
+        indices = [f.select(found, index, none) for found, index in zip(there, indices, strict=True)]
+        return convert(f, horizontal(f, _LEAST, Number(self._at, (reduce(self._lesser, indices),))), self.node.dtype)
+
+    def _best(self, values: list[Value]) -> Value:
+        """Emit the best number in all lanes of some vectors, by a tree."""
+        f = self.f
+        while len(values) > 1 or lanes_of(values[0].type) > 1:
+            if len(values) == 1:
+                lanes = lanes_of(values[0].type) // 2
+                values = [f.taken(values[0], range(lanes)), f.taken(values[0], range(lanes, 2 * lanes))]
+            pairs = zip(values[::2], values[1::2], strict=False)
+            values = [f.select(self._is_better(x, y), x, y) for x, y in pairs] + values[len(values) // 2 * 2 :]
+        return values[0]
 
     def result(self, state: State) -> Number:
-        """Return the reduction's value."""
-        return Number(self.node.dtype, state[-1:] if self.node.is_index else state)
+        """Return the reduction's value, in each lane."""
+        if not self.node.is_index:
+            return Number(self.node.dtype, state)
+        return convert(self.f, Number(self._at, (self._index(state),)), self.node.dtype)
 
-    def _better(self, x: State, y: State, in_order: bool) -> State:
-        """Emit the better of two values, and of equal ones the one with the lower index.
+    def _index(self, state: State) -> Value:
+        _, index, *nan = state
+        for first in nan:  # NaN is better than any number
+            index = self.f.select(self.f.compare("icmp ne", first, self._none(lanes_of(index.type))), first, index)
+        return index
 
-        That is `x` if they come `in_order`. NaN is better than any number.
-        """
-        f, lanes = self.f, lanes_of(x[0].type)
-        (value, index), (other, there) = x, y
-        higher = self.node.reduction.step == "max"
-        if self.dtype in dtypes.FLOATS:
-            better = f.compare("fcmp ogt" if higher else "fcmp olt", other, value)
-            is_nan, was_nan = f.compare("fcmp uno", other, other), f.compare("fcmp uno", value, value)
-            both_nan = f.binary("and", is_nan, was_nan)
-            better = f.binary("or", better, f.binary("and", is_nan, _not(f, was_nan, lanes)))
-            same = f.binary("or", f.compare("fcmp oeq", value, other), both_nan)
-        else:
-            sign = "s" if self.dtype in dtypes.SIGNED else "u"
-            better = f.compare(f"icmp {sign}{'gt' if higher else 'lt'}", other, value)
-            same = f.compare("icmp eq", value, other)
-        if not in_order:
-            better = f.binary("or", better, f.binary("and", same, f.compare("icmp slt", there, index)))
-        return f.select(better, other, value), f.select(better, there, index)
+    def _is_better(self, x: Value, y: Value) -> Value:
+        sign = "fcmp o" if self.dtype in dtypes.FLOATS else "icmp s" if self.dtype in dtypes.SIGNED else "icmp u"
+        return self.f.compare(sign + ("gt" if self.node.reduction.step == "max" else "lt"), x, y)
 
 
 def mask_of(f: Function, count: Value, lanes: int) -> Value:
     """Emit a mask of the first `count` lanes, as a vector of i1."""
     numbers = Value(f"<{lanes} x i64>", f"<{', '.join(f'i64 {k}' for k in range(lanes))}>")
     return f.compare("icmp ult", numbers, f.splat(Value("i64", count.name), lanes))
-
-
-def _not(f: Function, x: Value, lanes: int) -> Value:
-    return f.binary("xor", x, f.splat(Value("i1", "true"), lanes))
-
-
-def _lanes(f: Function, x: Value, start: int, lanes: int) -> Value:
-    if lanes == 1:
-        return f.let(element_of(x.type), f"extractelement {x}, {i64(start)}")
-    return f.taken(x, range(start, start + lanes))

@@ -19,7 +19,6 @@ from volta_fn.runtime.llvm.index_arith import greatest, least, rounded_down
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.loops.accumulate import Accumulator, State
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorAxis, VectorScope, emit_unrolled
-from volta_fn.targets.cpu.scalars import Number, position
 
 #: Iterations after which a sum begins anew, so that long sums are sums of short ones.
 _BLOCK = 64
@@ -82,6 +81,11 @@ class Vectors(NamedTuple):
 
             if f.known(size) is None or f.known(f.minus(middle, low)):
                 carried = loop(low, middle, wide, carried, iteration)
+            if (
+                n is not None and rest is not None and rest >= self.lanes and any(carried)
+            ):  # each to a state of its own, waiting for nothing
+                carried = body(segment, middle, None, rest // self.lanes, carried)
+                middle, rest = f.plus(middle, i64(rest // self.lanes * self.lanes)), rest % self.lanes
             if rest == 0:
                 continue
             full = self.lanes == 1 or (rest is not None and rest % self.lanes == 0)
@@ -133,6 +137,7 @@ class RowCode:
     def row(self, scope: VectorScope) -> None:
         """Emit all passes over one row."""
         scopes = self._residents(scope) if self.resident else []
+        stride = coefficient(self.analysis.row_number, self.vectors.axis)
         for here in self.passes:
             for number in here.row_stores:
                 scope.store(number)
@@ -141,14 +146,13 @@ class RowCode:
             scope.prepare(here.targets(self.analysis), here.stores, () if scopes else here.keeps)
             accumulators = self.accumulators(here)
             if scopes:
-                states = [[state] for state in self._at_once(here, accumulators, scopes)]
+                vectors = self._at_once(here, accumulators, scopes)
             else:
                 first = [a.start(self.vectors.lanes) for a in accumulators]
-                iterations = self._nested(here, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
-                states = [[s[k] for s in iterations] for k in range(len(accumulators))]
+                vectors = self._nested(here, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
                 self.nest.kept.update(here.keeps)
-            for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
-                scope.numbers[number] = accumulator.result(accumulator.across(accumulator.merged(state)))
+            for k, (number, accumulator) in enumerate(zip(here.reduces, accumulators, strict=True)):
+                scope.numbers[number] = accumulator.found([states[k] for states in vectors], stride)
         self.nest.kept.clear()
 
     def _residents(self, scope: VectorScope) -> list[VectorScope]:
@@ -163,12 +167,12 @@ class RowCode:
             scopes.append(inner)
         return scopes
 
-    def _at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> list[State]:
+    def _at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
         """Emit a pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
-        partials = [self._step(here, accumulators, inner, first) for inner in scopes]
+        states = [self._step(here, accumulators, inner, first, scopes[0]) for inner in scopes]
         self._stored(here, scopes)
-        return [a.merged([partial[k] for partial in partials]) for k, a in enumerate(accumulators)]
+        return states
 
     # columns
 
@@ -249,25 +253,23 @@ class RowCode:
         """Emit one iteration of every vector, and return the new states."""
         for number in iterations[0].needed(here.targets(self.analysis)):  # node by node, so that vectors alternate
             emit_unrolled(iterations, number)
-        new = [self._step(here, accumulators, iteration, state) for iteration, state in zip(iterations, states, strict=True)]
+        new = [self._step(here, accumulators, iteration, state, iterations[0]) for iteration, state in zip(iterations, states, strict=True)]
         self._stored(here, iterations)
         for number in here.keeps:
             for iteration in iterations:
                 iteration.keep(number)
         return new
 
-    def _step(self, here: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State]) -> list[State]:
-        """Emit the states after one vector."""
+    def _step(
+        self, here: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
+    ) -> list[State]:
+        """Emit the states after one vector, which goes side by side with a first one."""
         new = []
         for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
             x = iteration.spread(self.analysis.reduces[number].operand)
-            position = self._index_in_row(accumulator, iteration) if accumulator.node.is_index else None
-            new.append(accumulator.step(state, x, position, iteration.count if self.inside else None))
+            where = first.affine(self.analysis.row_number) if accumulator.node.is_index else None
+            new.append(accumulator.step(state, x, where, iteration.count if self.inside else None))
         return new
-
-    def _index_in_row(self, accumulator: Accumulator, iteration: VectorScope) -> Number:
-        number = self.analysis.row_number
-        return position(self.f, iteration.affine(number), coefficient(number, self.vectors.axis), accumulator.node.dtype, iteration.lanes)
 
     def _stored(self, here: Pass, iterations: Sequence[VectorScope]) -> None:
         self._do_stores(here.stores, iterations)
