@@ -92,9 +92,6 @@ def eig(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
     job = "V" if vectors else "N"
     leading = ("N", job, n, None, max(1, n), *values, None, 1, None, max(1, n))
     work = workspace_size(lapack_name(dtype, "geev"), *leading, dtype=dtype, after=1 + is_complex)
-    # geev asks for less than gehrd, which it calls, needs for its best blocks
-    gehrd = workspace_size(lapack_name(dtype, "gehrd"), n, 1, n, None, max(1, n), None, dtype=dtype)
-    work = max(work, gehrd + len(values) * n)
 
     def body(f: Function, matrices: list[Value], results: list[Value], scratch: list[Value]) -> None:
         w, (a, columns, space, first, second) = results[0], scratch
