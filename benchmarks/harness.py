@@ -3,13 +3,12 @@
 Each framework is in its own process. A sample is some milliseconds of calls; the frameworks' samples are interleaved round by round, so
 that a drift of the machine's clock or a neighbour's load hits all alike; the median sample counts. Before its sample a framework rests
 and, where a call is short, does one call that is not timed: by then the threads of the one before it have stopped spinning (PyTorch's
-take a core for 8 to 12 ms after their work), and the caches hold its own data.
+take a core for 8 to 12 ms after their work, OpenBLAS's for 100), and the caches hold its own data.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ class Pace(NamedTuple):
     Attributes:
         rounds: samples of each framework, if they fit into `budget`.
         sample: seconds that a sample takes at least.
-        rest: seconds before each sample.
+        rest: seconds before each sample, of which there are more while threads of a framework still spin.
         budget: seconds for one workload; slow ones get fewer rounds, but at least `fewest`.
         fewest: rounds of the slowest workloads.
     """
@@ -97,7 +96,7 @@ def _take_samples(workers: Mapping[str, Worker], pace: Pace) -> dict[str, list[f
     order = list(workers)
     for _ in range(rounds):
         for name in order:
-            time.sleep(pace.rest)
+            ask_all(workers, "rest", pace.rest)
             samples[name].append(workers[name].ask("time_calls", counts[name], counts[name] > 1))
         order = order[1:] + order[:1]
     return samples

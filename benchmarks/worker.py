@@ -153,6 +153,14 @@ class Bench:
         gc.disable()
         return seconds, results
 
+    def rest(self, seconds: float) -> None:
+        """Wait so many seconds, or up to ten times as many while own threads spin."""
+        for _ in range(10):
+            before = time.process_time()
+            time.sleep(seconds)
+            if time.process_time() - before <= seconds / 10:
+                return
+
     def cost(self) -> Any:
         """Return the cost of volta_fn's call."""
         return _cost().cost(*self.outline, self.work.call)

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from benchmarks.gpu import __main__ as gpu_program
 from benchmarks.harness import QUICK, measure
 from benchmarks.machine import ROOT
 from benchmarks.survey import __main__ as survey_program
-from benchmarks.worker import FrameworkError, Worker
+from benchmarks.worker import Bench, FrameworkError, Worker
 from benchmarks.workloads import WORKLOADS, named
 from volta_fn import lax
 
@@ -196,6 +197,19 @@ def test_measuring_leaves_slow_workloads_fewer_rounds() -> None:
     row = measure(named("op/sum 2048×2048"), {"volta_fn": worker}, QUICK._replace(rounds=9, budget=0.0, fewest=4), quick=True)
     worker.stop()
     assert row["rounds"] == 4 and row["least"]["volta_fn"] <= row["seconds"]["volta_fn"]
+
+
+@pytest.mark.parametrize(("busy", "pauses"), [([0.0], 1), ([0.02, 0.018, 0.001], 3), ([0.02] * 99, 10)])
+def test_a_framework_rests_until_its_threads_have_stopped_spinning(monkeypatch: pytest.MonkeyPatch, busy: list[float], pauses: int) -> None:
+    spent, slept = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        spent[0] += busy[len(slept)]
+        slept.append(seconds)
+
+    monkeypatch.setattr("benchmarks.worker.time", SimpleNamespace(sleep=sleep, process_time=lambda: spent[0]))
+    Bench("volta_fn").rest(0.02)
+    assert slept == [0.02] * pauses
 
 
 def test_a_worker_that_fails_or_dies_is_heard_of_and_goes_on() -> None:

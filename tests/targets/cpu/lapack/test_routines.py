@@ -183,13 +183,14 @@ def test_as_on_the_host(name, shape, dtype):
 def test_what_is_not_finite_spoils_its_own_matrix_alone(dtype, wrong):
     x = make((3, 6, 6), dtype)
     x = x @ adjoint(x) + np.eye(6, dtype=dtype)
-    x[1, 3, 2] = wrong
+    last, x[1, 3, 2] = x.copy(), wrong
+    last[1, 5, 5] = wrong  # beyond the last whole vector of the check
     calls: dict[str, dict[str, Any]] = {
         "svd": {"full_matrices": False, "compute_uv": True}, "eigh": {"lower": True, "sort_eigenvalues": True},
         "eig": {"compute_vectors": True}, "schur": {"compute_vectors": True},
     }  # fmt: skip
     for name, params in calls.items():
-        for result in run(name, x, **params):
+        for result in [*run(name, x, **params), *run(name, last, **params)]:
             np.testing.assert_array_equal(np.isnan(result).reshape(3, -1).all(1), [False, True, False], err_msg=name)
     for name, params in {
         "lu": {},

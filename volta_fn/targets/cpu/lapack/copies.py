@@ -103,15 +103,19 @@ def _zero(f: Function, dtype: np.dtype, matrix: Value, start: Value, count: Valu
 
 def is_finite(f: Function, dtype: np.dtype, x: Value, count: int) -> Value:
     """Emit whether so many numbers are all finite: zero times their sum is zero."""
-    real = "float" if dtype.itemsize // (1 + (dtype.kind == "c")) == 4 else "double"
-    size, width = 4 if real == "float" else 8, count * (1 + (dtype.kind == "c"))
+    real, size = ("float", 4) if dtype.name in ("float32", "complex64") else ("double", 8)
+    width, lanes = count * dtype.itemsize // size, host().vector_bytes // size
+    rounded = width - width % lanes
     zero = Value(real, "0.0")
 
     def add(i: Value, carried: list[Value]) -> list[Value]:
-        number = f.load(real, f.at(x, real, i), size)
-        return [f.binary("fadd", carried[0], f.binary("fmul", number, zero))]
+        (total,) = carried
+        zeros = Value(total.type, "zeroinitializer")
+        return [f.binary("fadd", total, f.binary("fmul", f.load(total.type, f.at(x, real, i), size), zeros))]
 
-    return f.compare("fcmp oeq", f.loop(i64(0), i64(width), 1, [zero], add)[0], zero)
+    (totals,) = f.loop(i64(0), i64(rounded), lanes, [f.splat(zero, lanes)], add)
+    total = f.intrinsic(f"llvm.vector.reduce.fadd.v{lanes}f{8 * size}", real, zero, totals)
+    return f.compare("fcmp oeq", f.loop(i64(rounded), i64(width), 1, [total], add)[0], zero)
 
 
 def or_nan(f: Function, possible: Value, compute: Callable[[], Value], results: Sequence[tuple[Value, np.dtype, int]]) -> None:
