@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import volta_fn as vf
@@ -119,24 +119,30 @@ def _leased(device: Device, call: Callable[[], Any]) -> int:
         nonlocal now
         now -= size
 
-    def counted(lease: Callable[[int], Any]) -> Callable[[int], Any]:
-        def count(size: int) -> Any:
-            nonlocal now, most
-            found = lease(size)
-            if found is not None:
-                now += size
-                most = max(most, now)
-                weakref.finalize(found, ended, size)
-            return found
+    def count(lease: Any, size: int) -> None:
+        nonlocal now, most
+        now += size
+        most = max(most, now)
+        weakref.finalize(lease, ended, size)
 
-        return count
+    def leases(sizes: Sequence[int]) -> Any:
+        found = before[0](sizes)
+        for lease, size in zip(found, sizes, strict=True):
+            count(lease, size)
+        return found
 
-    before = pool.lease, pool.lease_unused
-    pool.lease, pool.lease_unused = map(counted, before)
+    def lease_unused(size: int) -> Any:
+        found = before[1](size)
+        if found is not None:
+            count(found, size)
+        return found
+
+    before = pool.leases, pool.lease_unused
+    pool.leases, pool.lease_unused = leases, lease_unused
     try:
         vf.block_until_ready(call())
     finally:
-        pool.lease, pool.lease_unused = before
+        pool.leases, pool.lease_unused = before
     return most
 
 

@@ -25,4 +25,4 @@ from volta_fn.experimental.sparse.operations import bcoo_todense as bcoo_todense
 from volta_fn.experimental.sparse.operations import bcoo_transpose as bcoo_transpose
 from volta_fn.experimental.sparse.operations import matmul as matmul
 from volta_fn.experimental.sparse.operations import todense as todense
-from volta_fn.experimental.sparse.sparsify import sparsify as sparsify
+from volta_fn.experimental.sparse.transform import sparsify as sparsify
