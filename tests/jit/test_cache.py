@@ -95,12 +95,12 @@ def test_wrappers_do_not_share_the_programs_of_what_they_wrap():
 
 
 def test_programs_end_with_their_function_even_if_they_refer_to_it():
-    class Model:
-        def scaled(self, x):
-            return x * 3
-
     def dropped() -> list[weakref.ref]:
-        f = lambda x: x * 2  # noqa: E731
+        class Model:
+            def scaled(self, x):
+                return x * 3
+
+        f = lambda x: x * 2
         scaled = vf.jit(Model.scaled, static_argnums=0)
         assert vf.jit(f)(2.0) == 4
         assert scaled(Model(), 2.0) == 6
@@ -108,7 +108,6 @@ def test_programs_end_with_their_function_even_if_they_refer_to_it():
 
     ends = dropped()
     assert [end() for end in ends[:2]] == [None, None]  # by reference counts alone
-    del Model
     gc.collect()
     assert [end() for end in ends] == [None] * 4
 

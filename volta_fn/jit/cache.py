@@ -194,7 +194,10 @@ class _Shared:
 
 
 def shared_cache(fun: Callable[..., Any], options: Hashable) -> Cache:
-    """Return the cache of all jitted functions of `fun` with these options; a new one of other callable objects."""
+    """Return the cache that `jit` of `fun` with these options shares.
+
+    Callable objects that are no functions of Python get a new one each time.
+    """
     if type(fun) is not FunctionType:
         return Cache()
     shared = fun.__dict__.get(_SHARED)

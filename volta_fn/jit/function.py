@@ -229,7 +229,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return CacheInfo(len(self._cache.traced), self._cache.traces)
 
     def clear_cache(self) -> None:
-        """Forget all programs of the function with these options, also those of transforms."""
+        """Forget all programs, also those of transforms.
+
+        Other jitted functions of the same function and options forget theirs, too.
+        """
         self._cache.clear()
         self._transforms.clear()
 
