@@ -178,6 +178,7 @@ class Scale:
 
 def test_a_jitted_function_is_printed_with_its_programs() -> None:
     f = vf.jit(total)
+    f.clear_cache()
     assert repr(f) == "<jit of total: 0 programs>"
     f(X)
     assert repr(f) == "<jit of total: 1 program>"

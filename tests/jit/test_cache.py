@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+import gc
+import pickle
+import threading
+import weakref
+from functools import partial, wraps
 
 import numpy as np
 import pytest
@@ -61,3 +65,76 @@ def test_calls_with_static_arguments_and_pytrees_find_their_program():
         f(tree, jnp.ones(2))
     with pytest.raises(UnhashableStaticError):
         f(tree, [2])
+
+
+def test_jit_of_the_same_function_and_options_shares_programs():
+    def f(x, power=2):
+        traced.append(power)
+        return x**power
+
+    traced: list[int] = []
+    assert [vf.jit(f)(x) for x in (2.0, 3.0, 4.0)] == [4, 9, 16]
+    assert vf.jit(f).cache_info() == (1, 1)
+    assert vf.jit(f, static_argnames="power")(2.0, power=3) == vf.jit(f, static_argnums=1)(2.0, 3) == 8
+    assert vf.jit(f, donate_argnums=0)(jnp.array(2.0)) == 4
+    assert traced == [2, 3, 3, 2]
+    vf.jit(f).clear_cache()
+    assert vf.jit(f)(5.0) == 25
+    assert traced == [2, 3, 3, 2, 2]
+
+
+def test_wrappers_do_not_share_the_programs_of_what_they_wrap():
+    def f(x):
+        return x + 1
+
+    assert vf.jit(f)(1.0) == 2
+    wrapped = wraps(f)(lambda x: x + 2)
+    assert vf.jit(wrapped)(1.0) == vf.jit(wrapped)(1.0) == 3
+    assert vf.jit(f)(1.0) == 2
+    assert vf.jit(wrapped).cache_info() == vf.jit(f).cache_info() == (1, 1)
+
+
+def test_programs_end_with_their_function_even_if_they_refer_to_it():
+    def dropped() -> list[weakref.ref]:
+        class Model:
+            def scaled(self, x):
+                return x * 3
+
+        f = lambda x: x * 2
+        scaled = vf.jit(Model.scaled, static_argnums=0)
+        assert vf.jit(f)(2.0) == 4
+        assert scaled(Model(), 2.0) == 6
+        return [weakref.ref(f), weakref.ref(vf.jit(f)._cache), weakref.ref(scaled._cache), weakref.ref(Model)]
+
+    ends = dropped()
+    assert [end() for end in ends[:2]] == [None, None]  # by reference counts alone
+    gc.collect()
+    assert [end() for end in ends] == [None] * 4
+
+
+def test_threads_share_the_programs_of_a_function():
+    def f(x):
+        return x * 2
+
+    barrier, found = threading.Barrier(4), []
+
+    def use() -> None:
+        barrier.wait()
+        jitted = vf.jit(f)
+        found.append((jitted(3.0).tolist(), jitted._cache))
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [value for value, _ in found] == [6] * 4
+    assert len({id(cache) for _, cache in found}) == vf.jit(f).cache_info().programs == 1
+
+
+def test_programs_are_not_pickled_with_their_function():
+    def f(x):
+        return x * 2
+
+    vf.jit(f)(1.0)
+    assert pickle.loads(pickle.dumps(f.__dict__)) == {"__volta_fn_programs__": {}}

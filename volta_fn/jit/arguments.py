@@ -30,6 +30,9 @@ class Statics(NamedTuple):
         return bool(self.argnums or self.argnames)
 
 
+_NO_OPTIONS = Statics(*[frozenset[Any]()] * 4)
+
+
 class Request:
     """One call: `leaves` and `in_tree` of dynamic arguments; `key` of everything else."""
 
@@ -155,6 +158,8 @@ def resolve_statics(fun: Callable[..., Any], argnums: Any, argnames: Any, donate
     An argument is static or donated however it is passed, unless both its names and its positions are given: then each holds for arguments
     that are passed so. Raises `ArgumentError` for names and positions that `fun` does not have.
     """
+    if argnums is argnames is donate_argnums is donate_argnames is None:
+        return _NO_OPTIONS
     nums, names = _as_tuple(argnums), _as_tuple(argnames)
     donate_nums, donate_names = _as_tuple(donate_argnums), _as_tuple(donate_argnames)
     try:

@@ -7,13 +7,17 @@ default device (`Cache.traced`). A call should not have to compute that key, so 
 - `matchers`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
 - `staged`: calls in a function that is being traced, by the types of the arrays. They become one equation.
 
+`jit` of a function that was jitted before, with the same options, shares the cache (`shared_cache`).
+
 A call that none of them knows becomes a `Request`, which computes the key and may have to trace.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -173,6 +177,37 @@ class Cache:
             programs.clear()
 
 
+class _Shared:
+    """The caches of a function by jit's options, which the function itself holds.
+
+    They end with it, even if a program refers to the function.
+    """
+
+    __slots__ = ("caches", "owner")
+
+    def __init__(self, fun: FunctionType) -> None:
+        self.owner = weakref.ref(fun)
+        self.caches: dict[Hashable, Cache] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, ()  # libraries that pickle functions by value leave the programs out
+
+
+def shared_cache(fun: Callable[..., Any], options: Hashable) -> Cache:
+    """Return the cache that `jit` of `fun` with these options shares.
+
+    Callable objects that are no functions of Python get a new one each time.
+    """
+    if type(fun) is not FunctionType:
+        return Cache()
+    shared = fun.__dict__.get(_SHARED)
+    if not isinstance(shared, _Shared) or shared.owner() is not fun:  # `functools.wraps` copied another function's
+        fun.__dict__.pop(_SHARED, None)
+        shared = fun.__dict__.setdefault(_SHARED, _Shared(fun))
+    return shared.caches.get(options) or shared.caches.setdefault(options, Cache())
+
+
+_SHARED = "__volta_fn_programs__"
 #: The caches of all jitted functions.
 _CACHES: Attached[Cache, None] = Attached()
 

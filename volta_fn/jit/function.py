@@ -21,7 +21,7 @@ from volta_fn.core.staging import UsedRefsError
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
-from volta_fn.jit.cache import Cache, matched
+from volta_fn.jit.cache import Cache, matched, shared_cache
 from volta_fn.jit.compile import TracedProgram, compiled_for, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
@@ -88,6 +88,8 @@ def jit(
 ) -> Any:
     """Compile `fun` to one program per structure, shapes and dtypes of its arguments.
 
+    Another `jit` of the same function object with the same options shares the programs.
+
     Args:
         fun: a pure function of pytrees of arrays. Without it, `jit` returns a decorator.
         static_argnums, static_argnames: arguments that are hashable Python values, known while tracing; each value has its own program.
@@ -127,7 +129,7 @@ def jit(
     if in_shardings is not None or out_shardings is not None:
         constrained = load("volta_fn.core.distribution.placement").constrained_function
         fun = constrained(fun, in_shardings, out_shardings, statics.argnums)
-    return Jitted(fun, statics)
+    return Jitted(fun, statics, shared_cache(fun, statics))
 
 
 class _Signature:
@@ -165,11 +167,11 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     __signature__ = _Signature()
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics) -> None:
+    def __init__(self, fun: Callable[..., Any], statics: Statics, cache: Cache | None = None) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
         self._statics = statics
-        self._cache = Cache()
+        self._cache = cache or Cache()
         #: Of the cache and of the static arguments, what every call reads.
         self._compiled, self._matchers = self._cache.compiled, self._cache.matchers
         self._argnums, self._plain = statics.argnums, not statics.some
@@ -229,7 +231,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return CacheInfo(len(self._cache.traced), self._cache.traces)
 
     def clear_cache(self) -> None:
-        """Forget all programs, also those of transforms."""
+        """Forget all programs, also those of transforms.
+
+        Other jitted functions of the same function and options forget theirs, too.
+        """
         self._cache.clear()
         self._transforms.clear()
 
