@@ -59,3 +59,14 @@ def test_functions_of_the_package_give_no_warning() -> None:
         warnings.simplefilter("error")
         for size in range(1, MANY_PROGRAMS + 2):
             vf.nn.softmax(jnp.zeros(size))
+
+
+def test_many_jitted_functions_of_one_function_are_not_warned_of() -> None:
+    def f(x: vf.Array) -> vf.Array:
+        return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in range(MANY_PROGRAMS + 1):
+            vf.jit(f)(jnp.ones(size))
+    assert vf.jit(f).cache_info().programs == MANY_PROGRAMS + 1

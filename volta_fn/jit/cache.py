@@ -43,7 +43,7 @@ _MATCHERS = 4
 _CONVERTED = frozenset({bool, int, float, complex, np.ndarray})
 _FLAT = _CONVERTED | {ConcreteArray}
 
-#: The number of programs of a function at which it warns.
+#: The number of programs of a jitted function at which it warns.
 MANY_PROGRAMS = 32
 
 #: A compiled program: the result's pytree for a sequence of concrete arrays.
@@ -69,6 +69,8 @@ class Cache:
         self.staged: dict[Any, tuple[dict[str, Any], Run]] = {}
         self.lock = threading.Lock()
         self.traces = 0
+        #: How many jitted functions use these programs.
+        self.users = 0
         self.warned = False
         _CACHES.attach(self, None)
 
@@ -161,7 +163,7 @@ class Cache:
             if len(self.traced) >= _CACHE_LIMIT:
                 self._drop()
             found = self.traced.setdefault(key, traced)  # another thread may have been faster
-            keys = [*self.traced] if len(self.traced) == MANY_PROGRAMS and not self.warned else None
+            keys = [*self.traced] if len(self.traced) >= MANY_PROGRAMS * self.users and not self.warned else None
             self.warned |= keys is not None
         if keys is not None:
             load("volta_fn.jit.recompilation").warn_of_programs(request, keys)

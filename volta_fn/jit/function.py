@@ -172,6 +172,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._fun = fun
         self._statics = statics
         self._cache = cache or Cache()
+        self._cache.users += 1
         #: Of the cache and of the static arguments, what every call reads.
         self._compiled, self._matchers = self._cache.compiled, self._cache.matchers
         self._argnums, self._plain = statics.argnums, not statics.some
