@@ -114,6 +114,26 @@ def test_threads_share_a_program() -> None:
     assert not wrong
 
 
+def test_arrays_may_be_deleted_while_a_long_program_reads_them() -> None:
+    arrays = [jnp.asarray(np.full(1 << 20, i, np.float32)) + 0 for i in range(8)]
+    run, found, started = of_arrays(lambda x: jnp.tanh(x) + x, arrays[0]), dict[int, Any](), threading.Semaphore(0)
+
+    def work() -> None:
+        for i, x in enumerate(arrays):
+            started.release()
+            found[i] = run(x)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for i in range(len(arrays)):
+        started.acquire()
+        arrays[i].delete()
+        jnp.full(1 << 20, -1.0).block_until_ready()  # in the memory that is free, if it is
+    thread.join()
+    for i, result in found.items():
+        assert type(result) is str or np.allclose(result, np.tanh(i) + i, rtol=1e-6)
+
+
 def test_repeated_calls_are_found_and_still_notice_deleted_arrays_and_tracers() -> None:
     for function in (jnp.add, jnp.fmax, lambda x, y: x - y):
         gone = X + 0

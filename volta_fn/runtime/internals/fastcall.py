@@ -217,10 +217,21 @@ def _write_run_program(module: Module) -> None:
         code = f.cast("inttoptr", _word(f, record, Record.CODE), _P)
         end = f.cast("inttoptr", _word(f, record, Record.END), _P)
         long = f.compare("icmp ne", _word(f, record, Record.LONG), i64(0))
-        state = f.branch(long, lambda: [f.call("PyEval_SaveThread", _P)], lambda: [_NULL])[0]
+        state = f.branch(long, unlock, lambda: [_NULL])[0]
         status = f.call("execute", "i64", code, end, table)
-        f.branch(long, lambda: f.run("PyEval_RestoreThread", state))
+        f.branch(long, lambda: lock(state))
         return [status]
+
+    def for_all(function: str) -> None:
+        f.loop(i64(0), count, 1, [], lambda i, _: f.run(function, f.load(_P, f.at(args, _P, i), 8)))
+
+    def unlock() -> list[Value]:
+        for_all("Py_IncRef")  # other threads may delete arrays meanwhile
+        return [f.call("PyEval_SaveThread", _P)]
+
+    def lock(state: Value) -> None:
+        f.run("PyEval_RestoreThread", state)
+        for_all("Py_DecRef")
 
     def filled() -> list[Value]:
         contiguous = f.compare("icmp eq", f.call("fill", "i64", table, args, count), i64(1))

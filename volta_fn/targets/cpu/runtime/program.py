@@ -120,7 +120,7 @@ class Program:
         run.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
         if self.calls_host or not specs:  # a failing callback must not be called again
             return run
-        has_built_in = not self.record[Record.LONG] and self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS
+        has_built_in = self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS
         if len(specs) > 1:
             if has_built_in and len(specs) <= MOST_RESULTS:
                 run.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
