@@ -43,6 +43,8 @@ class AwaitedCall:
         self._unfinished.acquire()
         #: The process whose thread makes the call; a forked one has no such thread.
         self.process = os.getpid()
+        #: Whether a thread waits for it, of those that make calls in the background.
+        self.awaited = False
 
     def run(self) -> None:
         """Call the function, in this thread."""
@@ -113,7 +115,7 @@ def run_together(tasks: Sequence[Callable[[], T]], most: int | None = None) -> l
 
 
 class Background:
-    """Calls on threads of their own, one at a time."""
+    """Calls on threads of their own, one at a time, while nobody waits for something else."""
 
     def __init__(self) -> None:
         self._forget()
@@ -121,13 +123,43 @@ class Background:
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
+        self._held, self._busy = 0, False
 
     def submit(self, function: Callable[..., Any], *args: Any) -> AwaitedCall:
-        """Have a thread call a function when earlier calls have ended."""
+        """Have a thread call a function when its turn has come."""
+        call = AwaitedCall(function, *args)
+        if not has_started(AwaitedCall(self._in_turn, call)):
+            call.run()
+        return call
 
-        def next_call() -> Any:
-            with self._lock:
-                return function(*args)
+    def _in_turn(self, call: AwaitedCall) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy and (self._held <= 0 or call.awaited))
+            self._busy = True
+        call.run()
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
 
-        return on_own_thread(next_call)
+    def result(self, call: AwaitedCall) -> Any:
+        """Wait for a submitted call, which waits for none but the one that runs, and return its result or raise what it raised."""
+        if not call.done():
+            with self._changed:
+                call.awaited = True
+                self._changed.notify_all()
+        return call.result()
+
+    def hold(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, during which only calls that somebody waits for begin."""
+        self._hold(1)
+        try:
+            return function(*args)
+        finally:
+            self._hold(-1)
+
+    def _hold(self, count: int) -> None:
+        with self._changed:
+            self._held += count
+            if self._held <= 0:
+                self._changed.notify_all()

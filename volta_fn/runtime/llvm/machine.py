@@ -9,12 +9,14 @@ from typing import Any
 from volta_fn.core.interned import Left
 from volta_fn.runtime.internals.nogil import emit, parse, run_passes
 from volta_fn.runtime.llvm import half_rounding, lapack, numpy_sorts
-from volta_fn.runtime.llvm.host import host, llvm
+from volta_fn.runtime.llvm.host import Host, host, llvm
 
 #: What is never freed, and engines, which are freed some time after their code.
 _kept: list[LoadedCode] = []
 _engines: Left[Any] = Left()
 _lock = threading.Lock()
+#: Machines that no thread compiles by now: a new one takes longer to describe the CPU than a small module takes.
+_idle: list[tuple[Host, Any]] = []
 
 
 def _target_machine() -> Any:
@@ -29,10 +31,14 @@ def compile_object(text: str, suffix: str = "") -> bytes:
 
     The text is expected to have the vectors and loops that it wants: the passes only clean up.
     """
-    binding = llvm()
-    machine = _target_machine()  # one per compilation, as threads must not share them
+    here, binding = host(), llvm()
+    try:
+        made_for, machine = _idle.pop()
+    except IndexError:
+        made_for, machine = here, _target_machine()
+    machine = machine if made_for is here else _target_machine()
     module = parse(text)
-    module.triple = host().triple
+    module.triple = here.triple
     module.data_layout = str(machine.target_data)
     module.verify()
     if suffix:
@@ -46,7 +52,9 @@ def compile_object(text: str, suffix: str = "") -> bytes:
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     run_passes(passes, module, builder)
-    return emit(machine, module)
+    code = emit(machine, module)
+    _idle.append((here, machine))
+    return code
 
 
 class LoadedCode:
