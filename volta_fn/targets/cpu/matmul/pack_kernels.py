@@ -132,24 +132,14 @@ def transposed_rows(
                 address = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
                 put(f, work, vector, address, width - start)
 
-    def blocks(k: Value) -> None:
-        rows = rows_at(k)
-        for start in range(0, width, work.lanes):
-            block = [read(f, work, dtype, rows[start + r], work.lanes) if start + r < len(rows) else work.zero() for r in range(work.lanes)]
-            for c, vector in enumerate(_transposed(f, block, square)):
-                address = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
-                put(f, work, vector, address, width - start)
-
     def single(k: Value) -> None:
         rows = rows_at(k)
         for j in range(width):
             value = read(f, work, dtype, rows[j], 1) if j < len(rows) else Value(work.type, "zeroinitializer")
             f.store(value, f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(width)), i64(j))), work.itemsize)
 
-    large = f.binary("and", depth, i64(-work.lanes))
-    each(f, i64(0), large, blocks, work.lanes)
     squares_end = f.binary("and", depth, i64(-square))
-    each(f, large, squares_end, squares, square)
+    each(f, i64(0), squares_end, squares, square)
     each(f, squares_end, depth, single)
 
 
@@ -168,37 +158,6 @@ def _gathered(groups: Sequence[Value], f: Function) -> Value:
 
 def _joined(f: Function, x: Value, y: Value) -> Value:
     return f.taken(x, range(2 * lanes_of(x.type)), y)
-
-
-def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
-    """Emit the transpose of as many vectors as they have lanes.
-
-    Squares within quarters of the vectors are transposed first, then the quarters.
-    """
-    lanes = len(rows)
-    groups = [
-        _squares_transposed(f, rows[g : g + square], square) for g in range(0, lanes, square)
-    ]  # by group of rows, and column in a square
-    columns: list[Value] = [rows[0]] * lanes
-    for c in range(square):
-        for q, vector in enumerate(_quarters_transposed(f, [group[c] for group in groups], square)):
-            columns[q * square + c] = vector
-    return columns
-
-
-def _quarters_transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
-    """Emit the transpose of vectors' runs of `square` lanes."""
-    count = len(rows)
-
-    def runs(x: Value, y: Value, odd: int) -> Value:
-        return f.taken(x, [run * square + lane for run in range(odd, 2 * count, 2) for lane in range(square)], y)
-
-    if count == 1:
-        return list(rows)
-    if count == 2:
-        return [runs(rows[0], rows[1], odd) for odd in (0, 1)]
-    halves = [(runs(rows[0], rows[1], odd), runs(rows[2], rows[3], odd)) for odd in (0, 1)]
-    return [runs(halves[odd][0], halves[odd][1], late) for late in (0, 1) for odd in (0, 1)]
 
 
 def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
