@@ -136,7 +136,7 @@ def transposed_rows(
 ) -> None:
     """Write the transpose of rows: for each of `depth` k, element k of every row.
 
-    ``rows_at(k)`` gives the rows' addresses from k on. Those of the transpose begin `apart` numbers after one another, with zeros up to `width`.
+    ``rows_at(k)`` gives the rows' addresses from k on. Those of the transpose are `apart` numbers apart, with zeros up to `width`.
     """
 
     def address(k: Value, start: int) -> Value:
