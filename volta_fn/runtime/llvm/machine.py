@@ -26,12 +26,12 @@ def _target_machine() -> Any:
     return target.create_target_machine(cpu=here.cpu, features=here.features, opt=3, reloc="static", jit=True)
 
 
-def compile_object(text: str, suffix: str = "") -> bytes:
+def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
     """Compile a module for this machine, with a suffix on all names that it defines.
 
-    The text is expected to have the vectors and loops that it wants: the passes only clean up.
+    The text is expected to have the vectors and loops that it wants: the passes only clean up, unless `clean` is False.
     """
-    here, binding = host(), llvm()
+    here = host()
     try:
         made_for, machine = _idle.pop()
     except IndexError:
@@ -45,6 +45,15 @@ def compile_object(text: str, suffix: str = "") -> bytes:
         for named in (*module.functions, *module.global_variables):
             if not named.is_declaration:
                 named.name += suffix
+    if clean:
+        _clean_up(machine, module)
+    code = emit(machine, module)
+    _idle.append((here, machine))
+    return code
+
+
+def _clean_up(machine: Any, module: Any) -> None:
+    binding = llvm()
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
     passes = binding.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
@@ -52,9 +61,6 @@ def compile_object(text: str, suffix: str = "") -> bytes:
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     run_passes(passes, module, builder)
-    code = emit(machine, module)
-    _idle.append((here, machine))
-    return code
 
 
 class LoadedCode:
