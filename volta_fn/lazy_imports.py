@@ -78,7 +78,7 @@ def public_names(package: str, suffix: str = ".pyi") -> dict[str, tuple[str, str
 
 def _exported(home: str) -> list[str]:
     """Return a module's ``__all__``, without importing it."""
-    loader: Any = sys.modules[__name__].__loader__  # which reads packages beside this file
+    loader: Any = sys.modules[__name__].__loader__  # which reads all files of the package
     path = os.path.join(os.path.dirname(__file__), *home.split(".")[1:]) + ".py"
     return [name for names in _ALL.findall(loader.get_data(path).decode()) for name in _QUOTED.findall(names)]
 

@@ -32,8 +32,8 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _background = Background()
-#: Call a function that somebody waits for: what is compiled in the background waits, too.
-ahead = _background.hold
+#: Call a function that a thread waits for: compilations in the background begin after it.
+urgent = _background.urgent
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:

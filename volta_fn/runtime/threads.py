@@ -115,7 +115,10 @@ def run_together(tasks: Sequence[Callable[[], T]], most: int | None = None) -> l
 
 
 class Background:
-    """Calls on threads of their own, one at a time, while nobody waits for something else."""
+    """Calls on threads of their own, one at a time, that give way to urgent ones.
+
+    One begins while no urgent call is made, or when a thread waits for its result.
+    """
 
     def __init__(self) -> None:
         self._forget()
@@ -123,19 +126,19 @@ class Background:
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._held, self._busy = 0, False
+        self._changed = threading.Condition()  # which a signal's handler may enter, too
+        self._urgent, self._busy = 0, False
 
     def submit(self, function: Callable[..., Any], *args: Any) -> AwaitedCall:
-        """Have a thread call a function when its turn has come."""
+        """Have a thread call a function when it may begin."""
         call = AwaitedCall(function, *args)
-        if not has_started(AwaitedCall(self._in_turn, call)):
+        if not has_started(AwaitedCall(self._alone, call)):
             call.run()
         return call
 
-    def _in_turn(self, call: AwaitedCall) -> None:
+    def _alone(self, call: AwaitedCall) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._busy and (self._held <= 0 or call.awaited))
+            self._changed.wait_for(lambda: not self._busy and (self._urgent <= 0 or call.awaited))
             self._busy = True
         call.run()
         with self._changed:
@@ -143,23 +146,23 @@ class Background:
             self._changed.notify_all()
 
     def result(self, call: AwaitedCall) -> Any:
-        """Wait for a submitted call, which waits for none but the one that runs, and return its result or raise what it raised."""
+        """Wait for a submitted call; return its result or raise its error."""
         if not call.done():
             with self._changed:
                 call.awaited = True
                 self._changed.notify_all()
         return call.result()
 
-    def hold(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, during which only calls that somebody waits for begin."""
-        self._hold(1)
+    def urgent(self, function: Callable[..., T], *args: Any) -> T:
+        """Make an urgent call."""
+        self._count(1)
         try:
             return function(*args)
         finally:
-            self._hold(-1)
+            self._count(-1)
 
-    def _hold(self, count: int) -> None:
+    def _count(self, count: int) -> None:
         with self._changed:
-            self._held += count
-            if self._held <= 0:
+            self._urgent += count
+            if self._urgent <= 0:
                 self._changed.notify_all()

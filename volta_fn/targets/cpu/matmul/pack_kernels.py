@@ -132,15 +132,15 @@ def transposed_rows(
     width: int,
     depth: Value,
     target: Value,
-    apart: int,
+    pitch: int,
 ) -> None:
     """Write the transpose of rows: for each of `depth` k, element k of every row.
 
-    ``rows_at(k)`` gives the rows' addresses from k on. Those of the transpose are `apart` numbers apart, with zeros up to `width`.
+    ``rows_at(k)`` gives the rows' addresses from k on. Those of the transpose are `pitch` numbers long, with zeros up to `width`.
     """
 
     def address(k: Value, start: int) -> Value:
-        return f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(apart)), i64(start)))
+        return f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(pitch)), i64(start)))
 
     square = 16 // work.itemsize  # a quarter of the widest register, within which shuffles are cheap
 
