@@ -78,6 +78,18 @@ class KernelAnalysis:
         node = self.kernel.nodes[number]
         return node.mask if isinstance(node, Load) else node.ranges if isinstance(node, Inside) else ()
 
+    def neighbours(self, number: int, distance: int) -> dict[int, int]:
+        """Return the loads that read elements close to those of a load without conditions, and their offsets from the first of them.
+
+        All read the same input without conditions, and less than `distance` elements apart.
+        """
+        here, input_ = self.load_offsets[number], self.loads[number].input
+        alike = [n for n, load in self.loads.items() if load.input == input_ and not load.mask and self.load_offsets[n].terms == here.terms]
+        least = min([self.load_offsets[n].offset for n in alike])
+        group = (here.offset - least) // distance
+        offsets = {n: self.load_offsets[n].offset for n in alike if (self.load_offsets[n].offset - least) // distance == group}
+        return {n: offset - min(offsets.values()) for n, offset in offsets.items()}
+
     def store_axes(self, number: int) -> Axes:
         """Return the axes that a store's offset and value depend on."""
         return self.store_offsets[number].axes | self.depends[self.kernel.stores[number].value]
