@@ -63,7 +63,10 @@ class Survey:
         return {form: self._tried(form) for form in list(self.forms)}
 
     def _complete(self, call: Callable[..., Any], arrays: tuple[Any, ...]) -> Callable[[], Any]:
-        """Return the call that ends when its results are computed, as those of volta_fn on the CPU always are, and NumPy's."""
+        """Return the call that ends when its results are computed.
+
+        Those of volta_fn on the CPU always are when it returns, as NumPy's are.
+        """
         return _waiting(call, arrays) if self.framework == "jax" else lambda: call(*arrays)
 
     def _find(self, row: Row) -> Callable[..., Any] | None:

@@ -79,9 +79,10 @@ class KernelAnalysis:
         return node.mask if isinstance(node, Load) else node.ranges if isinstance(node, Inside) else ()
 
     def neighbours(self, number: int, distance: int) -> dict[int, int]:
-        """Return the loads that read elements close to those of a load without conditions, and their offsets from the first of them.
+        """Return the loads of close elements, and their offsets from the first one.
 
-        All read the same input without conditions, and less than `distance` elements apart.
+        Each of them, and the load itself, reads the same input without conditions, at the same multiples of the axes; the offsets are less
+        than `distance`.
         """
         here, input_ = self.load_offsets[number], self.loads[number].input
         alike = [n for n, load in self.loads.items() if load.input == input_ and not load.mask and self.load_offsets[n].terms == here.terms]

@@ -20,7 +20,10 @@ _SHUFFLED = 4
 
 
 class _Stride(NamedTuple):
-    """The numbers `first + k * step` from a pointer on, for each lane k, and what lies up to `last` from each `k * step`."""
+    """Where the numbers of a vector lie: lane k at `first + k * step`.
+
+    What lies up to `last` from each `k * step` may be read, too.
+    """
 
     step: int
     first: int = 0
