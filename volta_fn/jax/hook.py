@@ -16,10 +16,12 @@ from volta_fn.config import config
 from volta_fn.errors import AlreadyImportedError
 from volta_fn.jax.namespace import Namespace
 from volta_fn.jax.table import VERSION, read_table
+from volta_fn.lazy_imports import load
 from volta_fn.targets.cpu_device import load_compiler
 
 #: The packages that are answered, by what they stand for in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
+_FREQUENT = ["creation", "elementwise.transcendental", "indexing", "products", "statistics.reductions"]
 
 
 class _Loader(Loader):
@@ -32,13 +34,15 @@ class _Loader(Loader):
         return Namespace(spec.name, self.root, self.path, read_table()[self.path])
 
     def exec_module(self, module: ModuleType) -> None:
-        """Load the compiler with `jax` itself, as JAX does.
+        """Load the compiler with `jax` itself, and frequent functions with `jax.numpy`.
 
-        Names are looked up when they are used. This thread waits meanwhile:
+        JAX does so, too. Other names are looked up when they are used. This thread waits meanwhile:
         two that import and compile at once wait for Python's lock, and take longer.
         """
         if module.__name__ == "jax" and (os.environ.get("VOLTA_DEVICE") or "cpu") == "cpu":
             load_compiler()
+        for name in _FREQUENT if module.__name__ == "jax.numpy" else ():
+            load(f"volta_fn.numpy.{name}")
 
 
 class _Metadata(Distribution):
