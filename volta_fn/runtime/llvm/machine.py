@@ -16,7 +16,7 @@ _kept: list[LoadedCode] = []
 _engines: Left[Any] = Left()
 _lock = threading.Lock()
 #: Machines that no thread compiles by now: a new one takes longer to describe the CPU than a small module takes.
-_idle: list[tuple[Host, Any]] = []
+_idle: list[tuple[Host | None, Any]] = []
 
 
 def _target_machine() -> Any:
@@ -35,8 +35,10 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
     try:
         made_for, machine = _idle.pop()
     except IndexError:
-        made_for, machine = here, _target_machine()
-    machine = machine if made_for is here else _target_machine()
+        made_for, machine = None, None
+    if made_for is not here:
+        machine = _target_machine()
+        machine._owned = True  # by the list: llvmlite must not free it at the end of the process
     module = parse(text)
     module.triple = here.triple
     module.data_layout = str(machine.target_data)
