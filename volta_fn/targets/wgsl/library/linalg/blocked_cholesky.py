@@ -1,7 +1,7 @@
 """Cholesky factors by blocks of columns.
 
-A block's dispatch has a workgroup for each block of rows. Each computes what the earlier columns leave of its own rows and of the block on
-the diagonal, which all of them factor, so that none waits for another.
+A block's dispatch has a workgroup for each tile of rows and columns that are left. Each factors the block on the diagonal, and solves for
+the block's columns of its own two tiles' rows, so that none waits for another; what they multiply to is subtracted from its tile.
 """
 
 from __future__ import annotations
@@ -24,22 +24,36 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
 )
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Shader
 
-#: The operand, the result, and workspaces: the counters, and which matrices are not positive definite.
-_OPERAND, _FACTOR, _COUNTERS, _BAD = range(4)
+#: The operand, the result, and workspaces: the counters, which matrices are not positive definite, and what is left of them.
+_OPERAND, _FACTOR, _COUNTERS, _BAD, _REST = range(5)
 
 _UINT32 = np.dtype(np.uint32)
+
+#: The tiles whose columns are eliminated: that on the diagonal, and those of the rows and of the columns of a workgroup's tile.
+_TILES = ("top", "left", "right")
 
 
 def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
     """Return the routine for matrices of several blocks."""
     n = x.shape[-1]
-    batch = x.size // (n * n)
-    blocks = -(-n // block_width(x.dtype))
-    begin = field_shader(device, x.dtype, INVOCATIONS)
+    batch, blocks = x.size // (n * n), -(-n // block_width(x.dtype))
+    begin = element_shader(device, x.dtype, n * n)
     begin_count(begin, _COUNTERS)
-    written(begin, f"if (local == 0u) {{ {begin.buffer(_BAD, _UINT32, written=True).name}[group] = 0u; }}")
-    panels = [_block(x, n, batch, device, reads) for reads in (0, 1)]
+    source, rest = begin.buffer(_OPERAND, x.dtype).name, begin.buffer(_REST, x.dtype, written=True).name
+    begun = f"if (e == 0u) {{ {begin.buffer(_BAD, _UINT32, written=True).name}[matrix] = 0u; }}"
+    over_elements(begin, n * n, f"{rest}[matrix * {n * n}u + e] = {source}[matrix * {n * n}u + e];\n{begun}")
+    panels = [_block(x, n, device, reads) for reads in (0, 1)]
+    work = iteration_budget.work(batch, n * n)
+    steps = [panels[k % 2].dispatch(batch * (blocks - k) ** 2, work) for k in range(blocks)]
+    return Routine(
+        (element_dispatch(begin, batch, n * n), *steps, _end(x, n, batch, device)), (COUNTERS, 4 * batch, x.size * x.dtype.itemsize)
+    )
+
+
+def _end(x: ShapedArray, n: int, batch: int, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that clears the upper triangle, and matrices that have no factor."""
     end = element_shader(device, x.dtype, n * n)
     out, bad = end.buffer(_FACTOR, x.dtype, written=True).name, end.buffer(_BAD, _UINT32).name
     over_elements(
@@ -48,102 +62,94 @@ def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
         f"""let at = matrix * {n * n}u + e;
 if (e / {n}u < e % {n}u) {{ {out}[at] = zero(); }} else if ({bad}[matrix] != 0u) {{ {out}[at] = nan(); }}""",
     )
-    first = begin.dispatch(batch, iteration_budget.work(batch, n * n))
-    return Routine((first, *[panels[k % 2] for k in range(blocks)], element_dispatch(end, batch, n * n)), (COUNTERS, 4 * batch))
+    return element_dispatch(end, batch, n * n)
 
 
-def _block(x: ShapedArray, n: int, batch: int, device: TargetCapabilities, reads: int) -> Dispatch:
-    """Return the dispatch that factors a block of columns.
+def _block(x: ShapedArray, n: int, device: TargetCapabilities, reads: int) -> Shader:
+    """Return the shader that factors a block of columns.
 
-    Its number is in the counter that the dispatch `reads`.
+    Its number is in the counter that the shader `reads`. Invocations have a column and some rows of each tile. Rows and columns after the
+    last are copies of it, which affect nothing else and are not stored.
     """
     size = block_width(x.dtype)
-    blocks, tile = -(-n // size), size * (size + 1)
+    each, pitch = range(size * size // INVOCATIONS), size + 1
     shader = field_shader(device, x.dtype, INVOCATIONS)
     count_blocks(shader, _COUNTERS, reads, 1)
-    a, out = shader.buffer(_OPERAND, x.dtype).name, shader.buffer(_FACTOR, x.dtype, written=True).name
+    rest, out = (shader.buffer(number, x.dtype, written=True).name for number in (_REST, _FACTOR))
     bad = shader.buffer(_BAD, _UINT32, written=True).name
-    for name in ("own", "top"):
-        shader.workgroup(name, "T", tile)
+    for tile in _TILES:
+        shader.workgroup(f"{tile}_column", "T", 2 * size)
+    for tile in _TILES[1:]:
+        shader.workgroup(f"{tile}_tile", "T", size * pitch)
+    blocks = {"top": "step", "left": "block_row", "right": "block_column"}
+    entry = f"{rest}[base + min({{row}}, {n - 1}u) * {n}u + min({{column}}, {n - 1}u)]"
+    loads = [
+        f"var {tile}_{k} = {entry.format(row=f'({blocks[tile]} * {size}u + r + {k}u)', column='column')};" for k in each for tile in _TILES
+    ]
+    loads += [f"let row_{k} = block_row * {size}u + r + {k}u;\n  var sum_{k} = {entry.format(row=f'row_{k}', column='destination')};" for k in each]
+    stored = [f"{tile}_tile[c * {pitch}u + r + {k}u] = {tile}_{k} / root;" for k in each for tile in _TILES[1:]]
+    sums = [f"sum_{k} -= times(left_tile[t * {pitch}u + r + {k}u], factor);" for k in each]
+    left = [f"if (row_{k} < {n}u && destination <= row_{k}) {{ {rest}[base + row_{k} * {n}u + destination] = sum_{k}; }}" for k in each]
+    solved = [
+        f"""if (row_{k} < {n}u && column <= row_{k}) {{
+      {out}[base + row_{k} * {n}u + column] = select(left_{k} / root, number(root), row_{k} == column);
+    }}"""
+        for k in each
+    ]
+    newline = "\n    "
     written(
         shader,
         f"""
-let base = (group / {blocks}u) * {n * n}u;
-let below = group % {blocks}u;
-if (below >= step && step < {blocks}u) {{
+let side = {-(-n // size)}u - step;
+let block_row = step + group % (side * side) / side;
+let block_column = step + group % side;
+if (block_row >= block_column) {{
+  let base = group / (side * side) * {n * n}u;
   let c = local % {size}u;
+  let r = local / {size}u * {len(each)}u;
   let column = step * {size}u + c;
-  {_rest(a, out, n, size)}
-  {_factored(n, size, HUGE[real_part(x.dtype).name])}
-  let root = sqrt(real(top[c * {size + 1}u + c]));
-  for (var r = local / {size}u; r < {size}u; r += {INVOCATIONS // size}u) {{
-    let row = below * {size}u + r;
-    if (row < {n}u && column < {n}u) {{
-      if (row == column) {{ {out}[base + row * {n}u + column] = number(root); }}
-      if (row > column) {{ {out}[base + row * {n}u + column] = own[r * {size + 1}u + c] / root; }}
-    }}
+  let destination = block_column * {size}u + c;
+  {newline.join(loads)}
+  {_eliminated(n, size, HUGE[real_part(x.dtype).name])}
+  let root = sqrt(own);
+  if (block_column == step) {{
+    {newline.join(solved)}
+    if (isBad && block_row == step && local == 0u) {{ {bad}[group / (side * side)] = 1u; }}
+  }} else {{
+    {newline.join(stored)}
+    workgroupBarrier();
+    {repeated(size, f"let factor = conjugate(right_tile[t * {pitch}u + c]);{newline}{newline.join(sums)}")}
+    {newline.join(left)}
   }}
-  if (isBad && below == step && local == 0u) {{ {bad}[group / {blocks}u] = 1u; }}
 }}""",
     )
-    return shader.dispatch(batch * blocks, iteration_budget.work(batch, n * n))
+    return shader
 
 
-def _rest(a: str, out: str, n: int, size: int) -> str:
-    """Return statements for what earlier columns leave of two tiles.
+def _eliminated(n: int, size: int, huge: str) -> str:
+    """Return statements that eliminate the columns of all tiles.
 
-    These are the workgroup's `own` rows and the `top` ones, those of the block on the diagonal. Invocations have a column and some rows.
-    """
-    rows, pitch = range(size * size // INVOCATIONS), size + 1
-    lanes = INVOCATIONS // size
-    begun, loaded, subtracted, stored = [], [], [], []
-    for k in rows:
-        r = f"(local / {size}u + {k * lanes}u)"
-        begun.append(f"let own_row_{k} = below * {size}u + {r};\n  let top_row_{k} = step * {size}u + {r};")
-        for tile in ("own", "top"):
-            row = f"{tile}_row_{k}"
-            begun.append(
-                f"var {tile}_{k} = zero();\n  if ({row} < {n}u && column <= {row}) {{ {tile}_{k} = {a}[base + {row} * {n}u + column]; }}"
-            )
-            loaded.append(f"{tile}[{r} * {pitch}u + c] = {out}[base + min({row}, {n - 1}u) * {n}u + earlier * {size}u + c];")
-            subtracted.append(f"{tile}_{k} -= times({tile}[{r} * {pitch}u + t], factor);")
-            stored.append(f"{tile}[{r} * {pitch}u + c] = {tile}_{k};")
-    newline = "\n  "
-    return f"""{newline.join(begun)}
-  for (var earlier = 0u; earlier < step; earlier++) {{
-    workgroupBarrier();
-    {newline.join(loaded)}
-    workgroupBarrier();
-    {repeated(size, f"let factor = conjugate(top[c * {pitch}u + t]);{newline}{newline.join(subtracted)}")}
-  }}
-  workgroupBarrier();
-  {newline.join(stored)}
-  workgroupBarrier();"""
-
-
-def _factored(n: int, size: int, huge: str) -> str:
-    """Return statements that eliminate the columns of both tiles.
-
-    They become those of the factor times its diagonal, whose squares stay on the diagonal of `top`. `isBad` tells whether one of these
+    They become those of the factor times its diagonal, whose square in an invocation's column is its `own`. `isBad` tells whether a square
     is not positive.
     """
-    pitch, lanes = size + 1, INVOCATIONS // size
-    rows = [f"(local / {size}u + {k * lanes}u)" for k in range(size // lanes)]
-    loads = "\n      ".join(
-        [f"let own_{k} = own[{r} * {pitch}u + s];\n      let top_{k} = top[{r} * {pitch}u + s];" for k, r in enumerate(rows)]
-    )
-    own = "\n      ".join([f"own[{r} * {pitch}u + c] -= times(own_{k}, factor);" for k, r in enumerate(rows)])
-    top = "\n      ".join([f"if ({r} > s) {{ top[{r} * {pitch}u + c] -= times(top_{k}, factor); }}" for k, r in enumerate(rows)])
+    each = range(size * size // INVOCATIONS)
+    newline = "\n      "
+    given = newline.join([f"{tile}_column[turn + r + {k}u] = {tile}_{k};" for k in each for tile in _TILES])
+    changes = newline.join([f"{tile}_{k} -= times({tile}_column[turn + r + {k}u], factor);" for k in each for tile in _TILES])
     return f"""var isBad = false;
+  var own = R(1);
   for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
-    let square = real(top[s * {pitch}u + s]);
-    let good = square > R(0) && square <= {huge};
-    isBad = isBad || !good;
-    if (c > s) {{
-      let factor = conjugate(top[c * {pitch}u + s]) / select(R(1), square, good);
-      {loads}
-      {own}
-      {top}
+    let turn = (s & 1u) * {size}u;
+    if (c == s) {{
+      {given}
     }}
     workgroupBarrier();
+    let square = real(top_column[turn + s]);
+    let good = square > R(0) && square <= {huge};
+    isBad = isBad || !good;
+    own = select(own, square, c == s);
+    if (c > s) {{
+      let factor = conjugate(top_column[turn + c]) / select(R(1), square, good);
+      {changes}
+    }}
   }}"""
