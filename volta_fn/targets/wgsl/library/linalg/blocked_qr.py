@@ -142,15 +142,14 @@ def _published(rows: int, lanes: int) -> str:
     """
     target = f"pivots[turn * {lanes * rows}u + begin + {{}}u]"
     newline = "\n      "
-    below = newline.join([f"{target.format(i)} = x{i};\n      most = max(most, size(x{i}));" for i in range(rows)])
+    below = newline.join([f"{target.format(i)} = x{i};" for i in range(rows)] + _most([f"size(x{i})" for i in range(rows)]))
     across = newline.join(
         [
-            f"""{target.format(i)} = zero();
-      if (begin + {i}u >= diagonal) {{ most = max(most, size(x{i})); }}
-      if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; }}
-      if (begin + {i}u > diagonal) {{ {target.format(i)} = x{i}; }}"""
+            f"""{target.format(i)} = select(zero(), x{i}, begin + {i}u > diagonal);
+      if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; }}"""
             for i in range(rows)
         ]
+        + _most([f"select(R(0), size(x{i}), begin + {i}u >= diagonal)" for i in range(rows)])
     )
     return f"""let isBelow = begin > diagonal;
   let isAbove = begin + {rows}u <= diagonal;
@@ -164,6 +163,14 @@ def _published(rows: int, lanes: int) -> str:
     tops[turn * {lanes}u + lane] = most;
   }}
   workgroupBarrier();"""
+
+
+def _most(values: list[str]) -> list[str]:
+    """Return statements for the greatest of values, in four chains that do not wait for each other."""
+    chains = [values[k::4] for k in range(min(4, len(values)))]
+    begun = [f"var most_{k} = {chain[0]};" for k, chain in enumerate(chains)]
+    steps = [f"most_{k} = max(most_{k}, {chain[i]});" for i in range(1, len(chains[0])) for k, chain in enumerate(chains) if i < len(chain)]
+    return [*begun, *steps, *[f"most = max(most, most_{k});" for k in range(len(chains))]]
 
 
 def _products(rows: int, lanes: int, size: int, real: str) -> str:
@@ -199,7 +206,7 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
 def _reflection(lanes: int, size: int) -> str:
     """Return statements for the reflection.
 
-    They name its `tau`, its `divisor`, and its product `dot` with a column.
+    They name its `tau`, the inverse of its divisor, and its product `dot` with a column.
     """
     others = "\n  ".join([f"below += squares[{k}];\n  sum += dots[{k * size}u + c];" for k in range(1, lanes)])
     return f"""var below = squares[0];
@@ -212,7 +219,8 @@ def _reflection(lanes: int, size: int) -> str:
   var divisor = alpha - beta;
   var tau = zero();
   if (nothing) {{ divisor = number(R(1)); }} else {{ tau = over(beta - alpha, beta); }}
-  let dot = diagonals[c] + over(sum, conjugate(divisor));"""
+  let inverted = over(number(R(1)), divisor);
+  let dot = diagonals[c] + times(sum, conjugate(inverted));"""
 
 
 def _reflected(x: str, rows: int, m: int, n: int) -> str:
@@ -237,13 +245,12 @@ def _reflected(x: str, rows: int, m: int, n: int) -> str:
     kept = newline.join([f"let old_{i} = x{i};" for i in range(rows)])
     return f"""if (c > j && !nothing && !isAbove) {{
     let change = times(dot, conjugate(tau));
-    let multiple = over(change, divisor);
+    let multiple = times(change, inverted);
     {below}
     if (!isBelow) {{
       {diagonal}
     }}
   }} else if (c == j) {{
-    let inverted = over(number(R(1)), divisor);
     if (isBelow) {{
       {vector}
     }} else {{
