@@ -1,7 +1,7 @@
 """Cholesky factors by blocks of columns.
 
-A block's dispatch has a workgroup for each tile of rows and columns that are left. Each factors the block on the diagonal, and solves for
-the block's columns of its own two tiles' rows, so that none waits for another; what they multiply to is subtracted from its tile.
+A block's dispatch has a workgroup for each tile of rows and columns that are left. Each subtracts what the block before multiplies to. Those
+in the block's own columns do so for the tile on the diagonal, too, factor it, and solve for their rows, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ from volta_fn.targets.wgsl.scalars import Shader
 _OPERAND, _FACTOR, _COUNTERS, _BAD, _REST = range(5)
 
 _UINT32 = np.dtype(np.uint32)
-
-#: The tiles whose columns are eliminated: that on the diagonal, and those of the rows and of the columns of a workgroup's tile.
-_TILES = ("top", "left", "right")
 
 
 def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
@@ -68,88 +65,110 @@ if (e / {n}u < e % {n}u) {{ {out}[at] = zero(); }} else if ({bad}[matrix] != 0u)
 def _block(x: ShapedArray, n: int, device: TargetCapabilities, reads: int) -> Shader:
     """Return the shader that factors a block of columns.
 
-    Its number is in the counter that the shader `reads`. Invocations have a column and some rows of each tile. Rows and columns after the
-    last are copies of it, which affect nothing else and are not stored.
+    Its number is in the counter that the shader `reads`. Invocations have a column and some rows of each tile, a `V`. Rows and columns
+    after the last are copies of it, which affect nothing else and are not stored.
     """
     size = block_width(x.dtype)
-    each, pitch = range(size * size // INVOCATIONS), size + 1
+    lanes, blocks, each = INVOCATIONS // size, -(-n // size), size * size // INVOCATIONS
     shader = field_shader(device, x.dtype, INVOCATIONS)
     count_blocks(shader, _COUNTERS, reads, 1)
     rest, out = (shader.buffer(number, x.dtype, written=True).name for number in (_REST, _FACTOR))
     bad = shader.buffer(_BAD, _UINT32, written=True).name
-    for tile in _TILES:
-        shader.workgroup(f"{tile}_column", "T", 2 * size)
-    for tile in _TILES[1:]:
-        shader.workgroup(f"{tile}_tile", "T", size * pitch)
-    blocks = {"top": "step", "left": "block_row", "right": "block_column"}
-    entry = f"{rest}[base + min({{row}}, {n - 1}u) * {n}u + min({{column}}, {n - 1}u)]"
-    loads = [
-        f"var {tile}_{k} = {entry.format(row=f'({blocks[tile]} * {size}u + r + {k}u)', column='column')};" for k in each for tile in _TILES
-    ]
-    loads += [f"let row_{k} = block_row * {size}u + r + {k}u;\n  var sum_{k} = {entry.format(row=f'row_{k}', column='destination')};" for k in each]
-    stored = [f"{tile}_tile[c * {pitch}u + r + {k}u] = {tile}_{k} / root;" for k in each for tile in _TILES[1:]]
-    sums = [f"sum_{k} -= times(left_tile[t * {pitch}u + r + {k}u], factor);" for k in each]
-    left = [f"if (row_{k} < {n}u && destination <= row_{k}) {{ {rest}[base + row_{k} * {n}u + destination] = sum_{k}; }}" for k in each]
+    shader.helper("rows", f"alias V = {'T' if each == 1 else f'vec{each}<T>'};\n{_scaled(each)}")
+    for tile in ("upper", "lower"):
+        shader.workgroup(f"{tile}_tile", "V", size * (lanes + 1))
+        shader.workgroup(f"{tile}_column", "V", 2 * lanes)
+
+    def entries(array: str, block: str, column: str) -> str:
+        rows = [f"{array}[base + min({block} * {size}u + r + {k}u, {n - 1}u) * {n}u + min({column}, {n - 1}u)]" for k in range(each)]
+        return f"V({', '.join(rows)})"
+
+    def row(k: int) -> tuple[str, str]:
+        return f"(block_row * {size}u + r + {k}u)", "lower" if each == 1 else f"lower[{k}]"
+
+    stored = [f"if ({at} < {n}u && column <= {at}) {{ {rest}[base + {at} * {n}u + column] = {value}; }}" for at, value in map(row, range(each))]
     solved = [
-        f"""if (row_{k} < {n}u && column <= row_{k}) {{
-      {out}[base + row_{k} * {n}u + column] = select(left_{k} / root, number(root), row_{k} == column);
+        f"""if ({at} < {n}u && column <= {at}) {{
+      {out}[base + {at} * {n}u + column] = select({value} / root, number(root), {at} == column);
     }}"""
-        for k in each
+        for at, value in map(row, range(each))
     ]
     newline = "\n    "
+    factor = f"let factor = conjugate({_entry('upper_tile', 't', 'c', lanes + 1, each)});"
+    subtracted = f"lower -= scaled(lower_tile[t * {lanes + 1}u + lane], factor);"
     written(
         shader,
         f"""
-let side = {-(-n // size)}u - step;
+let side = {blocks}u - step;
 let block_row = step + group % (side * side) / side;
 let block_column = step + group % side;
-if (block_row >= block_column) {{
+let isOwn = block_column == step;
+if (block_row >= block_column && (isOwn || step > 0u)) {{
   let base = group / (side * side) * {n * n}u;
   let c = local % {size}u;
-  let r = local / {size}u * {len(each)}u;
-  let column = step * {size}u + c;
-  let destination = block_column * {size}u + c;
-  {newline.join(loads)}
-  {_eliminated(n, size, HUGE[real_part(x.dtype).name])}
-  let root = sqrt(own);
-  if (block_column == step) {{
+  let lane = local / {size}u;
+  let r = lane * {each}u;
+  let column = block_column * {size}u + c;
+  var upper = {entries(rest, "block_column", "column")};
+  var lower = {entries(rest, "block_row", "column")};
+  if (step > 0u) {{
+    let before = (step - 1u) * {size}u + c;
+    upper_tile[c * {lanes + 1}u + lane] = {entries(out, "block_column", "before")};
+    lower_tile[c * {lanes + 1}u + lane] = {entries(out, "block_row", "before")};
+    workgroupBarrier();
+    if (isOwn) {{
+      {repeated(size, f"{factor}{newline}{subtracted}{newline}upper -= scaled(upper_tile[t * {lanes + 1}u + lane], factor);", 8)}
+    }} else {{
+      {repeated(size, f"{factor}{newline}{subtracted}", 8)}
+    }}
+  }}
+  if (isOwn) {{
+    {_eliminated(n, size, HUGE[real_part(x.dtype).name])}
+    let root = sqrt(own);
     {newline.join(solved)}
     if (isBad && block_row == step && local == 0u) {{ {bad}[group / (side * side)] = 1u; }}
   }} else {{
     {newline.join(stored)}
-    workgroupBarrier();
-    {repeated(size, f"let factor = conjugate(right_tile[t * {pitch}u + c]);{newline}{newline.join(sums)}")}
-    {newline.join(left)}
   }}
 }}""",
     )
     return shader
 
 
+def _scaled(each: int) -> str:
+    """Return the function that multiplies an invocation's rows by a number."""
+    return f"fn scaled(a: V, b: T) -> V {{ return {'times(a, b)' if each == 1 else 'a * b'}; }}"
+
+
+def _entry(array: str, number: str, row: str, pitch: int, each: int) -> str:
+    """Return the element in a row of a column in workgroup memory."""
+    return f"{array}[{number} * {pitch}u + {row} / {each}u]" + ("" if each == 1 else f"[{row} % {each}u]")
+
+
 def _eliminated(n: int, size: int, huge: str) -> str:
-    """Return statements that eliminate the columns of all tiles.
+    """Return statements that eliminate the columns of both tiles.
 
     They become those of the factor times its diagonal, whose square in an invocation's column is its `own`. `isBad` tells whether a square
     is not positive.
     """
-    each = range(size * size // INVOCATIONS)
-    newline = "\n      "
-    given = newline.join([f"{tile}_column[turn + r + {k}u] = {tile}_{k};" for k in each for tile in _TILES])
-    changes = newline.join([f"{tile}_{k} -= times({tile}_column[turn + r + {k}u], factor);" for k in each for tile in _TILES])
+    lanes, each = INVOCATIONS // size, size * size // INVOCATIONS
+    diagonal, top = (_entry("upper_column", "turn", row, lanes, each) for row in ("s", "c"))
     return f"""var isBad = false;
-  var own = R(1);
-  for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
-    let turn = (s & 1u) * {size}u;
-    if (c == s) {{
-      {given}
-    }}
-    workgroupBarrier();
-    let square = real(top_column[turn + s]);
-    let good = square > R(0) && square <= {huge};
-    isBad = isBad || !good;
-    own = select(own, square, c == s);
-    if (c > s) {{
-      let factor = conjugate(top_column[turn + c]) / select(R(1), square, good);
-      {changes}
-    }}
-  }}"""
+    var own = R(1);
+    for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
+      let turn = s & 1u;
+      if (c == s) {{
+        upper_column[turn * {lanes}u + lane] = upper;
+        lower_column[turn * {lanes}u + lane] = lower;
+      }}
+      workgroupBarrier();
+      let square = real({diagonal});
+      let good = square > R(0) && square <= {huge};
+      isBad = isBad || !good;
+      own = select(own, square, c == s);
+      if (c > s) {{
+        let factor = conjugate({top}) / select(R(1), square, good);
+        upper -= scaled(upper_column[turn * {lanes}u + lane], factor);
+        lower -= scaled(lower_column[turn * {lanes}u + lane], factor);
+      }}
+    }}"""
