@@ -26,7 +26,7 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
 )
 from volta_fn.targets.wgsl.library.linalg.block_scaling import many_invocations, padded, ranked, scale_dispatch
 from volta_fn.targets.wgsl.library.linalg.blocked_qr import blocked_qr, is_blocked_qr
-from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, element_dispatch, element_shader, over_elements, repeated
+from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, Moved, element_dispatch, element_shader, over_elements, repeated, streamed
 from volta_fn.targets.wgsl.library.linalg.rotations import workers
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.library.linalg.singular_vectors import NEAR, completed
@@ -176,40 +176,18 @@ def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
     )
     sums = "\n      ".join([f"sum_{i}{j} += times(l{i}, r{j});" for i, j in corners])
     newline = "\n      "
-    numbers = range(4)
-    place = [f"(i / {2 * size}u)", f"i % {2 * size}u"]
-
-    def loaded(begin: str) -> str:
-        """Return statements that begin to load the next rows."""
-        return "\n    ".join(
-            [
-                f"""{{
-      let i = local + {k * size * size}u;
-      let row = {begin} + {place[0]};
-      let column = place(at, {place[1]});
-      next_{k} = zero();
-      if (row < {n}u && column < {n}u) {{ next_{k} = {x}[matrix * {n * n}u + row * {n}u + column]; }}
-    }}"""
-                for k in numbers
-            ]
-        )
-
-    kept = newline.join([f"{{ let i = local + {k * size * size}u; tile[{place[0]} * {pitch}u + {place[1]}] = next_{k}; }}" for k in numbers])
-    begun += "".join([f"\n  var next_{k} = zero();" for k in numbers])
+    rows = Moved(
+        4 * size * size,
+        f"""let row = begin + i / {2 * size}u;
+let column = place(at, i % {2 * size}u);
+if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}""",
+        f"tile[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = value;",
+    )
     stores = "\n  ".join([f"tile[(left + {i * size}u) * {pitch}u + right + {j * size}u] = sum_{i}{j};" for i, j in corners])
     return f"""let left = local / {size}u;
   let right = local % {size}u;
   {begun}
-  {loaded("0u")}
-  for (var begin = 0u; begin < {n}u; begin += {2 * size}u) {{
-    {kept}
-    workgroupBarrier();
-    if (begin + {2 * size}u < {n}u) {{
-      {loaded(f"begin + {2 * size}u")}
-    }}
-    {repeated(2 * size, f"{loads}{newline}{sums}")}
-    workgroupBarrier();
-  }}
+  {streamed("0u", n, 2 * size, size * size, [rows], repeated(2 * size, f"{loads}{newline}{sums}"))}
   {stores}
   workgroupBarrier();"""
 

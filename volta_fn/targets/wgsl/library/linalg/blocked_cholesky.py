@@ -1,7 +1,7 @@
 """Cholesky factors by blocks of columns.
 
-A block's dispatch has a workgroup for each tile of rows and columns that are left. Each subtracts what the block before multiplies to. Those
-in the block's own columns do so for the tile on the diagonal, too, factor it, and solve for their rows, so that none waits for another.
+A block's dispatch has a workgroup for each tile that is left, which subtracts the product of two tiles of the block before. Those in the
+block's own columns do so for the tile on the diagonal, too, factor it, and solve for their rows, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -86,12 +86,13 @@ def _block(x: ShapedArray, n: int, device: TargetCapabilities, reads: int) -> Sh
     def row(k: int) -> tuple[str, str]:
         return f"(block_row * {size}u + r + {k}u)", "lower" if each == 1 else f"lower[{k}]"
 
-    stored = [f"if ({at} < {n}u && column <= {at}) {{ {rest}[base + {at} * {n}u + column] = {value}; }}" for at, value in map(row, range(each))]
+    rows = [row(k) for k in range(each)]
+    stored = [f"if ({at} < {n}u && column <= {at}) {{ {rest}[base + {at} * {n}u + column] = {value}; }}" for at, value in rows]
     solved = [
         f"""if ({at} < {n}u && column <= {at}) {{
       {out}[base + {at} * {n}u + column] = select({value} / root, number(root), {at} == column);
     }}"""
-        for at, value in map(row, range(each))
+        for at, value in rows
     ]
     newline = "\n    "
     factor = f"let factor = conjugate({_entry('upper_tile', 't', 'c', lanes + 1, each)});"

@@ -17,6 +17,7 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     COUNTERS,
     INVOCATIONS,
     SMALL,
+    Moved,
     begin_count,
     block_width,
     count_blocks,
@@ -24,6 +25,7 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     element_shader,
     over_elements,
     repeated,
+    streamed,
     together,
 )
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
@@ -320,26 +322,21 @@ def _solved(size: int, lanes: int) -> str:
 
 def _subtracted(x: str, m: int, n: int, size: int, lanes: int) -> str:
     """Return statements that subtract multiples of the block's rows from those below."""
-    numbers, newline = range(_ROWS // lanes), "\n        "
+    numbers, newline = range(_ROWS // lanes), "\n      "
     entry = f"{x}[base + min(row_{{k}}, {m - 1}u) * {n}u + min(column, {n - 1}u)]"
-    rows = "\n    ".join([f"let row_{k} = below + lane + {k * lanes}u;\n    var rest_{k} = {entry.format(k=k)};" for k in numbers])
-    sums = "\n        ".join([f"rest_{k} -= times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in numbers])
-    loads = together(
+    rows = newline.join([f"let row_{k} = begin + lane + {k * lanes}u;{newline}var rest_{k} = {entry.format(k=k)};" for k in numbers])
+    sums = newline.join([f"rest_{k} -= times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in numbers])
+    lower = Moved(
         _ROWS * size,
-        INVOCATIONS,
-        f"""let row = below + i / {size}u;
+        f"""let row = begin + i / {size}u;
 let t = i % {size}u;
 if (row < {m}u && t < width) {{ value = {x}[base + row * {n}u + first + t]; }}""",
         f"lower[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
     )
-    stores = "\n      ".join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] = rest_{k}; }}" for k in numbers])
-    return f"""for (var below = first + width; below < {m}u; below += {_ROWS}u) {{
-    {rows}
-    workgroupBarrier();
-    {loads}
-    workgroupBarrier();
+    stores = newline.join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] = rest_{k}; }}" for k in numbers])
+    subtracted = f"""{rows}
     if (right) {{
       {repeated(size, f"let factor = top[t * {_COLUMNS}u + c];{newline}{sums}")}
       {stores}
-    }}
-  }}"""
+    }}"""
+    return f"workgroupBarrier();\n  {streamed('first + width', m, _ROWS, INVOCATIONS, [lower], subtracted)}"

@@ -6,6 +6,9 @@ memory, so that all blocks have the same shaders: a dispatch reads one of two co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
@@ -39,21 +42,56 @@ def repeated(count: int, statements: str, by: int = 4) -> str:
     return f"for (var start = 0u; start < {count}u; start += {by}u) {{\n{numbers}\n}}"
 
 
-def together(count: int, invocations: int, load: str, store: str) -> str:
-    """Return statements that load numbers, and then store them for the workgroup.
+class Moved(NamedTuple):
+    """How many numbers a workgroup moves together: statements that load and store them.
 
-    `load` is statements that may assign element `i` to `value`, and `store` is one that moves it. All loads of an invocation are under way
-    together.
+    `load` may assign element `i` to `value`, and `store` moves it.
     """
-    numbers = range(-(-count // invocations))
-    uneven = count % invocations > 0
-    loads, stores = [], []
+
+    numbers: int
+    load: str
+    store: str
+
+
+def _moved(moved: Moved, invocations: int, name: str) -> tuple[str, str, str]:
+    """Return statements that declare an invocation's numbers, that load all of them together, and that store them."""
+    numbers = range(-(-moved.numbers // invocations))
+    guard = f"if (i < {moved.numbers}u) " if moved.numbers % invocations else ""
+    declared, loads, stores = [], [], []
     for k in numbers:
         number = f"let i = local + {k * invocations}u;"
-        guard = f"if (i < {count}u) " if uneven else ""
-        loads.append(f"var value_{k} = zero();\n{{ {number}\nvar value = zero();\n{guard}{{ {load} }}\nvalue_{k} = value; }}")
-        stores.append(f"{{ {number}\nlet value = value_{k};\n{guard}{{ {store} }} }}")
-    return "\n".join(["{", *loads, *stores, "}"])
+        declared.append(f"var {name}_{k} = zero();")
+        loads.append(f"{{ {number}\nvar value = zero();\n{guard}{{ {moved.load} }}\n{name}_{k} = value; }}")
+        stores.append(f"{{ {number}\nlet value = {name}_{k};\n{guard}{{ {moved.store} }} }}")
+    return "\n".join(declared), "\n".join(loads), "\n".join(stores)
+
+
+def together(count: int, invocations: int, load: str, store: str) -> str:
+    """Return statements that load numbers, and then store them for the workgroup; see `Moved`."""
+    return "\n".join(["{", *_moved(Moved(count, load, store), invocations, "value"), "}"])
+
+
+def streamed(first: str, end: int, by: int, invocations: int, moved: Sequence[Moved], statements: str) -> str:
+    """Return a loop over rows from `begin` on, so many at a time, whose numbers are moved before the statements.
+
+    Those of the next rows, zeros after the last, are loaded while the statements run.
+    """
+    declared, loads, stores = zip(*[_moved(each, invocations, f"ahead_{k}") for k, each in enumerate(moved)], strict=True)
+    loaded, newline = "\n".join(loads), "\n"
+    return f"""{{
+{newline.join(declared)}
+{{ let begin = {first};
+{loaded} }}
+for (var begin = {first}; begin < {end}u; begin += {by}u) {{
+{newline.join(stores)}
+workgroupBarrier();
+let following = begin + {by}u;
+{{ let begin = following;
+{loaded} }}
+{statements}
+workgroupBarrier();
+}}
+}}"""
 
 
 def block_width(dtype: np.dtype) -> int:

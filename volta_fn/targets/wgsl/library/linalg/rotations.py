@@ -196,7 +196,8 @@ def tile_rotations(pairs: int, steps: str, pairing: str, *, all_work: bool = Tru
       }}"""
     columns = [rotate.format(p=f"e{i}0", q=f"e{i}1", s="s", t="t") for i in (0, 1)]
     rows = [rotate.format(p=f"e0{i}", q=f"e1{i}", s="s_row", t="t_row") for i in (0, 1)]
-    bases = [rotate.format(p=f"turned[k{i} + pair_before.x]", q=f"turned[k{i} + pair_before.y]", s="s_before", t="t_before") for i in (0, 1)]
+    x, y = (f"turned[k{{}} + pair_before.{side}]" for side in "xy")
+    bases = [rotate.format(p=x.format(i), q=y.format(i), s="s_before", t="t_before") for i in (0, 1)]
     elements = [(i, j, f"tile[pair_k.{'xy'[i]} * {pitch}u + pair_l.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
     loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
     stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])
