@@ -18,7 +18,7 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
     known,
 )
 from volta_fn.targets.wgsl.library.linalg.block_scaling import padded, ranked, scale_dispatch
-from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, Moved, element_dispatch, element_shader, over_elements, staged
+from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, element_dispatch, element_shader, over_elements, together
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
@@ -77,18 +77,18 @@ if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value =
     return element_dispatch(shader, blocks.batch, n * n)
 
 
-def _common(shader: Shader, a: ShapedArray, n: int, size: int) -> tuple[str, str]:
-    """Return statements that begin to load what two blocks of the matrix have in common, and that store it."""
+def _common(shader: Shader, a: ShapedArray, n: int, size: int) -> str:
+    """Return statements that load what two blocks of the matrix have in common."""
     x = shader.buffer(_MATRIX, a.dtype).name
-    common = Moved(
+    loads = together(
         4 * size * size,
+        size * size,
         f"""let row = place(at, i / {2 * size}u);
 let column = place(at, i % {2 * size}u);
 if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}""",
         f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;",
     )
-    declared, loads, stores = staged([common], size * size)
-    return f"{declared}\n{loads}", f"{stores}\nworkgroupBarrier();"
+    return f"{loads}\nworkgroupBarrier();"
 
 
 def _share(n: int) -> str:

@@ -113,7 +113,7 @@ if (mine && row < {m}u) {{ value = {x}[base + row * {wide}u + column]; }}""",
         "tile[i] = value;",
     )
     products = repeated(size, f"let value = tile[t * {_COLUMNS}u + c];{newline}{added}")
-    return "\n".join([begun, "{", *streamed("first", m, size, INVOCATIONS, [_vectors(v, m, k, size), columns], products), "}"])
+    return f"{begun}\n  {streamed('first', m, size, INVOCATIONS, [_vectors(v, m, k, size), columns], products)}"
 
 
 def _solved(gram: str, taus: str, k: int, size: int, lanes: int, blocks: int, *, backward: bool) -> str:
@@ -173,4 +173,4 @@ def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: i
     added = newline.join([f"rest_{i} -= times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in numbers])
     stored = newline.join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] = rest_{i}; }}" for i in numbers])
     products = repeated(size, f"let value = sums[t * {_COLUMNS}u + c];{newline}{added}")
-    return "\n".join(streamed("first", m, size, INVOCATIONS, [_vectors(v, m, k, size)], f"{begun}\n{products}\n{stored}"))
+    return streamed("first", m, size, INVOCATIONS, [_vectors(v, m, k, size)], f"{begun}\n{products}\n{stored}")

@@ -79,12 +79,12 @@ def known(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
 
 
 def find_products(
-    a: ShapedArray, blocks: Blocks, device: TargetCapabilities, common: Callable[[Shader], tuple[str, str]], share: str, enough: float
+    a: ShapedArray, blocks: Blocks, device: TargetCapabilities, common: Callable[[Shader], str], share: str, enough: float
 ) -> Dispatch:
     """Return the dispatch that finds a round's products of rotations.
 
-    `common` gives statements that begin to load the Hermitian matrix of two blocks `at`, and that make it `tile`; `share` is an expression
-    for what its element g is of those on the diagonal p and q, at most `enough` if it is negligible.
+    `common` gives statements that make `tile` the Hermitian matrix of two blocks `at`; `share` is an expression for what its element g is
+    of those on the diagonal p and q, at most `enough` if it is negligible.
     """
     size = blocks.size
     shader = _shader(a, blocks, device, reads=0, added=0)
@@ -92,7 +92,6 @@ def find_products(
     shader.workgroup("sines", "T", size)
     shader.workgroup("halves", "T", size)
     shader.workgroup("goes_on", "u32")
-    begun, found = common(shader)
     state = shader.buffer(blocks.state, real_part(a.dtype)).name
     marks = shader.atomics(blocks.marks, MARK).name
     products = shader.buffer(blocks.products, a.dtype, written=True).name
@@ -112,7 +111,6 @@ def find_products(
         f"""
 let matrix = group / {blocks.pairs}u;
 let at = met(turn, group % {blocks.pairs}u);
-{begun}
 if (local == 0u) {{
   goes_on = select(0u, 1u, {state}[matrix * 2u] != R(0));
   if (sweep > 0u && bitcast<f32>(atomicLoad(&{left.format(" - 1u")})) <= {enough}f) {{ goes_on = 0u; }}
@@ -120,7 +118,7 @@ if (local == 0u) {{
 }}
 if (workgroupUniformLoad(&goes_on) == 1u) {{
   let norm = {state}[matrix * 2u + 1u];
-  {found}
+  {common(shader)}
   var greatest_share = R(0);
   for (var i = local; i < {count}u; i += STEP) {{
     let row = i / {2 * size}u;
@@ -189,7 +187,9 @@ def apply_products(
     # What is not needed if nothing is flagged is loaded all the same: then nothing waits for the flags.
     numbers = f"matrix * {pairs}u + job % {pairs}u"
     moves = [_product(products, size, numbers), _tile((x, v), size, (n, rows, wide), down)]
-    declared, loads, stores = staged(moves, size * size)
+    declared, loads, stores = (
+        "\n".join(each) for each in zip(*[staged(m, size * size, f"ahead_{k}") for k, m in enumerate(moves)], strict=True)
+    )
     written(
         shader,
         f"""

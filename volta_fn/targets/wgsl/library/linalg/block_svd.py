@@ -159,8 +159,8 @@ def _turned(problem: _Problem, device: TargetCapabilities) -> Dispatch:
     return element_dispatch(shader, batch, n * n)
 
 
-def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> tuple[str, str]:
-    """Return statements that begin to load two blocks' columns, and that multiply them.
+def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
+    """Return statements for the products of two blocks' columns.
 
     A few rows are loaded at a time, while those before are multiplied.
     """
@@ -184,14 +184,12 @@ if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u +
         f"tile[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = value;",
     )
     stores = "\n  ".join([f"tile[(left + {i * size}u) * {pitch}u + right + {j * size}u] = sum_{i}{j};" for i, j in corners])
-    loading, loop = streamed("0u", n, 2 * size, size * size, [rows], repeated(2 * size, f"{loads}{newline}{sums}"))
-    found = f"""let left = local / {size}u;
+    return f"""let left = local / {size}u;
   let right = local % {size}u;
   {begun}
-  {loop}
+  {streamed("0u", n, 2 * size, size * size, [rows], repeated(2 * size, f"{loads}{newline}{sums}"))}
   {stores}
   workgroupBarrier();"""
-    return loading, found
 
 
 def _share(a: ShapedArray) -> str:

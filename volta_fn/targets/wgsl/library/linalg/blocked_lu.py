@@ -339,4 +339,4 @@ if (row < {m}u && t < width) {{ value = {x}[base + row * {n}u + first + t]; }}""
       {repeated(size, f"let factor = top[t * {_COLUMNS}u + c];{newline}{sums}")}
       {stores}
     }}"""
-    return "\n".join(["workgroupBarrier();", *streamed("first + width", m, _ROWS, INVOCATIONS, [lower], subtracted)])
+    return f"workgroupBarrier();\n  {streamed('first + width', m, _ROWS, INVOCATIONS, [lower], subtracted)}"

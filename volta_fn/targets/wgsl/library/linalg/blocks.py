@@ -53,41 +53,45 @@ class Moved(NamedTuple):
     store: str
 
 
-def staged(moved: Sequence[Moved], invocations: int) -> tuple[str, str, str]:
+def staged(moved: Moved, invocations: int, name: str) -> tuple[str, str, str]:
     """Return statements that declare an invocation's numbers, that load all of them together, and that store them."""
+    numbers = range(-(-moved.numbers // invocations))
+    guard = f"if (i < {moved.numbers}u) " if moved.numbers % invocations else ""
     declared, loads, stores = [], [], []
-    for which, (count, load, store) in enumerate(moved):
-        guard = f"if (i < {count}u) " if count % invocations else ""
-        for k in range(-(-count // invocations)):
-            name, number = f"ahead_{which}_{k}", f"let i = local + {k * invocations}u;"
-            declared.append(f"var {name} = zero();")
-            loads.append(f"{{ {number}\nvar value = zero();\n{guard}{{ {load} }}\n{name} = value; }}")
-            stores.append(f"{{ {number}\nlet value = {name};\n{guard}{{ {store} }} }}")
+    for k in numbers:
+        number = f"let i = local + {k * invocations}u;"
+        declared.append(f"var {name}_{k} = zero();")
+        loads.append(f"{{ {number}\nvar value = zero();\n{guard}{{ {moved.load} }}\n{name}_{k} = value; }}")
+        stores.append(f"{{ {number}\nlet value = {name}_{k};\n{guard}{{ {moved.store} }} }}")
     return "\n".join(declared), "\n".join(loads), "\n".join(stores)
 
 
 def together(count: int, invocations: int, load: str, store: str) -> str:
     """Return statements that load numbers, and then store them for the workgroup; see `Moved`."""
-    return "\n".join(["{", *staged([Moved(count, load, store)], invocations), "}"])
+    return "\n".join(["{", *staged(Moved(count, load, store), invocations, "value"), "}"])
 
 
-def streamed(first: str, end: int, by: int, invocations: int, moved: Sequence[Moved], statements: str) -> tuple[str, str]:
-    """Return what begins to load rows from `begin` on, and a loop that moves so many at a time, each time before the statements.
+def streamed(first: str, end: int, by: int, invocations: int, moved: Sequence[Moved], statements: str) -> str:
+    """Return a loop over rows from `begin` on, so many at a time, whose numbers are moved before the statements.
 
     Those of the next rows, zeros after the last, are loaded while the statements run.
     """
-    declared, loads, stores = staged(moved, invocations)
-    begun = f"{declared}\n{{ let begin = {first};\n{loads} }}"
-    loop = f"""for (var begin = {first}; begin < {end}u; begin += {by}u) {{
-{stores}
+    declared, loads, stores = zip(*[staged(each, invocations, f"ahead_{k}") for k, each in enumerate(moved)], strict=True)
+    loaded, newline = "\n".join(loads), "\n"
+    return f"""{{
+{newline.join(declared)}
+{{ let begin = {first};
+{loaded} }}
+for (var begin = {first}; begin < {end}u; begin += {by}u) {{
+{newline.join(stores)}
 workgroupBarrier();
 let following = begin + {by}u;
 {{ let begin = following;
-{loads} }}
+{loaded} }}
 {statements}
 workgroupBarrier();
+}}
 }}"""
-    return begun, loop
 
 
 def block_width(dtype: np.dtype) -> int:
