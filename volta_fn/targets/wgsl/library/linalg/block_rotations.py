@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.blocks import Moved, count_blocks, repeated, staged
+from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks, repeated, together
 from volta_fn.targets.wgsl.library.linalg.rotations import rotation, round_robin, tile_rotations
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch
@@ -184,12 +184,6 @@ def apply_products(
     flag = f"atomicLoad(&{marks}[{2 + blocks.batch * SWEEPS}u + matrix * {pairs}u + {{}}])"
     down = f"row = place(below, i / {2 * size}u);" if both else ""
     left = flag.format("strip") if both else "0u"
-    # What is not needed if nothing is flagged is loaded all the same: then nothing waits for the flags.
-    numbers = f"matrix * {pairs}u + job % {pairs}u"
-    moves = [_product(products, size, numbers), _tile((x, v), size, (n, rows, wide), down)]
-    declared, loads, stores = (
-        "\n".join(each) for each in zip(*[staged(m, size * size, f"ahead_{k}") for k, m in enumerate(moves)], strict=True)
-    )
     written(
         shader,
         f"""
@@ -200,14 +194,12 @@ let isMatrix = job < {pairs * strips}u;
 let offset = select(job / {pairs}u - {strips}u, job / {pairs}u, isMatrix) * {2 * size}u;
 let at = met(turn, job % {pairs}u);
 {"let below = met(turn, strip);" if both else ""}
-{declared}
-{loads}
-{_later_product(products, size, f"matrix * {pairs}u + strip") if both else ""}
 if (local == 0u) {{ flags = {flag.format(f"job % {pairs}u")} + select(0u, 2u * {left}, isMatrix); }}
 let flagged = workgroupUniformLoad(&flags);
 if (flagged != 0u) {{
-  {stores}
-  workgroupBarrier();
+  {_load_product(products, size, f"matrix * {pairs}u + job % {pairs}u")}
+  {_later_product(products, size, f"matrix * {pairs}u + strip") if both else ""}
+  {_loaded((x, v), size, (n, rows, wide), down)}
   if ((flagged & 1u) != 0u) {{
     {_multiplied(size, "tile[{row} * PITCH + t]", "turned[t * PITCH + {column}]")}
   }}
@@ -249,11 +241,12 @@ let column = place(at, i % {2 * size}u);
     return found, f"if (isMatrix) {{ {move(x, n, n)} }} {f'else {{ {move(v, rows, wide)} }}' if v else ''}"
 
 
-def _tile(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> Moved:
-    """Return how a tile of the matrix or of the vectors is moved to workgroup memory."""
+def _loaded(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
+    """Return statements that load a tile of the matrix or of the vectors."""
     found, move = _tile_element(arrays, size, sizes, down)
     load = re.sub(r"{ (\S+\[[^{}]*\]) MOVE }", r"{ value = \1; }", move)
-    return Moved(4 * size * size, f"{found}\n{load}", f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;")
+    store = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;"
+    return f"{together(4 * size * size, size * size, f'{found}{chr(10)}{load}', store)}\n  workgroupBarrier();"
 
 
 def _stored(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
@@ -266,10 +259,10 @@ def _stored(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], dow
   }}"""
 
 
-def _product(products: str, size: int, number: str) -> Moved:
-    """Return how a product of rotations is moved to workgroup memory, as `turned`."""
+def _load_product(products: str, size: int, number: str) -> str:
+    """Return statements that load a product of rotations as `turned`."""
     element = f"turned[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
-    return Moved(4 * size * size, f"value = {products}[({number}) * {4 * size * size}u + i];", f"{element} = value;")
+    return together(4 * size * size, size * size, f"value = {products}[({number}) * {4 * size * size}u + i];", f"{element} = value;")
 
 
 def _later_product(products: str, size: int, number: str) -> str:
@@ -277,7 +270,10 @@ def _later_product(products: str, size: int, number: str) -> str:
 
     It moves to workgroup memory once there is room.
     """
-    return "\n".join([f"let later_{k} = {products}[({number}) * {4 * size * size}u + local + {k * size * size}u];" for k in range(4)])
+    loads = [f"later_{k} = {products}[({number}) * {4 * size * size}u + local + {k * size * size}u];" for k in range(4)]
+    begun = "\n  ".join([f"var later_{k} = zero();" for k in range(4)])
+    return f"""{begun}
+  if (flagged >= 2u) {{ {" ".join(loads)} }}"""
 
 
 def _multiplied(size: int, left: str, right: str) -> str:

@@ -53,7 +53,7 @@ class Moved(NamedTuple):
     store: str
 
 
-def staged(moved: Moved, invocations: int, name: str) -> tuple[str, str, str]:
+def _moved(moved: Moved, invocations: int, name: str) -> tuple[str, str, str]:
     """Return statements that declare an invocation's numbers, that load all of them together, and that store them."""
     numbers = range(-(-moved.numbers // invocations))
     guard = f"if (i < {moved.numbers}u) " if moved.numbers % invocations else ""
@@ -68,7 +68,7 @@ def staged(moved: Moved, invocations: int, name: str) -> tuple[str, str, str]:
 
 def together(count: int, invocations: int, load: str, store: str) -> str:
     """Return statements that load numbers, and then store them for the workgroup; see `Moved`."""
-    return "\n".join(["{", *staged(Moved(count, load, store), invocations, "value"), "}"])
+    return "\n".join(["{", *_moved(Moved(count, load, store), invocations, "value"), "}"])
 
 
 def streamed(first: str, end: int, by: int, invocations: int, moved: Sequence[Moved], statements: str) -> str:
@@ -76,7 +76,7 @@ def streamed(first: str, end: int, by: int, invocations: int, moved: Sequence[Mo
 
     Those of the next rows, zeros after the last, are loaded while the statements run.
     """
-    declared, loads, stores = zip(*[staged(each, invocations, f"ahead_{k}") for k, each in enumerate(moved)], strict=True)
+    declared, loads, stores = zip(*[_moved(each, invocations, f"ahead_{k}") for k, each in enumerate(moved)], strict=True)
     loaded, newline = "\n".join(loads), "\n"
     return f"""{{
 {newline.join(declared)}
