@@ -165,7 +165,7 @@ def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
     A few rows are loaded at a time, while those before are multiplied.
     """
     n, size = problem.n, blocks.size
-    pitch, corners = 2 * size + 1, [(i, j) for i in (0, 1) for j in (0, 1)]
+    pitch, corners = blocks.pitch, [(i, j) for i in (0, 1) for j in (0, 1)]
     x = shader.buffer(problem.x, problem.a.dtype).name
     begun = "\n  ".join([f"var sum_{i}{j} = zero();" for i, j in corners])
     loads = "\n      ".join(

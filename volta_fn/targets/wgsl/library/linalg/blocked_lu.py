@@ -42,7 +42,7 @@ _INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
 _COLUMNS, _ROWS = 16, 64
 
 #: Columns for which there is one loop: an invocation finds the number in a column among so many registers.
-_PART = 8
+_PART = 4
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
 _GROUPS = 32
