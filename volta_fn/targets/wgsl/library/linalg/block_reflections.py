@@ -101,7 +101,7 @@ if (row < {m}u && t < width) {{ value = {v}[matrix * {m * k}u + row * {k}u + fir
 
 
 def _sums(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
-    """Return statements for the products of vectors with the columns, an invocation's `sum_0` and so on."""
+    """Return statements for an invocation's products of vectors with the columns."""
     m, k, wide = sizes
     numbers, newline = range(-(-size // lanes)), "\n      "
     begun = "\n  ".join([f"var sum_{i} = zero();" for i in numbers])
@@ -117,9 +117,9 @@ if (mine && row < {m}u) {{ value = {x}[base + row * {wide}u + column]; }}""",
 
 
 def _solved(gram: str, taus: str, k: int, size: int, lanes: int, blocks: int, *, backward: bool) -> str:
-    """Return statements that multiply the sums by T, or by its adjoint, and store them as `sums`.
+    """Return statements that multiply the sums by T, or by its adjoint.
 
-    They solve with the inverse, a triangle.
+    They solve with the inverse, a triangle, and store the results as `sums`.
     """
     product = f"{gram}[products + {{}}]"
     entry = product.format(f"t * {size}u + s") if backward else f"conjugate({product.format(f's * {size}u + t')})"

@@ -47,7 +47,10 @@ class Blocks(NamedTuple):
 
     @property
     def pitch(self) -> int:
-        """The pitch of rows in workgroup memory: invocations with elements of adjacent rows and columns access different banks."""
+        """The pitch of rows in workgroup memory.
+
+        With it the invocations of a subgroup, which have elements of adjacent rows and columns, access different banks.
+        """
         return 3 * self.size
 
     @property

@@ -42,7 +42,7 @@ _INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
 _COLUMNS, _ROWS = 16, 64
 
 #: Columns for which there is one loop: an invocation finds the number in a column among so many registers.
-_PART = 4
+_EACH_LOOP = 4
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
 _GROUPS = 32
@@ -87,7 +87,7 @@ def _panel(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
     x = shader.buffer(_FACTORS, a.dtype, written=True).name
     permutation = shader.buffer(_PERMUTATION, _INT32, written=True).name
     origins = shader.buffer(_ORIGINS, _UINT32, written=True).name
-    columns, parts = range(size), range(0, size, _PART)
+    columns, starts = range(size), range(0, size, _EACH_LOOP)
     loads = "\n".join([f"var x{c} = zero();\nif (mine && {c}u < width) {{ x{c} = {x}[here + {c}u]; }}" for c in columns])
     stores = "\n  ".join([f"if ({c}u < width) {{ {x}[there + {c}u] = x{c}; }}" for c in columns])
     written(
@@ -102,7 +102,7 @@ let here = base + min(local, {m - 1}u) * {n}u + first;
 var came = 0i;
 if (mine) {{ came = {permutation}[group * {m}u + local]; }}
 var at = local;
-{"".join([_part(a, shader, range(start, size)) for start in parts])}
+{"".join([_columns_eliminated(a, shader, range(start, size)) for start in starts])}
 sync();
 if (mine) {{
   let there = base + at * {n}u + first;
@@ -114,12 +114,12 @@ if (mine) {{
     return shader.dispatch(batch, iteration_budget.work(batch, m * n))
 
 
-def _part(a: ShapedArray, shader: Shader, columns: range) -> str:
+def _columns_eliminated(a: ShapedArray, shader: Shader, columns: range) -> str:
     """Return statements that eliminate the first few of these columns."""
     m, n = a.shape[-2:]
     pivots = shader.buffer(_PIVOTS, _INT32, written=True).name
-    chosen = "\n  ".join([f"value = select(value, x{c}, j == {c}u);" for c in columns[1:_PART]])
-    return f"""for (var j = {columns[0]}u; j < min({columns[0] + _PART}u, width); j++) {{
+    chosen = "\n  ".join([f"value = select(value, x{c}, j == {c}u);" for c in columns[1:_EACH_LOOP]])
+    return f"""for (var j = {columns[0]}u; j < min({columns[0] + _EACH_LOOP}u, width); j++) {{
   var value = x{columns[0]};
   {chosen}
   let diagonal = first + j;
@@ -206,8 +206,11 @@ def _exchanged(width: int, better: str) -> str:
 
 def _eliminated(columns: range) -> str:
     """Return statements that eliminate column j from the rows below its pivot."""
-    near = [f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, rows[row + {c}u]), j < {c}u);" for c in columns[:_PART]]
-    far = [f"x{c} -= times(factor, rows[row + {c}u]);" for c in columns[_PART:]]
+    near = [
+        f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, rows[row + {c}u]), j < {c}u);"
+        for c in columns[:_EACH_LOOP]
+    ]
+    far = [f"x{c} -= times(factor, rows[row + {c}u]);" for c in columns[_EACH_LOOP:]]
     newline = "\n    "
     return f"""if (mine & (at > diagonal)) {{
     let pivot = rows[row + j];

@@ -167,7 +167,7 @@ def _published(rows: int, lanes: int) -> str:
 
 
 def _most(values: list[str]) -> list[str]:
-    """Return statements for the greatest of values, in four chains that do not wait for each other."""
+    """Return statements for the greatest of values, in four independent chains."""
     chains = [values[k::4] for k in range(min(4, len(values)))]
     begun = [f"var most_{k} = {chain[0]};" for k, chain in enumerate(chains)]
     steps = [f"most_{k} = max(most_{k}, {chain[i]});" for i in range(1, len(chains[0])) for k, chain in enumerate(chains) if i < len(chain)]
@@ -250,7 +250,7 @@ def _reflected(rows: int) -> str:
 
 
 def _stored(x: str, v: str, i: int, sizes: tuple[int, int, int]) -> str:
-    """Return statements that store a number of R, or of a reflection's vector, and what that has above."""
+    """Return statements that store a number of R and one of a reflection's vector."""
     m, n, k = sizes
     return f"""if (begin + {i}u < {m}u) {{
     {v}[reflected + {i * k}u] = select(number(select(R(0), R(1), begin + {i}u == column)), x{i}, begin + {i}u > column);

@@ -43,7 +43,7 @@ def repeated(count: int, statements: str, by: int = 4) -> str:
 
 
 class Moved(NamedTuple):
-    """How many numbers a workgroup moves together: statements that load and store them.
+    """Numbers that a workgroup moves together, by statements.
 
     `load` may assign element `i` to `value`, and `store` moves it.
     """
@@ -53,41 +53,43 @@ class Moved(NamedTuple):
     store: str
 
 
-def _moved(moved: Moved, invocations: int, name: str) -> tuple[str, str, str]:
-    """Return statements that declare an invocation's numbers, that load all of them together, and that store them."""
-    numbers = range(-(-moved.numbers // invocations))
-    guard = f"if (i < {moved.numbers}u) " if moved.numbers % invocations else ""
+def _staged(moved: Sequence[Moved], invocations: int) -> tuple[str, str, str]:
+    """Return statements that declare, load and store an invocation's numbers."""
     declared, loads, stores = [], [], []
-    for k in numbers:
-        number = f"let i = local + {k * invocations}u;"
-        declared.append(f"var {name}_{k} = zero();")
-        loads.append(f"{{ {number}\nvar value = zero();\n{guard}{{ {moved.load} }}\n{name}_{k} = value; }}")
-        stores.append(f"{{ {number}\nlet value = {name}_{k};\n{guard}{{ {moved.store} }} }}")
+    for which, (count, load, store) in enumerate(moved):
+        guard = f"if (i < {count}u) " if count % invocations else ""
+        for k in range(-(-count // invocations)):
+            name, number = f"ahead_{which}_{k}", f"let i = local + {k * invocations}u;"
+            declared.append(f"var {name} = zero();")
+            loads.append(f"{{ {number}\nvar value = zero();\n{guard}{{ {load} }}\n{name} = value; }}")
+            stores.append(f"{{ {number}\nlet value = {name};\n{guard}{{ {store} }} }}")
     return "\n".join(declared), "\n".join(loads), "\n".join(stores)
 
 
 def together(count: int, invocations: int, load: str, store: str) -> str:
-    """Return statements that load numbers, and then store them for the workgroup; see `Moved`."""
-    return "\n".join(["{", *_moved(Moved(count, load, store), invocations, "value"), "}"])
+    """Return statements that load numbers and then store them, as in `Moved`.
+
+    All loads of an invocation are under way together.
+    """
+    return "\n".join(["{", *_staged([Moved(count, load, store)], invocations), "}"])
 
 
 def streamed(first: str, end: int, by: int, invocations: int, moved: Sequence[Moved], statements: str) -> str:
-    """Return a loop over rows from `begin` on, so many at a time, whose numbers are moved before the statements.
+    """Return a loop over rows from `begin` on, so many at a time.
 
-    Those of the next rows, zeros after the last, are loaded while the statements run.
+    Their numbers are moved before the statements. Those of the next rows, zeros after the last, are loaded while the statements run.
     """
-    declared, loads, stores = zip(*[_moved(each, invocations, f"ahead_{k}") for k, each in enumerate(moved)], strict=True)
-    loaded, newline = "\n".join(loads), "\n"
+    declared, loads, stores = _staged(moved, invocations)
     return f"""{{
-{newline.join(declared)}
+{declared}
 {{ let begin = {first};
-{loaded} }}
+{loads} }}
 for (var begin = {first}; begin < {end}u; begin += {by}u) {{
-{newline.join(stores)}
+{stores}
 workgroupBarrier();
 let following = begin + {by}u;
 {{ let begin = following;
-{loaded} }}
+{loads} }}
 {statements}
 workgroupBarrier();
 }}
