@@ -21,6 +21,8 @@ from volta_fn.interrupts import held_back
 
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
 _STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
+_ALL = re.compile(r"^__all__ \+?= \[([^]]*)\]", re.MULTILINE)
+_QUOTED = re.compile(r'"(\w+)"')
 _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
 
 
@@ -70,8 +72,15 @@ def public_names(package: str, suffix: str = ".pyi") -> dict[str, tuple[str, str
     module: Any = sys.modules[package]
     stub = module.__loader__.get_data(os.path.splitext(module.__file__)[0] + suffix).decode()
     names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
-    names |= {name: (home, name) for home in _STAR.findall(stub) for name in load(home).__all__}
+    names |= {name: (home, name) for home in _STAR.findall(stub) for name in _exported(home)}
     return names | {alias: names[name] for alias, name in _ALIAS.findall(stub) if name in names}
+
+
+def _exported(home: str) -> list[str]:
+    """Return a module's ``__all__``, without importing it."""
+    loader: Any = sys.modules[__name__].__loader__  # which reads all files of the package
+    path = os.path.join(os.path.dirname(__file__), *home.split(".")[1:]) + ".py"
+    return [name for names in _ALL.findall(loader.get_data(path).decode()) for name in _QUOTED.findall(names)]
 
 
 def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

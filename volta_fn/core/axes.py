@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,6 +19,20 @@ import numpy as np
 from volta_fn.errors import AxisNameError
 
 _axes: ContextVar[tuple[tuple[Any, int | ProcessAxis], ...]] = ContextVar("named_axes", default=())
+#: The current mesh (`set_mesh`).
+current_mesh: ContextVar[Any] = ContextVar("mesh", default=None)
+
+
+class _MeshReads(threading.local):
+    """How often this thread has read the current mesh.
+
+    A program whose trace did is for that mesh alone.
+    """
+
+    count = 0
+
+
+mesh_reads = _MeshReads()
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,12 @@ class ProcessAxis:
 
     def __repr__(self) -> str:
         return f"{self.name}:{self.size}"
+
+
+def read_mesh() -> Any:
+    """Return the current mesh, and note that it was read."""
+    mesh_reads.count += 1
+    return current_mesh.get()
 
 
 def axis_environment() -> tuple[tuple[Any, int | ProcessAxis], ...]:

@@ -1,7 +1,8 @@
 """The programs of one jitted function, and how a call finds its own.
 
-A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope, and
-default device (`Cache.traced`). A call should not have to compute that key, so three indices lead to the same programs faster:
+A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
+default device, and the current mesh if it reads that (`Cache.traced`). A call should not have to compute that key, so three indices lead to
+the same programs faster:
 
 - `compiled`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
 - `matchers`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
@@ -24,12 +25,12 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, as_value
-from volta_fn.core.axes import axis_environment
+from volta_fn.core.axes import axis_environment, mesh_reads
 from volta_fn.core.device import current_default_device
 from volta_fn.core.flatten import function_name
 from volta_fn.core.interned import Attached
 from volta_fn.jit.arguments import Request, call_key, static_values
-from volta_fn.jit.compile import TracedProgram, trace_function
+from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 
@@ -71,6 +72,8 @@ class Cache:
         self.traces = 0
         #: How many jitted functions use these programs.
         self.users = 0
+        #: Whether some program is for the mesh under which it was traced.
+        self.reads_mesh = False
         self.warned = False
         _CACHES.attach(self, None)
 
@@ -147,12 +150,18 @@ class Cache:
         shardings = tuple([v.device.sharding if type(v) is ConcreteArray else None for v in values])
         is_split = any(s is not None for s in shardings)
         key = (request.key, avals, axis_environment(), current_default_device(), *(shardings if is_split else ()))
+        key += mesh_key() if self.reads_mesh else ()
         found = self.traced.get(key)
         if found is not None:
             return found
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
         function = load("volta_fn.jit.placement").splitting(request.function, shardings) if is_split else request.function
+        reads = mesh_reads.count
         traced = trace_function(function, values, request.in_tree, avals, function_name(request.fun))
+        if mesh_reads.count > reads:
+            traced.mesh = mesh_key()
+            key += () if self.reads_mesh else traced.mesh
+            self.reads_mesh = True
         traced.donate(request.donated(), request.in_tree)
         if settings.log_compiles or settings.explain_cache_misses:
             load("volta_fn.jit.recompilation").log_trace(request, key, [*self.traced], traced.jaxpr)

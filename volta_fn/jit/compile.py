@@ -16,6 +16,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.axes import read_mesh
 from volta_fn.core.device import Device
 from volta_fn.core.distribution.same_program import checked
 from volta_fn.core.flatten import FlatFunction, argument_labels
@@ -35,6 +36,19 @@ _OWN = 3
 _donation = threading.Lock()
 
 
+class OtherMeshError(Exception):
+    """A program is for another mesh than the current one.
+
+    Calls of jitted functions handle it.
+    """
+
+
+def mesh_key() -> tuple[Any, ...]:
+    """Return the current mesh as an entry of keys, and note that it was read."""
+    mesh = read_mesh()
+    return ((mesh, mesh and mesh.axis_types),)
+
+
 @dataclass(slots=True)
 class TracedProgram:
     """The program of a function for one structure and set of types of arguments."""
@@ -47,6 +61,8 @@ class TracedProgram:
     name: str
     #: The positions of the arguments that the program also takes in 64 bits, after all others (see `trace_to_jaxpr`).
     in_full: list[int]
+    #: The current mesh, if the trace read it: see `mesh_key`.
+    mesh: tuple[Any, ...] = ()
     #: The compiled program by device.
     compiled: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
@@ -60,6 +76,18 @@ class TracedProgram:
             return
         pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals)
         self.donated = Donations.paired(flags, pairs)
+
+    def found_again(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+        """Return what later calls run: `run`, unless the program is for another mesh."""
+        if not self.mesh:
+            return run
+
+        def run_under_mesh(values: Sequence[Any]) -> Any:
+            if mesh_key() != self.mesh:
+                raise OtherMeshError
+            return run(values)
+
+        return run_under_mesh
 
     def _usable(self, donated: Sequence[bool]) -> Sequence[bool]:
         """Keep arguments whose memory no result can take, and say so, as JAX does."""

@@ -22,11 +22,12 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched, shared_cache
-from volta_fn.jit.compile import TracedProgram, compiled_for, trace_function, with_full
+from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, mesh_key, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.runtime.compiling import included
+from volta_fn.runtime.repeated import urgent
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
@@ -183,31 +184,38 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function."""
         # Every microsecond counts here, so the fastest lookups come first.
-        if self._plain and current_trace() is EVAL:
-            if not kwargs:
-                matchers = self._matchers
-                known = matched(matchers, args) if matchers else None
+        try:
+            if self._plain and current_trace() is EVAL:
+                if not kwargs:
+                    matchers = self._matchers
+                    known = matched(matchers, args) if matchers else None
+                    if known is not None:
+                        return known[0](known[1])
+                    try:
+                        run = self._compiled.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
+                    except AttributeError:  # some argument is not an array
+                        run, args = self._cache.find_flat(args)  # type: ignore[assignment]
+                    if run is not None:
+                        return run(args)
+                known = self._cache.find(args, kwargs) if self._compiled else None
                 if known is not None:
                     return known[0](known[1])
+            elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
-                    run = self._compiled.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
-                except AttributeError:  # some argument is not an array
-                    run, args = self._cache.find_flat(args)  # type: ignore[assignment]
+                    run = self._compiled.get(call_key(self._argnums, len(args), "_spec")(*args))
+                except (
+                    AttributeError,
+                    TypeError,
+                    ValueError,
+                ):  # a pytree of arrays; a static argument that has no hash, or is an array
+                    run = None
                 if run is not None:
                     return run(args)
-            known = self._cache.find(args, kwargs) if self._compiled else None
-            if known is not None:
-                return known[0](known[1])
-        elif self._argnums and not kwargs and current_trace() is EVAL:
-            try:
-                run = self._compiled.get(call_key(self._argnums, len(args), "_spec")(*args))
-            except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
-                run = None
-            if run is not None:
-                return run(args)
-            known = self._cache.find_with_statics(self._argnums, args) if self._compiled else None
-            if known is not None:
-                return known[0](known[1])
+                known = self._cache.find_with_statics(self._argnums, args) if self._compiled else None
+                if known is not None:
+                    return known[0](known[1])
+        except OtherMeshError:
+            pass
         return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
 
     def __dir__(self) -> list[str]:
@@ -267,7 +275,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
-        return included(self._new_call, args, kwargs)
+        return urgent(included, self._new_call, args, kwargs)
 
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if settings.disable_jit or settings.sees_results:
@@ -313,18 +321,19 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         check_usable(values)
         if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
             run = load("volta_fn.jit.placement").program(traced, values)
-            self._cache.remember(request, values, run)
+            self._cache.remember(request, values, traced.found_again(run))
             return run(values)
         device = common_device(values)
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))
-        self._cache.remember(request, values, run)
+        self._cache.remember(request, values, traced.found_again(run))
         return run(values)
 
     def _staged_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the key of `Cache.staged`; raise `AttributeError` for non-arrays."""
-        return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device()
+        mesh = mesh_key() if self._cache.reads_mesh else ()
+        return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
 
     def trace(self, *args: Any, **kwargs: Any) -> PublicTraced:
         """Trace for arguments like these (arrays or `ShapeDtypeStruct`)."""

@@ -32,6 +32,8 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _background = Background()
+#: Call a function that a thread waits for: compilations in the background begin after it.
+urgent = _background.urgent
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
@@ -57,7 +59,7 @@ class Repeated:
         self.then: Callable[[Callable[..., Any]], None] = lambda function: None
 
     def __call__(self, *args: Any) -> Any:
-        """AwaitedCall the function."""
+        """Call the function."""
         return self.run(*args)
 
     def _once(self, *args: Any) -> Any:
@@ -83,7 +85,7 @@ class Repeated:
         job = self._job
         assert job is not None
         try:
-            made = job.result() if job.process == os.getpid() or job.done() else self._make()
+            made = _background.result(job) if job.process == os.getpid() or job.done() else self._make()
         except Exception:
             deferred("logging").getLogger("volta_fn").debug("an eager function stays uncompiled", exc_info=True)
             made = None

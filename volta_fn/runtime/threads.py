@@ -43,6 +43,8 @@ class AwaitedCall:
         self._unfinished.acquire()
         #: The process whose thread makes the call; a forked one has no such thread.
         self.process = os.getpid()
+        #: Whether a thread waits for it, of those that make calls in the background.
+        self.awaited = False
 
     def run(self) -> None:
         """Call the function, in this thread."""
@@ -113,7 +115,10 @@ def run_together(tasks: Sequence[Callable[[], T]], most: int | None = None) -> l
 
 
 class Background:
-    """Calls on threads of their own, one at a time."""
+    """Calls on threads of their own, one at a time, that give way to urgent ones.
+
+    One begins while no urgent call is made, or when a thread waits for its result.
+    """
 
     def __init__(self) -> None:
         self._forget()
@@ -121,13 +126,43 @@ class Background:
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()  # which a signal's handler may enter, too
+        self._urgent, self._busy = 0, False
 
     def submit(self, function: Callable[..., Any], *args: Any) -> AwaitedCall:
-        """Have a thread call a function when earlier calls have ended."""
+        """Have a thread call a function when it may begin."""
+        call = AwaitedCall(function, *args)
+        if not has_started(AwaitedCall(self._alone, call)):
+            call.run()
+        return call
 
-        def next_call() -> Any:
-            with self._lock:
-                return function(*args)
+    def _alone(self, call: AwaitedCall) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy and (self._urgent <= 0 or call.awaited))
+            self._busy = True
+        call.run()
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
 
-        return on_own_thread(next_call)
+    def result(self, call: AwaitedCall) -> Any:
+        """Wait for a submitted call; return its result or raise its error."""
+        if not call.done():
+            with self._changed:
+                call.awaited = True
+                self._changed.notify_all()
+        return call.result()
+
+    def urgent(self, function: Callable[..., T], *args: Any) -> T:
+        """Make an urgent call."""
+        self._count(1)
+        try:
+            return function(*args)
+        finally:
+            self._count(-1)
+
+    def _count(self, count: int) -> None:
+        with self._changed:
+            self._urgent += count
+            if self._urgent <= 0:
+                self._changed.notify_all()

@@ -47,6 +47,12 @@ _HUGE = 1 << 24
 #: The most elements for which one of NumPy's loops keeps Python's lock, for some microseconds.
 _MOST_LOCKED = 1 << 12
 
+#: What a first compilation loads, by which everything else is imported.
+_COMPILER = [
+    f"volta_fn.{name}"
+    for name in ("compiler.pipeline", "targets.numpy.kernels", "targets.cpu.runtime.compile", "targets.cpu.runtime.program")
+]
+
 #: The primitives whose results are views of their operands here, most often.
 _VIEWS = frozenset("reshape transpose broadcast_in_dim slice squeeze expand_dims rev stop_gradient".split())
 
@@ -173,7 +179,8 @@ class CpuBackend(NumpyBackend):
 def load_compiler() -> None:
     """Load the compiler, so that the first compilation does not wait for it."""
     if may_compile():
-        undisturbed(load, "volta_fn.targets.cpu.runtime.compile")
+        for module in _COMPILER:
+            undisturbed(load, module)
         undisturbed(_support_code)
 
 

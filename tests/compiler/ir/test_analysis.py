@@ -1,4 +1,4 @@
-"""An output may overwrite what is read for the last time where it is written."""
+"""Inputs that an output may overwrite, and loads of neighbours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.analysis import overwritable
+from volta_fn.compiler.ir.analysis import KernelAnalysis, overwritable
 from volta_fn.compiler.target import Target
 
 X = jnp.ones((4, 4))
@@ -42,3 +42,13 @@ def test_an_output_with_fewer_elements_than_the_loop_has_turns_overwrites_nothin
     assert len(item.kernel.stores) == 2
     by_size = {buffer.size: number for number, buffer in enumerate(item.kernel.inputs)}
     assert [overwritable(item.kernel, number) for number in range(2)] == [[], [by_size[48]]]
+
+
+def test_neighbours_are_loads_of_the_same_few_elements() -> None:
+    function = lambda x: x[:, 1] + x[:, 2] * x[:, 4] - x[:, 6] + x[0, 1]
+    (item,) = fuse(vf.make_jaxpr(function)(jnp.ones((5, 7))), Target()).nodes
+    analysis = KernelAnalysis(item.kernel)
+    of_rows = {load.index[1].offset: n for n, load in analysis.loads.items() if load.index[0].terms}
+    assert analysis.neighbours(of_rows[1], 7) == {of_rows[column]: column - 1 for column in (1, 2, 4, 6)}
+    assert analysis.neighbours(of_rows[2], 3) == {of_rows[1]: 0, of_rows[2]: 1}
+    assert analysis.neighbours(of_rows[6], 3) == {of_rows[4]: 0, of_rows[6]: 2}

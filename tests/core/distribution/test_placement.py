@@ -133,6 +133,22 @@ def test_an_abstract_mesh_stands_for_the_current_one(eight: list[vf.Device]) -> 
         assert vf.device_put(vnp.ones((8, 4)), abstract).sharding == split
 
 
+def test_programs_that_read_the_current_mesh_are_for_it_alone(eight: list[vf.Device]) -> None:
+    meshes = [vf.make_mesh((8,), ("data",)), vf.make_mesh((4, 2), ("data", "model")), vf.make_mesh((2, 4), ("data", "model"))]
+    split = vf.jit(lambda x: vf.lax.with_sharding_constraint(x, P("data")))
+    axes = vf.jit(lambda x, sign: x * sign * vf.sharding.get_mesh().size, static_argnums=1)
+    outer = vf.jit(lambda x: axes(x, 1) + axes(x, 1))
+    plain = vf.jit(lambda x: x + 1)
+    x = vnp.ones((8, 4))
+    assert plain(x)[0, 0] == 2 and outer(x)[0, 0] == 2
+    for mesh in [*meshes, *meshes[::-1]]:
+        with mesh:
+            for _ in range(2):  # the second call finds the program faster
+                assert split(x).sharding == vf.NamedSharding(mesh, P("data"))
+                assert [axes(x, -1)[0, 0], outer(x)[0, 0], plain(x)[0, 0]] == [-8, 16, 2]
+    assert [f.cache_info().programs for f in (split, axes, outer, plain)] == [3, 7, 4, 1]
+
+
 @pytest.mark.parametrize("static", [{"static_argnums": 1}, {"static_argnames": "twice"}])
 def test_static_arguments_have_no_shardings(eight: list[vf.Device], static: dict[str, Any]) -> None:
     split = vf.NamedSharding(vf.make_mesh((8,), ("data",)), P("data"))

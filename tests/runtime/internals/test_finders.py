@@ -17,6 +17,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.core import dispatch
 from volta_fn.core.dispatch import BuiltIns, signature
+from volta_fn.runtime.internals import finders
 from volta_fn.targets.cpu.runtime import support_code
 
 X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))
@@ -45,6 +46,34 @@ def test_finders_run_what_is_known_for_the_types() -> None:
     for other in (2.0, None, "x", np.zeros(3)):
         assert find(other) == (other,)
     assert vf.make_jaxpr(lambda x: (find(X) == (X,)) * x)(1).jaxpr.eqns  # not while tracing
+
+
+@pytest.mark.parametrize("has_versions", [True, False])
+def test_the_last_call_is_remembered_until_the_dict_changes(has_versions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_versions:
+        monkeypatch.setattr(finders, "version_offset", lambda: 0)
+    for make in (by_types, by_signature):
+        one, pair = (X._spec,), (X._spec, SMALL._spec)
+        functions: dict[Any, Any] = {one: lambda x: "one", pair: lambda x, y: "two"}
+        find = make(functions, lambda *args, **kwargs: "otherwise")
+        calls = [(X,), (X, SMALL), (SMALL, X), (SMALL,), (X, X), (X, 1.5), (1.5,), (), (X, SMALL, X)]
+        wanted = {0: "one", 1: "two"}
+        for first in range(len(calls)):
+            for second in range(len(calls)):
+                found = [find(*calls[k]) for k in (first, first, second, first, second)]
+                assert found == [wanted.get(k, "otherwise") for k in (first, first, second, first, second)]
+        functions[one] = lambda x: "another"
+        assert find(X) == find(X) == "another" and find(X, SMALL) == "two"
+        del functions[one]
+        gc.collect()
+        assert find(X) == "otherwise" and find(X, SMALL) == "two"
+        functions.clear()
+        assert find(X, SMALL) == find(X, SMALL) == "otherwise"
+        functions[one] = lambda x: find(x, SMALL) + functions.clear.__name__ if functions.clear() is None else ""
+        assert [find(X), find(X)] == ["otherwiseclear", "otherwise"]  # the dict is cleared during the call
+    named = by_signature({(X._spec,): lambda x: "one", (("x",), X._spec): lambda x: "named"})
+    assert [named(X), named(X), named(x=X), named(X), named(x=X)] == ["one", "one", "named", "one", "named"]
+    assert vf.make_jaxpr(lambda x: x * (named(X) == "otherwise"))(1.0).jaxpr.eqns
 
 
 def test_a_number_is_the_array_that_it_was_before() -> None:

@@ -78,6 +78,19 @@ class KernelAnalysis:
         node = self.kernel.nodes[number]
         return node.mask if isinstance(node, Load) else node.ranges if isinstance(node, Inside) else ()
 
+    def neighbours(self, number: int, distance: int) -> dict[int, int]:
+        """Return the loads of close elements, and their offsets from the first one.
+
+        Each of them, and the load itself, reads the same input without conditions, at the same multiples of the axes; the offsets are less
+        than `distance`.
+        """
+        here, input_ = self.load_offsets[number], self.loads[number].input
+        alike = [n for n, load in self.loads.items() if load.input == input_ and not load.mask and self.load_offsets[n].terms == here.terms]
+        least = min([self.load_offsets[n].offset for n in alike])
+        group = (here.offset - least) // distance
+        offsets = {n: self.load_offsets[n].offset for n in alike if (self.load_offsets[n].offset - least) // distance == group}
+        return {n: offset - min(offsets.values()) for n, offset in offsets.items()}
+
     def store_axes(self, number: int) -> Axes:
         """Return the axes that a store's offset and value depend on."""
         return self.store_offsets[number].axes | self.depends[self.kernel.stores[number].value]

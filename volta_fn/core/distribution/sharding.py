@@ -11,12 +11,11 @@ import enum
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, Self
 
 import numpy as np
 
-from volta_fn.core.axes import ProcessGrid
+from volta_fn.core.axes import ProcessGrid, current_mesh, read_mesh
 from volta_fn.core.device import Device, devices, find_device
 from volta_fn.core.distribution import world
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
@@ -217,19 +216,16 @@ class Mesh(_Axes):
         return hash((self.axis_names, self.devices.shape, tuple(self.devices.flat)))
 
     def __enter__(self) -> Mesh:
-        self._entered: list[Any] = [*getattr(self, "_entered", []), _current.set(self)]
+        self._entered: list[Any] = [*getattr(self, "_entered", []), current_mesh.set(self)]
         return self
 
     def __exit__(self, *error: object) -> None:
-        _current.reset(self._entered.pop())
-
-
-_current: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
+        current_mesh.reset(self._entered.pop())
 
 
 def get_mesh() -> Mesh:
     """Return the current mesh; an empty one if none is set."""
-    return _current.get() or Mesh(np.empty((), object), ())
+    return read_mesh() or Mesh(np.empty((), object), ())
 
 
 def get_abstract_mesh() -> AbstractMesh:
@@ -242,13 +238,13 @@ class set_mesh:  # JAX's name
 
     def __init__(self, mesh: Mesh | None) -> None:
         self.mesh = mesh
-        self._token = _current.set(mesh)
+        self._token = current_mesh.set(mesh)
 
     def __enter__(self) -> Mesh | None:
         return self.mesh
 
     def __exit__(self, *error: object) -> None:
-        _current.reset(self._token)
+        current_mesh.reset(self._token)
 
 
 def make_mesh(

@@ -4,9 +4,10 @@
 three frames, to read the operands' buffers, make the results and wrap them, which takes longer than small programs. So a program has a
 built-in that does all of this: it takes `ConcreteArray`s and returns one, or a tuple or list of some.
 
-Its `self` is a tuple of a record's address (`CallWord`) and whatever the record points to. It makes the results first, so that no code of
-Python's runs between reading the operands' buffers and the program, which keeps Python's lock or holds references to them. What it does
-not know it leaves to another function of the same arrays: operands whose elements do not lie one after another, and programs that fail.
+Its `self` is a tuple of a record (`CallWord`), a NumPy array, and whatever the record points to. It makes the results first, so that no
+code of Python's runs between reading the operands' buffers and the program, which keeps Python's lock or holds references to them. What it
+does not know it leaves to another function of the same arrays: operands whose elements do not lie one after another, and programs that
+fail.
 
 It reads and writes the attributes of arrays where `find_layout` finds them. `finders` find a program by the types of its arrays, and
 `kernel_calls` has the built-ins for functions of NumPy's.
@@ -37,6 +38,7 @@ MOST_OPERANDS, MOST_RESULTS = 15, 8
 _EMPTY = 184
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _TYPE = _WORD  # offset of an object's type
+_DATA = object.__basicsize__  # offset of the address of a NumPy array's elements, which `fastcall` checks
 P = "ptr"
 NULL = Value(P, "null")
 _FALSE = Value("i1", "false")
@@ -132,6 +134,12 @@ def empty_of_numpy() -> int:
     return address if type(made) is np.ndarray and (made.shape, made.dtype) == ((2, 3), dtype) and made.flags.c_contiguous else 0
 
 
+def record_of(f: Function, self_: Value) -> Value:
+    """Return the address of a built-in's record, given its `self`."""
+    array = f.load(P, f.at(self_, "i8", i64(tuple.__basicsize__)), 8)
+    return f.load(P, f.at(array, "i8", i64(_DATA)), 8)
+
+
 def word(f: Function, record: Value, name: IntEnum) -> Value:
     """Read a number of a record."""
     return f.load("i64", f.at(record, "i64", i64(name)), 8)
@@ -156,7 +164,7 @@ def write_apply(module: Module) -> None:
     _write_wrap_all(module)
     self_, args, count = Value(P, "%self"), Value(P, "%args"), Value("i64", "%count")
     f = Function(module, "apply", [self_, args, count], P)
-    record = f.call("PyLong_AsVoidPtr", P, f.call("PyTuple_GetItem", P, self_, i64(0)))
+    record = record_of(f, self_)
     buffers = f.alloca(P, MOST_OPERANDS + MOST_RESULTS)
     addresses = f.alloca(P, MOST_OPERANDS)
     results, made = word(f, record, CallWord.COUNT), f.at(buffers, P, count)

@@ -344,7 +344,7 @@ class FastcallEntry:
 
     def _built_in(self, definition: _MethodDef, words: np.ndarray, kept: Any) -> Callable[..., Any]:
         """Make a built-in with a record, which keeps what the record points to."""
-        function: Callable[..., Any] = self._new(ctypes.addressof(definition), (words.ctypes.data, words, kept), None)
+        function: Callable[..., Any] = self._new(ctypes.addressof(definition), (words, kept), None)
         return function
 
     def _finder(self, definition: _MethodDef, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> Finder:
@@ -415,7 +415,12 @@ def make_entry(addresses: Addresses) -> FunctionMaker:
 
 
 def _knows_arrays() -> bool:
-    """Tell whether NumPy's arrays have address and flags where ``enter`` reads them."""
+    """Tell whether tuples and arrays are laid out as built-ins expect.
+
+    These read a tuple's first entry, and an array's address and flags.
+    """
+    if ctypes.c_size_t.from_address(id(pair := (object(), 1)) + tuple.__basicsize__).value != id(pair[0]):
+        return False
     for array in (np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32).T):
         if type(array).__basicsize__ < _FLAGS + 4:
             return False

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.array import ArraySpec, ConcreteArray
-from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, CallWord, Layout, Made, P, is_a, pointer, word
+from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, CallWord, Layout, Made, P, is_a, pointer, record_of, word
 from volta_fn.runtime.internals.result_allocator import numpy_function
 from volta_fn.runtime.internals.ufunc_loops import UfuncLoop
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -96,7 +96,7 @@ def write_kernel_calls(module: Module) -> None:
 def _entry(module: Module, name: str) -> tuple[Function, Value, Value, Value]:
     self_, args, count = Value(P, "%self"), Value(P, "%args"), Value("i64", "%count")
     f = Function(module, name, [self_, args, count], P)
-    return f, f.call("PyLong_AsVoidPtr", P, f.call("PyTuple_GetItem", P, self_, i64(0))), args, count
+    return f, record_of(f, self_), args, count
 
 
 def _other(f: Function, record: Value, args: Value, count: Value) -> Value:

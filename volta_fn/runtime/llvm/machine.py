@@ -9,12 +9,14 @@ from typing import Any
 from volta_fn.core.interned import Left
 from volta_fn.runtime.internals.nogil import emit, parse, run_passes
 from volta_fn.runtime.llvm import half_rounding, lapack, numpy_sorts
-from volta_fn.runtime.llvm.host import host, llvm
+from volta_fn.runtime.llvm.host import Host, host, llvm
 
 #: What is never freed, and engines, which are freed some time after their code.
 _kept: list[LoadedCode] = []
 _engines: Left[Any] = Left()
 _lock = threading.Lock()
+#: Machines that no thread compiles by now: a new one takes longer to describe the CPU than a small module takes.
+_idle: list[tuple[Host, Any]] = []
 
 
 def _target_machine() -> Any:
@@ -24,21 +26,34 @@ def _target_machine() -> Any:
     return target.create_target_machine(cpu=here.cpu, features=here.features, opt=3, reloc="static", jit=True)
 
 
-def compile_object(text: str, suffix: str = "") -> bytes:
+def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
     """Compile a module for this machine, with a suffix on all names that it defines.
 
-    The text is expected to have the vectors and loops that it wants: the passes only clean up.
+    The text is expected to have the vectors and loops that it wants: the passes only clean up, unless `clean` is False.
     """
-    binding = llvm()
-    machine = _target_machine()  # one per compilation, as threads must not share them
+    here = host()
+    try:
+        made_for, machine = _idle.pop()
+    except IndexError:
+        made_for, machine = here, _target_machine()
+    machine = machine if made_for is here else _target_machine()
     module = parse(text)
-    module.triple = host().triple
+    module.triple = here.triple
     module.data_layout = str(machine.target_data)
     module.verify()
     if suffix:
         for named in (*module.functions, *module.global_variables):
             if not named.is_declaration:
                 named.name += suffix
+    if clean:
+        _clean_up(machine, module)
+    code = emit(machine, module)
+    _idle.append((here, machine))
+    return code
+
+
+def _clean_up(machine: Any, module: Any) -> None:
+    binding = llvm()
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
     passes = binding.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
@@ -46,7 +61,6 @@ def compile_object(text: str, suffix: str = "") -> bytes:
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     run_passes(passes, module, builder)
-    return emit(machine, module)
 
 
 class LoadedCode:

@@ -107,6 +107,17 @@ def test_results_in_the_memory_of_another_ones_operand(size: int) -> None:
         assert agrees(kernel, inputs_of(kernel), f"{size} rows of {n}")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8", "int64", "bool", "complex64"])
+def test_columns_of_rows_of_a_few_elements(dtype: str) -> None:
+    for n in (2, 3, 4, 5):
+        rotated = lambda x, y, n=n: jnp.stack([x[:, k] * y[:, (k + 1) % n] for k in range(n)], axis=1)
+        ends = lambda x, y, n=n: x[:, 0] * y[:, n - 1] + x[1, n // 2]
+        for function in (rotated, ends):
+            for size in (7, 64, 133):
+                for kernel in kernels_of(function, shaped(size, n, dtype=dtype), shaped(size, n, dtype=dtype)):
+                    assert agrees(kernel, inputs_of(kernel), f"{size} rows of {n}")
+
+
 def test_transposes_in_the_memory_of_another_ones_operand() -> None:
     def function(x: Any, y: Any) -> Any:
         twice = x.T * 2

@@ -33,9 +33,9 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     texts: list[str] = []
     compile_object = code_cache.compile_object
 
-    def noted(text: str, *suffix: str) -> bytes:
+    def noted(text: str, *suffix: str, **options: bool) -> bytes:
         texts.append(text)
-        return compile_object(text, *suffix)
+        return compile_object(text, *suffix, **options)
 
     monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(code_cache, "compile_object", noted)
@@ -78,7 +78,7 @@ def test_one_that_is_gone_from_the_disk_is_made_again(compiled: list[str], tmp_p
 
 
 def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(text: str, *suffix: str) -> Any:
+    def broken(text: str, *suffix: str, **options: bool) -> Any:
         raise RuntimeError("no code for this")
 
     library, good = code_cache.CodeCache(), code_cache.compile_object

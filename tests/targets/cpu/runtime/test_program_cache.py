@@ -234,7 +234,7 @@ import json, sys
 import numpy as np
 from volta_fn.runtime.llvm import machine
 compile_object, texts = machine.compile_object, []
-machine.compile_object = lambda text, *suffix: texts.append(text) or compile_object(text, *suffix)
+machine.compile_object = lambda text, *suffix, **options: texts.append(text) or compile_object(text, *suffix, **options)
 import volta_fn as vf
 from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime import program_cache

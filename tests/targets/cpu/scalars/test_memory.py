@@ -54,6 +54,22 @@ def test_masked_and_strided(dtype, stride):
             np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("stride", [2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_neighbours_are_read_from_the_same_vectors(dtype, stride):
+    lanes = 8
+    for last in range(1, stride):
+        source, out = numbers(dtype, (lanes - 1) * stride + last + 1), np.zeros((last + 1, lanes), dtype)
+
+        def body(f, pointers, n, last=last):
+            for first in range(last + 1):
+                x = scalars.load(f, dtype, pointers[0], lanes, stride=stride, first=first, last=last)
+                scalars.store(f, x, f.at(pointers[1], f"[{dtype.itemsize} x i8]", i64(first * lanes)))
+
+        compile_body(body)(address_list([source, out]), 0)
+        np.testing.assert_array_equal(out, [source[first::stride] for first in range(last + 1)])
+
+
 @pytest.mark.parametrize("stride", [1, -1, 2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_masked_and_strided_store(dtype, stride):

@@ -163,7 +163,13 @@ class VectorScope(Scope[Value, Number]):
                 return reversed_lanes(
                     f, load(f, node.dtype, f.let("ptr", f"getelementptr [{node.dtype.itemsize} x i8], {pointer}, i64 {1 - lanes}"), lanes)
                 )
-            return load(f, node.dtype, pointer, lanes, count=self.count if lanes > 1 else None, stride=step if lanes > 1 else 1)
+            if lanes == 1:
+                return load(f, node.dtype, pointer, lanes)
+            if step < 2 or node.mask:
+                return load(f, node.dtype, pointer, lanes, count=self.count, stride=step)
+            near = self.nest.analysis.neighbours(number, step)
+            pointer, last = self.pointer(("load", min(near, key=near.__getitem__))), max(near.values())
+            return load(f, node.dtype, pointer, lanes, count=self.count, stride=step, first=near[number], last=last)
         if lanes == 1 or (step == 1 and lanes <= self.nest.analysis.kernel.inputs[node.input].size):
             # Where the condition fails, anything may be read that is there.
             there = f.select(holds, pointer, self.nest.inputs[node.input])

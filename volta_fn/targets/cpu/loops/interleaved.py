@@ -67,11 +67,26 @@ class InterleavedStores:
 
 def _interleaved(f: Function, vectors: Sequence[Number]) -> Number:
     """Emit the first lanes of all vectors, then the second ones, and so on."""
-    lanes, components = vectors[0].lanes, [vector.components[0] for vector in vectors]
-    components += [components[-1]] * (len(components) % 2)
+    lanes, size, components = vectors[0].lanes, len(vectors), [vector.components[0] for vector in vectors]
+    order = [lanes * k + lane for lane in range(lanes) for k in range(size)]
+    if size % 2:
+        components, order = _blended(f, components, lanes), list(range(lanes * size))
+        components += [components[-1]]
     pairs = [f.taken(x, range(2 * lanes), y) for x, y in zip(components[::2], components[1::2], strict=True)]
-    order = [lanes * k + lane for lane in range(lanes) for k in range(len(vectors))]
     return Number(vectors[0].dtype, (f.taken(pairs[0], order, pairs[1] if len(pairs) > 1 else None),))
+
+
+def _blended(f: Function, vectors: Sequence[Value], lanes: int) -> list[Value]:
+    """Emit an odd number of vectors interleaved, by one permutation of each.
+
+    No two lanes of a vector go to the same lane of results.
+    """
+    size = len(vectors)
+    turned = [f.taken(x, [(lane - k) * pow(size, -1, lanes) % lanes for lane in range(lanes)]) for k, x in enumerate(vectors)]
+    results = [turned[0]] * size
+    for k, x in enumerate(turned[1:], 1):
+        results = [f.taken(y, [j + lanes * ((lanes * i + j) % size == k) for j in range(lanes)], x) for i, y in enumerate(results)]
+    return results
 
 
 def _holds(condition: Range, axis: int, index: int) -> bool:

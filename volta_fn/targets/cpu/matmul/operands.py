@@ -69,7 +69,7 @@ class StridedOperand:
             first = span.inner if inner.stride == 1 else i64(0)
             rows = [self._at(f, matrix, f.binary("add", span.outer, i64(j)), first) for j in range(count)]
             if inner.stride == 1:
-                transposed_rows(f, self.work, dtype, lambda k: [self._move(f, row, k) for row in rows], width, span.depth, target)
+                transposed_rows(f, self.work, dtype, lambda k: [self._move(f, row, k) for row in rows], width, span.depth, target, width)
             else:
                 self._gather_rows(f, span, rows, width, target)
 

@@ -18,6 +18,8 @@ from volta_fn.targets.cpu.matmul.task_loops import each
 
 #: Rows that are packed at a time where they belong to several panels.
 RUN = 8
+#: Registers of rows that are transposed at a time. More are a loop: less code, and rows do not drive one another from the cache.
+_ROWS = 2
 
 
 @functools.cache
@@ -97,13 +99,23 @@ def transpose_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -
 
     def write(f: Function) -> None:
         source, stride, depth, target = f.parameters
-        row_pointers = RowPointers(f, stride, count)
+        in_registers = count == width and count % work.lanes == 0 and count > _ROWS * work.lanes
+        rows = work.lanes if in_registers else count
+        row_pointers = RowPointers(f, stride, rows)
 
-        def at(k: Value) -> list[Value]:
-            starts = row_pointers.starts(f, f.at(source, f"[{dtype.itemsize} x i8]", k))
-            return [row_pointers.row(f, starts, row) for row in range(count)]
+        def several(first: Value) -> None:
+            start = f.at(source, "i8", f.binary("mul", first, stride))
 
-        transposed_rows(f, work, dtype, at, width, depth, target)
+            def at(k: Value) -> list[Value]:
+                starts = row_pointers.starts(f, f.at(start, f"[{dtype.itemsize} x i8]", k))
+                return [row_pointers.row(f, starts, row) for row in range(rows)]
+
+            transposed_rows(f, work, dtype, at, rows if in_registers else width, depth, f.at(target, work.type, first), width)
+
+        if in_registers:
+            each(f, i64(0), i64(count), several, rows)
+        else:
+            several(i64(0))
 
     return shared_function(f"turn_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
 
@@ -113,12 +125,23 @@ def _packing_parameters() -> list[Value]:
 
 
 def transposed_rows(
-    f: Function, work: ComputeType, dtype: np.dtype, rows_at: Callable[[Value], Sequence[Value]], width: int, depth: Value, target: Value
+    f: Function,
+    work: ComputeType,
+    dtype: np.dtype,
+    rows_at: Callable[[Value], Sequence[Value]],
+    width: int,
+    depth: Value,
+    target: Value,
+    pitch: int,
 ) -> None:
     """Write the transpose of rows: for each of `depth` k, element k of every row.
 
-    ``rows_at(k)`` gives the rows' addresses from k on; each of the panel's rows has zeros up to `width`.
+    ``rows_at(k)`` gives the rows' addresses from k on. Those of the transpose are `pitch` numbers long, with zeros up to `width`.
     """
+
+    def address(k: Value, start: int) -> Value:
+        return f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(pitch)), i64(start)))
+
     square = 16 // work.itemsize  # a quarter of the widest register, within which shuffles are cheap
 
     def squares(k: Value) -> None:
@@ -129,27 +152,16 @@ def transposed_rows(
                 for r in range(square)
             ]
             for c, vector in enumerate(_squares_transposed(f, block, square)):
-                address = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
-                put(f, work, vector, address, width - start)
-
-    def blocks(k: Value) -> None:
-        rows = rows_at(k)
-        for start in range(0, width, work.lanes):
-            block = [read(f, work, dtype, rows[start + r], work.lanes) if start + r < len(rows) else work.zero() for r in range(work.lanes)]
-            for c, vector in enumerate(_transposed(f, block, square)):
-                address = f.at(target, work.type, f.binary("add", f.binary("mul", f.binary("add", k, i64(c)), i64(width)), i64(start)))
-                put(f, work, vector, address, width - start)
+                put(f, work, vector, address(f.binary("add", k, i64(c)), start), width - start)
 
     def single(k: Value) -> None:
         rows = rows_at(k)
         for j in range(width):
             value = read(f, work, dtype, rows[j], 1) if j < len(rows) else Value(work.type, "zeroinitializer")
-            f.store(value, f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(width)), i64(j))), work.itemsize)
+            f.store(value, address(k, j), work.itemsize)
 
-    large = f.binary("and", depth, i64(-work.lanes))
-    each(f, i64(0), large, blocks, work.lanes)
     squares_end = f.binary("and", depth, i64(-square))
-    each(f, large, squares_end, squares, square)
+    each(f, i64(0), squares_end, squares, square)
     each(f, squares_end, depth, single)
 
 
@@ -168,37 +180,6 @@ def _gathered(groups: Sequence[Value], f: Function) -> Value:
 
 def _joined(f: Function, x: Value, y: Value) -> Value:
     return f.taken(x, range(2 * lanes_of(x.type)), y)
-
-
-def _transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
-    """Emit the transpose of as many vectors as they have lanes.
-
-    Squares within quarters of the vectors are transposed first, then the quarters.
-    """
-    lanes = len(rows)
-    groups = [
-        _squares_transposed(f, rows[g : g + square], square) for g in range(0, lanes, square)
-    ]  # by group of rows, and column in a square
-    columns: list[Value] = [rows[0]] * lanes
-    for c in range(square):
-        for q, vector in enumerate(_quarters_transposed(f, [group[c] for group in groups], square)):
-            columns[q * square + c] = vector
-    return columns
-
-
-def _quarters_transposed(f: Function, rows: Sequence[Value], square: int) -> list[Value]:
-    """Emit the transpose of vectors' runs of `square` lanes."""
-    count = len(rows)
-
-    def runs(x: Value, y: Value, odd: int) -> Value:
-        return f.taken(x, [run * square + lane for run in range(odd, 2 * count, 2) for lane in range(square)], y)
-
-    if count == 1:
-        return list(rows)
-    if count == 2:
-        return [runs(rows[0], rows[1], odd) for odd in (0, 1)]
-    halves = [(runs(rows[0], rows[1], odd), runs(rows[2], rows[3], odd)) for odd in (0, 1)]
-    return [runs(halves[odd][0], halves[odd][1], late) for late in (0, 1) for odd in (0, 1)]
 
 
 def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:

@@ -6,6 +6,7 @@ In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex numbe
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,17 @@ from volta_fn.targets.cpu.scalars.values import Lanes, overload
 _SHUFFLED = 4
 
 
+class _Stride(NamedTuple):
+    """Where the numbers of a vector lie: lane k at `first + k * step`.
+
+    What lies up to `last` from each `k * step` may be read, too.
+    """
+
+    step: int
+    first: int = 0
+    last: int = 0
+
+
 def stored_element(dtype: np.dtype) -> str:
     """Return the LLVM type of a number, or a complex one's component, in memory."""
     if dtype.kind == "b":
@@ -25,20 +37,31 @@ def stored_element(dtype: np.dtype) -> str:
     return {BFLOAT16: "i16", FLOAT16: "half"}.get(dtype) or element(dtype)
 
 
-def load(f: Function, dtype: np.dtype, pointer: Value, lanes: int, *, count: Value | None = None, stride: int = 1) -> Number:
+def load(
+    f: Function,
+    dtype: np.dtype,
+    pointer: Value,
+    lanes: int,
+    *,
+    count: Value | None = None,
+    stride: int = 1,
+    first: int = 0,
+    last: int = 0,
+) -> Number:
     """Load numbers, the first at `pointer`, each `stride` elements further.
 
-    Of `count` (an i64) only so many lanes are read, at most all; the others are 0.
+    Of `count` (an i64) only so many lanes are read, at most all; the others are 0. Of neighbours that lie up to `last` elements further
+    than these numbers, those at `first` are read: from the same vectors for each `first`, so that memory is read once for all.
     """
     type_ = stored_element(dtype)
     size = dtype.itemsize
     if dtype.kind != "c":
-        return Number(dtype, (_from_memory(dtype, _read(f, type_, pointer, lanes, count, stride, size)).value,))
+        numbers = _read(f, type_, pointer, lanes, count, _Stride(stride, first, last), size)
+        return Number(dtype, (_from_memory(dtype, numbers).value,))
     if stride != 1 or lanes == 1:
-        imaginary = f.at(pointer, type_, i64(1))
-        components = [_read(f, type_, p, lanes, count, 2 * stride, size // 2).value for p in (pointer, imaginary)]
-        return Number(dtype, tuple(components))
-    both = _read(f, type_, pointer, 2 * lanes, _twice(f, count), 1, size // 2)
+        components = [_Stride(2 * stride, 2 * first + k, 2 * last + 1) for k in (0, 1)]
+        return Number(dtype, tuple([_read(f, type_, pointer, lanes, count, each, size // 2).value for each in components]))
+    both = _read(f, type_, pointer, 2 * lanes, _twice(f, count), _Stride(1), size // 2)
     return Number(dtype, tuple([both.taken(range(k, 2 * lanes, 2)).value for k in (0, 1)]))
 
 
@@ -75,37 +98,44 @@ def _to_memory(dtype: np.dtype, x: Lanes) -> Lanes:
     return x.cast("fptrunc", "half") if dtype == FLOAT16 else x
 
 
-def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | None, stride: int, align: int) -> Lanes:
-    vector = vector_of(type_, lanes)
+def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | None, stride: _Stride, align: int) -> Lanes:
+    vector, step = vector_of(type_, lanes), stride.step
+    if lanes > 1 and count is None and 2 <= step <= _SHUFFLED:
+        return Lanes(f, _shuffled(f, type_, pointer, lanes, stride, align))
+    if stride.first:
+        pointer = f.at(pointer, type_, i64(stride.first))
     if lanes == 1:
         return Lanes(f, _read_one(f, type_, pointer, count, align))
-    if stride == 0:
+    if step == 0:
         some = None if count is None else f.compare("icmp sgt", count, i64(0))
         return Lanes(f, _masked(f, f.splat(_read_one(f, type_, pointer, some, align), lanes), count))
-    if stride == 1 and count is None:
+    if step == 1 and count is None:
         return Lanes(f, f.load(vector, pointer, align))
-    if count is None and (stride == -1 or 2 <= stride <= _SHUFFLED):
-        return Lanes(f, _shuffled(f, type_, pointer, lanes, stride, align))
+    if step == -1 and count is None:
+        return Lanes(f, f.taken(f.load(vector, f.at(pointer, type_, i64(1 - lanes)), align), range(lanes)[::-1]))
     zero = Value(vector, "zeroinitializer")
     width, mask = Value("i32", str(align)), _mask(f, lanes, count, type_)
-    if stride == 1:
+    if step == 1:
         return Lanes(f, masked_load(f, vector, pointer, align, mask))
-    where = _addresses(f, type_, pointer, lanes, stride)
+    where = _addresses(f, type_, pointer, lanes, step)
     return Lanes(f, f.intrinsic(f"llvm.masked.gather.{overload(vector)}.v{lanes}p0", vector, where, width, mask, zero))
 
 
-def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: int, align: int) -> Value:
+def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: _Stride, align: int) -> Value:
     """Load vectors of neighbours, and shuffle them to have every so many numbers."""
-    vector = vector_of(type_, lanes)
-    if stride < 0:
-        return f.taken(f.load(vector, f.at(pointer, type_, i64(1 - lanes)), align), range(lanes)[::-1])
-    positions = [min(k * lanes, (lanes - 1) * (stride - 1)) for k in range(stride)]  # nothing is read beyond the last number
-    found, *others = [f.load(vector, f.at(pointer, type_, i64(position)), align) for position in positions]
-    numbers = [lane * stride for lane in range(lanes)]  # where the vector so far has the numbers that are wanted
-    for following, before, position in zip(others, positions, positions[1:], strict=False):
-        wanted = [lane * stride for lane in range(lanes)]
-        order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(numbers, wanted, strict=True)]
-        found, numbers = f.taken(found, order, following), list(range(lanes))
+    step, end = stride.step, (lanes - 1) * stride.step + stride.last + 1
+    positions = [min(k * lanes, end - lanes) for k in range(step)]  # nothing is read beyond the end
+    vectors = [f.load(vector_of(type_, lanes), f.at(pointer, type_, i64(position)), align) for position in positions]
+    wanted = [lane * step + stride.first for lane in range(lanes)]
+    found = vectors[0]
+    if step % 2 and end == lanes * step:  # as lanes are a power of two, no two wanted numbers are in the same lane
+        for position, vector in zip(positions[1:], vectors[1:], strict=True):
+            found = f.taken(found, [k + lanes * (position + k in wanted) for k in range(lanes)], vector)
+        return f.taken(found, [number % lanes for number in wanted])
+    lane_of = wanted  # where the vector so far has the numbers that are wanted
+    for vector, before, position in zip(vectors[1:], positions, positions[1:], strict=False):
+        order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(lane_of, wanted, strict=True)]
+        found, lane_of = f.taken(found, order, vector), list(range(lanes))
     return found
 
 
