@@ -50,7 +50,7 @@ def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
 
 
 def _end(x: ShapedArray, n: int, batch: int, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch that clears upper triangles, and makes what has no factor NaN."""
+    """Return the dispatch that clears upper triangles, and fills failures with NaN."""
     end = element_shader(device, x.dtype, n * n)
     out, bad = end.buffer(_FACTOR, x.dtype, written=True).name, end.buffer(_BAD, _UINT32).name
     over_elements(
