@@ -25,22 +25,6 @@ SEVERAL = 4
 
 _REAL_ROTATION = """fn rotation_of(a: R, b: R, g: T) -> Rotation {
   if (g == R(0)) { return Rotation(R(0), R(0)); }
-  var d = b - a;
-  var h = R(2) * g;
-  let squares = d * d + h * h;
-  if ((squares < R(1e-30)) | (squares > R(1e30))) {
-    let largest = max(abs(d), abs(h));
-    d /= largest;
-    h /= largest;
-  }
-  let length = sqrt(d * d + h * h);
-  let tangent = h / (d + select(length, -length, d < R(0)));
-  let root = sqrt(R(1) + tangent * tangent);
-  return Rotation(tangent / root, tangent / (R(1) + root));
-}"""
-
-_ROTATION = """fn rotation_of(a: R, b: R, g: T) -> Rotation {
-  if (g == R(0)) { return Rotation(R(0), R(0)); }
   let slope = (b - a) / (R(2) * g);
   let tangent = select(R(1), R(-1), slope < R(0)) / (abs(slope) + sqrt(R(1) + slope * slope));
   let root = sqrt(R(1) + tangent * tangent);
@@ -184,8 +168,7 @@ def tile_rotations(pairs: int, pitch: int, steps: str, pairing: str, *, all_work
     Both are in workgroup memory, in rows with the `pitch`.
 
     Each of the `steps` rotates all `pairs` of columns. An invocation has the four elements of two pairs k and l; `pairing` sets their
-    columns, `pair_k` and `pair_l`, in step `turned_by`. Invocations beyond those wait, unless `all_work`. Columns of `turned` are rotated
-    while the next step's rotations are found.
+    columns, `pair_k` and `pair_l`, in step `turned_by`. Invocations beyond those wait, unless `all_work`.
     """
     rotate = """{{
         let x = {p};
@@ -195,29 +178,19 @@ def tile_rotations(pairs: int, pitch: int, steps: str, pairing: str, *, all_work
       }}"""
     columns = [rotate.format(p=f"e{i}0", q=f"e{i}1", s="s", t="t") for i in (0, 1)]
     rows = [rotate.format(p=f"e0{i}", q=f"e1{i}", s="s_row", t="t_row") for i in (0, 1)]
-    x, y = (f"turned[k{{}} + pair_before.{side}]" for side in "xy")
-    bases = [rotate.format(p=x.format(i), q=y.format(i), s="s_before", t="t_before") for i in (0, 1)]
+    bases = [rotate.format(p=f"turned[k{i} + pair_l.x]", q=f"turned[k{i} + pair_l.y]", s="s", t="t") for i in (0, 1)]
     elements = [(i, j, f"tile[pair_k.{'xy'[i]} * {pitch}u + pair_l.{'xy'[j]}]") for i in (0, 1) for j in (0, 1)]
     loads = "\n      ".join([f"var e{i}{j} = {element};" for i, j, element in elements])
     stores = "\n      ".join([f"{element} = e{i}{j};" for i, j, element in elements])
     newline = "\n      "
-    turned = newline.join(bases) if all_work else f"if (k < {pairs}u) {{ {newline.join(bases)} }}"
     return f"""let k = local / {pairs}u;
     let l = local % {pairs}u;
-    let k0 = k * {pitch}u;
-    let k1 = (k + {pairs}u) * {pitch}u;
-    var pair_before = vec2<u32>();
-    var s_before = zero();
-    var t_before = zero();
     for (var turned_by = 0u; turned_by < {steps}; turned_by++) {{
       var pair_k = vec2<u32>();
       var pair_l = vec2<u32>();
       {pairing}
       if (k == 0u) {{
         rotation(l, real(tile[pair_l.x * {pitch + 1}u]), real(tile[pair_l.y * {pitch + 1}u]), tile[pair_l.x * {pitch}u + pair_l.y]);
-      }}
-      if (turned_by > 0u) {{
-        {turned}
       }}
       workgroupBarrier();
       {"" if all_work else f"if (k < {pairs}u) {{"}
@@ -233,11 +206,9 @@ def tile_rotations(pairs: int, pitch: int, steps: str, pairing: str, *, all_work
         e10 = zero();
       }}
       {stores}
-      pair_before = pair_l;
-      s_before = s;
-      t_before = t;
+      let k0 = k * {pitch}u;
+      let k1 = (k + {pairs}u) * {pitch}u;
+      {newline.join(bases)}
       {"" if all_work else "}"}
       workgroupBarrier();
-    }}
-    {turned}
-    workgroupBarrier();"""
+    }}"""
