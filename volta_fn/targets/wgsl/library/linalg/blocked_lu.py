@@ -207,8 +207,7 @@ def _exchanged(width: int, better: str) -> str:
 def _eliminated(columns: range) -> str:
     """Return statements that eliminate column j from the rows below its pivot."""
     near = [
-        f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, rows[row + {c}u]), j < {c}u);"
-        for c in columns[:_EACH_LOOP]
+        f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, rows[row + {c}u]), j < {c}u);" for c in columns[:_EACH_LOOP]
     ]
     far = [f"x{c} -= times(factor, rows[row + {c}u]);" for c in columns[_EACH_LOOP:]]
     newline = "\n    "
