@@ -38,7 +38,7 @@ def blocked_eigh(a: ShapedArray, lower: bool, device: TargetCapabilities) -> Rou
     n, batch, real = a.shape[-1], math.prod(a.shape[:-2]), real_part(a.dtype)
     blocks = blocks_of(n, a.dtype, batch, device, _BLOCKS)
     both = (
-        find_products(a, blocks, device, lambda shader: _common(shader, a, n, blocks.size), _share(n), _NEGLIGIBLE[real.name]),
+        find_products(a, blocks, device, lambda shader: _common(shader, a, n, blocks), _share(n), _NEGLIGIBLE[real.name]),
         apply_products(a, blocks, device, _MATRIX, (_PRODUCT, n, n), both=True),
     )
     row, column = f"i / {n}u", f"i % {n}u"
@@ -77,16 +77,16 @@ if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value =
     return element_dispatch(shader, blocks.batch, n * n)
 
 
-def _common(shader: Shader, a: ShapedArray, n: int, size: int) -> str:
+def _common(shader: Shader, a: ShapedArray, n: int, blocks: Blocks) -> str:
     """Return statements that load what two blocks of the matrix have in common."""
-    x = shader.buffer(_MATRIX, a.dtype).name
+    x, size = shader.buffer(_MATRIX, a.dtype).name, blocks.size
     loads = together(
         4 * size * size,
         size * size,
         f"""let row = place(at, i / {2 * size}u);
 let column = place(at, i % {2 * size}u);
 if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}""",
-        f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;",
+        f"tile[(i / {2 * size}u) * {blocks.pitch}u + i % {2 * size}u] = value;",
     )
     return f"{loads}\nworkgroupBarrier();"
 

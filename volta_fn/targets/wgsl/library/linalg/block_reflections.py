@@ -10,7 +10,7 @@ from typing import NamedTuple
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, block_width, count_blocks, repeated, together
+from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, Moved, block_width, count_blocks, repeated, streamed, together
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, written
 from volta_fn.targets.wgsl.routine import Dispatch
 
@@ -67,6 +67,7 @@ def apply_block(
     shader.workgroup("tile", "T", size * _COLUMNS)
     shader.workgroup("sums", "T", size * _COLUMNS)
     shader.workgroup("factors", "T", size)
+    shader.workgroup("solution", "T", 2 * _COLUMNS)
     written(
         shader,
         f"""
@@ -88,11 +89,10 @@ if ((group % {groups}u + 1u) * {_COLUMNS}u > first{" + width" if forward else ""
     return shader.dispatch(batch * groups, iteration_budget.work(batch, m * wide))
 
 
-def _load_vectors(v: str, m: int, k: int, size: int) -> str:
-    """Return statements that load some rows of the block's vectors, else zeros."""
-    return together(
+def _vectors(v: str, m: int, k: int, size: int) -> Moved:
+    """Return how some rows of the block's vectors are moved to workgroup memory."""
+    return Moved(
         size * size,
-        INVOCATIONS,
         f"""let row = begin + i / {size}u;
 let t = i % {size}u;
 if (row < {m}u && t < width) {{ value = {v}[matrix * {m * k}u + row * {k}u + first + t]; }}""",
@@ -101,34 +101,25 @@ if (row < {m}u && t < width) {{ value = {v}[matrix * {m * k}u + row * {k}u + fir
 
 
 def _sums(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
-    """Return statements for the products `sums` of vectors with the columns."""
+    """Return statements for an invocation's products of vectors with the columns."""
     m, k, wide = sizes
     numbers, newline = range(-(-size // lanes)), "\n      "
     begun = "\n  ".join([f"var sum_{i} = zero();" for i in numbers])
-    added = "\n        ".join([f"sum_{i} += times(conjugate(vectors[t * {size + 1}u + lane + {i * lanes}u]), value);" for i in numbers])
-    stored = "\n  ".join([f"sums[(lane + {i * lanes}u) * {_COLUMNS}u + c] = sum_{i};" for i in numbers])
-    columns = together(
+    added = newline.join([f"sum_{i} += times(conjugate(vectors[t * {size + 1}u + lane + {i * lanes}u]), value);" for i in numbers])
+    columns = Moved(
         size * _COLUMNS,
-        INVOCATIONS,
         f"""let row = begin + i / {_COLUMNS}u;
 if (mine && row < {m}u) {{ value = {x}[base + row * {wide}u + column]; }}""",
         "tile[i] = value;",
     )
-    return f"""{begun}
-  for (var begin = first; begin < {m}u; begin += {size}u) {{
-    {_load_vectors(v, m, k, size)}
-    {columns}
-    workgroupBarrier();
-    {repeated(size, f"let value = tile[t * {_COLUMNS}u + c];{newline}{added}")}
-    workgroupBarrier();
-  }}
-  {stored}"""
+    products = repeated(size, f"let value = tile[t * {_COLUMNS}u + c];{newline}{added}")
+    return f"{begun}\n  {streamed('first', m, size, INVOCATIONS, [_vectors(v, m, k, size), columns], products)}"
 
 
 def _solved(gram: str, taus: str, k: int, size: int, lanes: int, blocks: int, *, backward: bool) -> str:
-    """Return statements that multiply the `sums` by T, or by its adjoint.
+    """Return statements that multiply the sums by T, or by its adjoint.
 
-    They solve with the inverse, a triangle.
+    They solve with the inverse, a triangle, and store the results as `sums`.
     """
     product = f"{gram}[products + {{}}]"
     entry = product.format(f"t * {size}u + s") if backward else f"conjugate({product.format(f's * {size}u + t')})"
@@ -141,10 +132,17 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
         f"vectors[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
     )
     rows = [f"(lane + {k * lanes}u)" for k in range(-(-size // lanes))]
-    factors = "\n    ".join([f"let factor_{k} = vectors[{r} * {size + 1}u + s];" for k, r in enumerate(rows)])
+    factor = "factors[{}]" if backward else "conjugate(factors[{}])"
+    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ given = sum_{k}; }}" for k in range(1, len(rows))])
     affected = "{0} < s" if backward else "{0} > s"
     changes = "\n    ".join(
-        [f"if ({affected.format(r)}) {{ sums[{r} * {_COLUMNS}u + c] -= times(factor_{k}, solved); }}" for k, r in enumerate(rows)]
+        [
+            f"sum_{k} = select(sum_{k}, sum_{k} - times(vectors[{r} * {size + 1}u + s], solved), {affected.format(r)});"
+            for k, r in enumerate(rows)
+        ]
+    )
+    stored = "\n  ".join(
+        [f"sums[{r} * {_COLUMNS}u + c] = select(zero(), times({factor.format(r)}, sum_{k}), {r} < width);" for k, r in enumerate(rows)]
     )
     return f"""let products = (matrix * {blocks}u + block) * {size * size}u;
   {triangle}
@@ -152,29 +150,27 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
   workgroupBarrier();
   for (var turn = 0u; turn < width; turn++) {{
     let s = {"width - 1u - turn" if backward else "turn"};
-    let solved = times({"factors[s]" if backward else "conjugate(factors[s])"}, sums[s * {_COLUMNS}u + c]);
-    {factors}
-    {changes}
+    let at = (turn & 1u) * {_COLUMNS}u;
+    if (lane == s % {lanes}u) {{
+      var given = sum_0;
+      {chosen}
+      solution[at + c] = times({factor.format("s")}, given);
+    }}
     workgroupBarrier();
+    let solved = solution[at + c];
+    {changes}
   }}
-  for (var t = lane; t < width; t += {lanes}u) {{
-    sums[t * {_COLUMNS}u + c] = times({"factors[t]" if backward else "conjugate(factors[t])"}, sums[t * {_COLUMNS}u + c]);
-  }}
+  {stored}
   workgroupBarrier();"""
 
 
 def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: int) -> str:
     """Return statements that subtract multiples of vectors from the columns."""
     m, k, wide = sizes
-    numbers, newline = range(-(-size // lanes)), "\n      "
-    begun = "\n    ".join([f"let row_{i} = begin + lane + {i * lanes}u;\n    var less_{i} = zero();" for i in numbers])
-    added = "\n      ".join([f"less_{i} += times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in numbers])
-    stored = "\n    ".join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] -= less_{i}; }}" for i in numbers])
-    return f"""for (var begin = first; begin < {m}u; begin += {size}u) {{
-    {_load_vectors(v, m, k, size)}
-    workgroupBarrier();
-    {begun}
-    {repeated(size, f"let value = sums[t * {_COLUMNS}u + c];{newline}{added}")}
-    {stored}
-    workgroupBarrier();
-  }}"""
+    numbers, newline = range(-(-size // lanes)), "\n    "
+    entry = f"{x}[base + min(row_{{i}}, {m - 1}u) * {wide}u + min(column, {wide - 1}u)]"
+    begun = newline.join([f"let row_{i} = begin + lane + {i * lanes}u;{newline}var rest_{i} = {entry.format(i=i)};" for i in numbers])
+    added = newline.join([f"rest_{i} -= times(vectors[(lane + {i * lanes}u) * {size + 1}u + t], value);" for i in numbers])
+    stored = newline.join([f"if (mine && row_{i} < {m}u) {{ {x}[base + row_{i} * {wide}u + column] = rest_{i}; }}" for i in numbers])
+    products = repeated(size, f"let value = sums[t * {_COLUMNS}u + c];{newline}{added}")
+    return streamed("first", m, size, INVOCATIONS, [_vectors(v, m, k, size)], f"{begun}\n{products}\n{stored}")

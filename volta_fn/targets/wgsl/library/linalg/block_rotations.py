@@ -46,6 +46,14 @@ class Blocks(NamedTuple):
     products: int
 
     @property
+    def pitch(self) -> int:
+        """The pitch of rows in workgroup memory.
+
+        With it the invocations of a subgroup, which have elements of adjacent rows and columns, access different banks.
+        """
+        return 3 * self.size
+
+    @property
     def rounds(self) -> int:
         """The rounds of a sweep."""
         return 2 * self.pairs - 1
@@ -68,7 +76,7 @@ def blocks_of(n: int, dtype: np.dtype, batch: int, device: TargetCapabilities, f
 
 
 def _fits(size: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
-    needed = (2 * (2 * size) * (2 * size + 1) + 2 * size) * dtype.itemsize + size * size * (real_part(dtype).itemsize + 4) + 16
+    needed = (2 * (2 * size) * (3 * size) + 2 * size) * dtype.itemsize + size * size * (real_part(dtype).itemsize + 4) + 16
     return size * size <= device.invocations and needed <= device.workgroup_memory
 
 
@@ -87,7 +95,7 @@ def find_products(
     of those on the diagonal p and q, at most `enough` if it is negligible.
     """
     size = blocks.size
-    shader = _shader(a, blocks, device, reads=0, added=0)
+    shader = _shader(a, blocks, device, blocks.pitch, reads=0, added=0)
     shader.helper("rotation", rotation(a.dtype))
     shader.workgroup("sines", "T", size)
     shader.workgroup("halves", "T", size)
@@ -97,7 +105,7 @@ def find_products(
     products = shader.buffer(blocks.products, a.dtype, written=True).name
     flag = f"{marks}[{2 + blocks.batch * SWEEPS}u + group]"
     left = f"{marks}[2u + matrix * {SWEEPS}u + sweep{{}}]"
-    pitch, count = 2 * size + 1, 4 * size * size
+    pitch, count = blocks.pitch, 4 * size * size
     # In the first round of a sweep all columns meet, in others those of one block and of the other.
     steps = f"select({size}u, {2 * size - 1}u, turn == 0u)"
     pairing = f"""pair_k = vec2<u32>(k, {size}u + (k + turned_by) % {size}u);
@@ -132,7 +140,7 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
   let most = max_all(greatest_share, local);
   if (local == 0u) {{ atomicMax(&{left.format("")}, bitcast<u32>(f32(most))); }}
   if (most > R({enough})) {{
-    {tile_rotations(size, steps, pairing)}
+    {tile_rotations(size, pitch, steps, pairing)}
     for (var i = local; i < {count}u; i += STEP) {{
       {products}[group * {count}u + i] = turned[(i / {2 * size}u) * {pitch}u + i % {2 * size}u];
     }}
@@ -143,7 +151,7 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
     return shader.dispatch(blocks.batch * blocks.pairs, iteration_budget.work(blocks.batch, a.shape[-1] ** 2))
 
 
-def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: int, added: int) -> Shader:
+def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, pitch: int, reads: int, added: int) -> Shader:
     """Return a shader that names the sweep and the round in it.
 
     Its functions tell which blocks meet, and which columns they have.
@@ -157,7 +165,7 @@ def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, reads: i
         f"fn place(at: vec2<u32>, i: u32) -> u32 {{ return select(at.y * {size}u + i - {size}u, at.x * {size}u + i, i < {size}u); }}",
     )
     for name in ("tile", "turned"):
-        shader.workgroup(name, "T", 2 * size * (2 * size + 1))
+        shader.workgroup(name, "T", 2 * size * pitch)
     count_blocks(shader, blocks.marks, reads, added, atomic=True)
     written(shader, f"let sweep = step / {blocks.rounds}u;\nlet turn = step % {blocks.rounds}u;")
     return shader
@@ -175,7 +183,7 @@ def apply_products(
     strips = pairs
     _, rows, wide = vectors or (0, 0, 0)
     jobs = pairs * (strips + -(-rows // (2 * size)))
-    shader = _shader(a, blocks, device, reads=1, added=1)
+    shader = _shader(a, blocks, device, 2 * size + 1, reads=1, added=1)
     shader.workgroup("flags", "u32")
     marks = shader.atomics(blocks.marks, MARK).name
     products = shader.buffer(blocks.products, a.dtype).name

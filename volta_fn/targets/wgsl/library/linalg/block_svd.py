@@ -26,7 +26,7 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
 )
 from volta_fn.targets.wgsl.library.linalg.block_scaling import many_invocations, padded, ranked, scale_dispatch
 from volta_fn.targets.wgsl.library.linalg.blocked_qr import blocked_qr, is_blocked_qr
-from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, element_dispatch, element_shader, over_elements, repeated, together
+from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, Moved, element_dispatch, element_shader, over_elements, repeated, streamed
 from volta_fn.targets.wgsl.library.linalg.rotations import workers
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
 from volta_fn.targets.wgsl.library.linalg.singular_vectors import NEAR, completed
@@ -162,10 +162,10 @@ def _turned(problem: _Problem, device: TargetCapabilities) -> Dispatch:
 def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
     """Return statements for the products of two blocks' columns.
 
-    A few rows are loaded at a time.
+    A few rows are loaded at a time, while those before are multiplied.
     """
     n, size = problem.n, blocks.size
-    pitch, corners = 2 * size + 1, [(i, j) for i in (0, 1) for j in (0, 1)]
+    pitch, corners = blocks.pitch, [(i, j) for i in (0, 1) for j in (0, 1)]
     x = shader.buffer(problem.x, problem.a.dtype).name
     begun = "\n  ".join([f"var sum_{i}{j} = zero();" for i, j in corners])
     loads = "\n      ".join(
@@ -176,9 +176,8 @@ def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
     )
     sums = "\n      ".join([f"sum_{i}{j} += times(l{i}, r{j});" for i, j in corners])
     newline = "\n      "
-    rows = together(
+    rows = Moved(
         4 * size * size,
-        size * size,
         f"""let row = begin + i / {2 * size}u;
 let column = place(at, i % {2 * size}u);
 if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}""",
@@ -188,12 +187,7 @@ if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u +
     return f"""let left = local / {size}u;
   let right = local % {size}u;
   {begun}
-  for (var begin = 0u; begin < {n}u; begin += {2 * size}u) {{
-    {rows}
-    workgroupBarrier();
-    {repeated(2 * size, f"{loads}{newline}{sums}")}
-    workgroupBarrier();
-  }}
+  {streamed("0u", n, 2 * size, size * size, [rows], repeated(2 * size, f"{loads}{newline}{sums}"))}
   {stores}
   workgroupBarrier();"""
 

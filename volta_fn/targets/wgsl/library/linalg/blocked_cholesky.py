@@ -1,7 +1,7 @@
 """Cholesky factors by blocks of columns.
 
-A block's dispatch has a workgroup for each block of rows. Each computes what the earlier columns leave of its own rows and of the block on
-the diagonal, which all of them factor, so that none waits for another.
+A block's dispatch has a workgroup for each tile that is left, which subtracts the product of two tiles of the block before. Those in the
+block's own columns do so for the tile on the diagonal, too, factor it, and solve for their rows, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
 )
 from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, real_part, written
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars import Shader
 
-#: The operand, the result, and workspaces: the counters, and which matrices are not positive definite.
-_OPERAND, _FACTOR, _COUNTERS, _BAD = range(4)
+#: The operand, the result, and workspaces: the counters, which matrices are not positive definite, and what is left of them.
+_OPERAND, _FACTOR, _COUNTERS, _BAD, _REST = range(5)
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -34,12 +35,22 @@ _UINT32 = np.dtype(np.uint32)
 def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
     """Return the routine for matrices of several blocks."""
     n = x.shape[-1]
-    batch = x.size // (n * n)
-    blocks = -(-n // block_width(x.dtype))
-    begin = field_shader(device, x.dtype, INVOCATIONS)
+    batch, blocks = x.size // (n * n), -(-n // block_width(x.dtype))
+    begin = element_shader(device, x.dtype, n * n)
     begin_count(begin, _COUNTERS)
-    written(begin, f"if (local == 0u) {{ {begin.buffer(_BAD, _UINT32, written=True).name}[group] = 0u; }}")
-    panels = [_block(x, n, batch, device, reads) for reads in (0, 1)]
+    source, rest = begin.buffer(_OPERAND, x.dtype).name, begin.buffer(_REST, x.dtype, written=True).name
+    begun = f"if (e == 0u) {{ {begin.buffer(_BAD, _UINT32, written=True).name}[matrix] = 0u; }}"
+    over_elements(begin, n * n, f"{rest}[matrix * {n * n}u + e] = {source}[matrix * {n * n}u + e];\n{begun}")
+    panels = [_block(x, n, device, reads) for reads in (0, 1)]
+    work = iteration_budget.work(batch, n * n)
+    steps = [panels[k % 2].dispatch(batch * (blocks - k) ** 2, work) for k in range(blocks)]
+    return Routine(
+        (element_dispatch(begin, batch, n * n), *steps, _end(x, n, batch, device)), (COUNTERS, 4 * batch, x.size * x.dtype.itemsize)
+    )
+
+
+def _end(x: ShapedArray, n: int, batch: int, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that clears upper triangles, and fills failures with NaN."""
     end = element_shader(device, x.dtype, n * n)
     out, bad = end.buffer(_FACTOR, x.dtype, written=True).name, end.buffer(_BAD, _UINT32).name
     over_elements(
@@ -48,102 +59,117 @@ def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
         f"""let at = matrix * {n * n}u + e;
 if (e / {n}u < e % {n}u) {{ {out}[at] = zero(); }} else if ({bad}[matrix] != 0u) {{ {out}[at] = nan(); }}""",
     )
-    first = begin.dispatch(batch, iteration_budget.work(batch, n * n))
-    return Routine((first, *[panels[k % 2] for k in range(blocks)], element_dispatch(end, batch, n * n)), (COUNTERS, 4 * batch))
+    return element_dispatch(end, batch, n * n)
 
 
-def _block(x: ShapedArray, n: int, batch: int, device: TargetCapabilities, reads: int) -> Dispatch:
-    """Return the dispatch that factors a block of columns.
+def _block(x: ShapedArray, n: int, device: TargetCapabilities, reads: int) -> Shader:
+    """Return the shader that factors a block of columns.
 
-    Its number is in the counter that the dispatch `reads`.
+    Its number is in the counter that the shader `reads`. Invocations have a column and some rows of each tile, a `V`. Rows and columns
+    after the last are copies of it, which affect nothing else and are not stored.
     """
     size = block_width(x.dtype)
-    blocks, tile = -(-n // size), size * (size + 1)
+    lanes, blocks, each = INVOCATIONS // size, -(-n // size), size * size // INVOCATIONS
     shader = field_shader(device, x.dtype, INVOCATIONS)
     count_blocks(shader, _COUNTERS, reads, 1)
-    a, out = shader.buffer(_OPERAND, x.dtype).name, shader.buffer(_FACTOR, x.dtype, written=True).name
+    rest, out = (shader.buffer(number, x.dtype, written=True).name for number in (_REST, _FACTOR))
     bad = shader.buffer(_BAD, _UINT32, written=True).name
-    for name in ("own", "top"):
-        shader.workgroup(name, "T", tile)
+    shader.helper("rows", f"alias V = {'T' if each == 1 else f'vec{each}<T>'};\n{_scaled(each)}")
+    for tile in ("upper", "lower"):
+        shader.workgroup(f"{tile}_tile", "V", size * (lanes + 1))
+        shader.workgroup(f"{tile}_column", "V", 2 * lanes)
+
+    def entries(array: str, block: str, column: str) -> str:
+        rows = [f"{array}[base + min({block} * {size}u + r + {k}u, {n - 1}u) * {n}u + min({column}, {n - 1}u)]" for k in range(each)]
+        return f"V({', '.join(rows)})"
+
+    def row(k: int) -> tuple[str, str]:
+        return f"(block_row * {size}u + r + {k}u)", "lower" if each == 1 else f"lower[{k}]"
+
+    rows = [row(k) for k in range(each)]
+    stored = [f"if ({at} < {n}u && column <= {at}) {{ {rest}[base + {at} * {n}u + column] = {value}; }}" for at, value in rows]
+    solved = [
+        f"""if ({at} < {n}u && column <= {at}) {{
+      {out}[base + {at} * {n}u + column] = select({value} / root, number(root), {at} == column);
+    }}"""
+        for at, value in rows
+    ]
+    newline = "\n    "
+    factor = f"let factor = conjugate({_entry('upper_tile', 't', 'c', lanes + 1, each)});"
+    subtracted = f"lower -= scaled(lower_tile[t * {lanes + 1}u + lane], factor);"
     written(
         shader,
         f"""
-let base = (group / {blocks}u) * {n * n}u;
-let below = group % {blocks}u;
-if (below >= step && step < {blocks}u) {{
+let side = {blocks}u - step;
+let block_row = step + group % (side * side) / side;
+let block_column = step + group % side;
+let isOwn = block_column == step;
+if (block_row >= block_column && (isOwn || step > 0u)) {{
+  let base = group / (side * side) * {n * n}u;
   let c = local % {size}u;
-  let column = step * {size}u + c;
-  {_rest(a, out, n, size)}
-  {_factored(n, size, HUGE[real_part(x.dtype).name])}
-  let root = sqrt(real(top[c * {size + 1}u + c]));
-  for (var r = local / {size}u; r < {size}u; r += {INVOCATIONS // size}u) {{
-    let row = below * {size}u + r;
-    if (row < {n}u && column < {n}u) {{
-      if (row == column) {{ {out}[base + row * {n}u + column] = number(root); }}
-      if (row > column) {{ {out}[base + row * {n}u + column] = own[r * {size + 1}u + c] / root; }}
+  let lane = local / {size}u;
+  let r = lane * {each}u;
+  let column = block_column * {size}u + c;
+  var upper = {entries(rest, "block_column", "column")};
+  var lower = {entries(rest, "block_row", "column")};
+  if (step > 0u) {{
+    let before = (step - 1u) * {size}u + c;
+    upper_tile[c * {lanes + 1}u + lane] = {entries(out, "block_column", "before")};
+    lower_tile[c * {lanes + 1}u + lane] = {entries(out, "block_row", "before")};
+    workgroupBarrier();
+    if (isOwn) {{
+      {repeated(size, f"{factor}{newline}{subtracted}{newline}upper -= scaled(upper_tile[t * {lanes + 1}u + lane], factor);", 8)}
+    }} else {{
+      {repeated(size, f"{factor}{newline}{subtracted}", 8)}
     }}
   }}
-  if (isBad && below == step && local == 0u) {{ {bad}[group / {blocks}u] = 1u; }}
+  if (isOwn) {{
+    {_eliminated(n, size, HUGE[real_part(x.dtype).name])}
+    let root = sqrt(own);
+    {newline.join(solved)}
+    if (isBad && block_row == step && local == 0u) {{ {bad}[group / (side * side)] = 1u; }}
+  }} else {{
+    {newline.join(stored)}
+  }}
 }}""",
     )
-    return shader.dispatch(batch * blocks, iteration_budget.work(batch, n * n))
+    return shader
 
 
-def _rest(a: str, out: str, n: int, size: int) -> str:
-    """Return statements for what earlier columns leave of two tiles.
-
-    These are the workgroup's `own` rows and the `top` ones, those of the block on the diagonal. Invocations have a column and some rows.
-    """
-    rows, pitch = range(size * size // INVOCATIONS), size + 1
-    lanes = INVOCATIONS // size
-    begun, loaded, subtracted, stored = [], [], [], []
-    for k in rows:
-        r = f"(local / {size}u + {k * lanes}u)"
-        begun.append(f"let own_row_{k} = below * {size}u + {r};\n  let top_row_{k} = step * {size}u + {r};")
-        for tile in ("own", "top"):
-            row = f"{tile}_row_{k}"
-            begun.append(
-                f"var {tile}_{k} = zero();\n  if ({row} < {n}u && column <= {row}) {{ {tile}_{k} = {a}[base + {row} * {n}u + column]; }}"
-            )
-            loaded.append(f"{tile}[{r} * {pitch}u + c] = {out}[base + min({row}, {n - 1}u) * {n}u + earlier * {size}u + c];")
-            subtracted.append(f"{tile}_{k} -= times({tile}[{r} * {pitch}u + t], factor);")
-            stored.append(f"{tile}[{r} * {pitch}u + c] = {tile}_{k};")
-    newline = "\n  "
-    return f"""{newline.join(begun)}
-  for (var earlier = 0u; earlier < step; earlier++) {{
-    workgroupBarrier();
-    {newline.join(loaded)}
-    workgroupBarrier();
-    {repeated(size, f"let factor = conjugate(top[c * {pitch}u + t]);{newline}{newline.join(subtracted)}")}
-  }}
-  workgroupBarrier();
-  {newline.join(stored)}
-  workgroupBarrier();"""
+def _scaled(each: int) -> str:
+    """Return the function that multiplies an invocation's rows by a number."""
+    return f"fn scaled(a: V, b: T) -> V {{ return {'times(a, b)' if each == 1 else 'a * b'}; }}"
 
 
-def _factored(n: int, size: int, huge: str) -> str:
+def _entry(array: str, number: str, row: str, pitch: int, each: int) -> str:
+    """Return the element in a row of a column in workgroup memory."""
+    return f"{array}[{number} * {pitch}u + {row} / {each}u]" + ("" if each == 1 else f"[{row} % {each}u]")
+
+
+def _eliminated(n: int, size: int, huge: str) -> str:
     """Return statements that eliminate the columns of both tiles.
 
-    They become those of the factor times its diagonal, whose squares stay on the diagonal of `top`. `isBad` tells whether one of these
+    They become those of the factor times its diagonal, whose square in an invocation's column is its `own`. `isBad` tells whether a square
     is not positive.
     """
-    pitch, lanes = size + 1, INVOCATIONS // size
-    rows = [f"(local / {size}u + {k * lanes}u)" for k in range(size // lanes)]
-    loads = "\n      ".join(
-        [f"let own_{k} = own[{r} * {pitch}u + s];\n      let top_{k} = top[{r} * {pitch}u + s];" for k, r in enumerate(rows)]
-    )
-    own = "\n      ".join([f"own[{r} * {pitch}u + c] -= times(own_{k}, factor);" for k, r in enumerate(rows)])
-    top = "\n      ".join([f"if ({r} > s) {{ top[{r} * {pitch}u + c] -= times(top_{k}, factor); }}" for k, r in enumerate(rows)])
+    lanes, each = INVOCATIONS // size, size * size // INVOCATIONS
+    diagonal, top = (_entry("upper_column", "turn", row, lanes, each) for row in ("s", "c"))
     return f"""var isBad = false;
-  for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
-    let square = real(top[s * {pitch}u + s]);
-    let good = square > R(0) && square <= {huge};
-    isBad = isBad || !good;
-    if (c > s) {{
-      let factor = conjugate(top[c * {pitch}u + s]) / select(R(1), square, good);
-      {loads}
-      {own}
-      {top}
-    }}
-    workgroupBarrier();
-  }}"""
+    var own = R(1);
+    for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
+      let turn = s & 1u;
+      if (c == s) {{
+        upper_column[turn * {lanes}u + lane] = upper;
+        lower_column[turn * {lanes}u + lane] = lower;
+      }}
+      workgroupBarrier();
+      let square = real({diagonal});
+      let good = square > R(0) && square <= {huge};
+      isBad = isBad || !good;
+      own = select(own, square, c == s);
+      if (c > s) {{
+        let factor = conjugate({top}) / select(R(1), square, good);
+        upper -= scaled(upper_column[turn * {lanes}u + lane], factor);
+        lower -= scaled(lower_column[turn * {lanes}u + lane], factor);
+      }}
+    }}"""

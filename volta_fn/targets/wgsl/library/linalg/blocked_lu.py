@@ -17,6 +17,7 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     COUNTERS,
     INVOCATIONS,
     SMALL,
+    Moved,
     begin_count,
     block_width,
     count_blocks,
@@ -24,6 +25,7 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     element_shader,
     over_elements,
     repeated,
+    streamed,
     together,
 )
 from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
@@ -37,7 +39,10 @@ _OPERAND, _FACTORS, _PIVOTS, _PERMUTATION, _COUNTERS, _ORIGINS = range(6)
 _INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
 
 #: Columns that a workgroup brings up to date, and rows that it does so for at a time.
-_COLUMNS, _ROWS = 16, 32
+_COLUMNS, _ROWS = 16, 64
+
+#: Columns for which there is one loop: an invocation finds the number in a column among so many registers.
+_EACH_LOOP = 4
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
 _GROUPS = 32
@@ -82,8 +87,7 @@ def _panel(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
     x = shader.buffer(_FACTORS, a.dtype, written=True).name
     permutation = shader.buffer(_PERMUTATION, _INT32, written=True).name
     origins = shader.buffer(_ORIGINS, _UINT32, written=True).name
-    shader.workgroup("row", "T", size)
-    columns = range(size)
+    columns, starts = range(size), range(0, size, _EACH_LOOP)
     loads = "\n".join([f"var x{c} = zero();\nif (mine && {c}u < width) {{ x{c} = {x}[here + {c}u]; }}" for c in columns])
     stores = "\n  ".join([f"if ({c}u < width) {{ {x}[there + {c}u] = x{c}; }}" for c in columns])
     written(
@@ -98,10 +102,7 @@ let here = base + min(local, {m - 1}u) * {n}u + first;
 var came = 0i;
 if (mine) {{ came = {permutation}[group * {m}u + local]; }}
 var at = local;
-for (var j = 0u; j < width; j++) {{
-  {_pivot(shader, size, m, n, real_part(a.dtype) == np.float32)}
-  {_eliminated(size, m)}
-}}
+{"".join([_columns_eliminated(a, shader, range(start, size)) for start in starts])}
 sync();
 if (mine) {{
   let there = base + at * {n}u + first;
@@ -113,58 +114,62 @@ if (mine) {{
     return shader.dispatch(batch, iteration_budget.work(batch, m * n))
 
 
-def _pivot(shader: Shader, size: int, m: int, n: int, is_exchanged: bool) -> str:
-    """Return statements that find the pivot of column j, and give its row to all.
-
-    Two invocations take each other's numbers `at` of rows. Values that are not numbers come after all others.
-    """
+def _columns_eliminated(a: ShapedArray, shader: Shader, columns: range) -> str:
+    """Return statements that eliminate the first few of these columns."""
+    m, n = a.shape[-2:]
     pivots = shader.buffer(_PIVOTS, _INT32, written=True).name
-    chosen = "\n  ".join([f"value = select(value, x{c}, j == {c}u);" for c in range(1, size)])
-    given = "\n    ".join([f"row[{c}] = x{c};" for c in range(size)])
-    return f"""var value = x0;
+    chosen = "\n  ".join([f"value = select(value, x{c}, j == {c}u);" for c in columns[1:_EACH_LOOP]])
+    return f"""for (var j = {columns[0]}u; j < min({columns[0] + _EACH_LOOP}u, width); j++) {{
+  var value = x{columns[0]};
   {chosen}
   let diagonal = first + j;
   let magnitude = size(value);
-  var best = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine && at >= diagonal);
+  var best = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine & (at >= diagonal));
   var place = at;
-  {_greatest(shader, is_exchanged)}
+  {_pivot(shader, columns, real_part(a.dtype) == np.float32)}
   if (at == place) {{
-    {given}
     at = diagonal;
     {pivots}[group * {min(m, n)}u + diagonal] = i32(place);
   }} else if (at == diagonal) {{
     at = place;
   }}
-  workgroupBarrier();"""
+  {_eliminated(columns)}
+}}
+"""
 
 
-def _greatest(shader: Shader, is_exchanged: bool) -> str:
-    """Return statements that give all invocations the greatest of `best`.
+def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
+    """Return statements that find the greatest of `best`, and the row that it is in.
 
-    With it comes the row that it is in, the first of equals.
+    Of equals it is the first. What the row has in these columns is in `rows`, from `row` on. Values that are not numbers come after all
+    others.
     """
     # Without a branch, for which invocations would wait.
     better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
-    device, width = shader.module.device, shader.module.device.subgroup_most
-    shader.workgroup("bests", "R", _GROUPS)
-    shader.workgroup("spots", "u32", _GROUPS)
+    device, width, size = shader.module.device, shader.module.device.subgroup_most, columns.stop
+    given = "\n    ".join([f"rows[row + {c}u] = x{c};" for c in columns])
+    shader.workgroup("bests", "R", 2 * _GROUPS)
+    shader.workgroup("spots", "u32", 2 * _GROUPS)
     if is_exchanged and has_rows(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
-        exchanges = "\n  ".join(
-            [
-                f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {better} }}"
-                for k in reversed(range(width.bit_length() - 1))
-            ]
-        )
-        number, inside = shader.builtin("subgroup_id"), shader.builtin("subgroup_invocation_id")
-        return f"""{exchanges}
-  if ({inside} == 0u) {{
-    bests[{number}] = best;
-    spots[{number}] = place;
+        # Each subgroup gives the row of its own best before it is known which is the best of all: then one barrier is enough.
+        groups = shader.invocations // width
+        shader.workgroup("rows", "T", 2 * groups * size)
+        inside, number = shader.builtin("subgroup_invocation_id"), shader.builtin("subgroup_id")
+        return f"""{_exchanged(width, better)}
+  let turn = (j & 1u) * {groups}u;
+  if (at == place) {{
+    let row = (turn + {number}) * {size}u;
+    {given}
+    bests[turn + {number}] = best;
+    spots[turn + {number}] = place * {groups}u + {number};
   }}
   workgroupBarrier();
-  best = select(R(-3), bests[min({inside}, {_GROUPS - 1}u)], {inside} < {shader.invocations // width}u);
-  place = spots[min({inside}, {_GROUPS - 1}u)];
-  {exchanges}"""
+  best = bests[turn + {inside} % {groups}u];
+  place = spots[turn + {inside} % {groups}u];
+  {_exchanged(groups, better)}
+  let row = (turn + place % {groups}u) * {size}u;
+  place = place / {groups}u;"""
+    shader.workgroup("rows", "T", size)
     loads = "\n    ".join(
         [
             f"{{ let x = part[local + {k * _GROUPS}u]; let y = places[local + {k * _GROUPS}u]; {better} }}"
@@ -181,22 +186,36 @@ def _greatest(shader: Shader, is_exchanged: bool) -> str:
     spots[local] = place;
   }}
   workgroupBarrier();
-  {compared}"""
+  {compared}
+  let row = 0u;
+  if (at == place) {{
+    {given}
+  }}
+  workgroupBarrier();"""
 
 
-def _eliminated(size: int, m: int) -> str:
+def _exchanged(width: int, better: str) -> str:
+    """Return statements that compare what so many neighbours have."""
+    return "\n  ".join(
+        [
+            f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {better} }}"
+            for k in reversed(range(width.bit_length() - 1))
+        ]
+    )
+
+
+def _eliminated(columns: range) -> str:
     """Return statements that eliminate column j from the rows below its pivot."""
-    columns = [f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, row[{c}]), j < {c}u);" for c in range(size)]
-    half = size // 2
-    newline = "\n      "
-    return f"""if (mine && at > diagonal) {{
-    let pivot = row[j];
+    near = [
+        f"x{c} = select(select(x{c}, factor, j == {c}u), x{c} - times(factor, rows[row + {c}u]), j < {c}u);" for c in columns[:_EACH_LOOP]
+    ]
+    far = [f"x{c} -= times(factor, rows[row + {c}u]);" for c in columns[_EACH_LOOP:]]
+    newline = "\n    "
+    return f"""if (mine & (at > diagonal)) {{
+    let pivot = rows[row + j];
     var factor = value;
     if (size(pivot) != R(0)) {{ factor = over(value, pivot); }}
-    if (j < {half}u) {{
-      {newline.join(columns[:half])}
-    }}
-    {newline.join(columns[half:])}
+    {newline.join([*near, *far])}
   }}"""
 
 
@@ -213,6 +232,7 @@ def _update(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
     x = shader.buffer(_FACTORS, a.dtype, written=True).name
     pivots, origins = shader.buffer(_PIVOTS, _INT32).name, shader.buffer(_ORIGINS, _UINT32).name
     shader.workgroup("top", "T", size * _COLUMNS)
+    shader.workgroup("solution", "T", 2 * _COLUMNS)
     shader.workgroup("lower", "T", max(size, _ROWS) * (size + 1))
     lanes = INVOCATIONS // _COLUMNS
     written(
@@ -278,39 +298,47 @@ if (row < width && t < width) {{ value = {x}[base + (first + row) * {n}u + first
 def _solved(size: int, lanes: int) -> str:
     """Return statements that solve for the block's rows of columns on its right."""
     rows = [f"(lane + {k * lanes}u)" for k in range(-(-size // lanes))]
-    factors = "\n    ".join([f"let factor_{k} = lower[{r} * {size + 1}u + s];" for k, r in enumerate(rows)])
-    changes = "\n      ".join([f"if ({r} > s) {{ top[{r} * {_COLUMNS}u + c] -= times(factor_{k}, solved); }}" for k, r in enumerate(rows)])
-    return f"""for (var s = 0u; s < width; s++) {{
-    let solved = top[s * {_COLUMNS}u + c];
-    {factors}
-    if (right) {{
-      {changes}
+    loads = "\n  ".join([f"var top_{k} = top[{r} * {_COLUMNS}u + c];" for k, r in enumerate(rows)])
+    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ given = top_{k}; }}" for k in range(1, len(rows))])
+    changes = "\n    ".join(
+        [
+            f"top_{k} = select(top_{k}, top_{k} - times(lower[{r} * {size + 1}u + s], solved), right & ({r} > s));"
+            for k, r in enumerate(rows)
+        ]
+    )
+    stores = "\n  ".join([f"top[{r} * {_COLUMNS}u + c] = top_{k};" for k, r in enumerate(rows)])
+    return f"""{loads}
+  for (var s = 0u; s < width; s++) {{
+    let turn = (s & 1u) * {_COLUMNS}u;
+    if (lane == s % {lanes}u) {{
+      var given = top_0;
+      {chosen}
+      solution[turn + c] = given;
     }}
     workgroupBarrier();
-  }}"""
+    let solved = solution[turn + c];
+    {changes}
+  }}
+  {stores}"""
 
 
 def _subtracted(x: str, m: int, n: int, size: int, lanes: int) -> str:
     """Return statements that subtract multiples of the block's rows from those below."""
-    numbers, newline = range(_ROWS // lanes), "\n        "
-    rows = "\n      ".join([f"let row_{k} = below + lane + {k * lanes}u;\n      var sum_{k} = zero();" for k in numbers])
-    sums = "\n        ".join([f"sum_{k} += times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in numbers])
-    loads = together(
+    numbers, newline = range(_ROWS // lanes), "\n      "
+    entry = f"{x}[base + min(row_{{k}}, {m - 1}u) * {n}u + min(column, {n - 1}u)]"
+    rows = newline.join([f"let row_{k} = begin + lane + {k * lanes}u;{newline}var rest_{k} = {entry.format(k=k)};" for k in numbers])
+    sums = newline.join([f"rest_{k} -= times(lower[(lane + {k * lanes}u) * {size + 1}u + t], factor);" for k in numbers])
+    lower = Moved(
         _ROWS * size,
-        INVOCATIONS,
-        f"""let row = below + i / {size}u;
+        f"""let row = begin + i / {size}u;
 let t = i % {size}u;
 if (row < {m}u && t < width) {{ value = {x}[base + row * {n}u + first + t]; }}""",
         f"lower[(i / {size}u) * {size + 1}u + i % {size}u] = value;",
     )
-    stores = "\n      ".join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] -= sum_{k}; }}" for k in numbers])
-    return f"""for (var below = first + width; below < {m}u; below += {_ROWS}u) {{
-    workgroupBarrier();
-    {loads}
-    workgroupBarrier();
+    stores = newline.join([f"if (row_{k} < {m}u) {{ {x}[base + row_{k} * {n}u + column] = rest_{k}; }}" for k in numbers])
+    subtracted = f"""{rows}
     if (right) {{
-      {rows}
       {repeated(size, f"let factor = top[t * {_COLUMNS}u + c];{newline}{sums}")}
       {stores}
-    }}
-  }}"""
+    }}"""
+    return f"workgroupBarrier();\n  {streamed('first + width', m, _ROWS, INVOCATIONS, [lower], subtracted)}"

@@ -105,7 +105,7 @@ def _panel(a: ShapedArray, known: Reflections, device: TargetCapabilities, batch
         shader.workgroup(name, type_, length)
     each = range(rows)
     loads = "\n".join([f"var x{i} = zero();\nif (begin + {i}u < {m}u && column < {k}u) {{ x{i} = {x}[base + {i * n}u]; }}" for i in each])
-    stores = "\n  ".join([f"if (begin + {i}u < {m}u) {{ {v}[reflected + {i * k}u] = x{i}; }}" for i in each])
+    stores = "\n  ".join([_stored(x, v, i, (m, n, k)) for i in each])
     written(
         shader,
         f"""
@@ -118,6 +118,7 @@ let column = first + c;
 let base = group * {m * n}u + begin * {n}u + column;
 let reflected = group * {m * k}u + begin * {k}u + column;
 {loads}
+var head = zero();
 for (var j = 0u; j < width; j++) {{
   let diagonal = first + j;
   let turn = j & 1u;
@@ -126,7 +127,7 @@ for (var j = 0u; j < width; j++) {{
   {_reflection(lanes, size)}
   if (local == 0u) {{ {taus}[group * {k}u + diagonal] = tau; }}
   if (c < j && lane == 0u) {{ {gram}[(group * {-(-k // size)}u + step) * {size * size}u + c * {size}u + j] = conjugate(dot); }}
-  {_reflected(x, rows, m, n)}
+  {_reflected(rows)}
 }}
 if (column < {k}u) {{
   {stores}
@@ -142,15 +143,14 @@ def _published(rows: int, lanes: int) -> str:
     """
     target = f"pivots[turn * {lanes * rows}u + begin + {{}}u]"
     newline = "\n      "
-    below = newline.join([f"{target.format(i)} = x{i};\n      most = max(most, size(x{i}));" for i in range(rows)])
+    below = newline.join([f"{target.format(i)} = x{i};" for i in range(rows)] + _most([f"size(x{i})" for i in range(rows)]))
     across = newline.join(
         [
-            f"""{target.format(i)} = zero();
-      if (begin + {i}u >= diagonal) {{ most = max(most, size(x{i})); }}
-      if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; }}
-      if (begin + {i}u > diagonal) {{ {target.format(i)} = x{i}; }}"""
+            f"""{target.format(i)} = select(zero(), x{i}, begin + {i}u > diagonal);
+      if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; }}"""
             for i in range(rows)
         ]
+        + _most([f"select(R(0), size(x{i}), begin + {i}u >= diagonal)" for i in range(rows)])
     )
     return f"""let isBelow = begin > diagonal;
   let isAbove = begin + {rows}u <= diagonal;
@@ -164,6 +164,14 @@ def _published(rows: int, lanes: int) -> str:
     tops[turn * {lanes}u + lane] = most;
   }}
   workgroupBarrier();"""
+
+
+def _most(values: list[str]) -> list[str]:
+    """Return statements for the greatest of values, in four independent chains."""
+    chains = [values[k::4] for k in range(min(4, len(values)))]
+    begun = [f"var most_{k} = {chain[0]};" for k, chain in enumerate(chains)]
+    steps = [f"most_{k} = max(most_{k}, {chain[i]});" for i in range(1, len(chains[0])) for k, chain in enumerate(chains) if i < len(chain)]
+    return [*begun, *steps, *[f"most = max(most, most_{k});" for k in range(len(chains))]]
 
 
 def _products(rows: int, lanes: int, size: int, real: str) -> str:
@@ -199,7 +207,7 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
 def _reflection(lanes: int, size: int) -> str:
     """Return statements for the reflection.
 
-    They name its `tau`, its `divisor`, and its product `dot` with a column.
+    They name its `tau`, the inverse of its divisor, and its product `dot` with a column.
     """
     others = "\n  ".join([f"below += squares[{k}];\n  sum += dots[{k * size}u + c];" for k in range(1, lanes)])
     return f"""var below = squares[0];
@@ -212,45 +220,39 @@ def _reflection(lanes: int, size: int) -> str:
   var divisor = alpha - beta;
   var tau = zero();
   if (nothing) {{ divisor = number(R(1)); }} else {{ tau = over(beta - alpha, beta); }}
-  let dot = diagonals[c] + over(sum, conjugate(divisor));"""
+  let inverted = over(number(R(1)), divisor);
+  let dot = diagonals[c] + times(sum, conjugate(inverted));"""
 
 
-def _reflected(x: str, rows: int, m: int, n: int) -> str:
+def _reflected(rows: int) -> str:
     """Return statements that reflect later columns.
 
-    Column j is stored, and becomes the reflection's vector.
+    Column j keeps its numbers above the diagonal, and gets the reflection's vector below it. Its `head` is to be on the diagonal.
     """
     newline = "\n      "
     below = newline.join([f"x{i} -= times(y{i}, multiple);" for i in range(rows)])
     diagonal = newline.join([f"if (begin + {i}u == diagonal) {{ x{i} -= change; }}" for i in range(rows)])
-    vector = newline.join([f"x{i} = times(y{i}, inverted);" for i in range(rows)])
-    above = newline.join(
-        [
-            f"""if (begin + {i}u < diagonal) {{ {x}[base + {i * n}u] = old_{i}; }}
-      if (begin + {i}u == diagonal) {{
-        {x}[base + {i * n}u] = head;
-        x{i} = number(R(1));
-      }}"""
-            for i in range(rows)
-        ]
-    )
-    kept = newline.join([f"let old_{i} = x{i};" for i in range(rows)])
+    vector = newline.join([f"x{i} = select(x{i}, times(y{i}, inverted), begin + {i}u > diagonal);" for i in range(rows)])
     return f"""if (c > j && !nothing && !isAbove) {{
     let change = times(dot, conjugate(tau));
-    let multiple = over(change, divisor);
+    let multiple = times(change, inverted);
     {below}
     if (!isBelow) {{
       {diagonal}
     }}
   }} else if (c == j) {{
-    let inverted = over(number(R(1)), divisor);
-    if (isBelow) {{
+    head = beta * scale;
+    if (nothing) {{ head = heads[turn]; }}
+    if (!isAbove) {{
       {vector}
-    }} else {{
-      var head = beta * scale;
-      if (nothing) {{ head = heads[turn]; }}
-      {kept}
-      {vector}
-      {above}
     }}
+  }}"""
+
+
+def _stored(x: str, v: str, i: int, sizes: tuple[int, int, int]) -> str:
+    """Return statements that store a number of R and one of a reflection's vector."""
+    m, n, k = sizes
+    return f"""if (begin + {i}u < {m}u) {{
+    {v}[reflected + {i * k}u] = select(number(select(R(0), R(1), begin + {i}u == column)), x{i}, begin + {i}u > column);
+    if (begin + {i}u <= column) {{ {x}[base + {i * n}u] = select(x{i}, head, begin + {i}u == column); }}
   }}"""

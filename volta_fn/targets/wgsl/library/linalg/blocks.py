@@ -6,6 +6,9 @@ memory, so that all blocks have the same shaders: a dispatch reads one of two co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
@@ -39,21 +42,58 @@ def repeated(count: int, statements: str, by: int = 4) -> str:
     return f"for (var start = 0u; start < {count}u; start += {by}u) {{\n{numbers}\n}}"
 
 
-def together(count: int, invocations: int, load: str, store: str) -> str:
-    """Return statements that load numbers, and then store them for the workgroup.
+class Moved(NamedTuple):
+    """Numbers that a workgroup moves together, by statements.
 
-    `load` is statements that may assign element `i` to `value`, and `store` is one that moves it. All loads of an invocation are under way
-    together.
+    `load` may assign element `i` to `value`, and `store` moves it.
     """
-    numbers = range(-(-count // invocations))
-    uneven = count % invocations > 0
-    loads, stores = [], []
-    for k in numbers:
-        number = f"let i = local + {k * invocations}u;"
-        guard = f"if (i < {count}u) " if uneven else ""
-        loads.append(f"var value_{k} = zero();\n{{ {number}\nvar value = zero();\n{guard}{{ {load} }}\nvalue_{k} = value; }}")
-        stores.append(f"{{ {number}\nlet value = value_{k};\n{guard}{{ {store} }} }}")
-    return "\n".join(["{", *loads, *stores, "}"])
+
+    numbers: int
+    load: str
+    store: str
+
+
+def _staged(moved: Sequence[Moved], invocations: int) -> tuple[str, str, str]:
+    """Return statements that declare, load and store an invocation's numbers."""
+    declared, loads, stores = [], [], []
+    for which, (count, load, store) in enumerate(moved):
+        guard = f"if (i < {count}u) " if count % invocations else ""
+        for k in range(-(-count // invocations)):
+            name, number = f"ahead_{which}_{k}", f"let i = local + {k * invocations}u;"
+            declared.append(f"var {name} = zero();")
+            loads.append(f"{{ {number}\nvar value = zero();\n{guard}{{ {load} }}\n{name} = value; }}")
+            stores.append(f"{{ {number}\nlet value = {name};\n{guard}{{ {store} }} }}")
+    return "\n".join(declared), "\n".join(loads), "\n".join(stores)
+
+
+def together(count: int, invocations: int, load: str, store: str) -> str:
+    """Return statements that load numbers and then store them, as in `Moved`.
+
+    All loads of an invocation are under way together.
+    """
+    return "\n".join(["{", *_staged([Moved(count, load, store)], invocations), "}"])
+
+
+def streamed(first: str, end: int, by: int, invocations: int, moved: Sequence[Moved], statements: str) -> str:
+    """Return a loop over rows from `begin` on, so many at a time.
+
+    Their numbers are moved before the statements. Those of the next rows, zeros after the last, are loaded while the statements run.
+    """
+    declared, loads, stores = _staged(moved, invocations)
+    return f"""{{
+{declared}
+{{ let begin = {first};
+{loads} }}
+for (var begin = {first}; begin < {end}u; begin += {by}u) {{
+{stores}
+workgroupBarrier();
+let following = begin + {by}u;
+{{ let begin = following;
+{loads} }}
+{statements}
+workgroupBarrier();
+}}
+}}"""
 
 
 def block_width(dtype: np.dtype) -> int:

@@ -162,15 +162,14 @@ def rotated(array: str, base: str, rows: int, n: int, lanes: int) -> str:
     }}"""
 
 
-def tile_rotations(pairs: int, steps: str, pairing: str, *, all_work: bool = True) -> str:
+def tile_rotations(pairs: int, pitch: int, steps: str, pairing: str, *, all_work: bool = True) -> str:
     """Return statements that rotate a Hermitian `tile`, and columns of `turned`.
 
-    Both are in workgroup memory.
+    Both are in workgroup memory, in rows with the `pitch`.
 
     Each of the `steps` rotates all `pairs` of columns. An invocation has the four elements of two pairs k and l; `pairing` sets their
     columns, `pair_k` and `pair_l`, in step `turned_by`. Invocations beyond those wait, unless `all_work`.
     """
-    pitch = 2 * pairs + 1
     rotate = """{{
         let x = {p};
         let y = {q};

@@ -84,7 +84,7 @@ for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
     if (i / {size}u < i % {size}u) {{ left = max(left, size(tile[(i / {size}u) * {pitch}u + i % {size}u])); }}
   }}
   if (max_all(select(left, R(0), bad), local) <= {_EPSILON[real.name]}) {{ break; }}
-  {tile_rotations(pairs, f"{max(size - 1, 1)}u", pairing, all_work=shader.invocations == pairs * pairs)}
+  {tile_rotations(pairs, pitch, f"{max(size - 1, 1)}u", pairing, all_work=shader.invocations == pairs * pairs)}
 }}
 for (var i = local; i < {padded(n)}u; i += STEP) {{
   keys[i] = {HUGE[real.name]};
