@@ -104,7 +104,7 @@ for name in ("RNN", "GRU", "LSTM"):
 def test_every_layer_has_a_row() -> None:
     wrappers = {"Module", "Sequential", "Lambda", "Identity", "Summary", "Embedding", "GPT", "Dropout1d", "Dropout3d"}
     wrappers |= {"TransformerEncoderLayer", "TransformerDecoderLayer"}  # the stacks contain them
-    layers = {name for name, value in vars(nn).items() if isinstance(value, type) and issubclass(value, nn.Module)}
+    layers = {name for name in dir(nn) if isinstance(value := getattr(nn, name), type) and issubclass(value, nn.Module)}
     assert layers - wrappers <= set(LAYERS)
 
 
