@@ -58,8 +58,8 @@ class Survey:
         else:
             library = importlib.import_module(self.framework)
             arrays = tuple([library.device_put(array) for array in arrays])
-            for form, function_ in (("eager", call), ("jit", library.jit(call))):
-                self.forms[f"{self.framework} {form}"] = self._complete(function_, arrays)
+            for form, measured in (("eager", call), ("jit", library.jit(call))):
+                self.forms[f"{self.framework} {form}"] = self._complete(measured, arrays)
         return {form: self._tried(form) for form in list(self.forms)}
 
     def _complete(self, call: Callable[..., Any], arrays: tuple[Any, ...]) -> Callable[[], Any]:

@@ -203,19 +203,15 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
                     run = self._compiled.get(call_key(self._argnums, len(args), "_spec")(*args))
-                except (
-                    AttributeError,
-                    TypeError,
-                    ValueError,
-                ):  # a pytree of arrays; a static argument that has no hash, or is an array
-                    run = None
+                except (AttributeError, TypeError, ValueError):
+                    run = None  # a pytree of arrays; a static argument that has no hash, or is an array
                 if run is not None:
                     return run(args)
                 known = self._cache.find_with_statics(self._argnums, args) if self._compiled else None
                 if known is not None:
                     return known[0](known[1])
         except OtherMeshError:
-            pass
+            pass  # traced again below
         return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
 
     def __dir__(self) -> list[str]:

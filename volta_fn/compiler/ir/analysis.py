@@ -79,10 +79,10 @@ class KernelAnalysis:
         return node.mask if isinstance(node, Load) else node.ranges if isinstance(node, Inside) else ()
 
     def neighbours(self, number: int, distance: int) -> dict[int, int]:
-        """Return the loads of close elements, and their offsets from the first one.
+        """Return the loads within `distance` elements, with their offsets.
 
-        Each of them, and the load itself, reads the same input without conditions, at the same multiples of the axes; the offsets are less
-        than `distance`.
+        They include the load itself, which must have no mask. All read the same input without a mask, and their offsets have the same
+        terms. Offsets are relative to the least one.
         """
         here, input_ = self.load_offsets[number], self.loads[number].input
         alike = [n for n, load in self.loads.items() if load.input == input_ and not load.mask and self.load_offsets[n].terms == here.terms]

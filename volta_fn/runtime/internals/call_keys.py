@@ -1,6 +1,7 @@
-"""What calls are found by, in machine code: keys of specs, and of arguments.
+"""Keys by which calls are looked up, built in machine code.
 
-`core/dispatch.py` says what these keys are. They are tuples, with new references; what no key can be made of gives null.
+`core/dispatch.py` defines them: tuples of the arrays' specs, or of what describes all arguments. Functions return a new reference, or null
+for arguments of other types.
 """
 
 from __future__ import annotations

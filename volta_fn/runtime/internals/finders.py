@@ -116,9 +116,9 @@ def _write_find_signature(module: Module) -> None:
 
 
 def _finish(f: Function, record: Value, call: _Call, search: Callable[[], list[Value]]) -> None:
-    """Emit a call by the function of the last one, or by what `search` finds.
+    """Emit the call of the remembered function, or of what `search` finds.
 
-    The last one's serves a call of the same types. While something is traced, the call is left to `OTHERWISE`.
+    The remembered function is that of the last call, if this one has the same types. While tracing, `OTHERWISE` is called.
     """
     args, count, names = call
 

@@ -85,9 +85,8 @@ class SharedCode:
 def _compile_shared(name: str, function: SharedFunction) -> bytes:
     found = disk_cache.read_compiled(name)
     if found is None:
-        found = disk_cache.Compiled(
-            compile_object(function.text, clean=False)
-        )  # whose few values are used as they are: passes find nothing
+        # The text has nothing that passes could remove.
+        found = disk_cache.Compiled(compile_object(function.text, clean=False))
         disk_cache.write_compiled(name, found)
     return found.code
 

@@ -50,8 +50,8 @@ def load(
 ) -> Number:
     """Load numbers, the first at `pointer`, each `stride` elements further.
 
-    Of `count` (an i64) only so many lanes are read, at most all; the others are 0. Of neighbours that lie up to `last` elements further
-    than these numbers, those at `first` are read: from the same vectors for each `first`, so that memory is read once for all.
+    Of `count` (an i64) only so many lanes are read, at most all; the others are 0. `first` is added to the offset of each number. All
+    offsets up to `last` must be readable, too: loads that differ in `first` alone then load the same vectors, and LLVM loads them once.
     """
     type_ = stored_element(dtype)
     size = dtype.itemsize

@@ -148,9 +148,9 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
   {triangle}
   if (local < width) {{ factors[local] = {taus}[matrix * {k}u + first + local]; }}
   workgroupBarrier();
-  for (var turn = 0u; turn < width; turn++) {{
-    let s = {"width - 1u - turn" if backward else "turn"};
-    let at = (turn & 1u) * {_COLUMNS}u;
+  for (var iteration = 0u; iteration < width; iteration++) {{
+    let s = {"width - 1u - iteration" if backward else "iteration"};
+    let at = (iteration & 1u) * {_COLUMNS}u;
     if (lane == s % {lanes}u) {{
       var given = sum_0;
       {chosen}

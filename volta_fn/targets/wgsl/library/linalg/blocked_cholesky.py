@@ -153,14 +153,14 @@ def _eliminated(n: int, size: int, huge: str) -> str:
     is not positive.
     """
     lanes, each = INVOCATIONS // size, size * size // INVOCATIONS
-    diagonal, top = (_entry("upper_column", "turn", row, lanes, each) for row in ("s", "c"))
+    diagonal, top = (_entry("upper_column", "parity", row, lanes, each) for row in ("s", "c"))
     return f"""var isBad = false;
     var own = R(1);
     for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
-      let turn = s & 1u;
+      let parity = s & 1u;
       if (c == s) {{
-        upper_column[turn * {lanes}u + lane] = upper;
-        lower_column[turn * {lanes}u + lane] = lower;
+        upper_column[parity * {lanes}u + lane] = upper;
+        lower_column[parity * {lanes}u + lane] = lower;
       }}
       workgroupBarrier();
       let square = real({diagonal});
@@ -169,7 +169,7 @@ def _eliminated(n: int, size: int, huge: str) -> str:
       own = select(own, square, c == s);
       if (c > s) {{
         let factor = conjugate({top}) / select(R(1), square, good);
-        upper -= scaled(upper_column[turn * {lanes}u + lane], factor);
-        lower -= scaled(lower_column[turn * {lanes}u + lane], factor);
+        upper -= scaled(upper_column[parity * {lanes}u + lane], factor);
+        lower -= scaled(lower_column[parity * {lanes}u + lane], factor);
       }}
     }}"""

@@ -41,7 +41,7 @@ _INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
 #: Columns that a workgroup brings up to date, and rows that it does so for at a time.
 _COLUMNS, _ROWS = 16, 64
 
-#: Columns for which there is one loop: an invocation finds the number in a column among so many registers.
+#: Columns per loop of the elimination: within a loop, an invocation selects the current column among so many registers.
 _EACH_LOOP = 4
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
