@@ -156,18 +156,18 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
         shader.workgroup("rows", "T", 2 * groups * size)
         inside, number = shader.builtin("subgroup_invocation_id"), shader.builtin("subgroup_id")
         return f"""{_exchanged(width, better)}
-  let turn = (j & 1u) * {groups}u;
+  let offset = (j & 1u) * {groups}u;
   if (at == place) {{
-    let row = (turn + {number}) * {size}u;
+    let row = (offset + {number}) * {size}u;
     {given}
-    bests[turn + {number}] = best;
-    spots[turn + {number}] = place * {groups}u + {number};
+    bests[offset + {number}] = best;
+    spots[offset + {number}] = place * {groups}u + {number};
   }}
   workgroupBarrier();
-  best = bests[turn + {inside} % {groups}u];
-  place = spots[turn + {inside} % {groups}u];
+  best = bests[offset + {inside} % {groups}u];
+  place = spots[offset + {inside} % {groups}u];
   {_exchanged(groups, better)}
-  let row = (turn + place % {groups}u) * {size}u;
+  let row = (offset + place % {groups}u) * {size}u;
   place = place / {groups}u;"""
     shader.workgroup("rows", "T", size)
     loads = "\n    ".join(
@@ -309,14 +309,14 @@ def _solved(size: int, lanes: int) -> str:
     stores = "\n  ".join([f"top[{r} * {_COLUMNS}u + c] = top_{k};" for k, r in enumerate(rows)])
     return f"""{loads}
   for (var s = 0u; s < width; s++) {{
-    let turn = (s & 1u) * {_COLUMNS}u;
+    let offset = (s & 1u) * {_COLUMNS}u;
     if (lane == s % {lanes}u) {{
       var given = top_0;
       {chosen}
-      solution[turn + c] = given;
+      solution[offset + c] = given;
     }}
     workgroupBarrier();
-    let solved = solution[turn + c];
+    let solved = solution[offset + c];
     {changes}
   }}
   {stores}"""

@@ -121,7 +121,7 @@ let reflected = group * {m * k}u + begin * {k}u + column;
 var head = zero();
 for (var j = 0u; j < width; j++) {{
   let diagonal = first + j;
-  let turn = j & 1u;
+  let parity = j & 1u;
   {_published(rows, lanes)}
   {_products(rows, lanes, size, real_part(a.dtype).name)}
   {_reflection(lanes, size)}
@@ -141,13 +141,13 @@ def _published(rows: int, lanes: int) -> str:
 
     These are the numbers below the diagonal, the one on it, and the lanes' greatest.
     """
-    target = f"pivots[turn * {lanes * rows}u + begin + {{}}u]"
+    target = f"pivots[parity * {lanes * rows}u + begin + {{}}u]"
     newline = "\n      "
     below = newline.join([f"{target.format(i)} = x{i};" for i in range(rows)] + _most([f"size(x{i})" for i in range(rows)]))
     across = newline.join(
         [
             f"""{target.format(i)} = select(zero(), x{i}, begin + {i}u > diagonal);
-      if (begin + {i}u == diagonal) {{ heads[turn] = x{i}; }}"""
+      if (begin + {i}u == diagonal) {{ heads[parity] = x{i}; }}"""
             for i in range(rows)
         ]
         + _most([f"select(R(0), size(x{i}), begin + {i}u >= diagonal)" for i in range(rows)])
@@ -161,7 +161,7 @@ def _published(rows: int, lanes: int) -> str:
     }} else {{
       {across}
     }}
-    tops[turn * {lanes}u + lane] = most;
+    tops[parity * {lanes}u + lane] = most;
   }}
   workgroupBarrier();"""
 
@@ -181,15 +181,15 @@ def _products(rows: int, lanes: int, size: int, real: str) -> str:
     """
     each = "\n  ".join(
         [
-            f"""let y{i} = pivots[turn * {lanes * rows}u + begin + {i}u] * inverse;
+            f"""let y{i} = pivots[parity * {lanes * rows}u + begin + {i}u] * inverse;
   total += times(conjugate(y{i}), x{i});
   squared += square(y{i});"""
             for i in range(rows)
         ]
     )
     chosen = "\n    ".join([f"if (begin + {i}u == diagonal) {{ diagonals[c] = x{i}; }}" for i in range(rows)])
-    largest = "\n  ".join([f"greatest_of_all = max(greatest_of_all, tops[turn * {lanes}u + {k}u]);" for k in range(1, lanes)])
-    return f"""var greatest_of_all = tops[turn * {lanes}u];
+    largest = "\n  ".join([f"greatest_of_all = max(greatest_of_all, tops[parity * {lanes}u + {k}u]);" for k in range(1, lanes)])
+    return f"""var greatest_of_all = tops[parity * {lanes}u];
   {largest}
   let scale = select(greatest_of_all, R(1), greatest_of_all < {_TINY[real]});
   let inverse = R(1) / scale;
@@ -213,7 +213,7 @@ def _reflection(lanes: int, size: int) -> str:
     return f"""var below = squares[0];
   var sum = dots[c];
   {others}
-  let alpha = heads[turn] * inverse;
+  let alpha = heads[parity] * inverse;
   let nothing = below == R(0) && imaginary(alpha) == R(0);
   let length = sqrt(square(alpha) + below);
   let beta = number(select(length, -length, real(alpha) >= R(0)));
@@ -242,7 +242,7 @@ def _reflected(rows: int) -> str:
     }}
   }} else if (c == j) {{
     head = beta * scale;
-    if (nothing) {{ head = heads[turn]; }}
+    if (nothing) {{ head = heads[parity]; }}
     if (!isAbove) {{
       {vector}
     }}
