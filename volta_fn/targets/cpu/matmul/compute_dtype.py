@@ -80,9 +80,9 @@ def is_itself(work: ComputeType, dtype: np.dtype) -> bool:
 
 
 def rounds_to(dtype: np.dtype, other: np.dtype) -> bool:
-    """Return True if `write` gives sums of a dtype in another as converting the sums does.
+    """Return True if `write` to another dtype converts sums of a dtype.
 
-    That is a rounding, or dropping high bits. Other conversions need the sums in their own dtype first.
+    It rounds, or drops high bits. Other conversions need the sums in their own dtype first.
     """
     if dtype == other:
         return True

@@ -180,9 +180,9 @@ def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Va
         if not known and host().vector_bytes == 64 and element_of(value.type) in ("i8", "i16", "i32"):
             if (lanes := lanes_of(mask.type)) > _HIDDEN:
                 for start in range(0, lanes, _HIDDEN):
-                    part = range(start, min(start + _HIDDEN, lanes))
+                    chunk = range(start, min(start + _HIDDEN, lanes))
                     there = f.at(pointer, element_of(value.type), i64(start))
-                    masked_store(f, f.taken(value, part), there, align, f.taken(mask, part))
+                    masked_store(f, f.taken(value, chunk), there, align, f.taken(mask, chunk))
                 return
             mask = _hidden(f, mask)
         name = f"llvm.masked.store.{overload(value.type)}.p0"
