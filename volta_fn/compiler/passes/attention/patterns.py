@@ -36,7 +36,7 @@ class Lookup(DefUse):
         return atom
 
     def before_changes(self, atom: Atom) -> Atom:
-        """Return the atom that an atom is, under another shape or as a float of another width."""
+        """Return the atom that an atom is, under another shape or width of floats."""
         while (eqn := self.producer(atom, "reshape", "convert_element_type")) is not None and _is_change(eqn):
             atom = eqn.invars[0]
         return atom
@@ -87,7 +87,7 @@ def _along_rows(eqn: Equation) -> bool:
 
 
 def _is_per_row(atom: Atom, x: Atom) -> bool:
-    """Return True if a reshaped reduction along rows broadcasts to the rows that it is of."""
+    """Return True if a reduction along rows of x broadcasts to its rows."""
     return atom.aval.shape == (*x.aval.shape[:-1], 1)
 
 
@@ -248,7 +248,7 @@ def _visible(program: Lookup, seen: Atom, sizes: Shape) -> tuple[bool, Atom | No
 
 
 def _is_causal(program: Lookup, seen: Atom, sizes: Shape) -> bool:
-    """Return True if an array of matrices of `sizes` compares columns with rows: column <= row."""
+    """Return True if matrices of these sizes compare indices: column <= row."""
     eqn = program.producer(seen, "le", "lt", "ge", "gt")
     if eqn is None or seen.aval.shape[-2:] != sizes:
         return False
