@@ -284,8 +284,8 @@ class Linear:
         """Raise `GradientError`: the program is not linear."""
         where = "" if self.use.source is None else f" (from {self.use.source})"
         raise GradientError(
-            f"{self.use.primitive}{where} is not linear in an array of type {self.aval}, so it cannot be transposed. The array comes from a "
-            "tangent in a derivative rule, or from an argument of linear_transpose: such arrays may be added, scaled and moved, but not "
+            f"{self.use.primitive}{where} is not linear in an array of type {self.aval}, so it cannot be transposed. The array comes from "
+            "a tangent in a derivative rule, or from an argument of linear_transpose: such arrays may be added, scaled and moved, but not "
             "compared, used as indices or conditions, or multiplied with each other. Compute what depends on values from the primals."
         )
 

@@ -69,7 +69,7 @@ def square(x: Any) -> Array:
     Array([4., 9.], dtype=float32)
     """
     value = as_value(x)
-    return arithmetic.mul(value, value)
+    return arithmetic.integer_pow(value, 2) if value.dtype in dtypes.COMPLEX else arithmetic.mul(value, value)
 
 
 def reciprocal(x: Any) -> Array:
