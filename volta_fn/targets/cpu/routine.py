@@ -38,7 +38,10 @@ def signal_status(f: Function, signals: Value) -> Value:
 
 
 def handle_signals(f: Function, signals: Value) -> Value:
-    """Emit the handling of signals, and return the status: unless it is 0, the routine returns without its results."""
+    """Emit the handling of signals; return the status.
+
+    Unless it is 0, the routine ends without its results.
+    """
     return f.let("i64", f"call i64 {f.load('ptr', signals, 8).name}({signals})")
 
 

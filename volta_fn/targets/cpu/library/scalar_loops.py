@@ -153,7 +153,7 @@ def _row(f: Function, dtype: Any, pointer: Value, number: Value) -> Value:
 
 
 def _cells(f: Function, numbers: Sequence[Number]) -> list[Value]:
-    """Emit variables that hold numbers, which LLVM turns into registers."""
+    """Emit variables that hold numbers; LLVM keeps them in registers."""
     cells = [f.alloca(f"[{number.dtype.itemsize} x i8]", align=16) for number in numbers]
     _store_all(f, numbers, cells)
     return cells

@@ -75,7 +75,7 @@ def write_executor(module: Module) -> None:
 
 
 class _Command(Function):
-    """The function of one kind of command: ``i64 @do_<name>(code, table, after, signals)``.
+    """The function ``i64 @do_<name>(code, table, after, signals)`` of a command.
 
     It stores in `after` where the next command is.
     """
@@ -270,7 +270,7 @@ _WRITERS: dict[Op, Callable[[_Command], Value]] = {
 
 
 def _write_execute(module: Module) -> None:
-    """Define ``i64 @execute(ptr code, ptr end, ptr table)``: commands with a record of signals."""
+    """Define ``i64 @execute(code, end, table)``, which makes a record of signals."""
     f = Function(module, "execute", [_CODE, _END, _TABLE], "i64")
     signals = f.alloca("i64", len(SignalWord), 8)
     for word, value in ((SignalWord.HANDLE, Value("ptr", "@attend")), (SignalWord.STATUS, _OK), (SignalWord.SECOND, i64(0))):
