@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,15 @@ class CpuTarget(Target):
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
         return matmul.contraction(kernel) or loops.routine(kernel)
+
+    def kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
+        """Yield every routine that the target may generate for a kernel, each with the choices that lead to it."""
+        for product in matmul.contraction_options(kernel):
+            if (routine := matmul.contraction(kernel, product)) is not None:
+                yield f"product {product}", routine
+        for options in loops.options_of(kernel):
+            if (routine := loops.routine(kernel, options)) is not None:
+                yield f"loops {options}", routine
 
     def passes(self) -> Sequence[Pass]:
         """Return the pass that the CPU adds."""

@@ -1,8 +1,13 @@
-"""Schedules of kernels: the axis and lanes of vectors, passes, and tasks."""
+"""Schedules of kernels: the axis and lanes of vectors, passes, and tasks.
+
+`schedule_of` makes the choices that are expected to be fastest. `Options` force other ones, and `legal_options` lists those that a kernel
+may have, so that tests run it in every way.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from volta_fn import dtypes
@@ -32,6 +37,9 @@ _DEAR = 0.4
 #: The most segments of an axis.
 _MOST_SEGMENTS = 8
 
+#: The most nodes that are emitted side by side.
+_MOST_STATEMENTS = 120
+
 
 class Grid(NamedTuple):
     """Tasks: blocks of rows, or single rows with another axis in chunks."""
@@ -53,6 +61,36 @@ class Grid(NamedTuple):
         return -(-self.rows // self.rows_per_task) * self.chunks
 
 
+class Options(NamedTuple):
+    """Choices of a schedule that are forced; None where the schedule makes its own."""
+
+    #: The axis of the vectors.
+    axis: int | None = None
+    #: Whether vectors have one lane.
+    scalar: bool = False
+    #: Vectors that go side by side.
+    unroll: int | None = None
+    #: Whether passes keep what is expensive to compute again.
+    keeping: bool | None = None
+    #: Whether short rows stay in registers from pass to pass.
+    resident: bool | None = None
+    #: Whether loads that cross the vectors' axis are transposed in tiles, and results of a short last axis interleaved.
+    tiles: bool | None = None
+    interleaved: bool | None = None
+    #: Whether the C library copies what is a copy.
+    copies: bool | None = None
+    #: Whether loads of arrays that are read in order are prefetched.
+    prefetch: bool | None = None
+    #: Whether reductions are split into two launches, and whether the first one reads rows of a matrix in full.
+    split: bool | None = None
+    wide: bool | None = None
+    #: Nanoseconds that a task should take.
+    grain: float = GRAIN
+
+
+PREFERRED = Options()
+
+
 class LoopSchedule(NamedTuple):
     """The schedule of a kernel."""
 
@@ -67,6 +105,7 @@ class LoopSchedule(NamedTuple):
     interleaved: int | None
     #: The tasks, if rows are not cut.
     cut: Grid
+    options: Options
 
     @property
     def axis(self) -> int:
@@ -74,25 +113,82 @@ class LoopSchedule(NamedTuple):
         return self.vectors.axis
 
 
-def schedule_of(analysis: KernelAnalysis) -> LoopSchedule:
+def schedule_of(analysis: KernelAnalysis, options: Options = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel that has axes."""
-    axis = _vector_axis(analysis)
+    axis = _vector_axis(analysis) if options.axis is None else options.axis
     if axis in analysis.parallel_axes and any(axis not in analysis.depends[n] for n in analysis.reduces):
         analysis = KernelAnalysis(
             analysis.kernel, each=frozenset({axis})
         )  # rows are lanes, each of which reduces, although all reduce the same
     lanes = lanes_of(analysis)
     segments = segments_of(analysis, axis)
-    if segments is None or analysis.kernel.sizes[axis] == 1:
+    if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
         lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
-    passes = passes_of(analysis, keeping=True)
+    passes = passes_of(analysis, keeping=options.keeping is not False)
     kept = sum(analysis.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
     if kept * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
         passes = passes_of(analysis, keeping=False)
-    vectors = Vectors(axis, lanes, _unroll(analysis, axis, lanes, passes), segments)
-    found, iteration_cost = crossing(analysis, axis, lanes), iteration_cost_of(analysis)
-    inner = interleaved_axis(analysis, axis, lanes) if found is None else None
-    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, _cut(analysis, vectors, found, inner, iteration_cost))
+    vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
+    found, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
+    inner = interleaved_axis(analysis, axis, lanes) if found is None and options.interleaved is not False else None
+    cut = _cut(analysis, vectors, found, inner, iteration_cost * GRAIN / options.grain)
+    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, cut, options)
+
+
+def legal_options(analysis: KernelAnalysis) -> Iterator[Options]:
+    """Yield options that differ from what is preferred: each in turn, for every axis of the vectors."""
+    yield PREFERRED
+    for axis in range(len(analysis.kernel.sizes)):
+        schedule = schedule_of(analysis, Options(axis))
+        for options in (*_of_vectors(schedule), *_of_memory(schedule), *_of_tasks(schedule)):
+            yield options._replace(axis=axis)
+
+
+def _of_vectors(schedule: LoopSchedule) -> Iterator[Options]:
+    """Yield options of the vectors' lanes, of their number, and of what stays in registers."""
+    analysis, vectors = schedule.analysis, schedule.vectors
+    yield PREFERRED
+    if vectors.lanes > 1:
+        yield Options(scalar=True)
+    yield from [Options(unroll=n) for n in (1, 2, 4, 8) if n != vectors.unroll and n * len(analysis.kernel.nodes) <= _MOST_STATEMENTS]
+    if any(here.keeps for here in schedule.passes):
+        yield Options(keeping=False)
+    if vectors.axis in analysis.reduction_axes:
+        yield Options(resident=False)
+
+
+def _of_memory(schedule: LoopSchedule) -> Iterator[Options]:
+    """Yield options of how memory is read and written."""
+    if schedule.crossing is not None:
+        yield Options(tiles=False)
+    if schedule.interleaved is not None:
+        yield Options(interleaved=False)
+    if not schedule.analysis.reduction_axes:
+        yield Options(copies=True)
+        yield Options(copies=False)
+    yield Options(prefetch=True)
+
+
+def _of_tasks(schedule: LoopSchedule) -> Iterator[Options]:
+    """Yield options of how work is divided into tasks and launches."""
+    yield Options(grain=1.0)
+    if can_split(schedule):
+        for grain in (1.0, GRAIN):
+            yield Options(split=True, wide=False, grain=grain)
+            if can_be_wide(schedule):
+                yield Options(split=True, wide=True, grain=grain)
+        yield Options(split=False)
+
+
+def can_split(schedule: LoopSchedule) -> bool:
+    """Return True if reductions can be split into two launches: they need one pass, and no index of an element."""
+    once = schedule.analysis.passes == 2 and not schedule.passes[1].has_iterations
+    return once and not any(reduce.is_index for reduce in schedule.analysis.reduces.values())
+
+
+def can_be_wide(schedule: LoopSchedule) -> bool:
+    """Return True if the reduction is that of a matrix along its rows' number."""
+    return schedule.analysis.parallel_axes == {schedule.axis} and len(schedule.analysis.reduction_axes) == 1
 
 
 def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float) -> Grid:
@@ -174,7 +270,7 @@ def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[Pass])
     wanted = 2 if heavy and not chained else 4
     if reduces and axis not in analysis.reduction_axes:
         wanted = 1 if any(p.keeps for p in passes) else 8
-    while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(analysis.kernel.nodes) * wanted > 120):
+    while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(analysis.kernel.nodes) * wanted > _MOST_STATEMENTS):
         wanted //= 2
     return wanted
 
