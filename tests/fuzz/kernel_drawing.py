@@ -14,7 +14,7 @@ from volta_fn.compiler.ir.index import ZERO, Affine, Index, Range, along, combin
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, levels
 from volta_fn.errors import JaxprError
 
-BOOL, INT32 = np.dtype(np.bool_), np.dtype(np.int32)
+BOOL, INT32, FLOAT32 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.float32)
 #: Sizes of axes: small ones, and those next to sizes of vectors, of groups and of blocks.
 _SMALL = (1, 2, 3, 4, 5)
 _EDGES = (7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 4095, 4096, 4097)
@@ -208,6 +208,8 @@ class Drawing:
         if dtype in dtypes.FLOATS and row > 12:
             ops.remove("prod")
         op = self.draw.choice(ops)
+        if op in ("sum", "prod") and dtype in dtypes.FLOATS and dtype.itemsize == 2:  # as lowering does
+            return self.convert(self.add(Reduce(FLOAT32, f"reduce_{op}", self.convert(number, FLOAT32))), dtype)
         if op != "arg":
             return self.add(Reduce(dtype, f"reduce_{op}", number))
         index_dtypes = [np.int32, np.int64, *([np.uint8, np.int16] if row <= 200 else [])]

@@ -153,12 +153,12 @@ class Oracle:
         return value, np.where(np.isfinite(value), error, np.inf)
 
     def _rounded(self, value: np.ndarray, error: np.ndarray, dtype: np.dtype, units: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-        """Return numbers rounded to a dtype, with the error of that, unless it is what every machine gives."""
+        """Return numbers rounded to a dtype where every machine rounds the same, else as they are, with the error of rounding."""
         rounded = _wide(_rounded(value, dtype))
         grows = (error > 0) | (np.asarray(self.fused) & (rounded != value) & ~np.isnan(value))
         error = np.where(grows, error + units * _unit(dtype) * np.abs(value) + _tiny(dtype), 0.0)
-        beyond = np.abs(value) + error > float(ml_dtypes.finfo(dtype).max)
-        return rounded, np.where(grows & beyond, np.inf, error)
+        beyond = ~(np.abs(value) + error <= float(ml_dtypes.finfo(dtype).max))
+        return np.where(grows, value, rounded), np.where(grows & beyond, np.inf, error)
 
     def _curve(self, op: str, x: Bounded, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         function = _CURVES[op]

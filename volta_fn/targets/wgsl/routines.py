@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.compiler.target import TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
 from volta_fn.targets.wgsl.routine import Routine
@@ -31,3 +31,13 @@ def kernel_routine(
     """
     product = matmul.contraction(kernel, device, batch_products) if not shared else None
     return product or loops.routine(kernel, device, shared)
+
+
+def kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Iterator[tuple[str, Routine]]:
+    """Yield every routine that may be generated for a kernel, each with the choices that are forced for it."""
+    if not shared:
+        for product in matmul.contraction_options(kernel, device):
+            if (routine := matmul.contraction(kernel, device, options=product)) is not None:
+                yield f"product: {forced(product)}", routine
+    for options in loops.options_of(kernel, device):
+        yield f"loops: {forced(options)}", loops.routine(kernel, device, shared, options)

@@ -131,7 +131,8 @@ class RowCode:
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
         """Return the reductions of a pass."""
-        return [Accumulator(node, dtype, self.f) for node, dtype in reductions(self.analysis, here.reduces)]
+        ordered = not self.inside or self.vectors.axis == max(self.analysis.reduction_axes)
+        return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, here.reduces)]
 
     # a row whose elements are the lanes
 
