@@ -1,4 +1,4 @@
-"""Random kernels in the compiler's IR: loop nests of every form that fusion may give a target, and products with prologues and epilogues."""
+"""Random kernels in the compiler's IR: loop nests of every form that fusion gives a target, and products with prologues and epilogues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ BOOL, INT32, FLOAT32 = np.dtype(np.bool_), np.dtype(np.int32), np.dtype(np.float
 #: Sizes of axes: small ones, and those next to sizes of vectors, of groups and of blocks.
 _SMALL = (1, 2, 3, 4, 5)
 _EDGES = (7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 4095, 4096, 4097)
-_FLOAT_OPS = ("add", "sub", "mul", "max", "min", "neg", "abs", "add", "mul", "select_n", "compare", "div", "exp", "sqrt", "logistic", "floor")
+_FLOAT_OPS = (
+    "add", "sub", "mul", "max", "min", "neg", "abs", "add", "mul", "select_n", "compare", "div", "exp", "sqrt", "logistic", "floor",
+)  # fmt: skip
 _INT_OPS = ("add", "sub", "mul", "max", "min", "neg", "and", "or", "xor", "not", "select_n", "compare")
 _BOOL_OPS = ("and", "or", "xor", "not", "select_n")
 _COMPLEX_OPS = ("add", "sub", "mul", "neg", "conj", "select_n", "real")
@@ -310,7 +312,7 @@ def _product(draw: random.Random, supports: Callable[[np.dtype], bool], most: in
     total_dtype = draw.choice([t for t in (np.float32, np.float64, np.int32) if supports(np.dtype(t))]) if draw.random() < 0.3 else dtype
     if dtype in (np.int8, np.uint8) and draw.random() < 0.5:
         total_dtype = np.int32
-    total_dtype = dtype if dtype == BOOL else np.dtype(total_dtype)
+    total_dtype = dtype if dtype == BOOL else FLOAT32 if total_dtype in (np.float16, dtypes.bfloat16) else np.dtype(total_dtype)
     left, right = [d.convert(side, total_dtype) for side in sides]
     if draw.random() < 0.1:
         d.some_operations(1)

@@ -1,9 +1,9 @@
 """What a kernel gives, in float64, with a bound on how far results may be from that.
 
-It shares no code with `compiler.ir.interpret` or with the primitives' evaluation rules. A bound follows from dtypes, sizes and operations: an
-operation that rounds adds half a unit in the last place to what its operands' bounds make of it, a sum of n terms n such units of the sum of
-absolute values. Where every step is exact, as sums of small integers are, the bound is 0, and bits must agree. What hangs on a comparison
-that bounds leave open has an infinite bound, and is not compared.
+It shares no code with `compiler.ir.interpret` or with the primitives' evaluation rules. A bound follows from dtypes, sizes and operations:
+an operation that rounds adds half a unit in the last place to what its operands' bounds make of it, a sum of n terms n such units of the
+sum of absolute values. Where every step is exact, as sums of small integers are, the bound is 0, and bits must agree. What hangs on a
+comparison that bounds leave open has an infinite bound, and is not compared.
 """
 
 from __future__ import annotations

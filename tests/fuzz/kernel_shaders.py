@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+
+os.environ.setdefault("GALLIVM_PERF", "nopt")  # Mesa's software GPU need not optimise what it runs once
+
 import wgpu
 
 from tests.fuzz.kernels import Run

@@ -151,5 +151,3 @@ def _reshaped(kernel: Kernel, number: int, buffer: Buffer, shape: tuple[int, ...
     inputs = (*kernel.inputs[:number], Buffer(size, buffer.dtype), *kernel.inputs[number + 1 :])
     nodes = [replace(n, shape=shape) if isinstance(n, Load) and n.input == number else n for n in kernel.nodes]
     return replace(kernel, inputs=inputs, nodes=tuple(nodes))
-
-

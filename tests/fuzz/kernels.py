@@ -1,8 +1,8 @@
 """Run random kernels in every schedule that a target has for them, and compare with the interpreter; print the smallest of what differs.
 
 `python -m tests.fuzz kernels --minutes 60` runs machine code with this CPU's widest vectors, `--width 16` with narrower ones, and `--gpu`
-shaders. Each routine runs as a whole and in parts, on one thread and on four, with its arrays next to a page that must not be touched and at
-odd offsets between guard bytes, and with results in the memory of operands where the compiler allows it. What was once wrong is in
+shaders. Each routine runs as a whole and in parts, on one thread and on four, with its arrays next to a page that must not be touched and
+at odd offsets between guard bytes, and with results in the memory of operands where the compiler allows it. What was once wrong is in
 `kernel_corpus.txt`, one kernel a block, and is run first.
 """
 
@@ -29,6 +29,9 @@ from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 
 CORPUS = Path(__file__).parent / "kernel_corpus.txt"
+
+#: Seconds between lines that tell how many kernels there were.
+_TELL = 60.0
 
 
 class Machine(Protocol):
@@ -69,6 +72,9 @@ class Count(NamedTuple):
 
     kernels: int
     runs: int
+
+    def __str__(self) -> str:
+        return f"{self.kernels:,} kernels, {self.runs:,} runs"
 
 
 def compared(kernel: Kernel, seed: int, machine: Machine) -> tuple[int, Report | None]:
@@ -184,32 +190,34 @@ def _machine(gpu: bool) -> Machine:
 
 def _supervised(first: int, count: int, until: float, gpu: bool) -> int:
     """Check kernels in a process of their own; after a crash, go on in another."""
-    wrong = kernels = runs = 0
-    replay = True
-    while kernels < count and (time.monotonic() < until or not kernels):
+    total, wrong, replay = Count(0, 0), 0, True
+    told = time.monotonic()
+    while total.kernels < count and (time.monotonic() < until or replay):
         reader, writer = os.pipe()
         process = os.fork()
         if not process:
             os.close(reader)
-            _in_process(range(first + kernels, first + count), until, gpu, replay, writer)
+            _in_process(range(first + total.kernels, first + count), until, gpu, replay, writer)
         os.close(writer)
         with os.fdopen(reader) as lines:
-            done = [line.split() for line in lines]
+            for line in lines:
+                done, runs, reports = map(int, line.split())
+                total, wrong = Count(total.kernels + done, total.runs + runs), wrong + reports
+                if time.monotonic() > told + _TELL:
+                    told = time.monotonic()
+                    print(f"… {total}, {wrong} wrong", flush=True)
         _, status = os.waitpid(process, 0)
-        kernels += sum(int(words[1]) for words in done if words[0] == "done")
-        runs += sum(int(words[2]) for words in done if words[0] == "done")
-        wrong += sum(words[0] == "wrong" for words in done)
         replay = False
         if os.WIFSIGNALED(status):
-            kernels += 1
-            wrong += 1
-            print(f"# seed {first + kernels - 1}: ended by {signal.Signals(os.WTERMSIG(status)).name}", flush=True)
-            print(written(drawn(first + kernels - 1, _machine(gpu).supports)), flush=True)
+            seed = first + total.kernels
+            total, wrong = Count(total.kernels + 1, total.runs), wrong + 1
+            print(f"# seed {seed}: ended by {signal.Signals(os.WTERMSIG(status)).name}", flush=True)
+            print(written(drawn(seed, _machine(gpu).supports)), flush=True)
         elif status:
             return 2
         elif time.monotonic() > until:
             break
-    print(f"{kernels:,} kernels, {runs:,} runs, {wrong} wrong")
+    print(f"{total}, {wrong} wrong")
     return bool(wrong)
 
 
@@ -220,12 +228,12 @@ def _in_process(seeds: range, until: float, gpu: bool, replay: bool, writer: int
         machine = _machine(gpu)
         for report in replayed(machine) if replay else ():
             print(f"of the corpus: {report}", flush=True)
-            os.write(writer, b"wrong\n")
+            os.write(writer, b"0 0 1\n")
         for seed in seeds:
             if time.monotonic() > until:
                 break
             counted, reports = check(range(seed, seed + 1), machine, say=lambda text: print(text, flush=True))
-            os.write(writer, f"done 1 {counted.runs}\n".encode() + b"wrong\n" * len(reports))
+            os.write(writer, f"1 {counted.runs} {len(reports)}\n".encode())
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -57,7 +57,11 @@ def dispatch(step: KernelStep, device: TargetCapabilities, options: Options = PR
     """Return the dispatch of a step."""
     analysis = analysis_of(step.kernel)
     if analysis.reduction_axes:
-        plan = schedule.spread(schedule.rows_or_columns(analysis, device, options._replace(loops=options.loops or step.bound is not None)))
+        options = options._replace(loops=options.loops or step.bound is not None)
+        plan = schedule.rows_or_columns(analysis, device, options)
+        if step.bound is not None and plan.rows.lanes > 1 and plan.rows.axes[-1] in step.bound.value.axes:  # lanes end at different places
+            plan = schedule.rows_or_columns(analysis, device, options._replace(lanes=False))
+        plan = schedule.spread(plan)
     else:
         plan = schedule.elementwise(analysis, device, options)
         cross = crossing(analysis, plan.rows.axes[-1], options.tiles)
