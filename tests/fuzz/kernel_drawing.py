@@ -65,8 +65,11 @@ class Drawing:
 
     # loads
 
-    def load(self, axes: Sequence[int] | None = None, dtype: np.dtype | None = None) -> int:
-        """Add a load: of a new array, whose dimensions are axes in any order, or of an earlier one in another view."""
+    def load(self, axes: Sequence[int] | None = None, dtype: np.dtype | None = None, *, plain: bool = False) -> int:
+        """Add a load: of a new array, whose dimensions are axes in any order, or of an earlier one in another view.
+
+        A `plain` one has no conditions.
+        """
         draw = self.draw
         if axes is None and self.inputs and draw.random() < 0.3:
             number = draw.randrange(len(self.inputs))
@@ -75,12 +78,12 @@ class Drawing:
             axes = [a for a in range(len(self.sizes)) if draw.random() < 0.75]
             if draw.random() < 0.4:
                 draw.shuffle(axes)
-        shape, index = self._natural(axes)
+        shape, index = self._natural(axes, plain)
         dtype = dtype or draw.choice(self.palette)
         self.inputs.append((shape, dtype))
-        return self._view(len(self.inputs) - 1, index)
+        return self._view(len(self.inputs) - 1, index, plain)
 
-    def _natural(self, axes: Sequence[int]) -> tuple[tuple[int, ...], list[Affine]]:
+    def _natural(self, axes: Sequence[int], plain: bool) -> tuple[tuple[int, ...], list[Affine]]:
         """Return a shape and an index that visit all of it, or all but strides and ends."""
         draw, shape, index = self.draw, list[int](), list[Affine]()
         rest = list(axes)
@@ -88,16 +91,16 @@ class Drawing:
             axis = rest.pop(0)
             size, affine = self.sizes[axis], along(axis)
             form = draw.random()
-            if form < 0.10:
+            if form < (0.02 if plain else 0.10):
                 affine = combine([(-1, affine)]).plus(size - 1)
-            elif form < 0.17:
+            elif form < (0.05 if plain else 0.17):
                 step = draw.choice((2, 3, 4))
                 ahead = draw.randrange(step)
                 size, affine = size * step, affine.times(step).plus(ahead)
             elif form < 0.24:
                 before, after = draw.randrange(3), draw.randrange(3)
                 size, affine = size + before + after, affine.plus(before)
-            elif form < 0.31 and size > 2:
+            elif form < 0.31 and size > 2 and not plain:
                 before = draw.randint(1, min(3, size - 1))
                 size, affine = max(1, size - before - draw.randrange(2)), affine.plus(-before)
             elif form < 0.37 and rest:
@@ -121,7 +124,7 @@ class Drawing:
         axes = draw.sample(range(len(self.sizes)), min(len(self.sizes), draw.choice((0, 1, 1, 1, 2))))
         return combine([(draw.choice((1, 1, 1, -1, 2, -2, 3)), along(a)) for a in axes]).plus(draw.randint(-3, 5))
 
-    def _view(self, number: int, index: Sequence[Affine]) -> int:
+    def _view(self, number: int, index: Sequence[Affine], plain: bool = False) -> int:
         """Add a load of an input, masked where it may leave the array, and sometimes further."""
         shape, dtype = self.inputs[number]
         mask = []
@@ -129,7 +132,7 @@ class Drawing:
             inside = Range(affine, 0, size)
             if inside.holds(self.sizes) is not True:
                 mask.append(inside.canonical())
-        if self.draw.random() < 0.07:
+        if self.draw.random() < 0.07 and not plain:
             mask += self._ranges()
         fill = self.draw.choice((0, 0, 1) if dtype.kind in "ub" else (0, 0, -1, 2)) if mask else 0
         return self.add(Load(dtype, number, shape, tuple(index), tuple(dict.fromkeys(mask)), Constant.of(fill, dtype)))
@@ -245,7 +248,7 @@ def drawn(seed: int, supports: Callable[[np.dtype], bool], most: int = 20_000) -
     """Return the kernel of a seed, of at most so many iterations, with dtypes that a target supports."""
     draw = random.Random(seed)
     while True:
-        kernel = _product(draw, supports, most) if draw.random() < 0.06 else _loops(draw, supports, most)
+        kernel = _product(draw, supports, most) if draw.random() < 0.12 else _loops(draw, supports, most)
         try:
             check_kernel(kernel)
         except JaxprError:
@@ -299,7 +302,7 @@ def _product(draw: random.Random, supports: Callable[[np.dtype], bool], most: in
     order = list(range(parallel))
     draw.shuffle(order)
     batch, rows, columns = [[order[a] for a in axes] for axes in (batch, rows, columns)]
-    sizes = _sizes(draw, sum(counts), most)
+    sizes = tuple([size + (size == 1 and draw.random() < 0.8) for size in _sizes(draw, sum(counts), most // 2)])
     every = [np.dtype(d) for d in (np.float32, np.float32, np.float64, np.float16, dtypes.bfloat16, np.int32, np.int8, np.uint8, np.bool_)]
     dtype = draw.choice([d for d in every if supports(d)])
     palette = [dtype, *_palette(draw, supports)]
@@ -308,7 +311,7 @@ def _product(draw: random.Random, supports: Callable[[np.dtype], bool], most: in
     sides = []
     for outer in (rows, columns):
         axes = [*batch, *outer, *inner] if draw.random() < 0.5 else [*batch, *inner, *outer]
-        sides.append(d.load(axes, dtype))
+        sides.append(d.load(axes, dtype, plain=draw.random() < 0.9))
     total_dtype = draw.choice([t for t in (np.float32, np.float64, np.int32) if supports(np.dtype(t))]) if draw.random() < 0.3 else dtype
     if dtype in (np.int8, np.uint8) and draw.random() < 0.5:
         total_dtype = np.int32

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from tests.fuzz.kernels import Run
+from volta_fn import dtypes
 from volta_fn.compiler.ir.analysis import overwritable
 from volta_fn.compiler.ir.kernel import Kernel, Reduce
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
@@ -96,13 +97,13 @@ class MachineCode:
         for (routine, way), addresses in zip(routines.items(), entries, strict=True):
             whole = self._run(kernel, routine, addresses, inputs, 1, {})
             yield Run(way, *whole)
-            bits = b"".join([x.tobytes() for x in whole[0]])
+            bits = _bits(whole[0])
             if same is not None:
                 same = same or bits
                 yield Run(way, whole[0], "" if same == bits else "bits differ from those of another schedule")
             for parts in (3, 4):
                 results, fault = self._run(kernel, routine, addresses, inputs, parts, {})
-                differs = b"".join([x.tobytes() for x in results]) != bits
+                differs = _bits(results) != bits
                 yield Run(f"in {parts} parts, {way}", results, fault or ("bits differ from those of the whole" if differs else ""))
             for places in placements:
                 results, fault = self._run(kernel, routine, addresses, inputs, 1, places)
@@ -178,6 +179,15 @@ class MachineCode:
     def _pool(self) -> ThreadPoolExecutor:
         self._threads = self._threads or ThreadPoolExecutor(4)
         return self._threads
+
+
+def _bits(results: Sequence[np.ndarray]) -> bytes:
+    """Return the bits of results, those of NaN being the same whatever its sign."""
+    parts = []
+    for x in results:
+        inexact = x.dtype in dtypes.INEXACT and bool(np.isnan(x).any())
+        parts.append((np.where(np.isnan(x), np.array(np.nan, x.dtype), x) if inexact else x).tobytes())
+    return b"".join(parts)
 
 
 def _sums(kernel: Kernel) -> bool:

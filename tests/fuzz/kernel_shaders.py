@@ -15,6 +15,7 @@ from tests.fuzz.kernels import Run
 from tests.targets.wgsl.running import capabilities, device
 from volta_fn.compiler.ir.analysis import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.routines import kernel_routines
 from volta_fn.targets.wgsl.scalars.number import is_supported
@@ -30,22 +31,26 @@ class Shaders:
     fused = True
 
     def __init__(self) -> None:
-        self.capabilities = capabilities()
-        self.before = max(self.capabilities.alignment, 4)
+        here = capabilities()
+        #: What every device can do, with the dtypes of this one, and what this one can.
+        least = TargetCapabilities(float16=here.float16, float64=here.float64, int64=here.int64, fma=here.fma, subnormals=here.subnormals)
+        self.devices = {"": here, "for any device, ": least}
+        self.before = max(here.alignment, 4)
         self._pipelines: dict[str, object] = {}
 
     def supports(self, dtype: np.dtype) -> bool:
         """Return True if shaders may have a dtype."""
-        return is_supported(dtype, self.capabilities)
+        return is_supported(dtype, self.devices[""])
 
     def runs(self, kernel: Kernel, inputs: Sequence[np.ndarray]) -> Iterator[Run]:
         """Run each routine by itself, and those that may be in place; see `Machine`."""
         self._pipelines.clear()
         for places in ({}, *_placements(kernel)):
             routines: dict[tuple[object, ...], tuple[str, Routine]] = {}
-            for way, routine in kernel_routines(kernel, self.capabilities, places):
-                key = (tuple([(d.source, d.groups, d.buffers) for d in routine.dispatches]), routine.workspaces)
-                routines.setdefault(key, (way, routine))
+            for name, one in self.devices.items():
+                for way, routine in kernel_routines(kernel, one, places):
+                    key = (tuple([(d.source, d.groups, d.buffers) for d in routine.dispatches]), routine.workspaces)
+                    routines.setdefault(key, (name + way, routine))
             for way, routine in routines.values():
                 for name, texts in _versions(routine).items():
                     results, fault = self._run(kernel, routine, texts, inputs, places)

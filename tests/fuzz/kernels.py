@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _supervised(options.seed, options.count, until, options.gpu)
 
 
-def _machine(gpu: bool) -> Machine:
+def machine_of(gpu: bool) -> Machine:
     if gpu:
         from tests.fuzz.kernel_shaders import Shaders
 
@@ -212,7 +212,7 @@ def _supervised(first: int, count: int, until: float, gpu: bool) -> int:
             seed = first + total.kernels
             total, wrong = Count(total.kernels + 1, total.runs), wrong + 1
             print(f"# seed {seed}: ended by {signal.Signals(os.WTERMSIG(status)).name}", flush=True)
-            print(written(drawn(seed, _machine(gpu).supports)), flush=True)
+            print(written(drawn(seed, machine_of(gpu).supports)), flush=True)
         elif status:
             return 2
         elif time.monotonic() > until:
@@ -225,7 +225,7 @@ def _in_process(seeds: range, until: float, gpu: bool, replay: bool, writer: int
     """Check kernels one by one, and tell of each when it is done."""
     status = 1
     try:
-        machine = _machine(gpu)
+        machine = machine_of(gpu)
         for report in replayed(machine) if replay else ():
             print(f"of the corpus: {report}", flush=True)
             os.write(writer, b"0 0 1\n")

@@ -136,48 +136,24 @@ def schedule_of(analysis: KernelAnalysis, options: Options = PREFERRED) -> LoopS
 
 
 def legal_options(analysis: KernelAnalysis) -> Iterator[Options]:
-    """Yield options that differ from what is preferred: each in turn, for every axis of the vectors."""
+    """Yield options that force every choice both ways, for every axis of the vectors; several choices are forced together."""
     yield PREFERRED
     for axis in range(len(analysis.kernel.sizes)):
+        yield Options(axis)
         schedule = schedule_of(analysis, Options(axis))
-        for options in (*_of_vectors(schedule), *_of_memory(schedule), *_of_tasks(schedule)):
-            yield options._replace(axis=axis)
-
-
-def _of_vectors(schedule: LoopSchedule) -> Iterator[Options]:
-    """Yield options of the vectors' lanes, of their number, and of what stays in registers."""
-    analysis, vectors = schedule.analysis, schedule.vectors
-    yield PREFERRED
-    if vectors.lanes > 1:
-        yield Options(scalar=True)
-    yield from [Options(unroll=n) for n in (1, 2, 4, 8) if n != vectors.unroll and n * len(analysis.kernel.nodes) <= _MOST_STATEMENTS]
-    if any(here.keeps for here in schedule.passes):
-        yield Options(keeping=False)
-    if vectors.axis in analysis.reduction_axes:
-        yield Options(resident=False)
-
-
-def _of_memory(schedule: LoopSchedule) -> Iterator[Options]:
-    """Yield options of how memory is read and written."""
-    if schedule.crossing is not None:
-        yield Options(tiles=False)
-    if schedule.interleaved is not None:
-        yield Options(interleaved=False)
-    if not schedule.analysis.reduction_axes:
-        yield Options(copies=True)
-        yield Options(copies=False)
-    yield Options(prefetch=True)
-
-
-def _of_tasks(schedule: LoopSchedule) -> Iterator[Options]:
-    """Yield options of how work is divided into tasks and launches."""
-    yield Options(grain=1.0)
-    if can_split(schedule):
-        for grain in (1.0, GRAIN):
-            yield Options(split=True, wide=False, grain=grain)
+        if schedule.vectors.lanes > 1:
+            yield Options(axis, scalar=True, grain=1.0)
+        most = max(1, _MOST_STATEMENTS // len(analysis.kernel.nodes))
+        yield Options(axis, unroll=1, prefetch=True, keeping=False, interleaved=False)
+        yield Options(axis, unroll=min(2, most), tiles=False, copies=True, resident=False, grain=1.0)
+        yield Options(axis, unroll=min(4, most), tiles=False, interleaved=False, copies=False, grain=1.0)
+        yield Options(axis, unroll=min(8, most), prefetch=True, grain=1.0)
+        if can_split(schedule):
+            yield Options(axis, split=False)
+            yield Options(axis, split=True, wide=False, grain=1.0)
+            yield Options(axis, split=True, wide=can_be_wide(schedule), unroll=1)
             if can_be_wide(schedule):
-                yield Options(split=True, wide=True, grain=grain)
-        yield Options(split=False)
+                yield Options(axis, split=True, wide=True, scalar=True, grain=1.0)
 
 
 def can_split(schedule: LoopSchedule) -> bool:

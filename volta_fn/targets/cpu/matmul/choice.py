@@ -104,10 +104,12 @@ def contraction_options(kernel: Kernel) -> Iterator[Options]:
         problem = (found.swapped() if swapped else found).problem()
         work = compute_type(problem.dtype)
         assert work is not None
-        for fused in (None, True):
-            if is_possible(problem):
-                yield from [Options(swapped, fused, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
-            yield from [Options(swapped, fused, False, None, blocking) for blocking in gemm_options(work, problem)]
+        if is_possible(problem):
+            yield from [Options(swapped, splits == 2, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
+        for number, blocking in enumerate(gemm_options(work, problem)):
+            yield Options(swapped, None, False, None, blocking)
+            if number % 3 == int(swapped):
+                yield Options(swapped, True, False, None, blocking)
 
 
 def _oriented(found: Contraction) -> Contraction:
