@@ -201,7 +201,7 @@ def stages(kernel: Kernel) -> tuple[int, ...]:
 
 
 def remainder(kernel: Kernel, computed: Mapping[int, Load]) -> tuple[Kernel, tuple[int, ...]] | None:
-    """Return all that a kernel computes beside some nodes, as a kernel over its rows.
+    """Return all that a kernel computes but some nodes, as a kernel over its rows.
 
     A recogniser that computes reductions in loops of its own generates everything else from the remainder, which has every store of the
     kernel and no row. `computed` replaces nodes by loads, whose inputs come first. Also return which inputs of the kernel are the others.

@@ -162,7 +162,7 @@ def legal_blockings(
 ) -> Iterator[BlockingOptions]:
     """Yield options that differ from what is chosen; the arguments are those of `choose_blocking`."""
     plan = choose_blocking(work, sizes, lhs, rhs, transposed=transposed)
-    packings = [Packing.TASK, *([] if lhs is None else [Packing.NONE]), *([Packing.AHEAD] if transposed else [])]
+    packings = [Packing.TASK] if lhs is None else [Packing.TASK, Packing.NONE, *([Packing.AHEAD] if transposed else [])]
     columns = [Packing.TASK, Packing.AHEAD, *([] if rhs is None or rhs[0] > 1 else [Packing.NONE])]
     yield CHOSEN
     yield BlockingOptions(many_tasks=True)
