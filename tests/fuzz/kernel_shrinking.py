@@ -88,7 +88,7 @@ def _without(kernel: Kernel, number: int) -> Iterator[Kernel]:
         yield _with(kernel, number, replace(node, mask=(), fill=Constant.of(0, node.dtype)))
         for k in range(len(node.mask)):
             yield _with(kernel, number, replace(node, mask=node.mask[:k] + node.mask[k + 1 :]))
-    if isinstance(node, Apply) and node.op not in ("add", "convert_element_type", "select_n") and len(node.operands) == 2:
+    if isinstance(node, Apply) and node.op in ("sub", "mul", "div", "max", "min") and node.dtype.kind != "b":
         yield _with(kernel, number, replace(node, op="add", params=()))
 
 

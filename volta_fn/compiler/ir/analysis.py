@@ -105,9 +105,9 @@ class KernelAnalysis:
         return [(n, node) for n, node in enumerate(self.kernel.nodes) if isinstance(node, Apply)]
 
     def streams(self, axis: int, at_any_length: bool = False) -> frozenset[int]:
-        """Return the loads that read long arrays, or arrays `at_any_length`, in the order of memory.
+        """Return the loads that read long arrays in the order of memory.
 
-        The loop over `axis` is the innermost.
+        The loop over `axis` is the innermost. Arrays `at_any_length` count as long.
         """
         order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
         terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms

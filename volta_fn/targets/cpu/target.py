@@ -44,7 +44,10 @@ class CpuTarget(Target):
         return matmul.contraction(kernel) or loops.routine(kernel)
 
     def kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
-        """Yield every routine that the target may generate for a kernel, each with the choices that are forced for it."""
+        """Yield every routine that the target may generate for a kernel.
+
+        Each comes with the choices that are forced for it.
+        """
         for product in matmul.contraction_options(kernel):
             if (routine := matmul.contraction(kernel, product)) is not None:
                 yield f"product: {forced(product)}", routine

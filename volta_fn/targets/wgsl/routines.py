@@ -36,19 +36,22 @@ def kernel_routine(
 
 
 def kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Iterator[tuple[str, Routine]]:
-    """Yield every routine that may be generated for a kernel, each with the choices that are forced for it."""
+    """Yield every routine that may be generated for a kernel.
+
+    Each comes with the choices that are forced for it.
+    """
     if not shared:
         for product in matmul.contraction_options(kernel, device):
             if (routine := matmul.contraction(kernel, device, options=product)) is not None:
                 yield f"product: {forced(product)}", routine
     for options in loops.options_of(kernel, device):
         yield f"loops: {forced(options)}", loops.routine(kernel, device, shared, options)
-    if not shared and kernel.stores and horizontal.is_small(kernel, device) and (routine := _beside_itself(kernel, device)) is not None:
+    if not shared and kernel.stores and horizontal.is_small(kernel, device) and (routine := _twice(kernel, device)) is not None:
         yield "in one dispatch with another", routine
 
 
-def _beside_itself(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
-    """Return a dispatch of a small kernel after another: itself, with workspaces for results."""
+def _twice(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
+    """Return a dispatch of a small kernel twice, first with workspaces for results."""
     count, stores = len(kernel.inputs), len(kernel.stores)
     inputs = tuple(range(count))
     together = horizontal.FusedKernels(device)

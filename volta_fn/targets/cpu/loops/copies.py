@@ -35,7 +35,10 @@ class Copies:
 
 
 def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = None) -> Copies | None:
-    """Return what copies a kernel's elements; None if not all are copies, or if they are not `wanted` (None: if they are short)."""
+    """Return what copies a kernel's elements; None if not all are copies.
+
+    Unless it is said whether copies are `wanted`, long ones are.
+    """
     kernel = analysis.kernel
     if analysis.reduction_axes or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
         return None

@@ -10,13 +10,13 @@ from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.runtime.llvm.text import Module
 from volta_fn.targets.cpu.loops.emit import entry, nest_of, write
-from volta_fn.targets.cpu.loops.schedule import PREFERRED, Options, legal_options, schedule_of
+from volta_fn.targets.cpu.loops.schedule import PREFERRED, LoopOptions, legal_options, schedule_of
 from volta_fn.targets.cpu.loops.split import Split, is_split
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import supports
 
 
-def routine(kernel: Kernel, options: Options = PREFERRED) -> Routine | None:
+def routine(kernel: Kernel, options: LoopOptions = PREFERRED) -> Routine | None:
     """Return the routine of a kernel; None if it has unsupported operations or dtypes."""
     analysis = _analysis_of(kernel)
     if analysis is None:
@@ -29,7 +29,7 @@ def routine(kernel: Kernel, options: Options = PREFERRED) -> Routine | None:
     return Routine(str(module), (launch,))
 
 
-def options_of(kernel: Kernel) -> Iterator[Options]:
+def options_of(kernel: Kernel) -> Iterator[LoopOptions]:
     """Yield the options that `routine` takes for a kernel."""
     analysis = _analysis_of(kernel)
     if analysis is not None:

@@ -1,7 +1,7 @@
 """Schedules of kernels: the axis and lanes of vectors, passes, and tasks.
 
-`schedule_of` makes the choices that are expected to be fastest. `Options` force other ones, and `legal_options` lists those that a kernel
-may have, so that tests run it in every way.
+`schedule_of` makes the choices that are expected to be fastest. `LoopOptions` force other ones, and `legal_options` lists those that a
+kernel may have, so that tests run it in every way.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Grid(NamedTuple):
         return -(-self.rows // self.rows_per_task) * self.chunks
 
 
-class Options(NamedTuple):
+class LoopOptions(NamedTuple):
     """Choices of a schedule that are forced; None where the schedule makes its own."""
 
     #: The axis of the vectors.
@@ -88,7 +88,7 @@ class Options(NamedTuple):
     grain: float = GRAIN
 
 
-PREFERRED = Options()
+PREFERRED = LoopOptions()
 
 
 class LoopSchedule(NamedTuple):
@@ -105,7 +105,7 @@ class LoopSchedule(NamedTuple):
     interleaved: int | None
     #: The tasks, if rows are not cut.
     cut: Grid
-    options: Options
+    options: LoopOptions
 
     @property
     def axis(self) -> int:
@@ -113,7 +113,7 @@ class LoopSchedule(NamedTuple):
         return self.vectors.axis
 
 
-def schedule_of(analysis: KernelAnalysis, options: Options = PREFERRED) -> LoopSchedule:
+def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel that has axes."""
     axis = _vector_axis(analysis) if options.axis is None else options.axis
     if axis in analysis.parallel_axes and any(axis not in analysis.depends[n] for n in analysis.reduces):
@@ -135,29 +135,36 @@ def schedule_of(analysis: KernelAnalysis, options: Options = PREFERRED) -> LoopS
     return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, cut, options)
 
 
-def legal_options(analysis: KernelAnalysis) -> Iterator[Options]:
-    """Yield options that force every choice both ways, for every axis of the vectors; several choices are forced together."""
+def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
+    """Yield options that force every choice both ways, for every axis of the vectors.
+
+    Several choices are forced together. Vectors of rows side by side share the memory of what passes keep.
+    """
     yield PREFERRED
     for axis in range(len(analysis.kernel.sizes)):
-        yield Options(axis)
-        schedule = schedule_of(analysis, Options(axis))
+        yield LoopOptions(axis)
+        schedule = schedule_of(analysis, LoopOptions(axis))
         if schedule.vectors.lanes > 1:
-            yield Options(axis, scalar=True, grain=1.0)
+            yield LoopOptions(axis, scalar=True, grain=1.0)
         most = max(1, _MOST_STATEMENTS // len(analysis.kernel.nodes))
-        yield Options(axis, unroll=1, prefetch=True, keeping=False, interleaved=False)
-        yield Options(axis, unroll=min(2, most), tiles=False, copies=True, resident=False, grain=1.0)
-        yield Options(axis, unroll=min(4, most), tiles=False, interleaved=False, copies=False, grain=1.0)
-        yield Options(axis, unroll=min(8, most), prefetch=True, grain=1.0)
+        keeping = None if axis in analysis.reduction_axes else False
+        yield LoopOptions(axis, unroll=1, prefetch=True, keeping=False, interleaved=False)
+        yield LoopOptions(axis, unroll=min(2, most), keeping=keeping, tiles=False, copies=True, resident=False, grain=1.0)
+        yield LoopOptions(axis, unroll=min(4, most), keeping=keeping, tiles=False, interleaved=False, copies=False, grain=1.0)
+        yield LoopOptions(axis, unroll=min(8, most), keeping=keeping, prefetch=True, grain=1.0)
         if can_split(schedule):
-            yield Options(axis, split=False)
-            yield Options(axis, split=True, wide=False, grain=1.0)
-            yield Options(axis, split=True, wide=can_be_wide(schedule), unroll=1)
+            yield LoopOptions(axis, split=False)
+            yield LoopOptions(axis, split=True, wide=False, grain=1.0)
+            yield LoopOptions(axis, split=True, wide=can_be_wide(schedule), unroll=1)
             if can_be_wide(schedule):
-                yield Options(axis, split=True, wide=True, scalar=True, grain=1.0)
+                yield LoopOptions(axis, split=True, wide=True, scalar=True, grain=1.0)
 
 
 def can_split(schedule: LoopSchedule) -> bool:
-    """Return True if reductions can be split into two launches: they need one pass, and no index of an element."""
+    """Return True if reductions can be split into two launches.
+
+    They need one pass, and no index of an element.
+    """
     once = schedule.analysis.passes == 2 and not schedule.passes[1].has_iterations
     return once and not any(reduce.is_index for reduce in schedule.analysis.reduces.values())
 

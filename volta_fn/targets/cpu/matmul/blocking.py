@@ -160,7 +160,10 @@ def legal_blockings(
     *,
     transposed: bool,
 ) -> Iterator[BlockingOptions]:
-    """Yield options that differ from what is chosen; the arguments are those of `choose_blocking`."""
+    """Yield options that differ from what is chosen.
+
+    The arguments are those of `choose_blocking`.
+    """
     plan = choose_blocking(work, sizes, lhs, rhs, transposed=transposed)
     packings = [Packing.TASK] if lhs is None else [Packing.TASK, Packing.NONE, *([Packing.AHEAD] if transposed else [])]
     columns = [Packing.TASK, Packing.AHEAD, *([] if rhs is None or rhs[0] > 1 else [Packing.NONE])]

@@ -62,10 +62,13 @@ def _is_packable(operand: Operand) -> bool:
     return along and min(steps, default=0) >= 0
 
 
-class Options(NamedTuple):
-    """Choices of a contraction's routine that are forced; None where the routine makes its own."""
+class ProductOptions(NamedTuple):
+    """Choices of a contraction's routine that are forced.
 
-    #: Whether the operands change places, the first result being contiguous along rows then.
+    None stands for the routine's own choice.
+    """
+
+    #: Whether the operands are swapped.
     swapped: bool | None = None
     #: Whether the epilogue is a kernel, even if it only stores the sums.
     fused: bool | None = None
@@ -75,10 +78,10 @@ class Options(NamedTuple):
     blocking: BlockingOptions = CHOSEN
 
 
-CHOSEN_ROUTINE = Options()
+CHOSEN_ROUTINE = ProductOptions()
 
 
-def contraction(kernel: Kernel, options: Options = CHOSEN_ROUTINE) -> Routine | None:
+def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Routine | None:
     """Generate the routine of a contraction; None for other kernels."""
     found = contraction_of(kernel)
     if found is None or not contracts(kernel):
@@ -94,7 +97,7 @@ def contraction(kernel: Kernel, options: Options = CHOSEN_ROUTINE) -> Routine | 
     return Gemm(work, problem, operands, epilogue, buffers, "product", options.blocking).routine()
 
 
-def contraction_options(kernel: Kernel) -> Iterator[Options]:
+def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
     """Yield the options that `contraction` takes for a kernel."""
     found = contraction_of(kernel)
     if found is None or not contracts(kernel):
@@ -105,11 +108,11 @@ def contraction_options(kernel: Kernel) -> Iterator[Options]:
         work = compute_type(problem.dtype)
         assert work is not None
         if is_possible(problem):
-            yield from [Options(swapped, splits == 2, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
+            yield from [ProductOptions(swapped, splits == 2, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
         for number, blocking in enumerate(gemm_options(work, problem)):
-            yield Options(swapped, None, False, None, blocking)
+            yield ProductOptions(swapped, None, False, None, blocking)
             if number % 3 == int(swapped):
-                yield Options(swapped, True, False, None, blocking)
+                yield ProductOptions(swapped, True, False, None, blocking)
 
 
 def _oriented(found: Contraction) -> Contraction:

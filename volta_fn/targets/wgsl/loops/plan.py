@@ -11,7 +11,7 @@ from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.kernel_step import KernelStep
-from volta_fn.targets.wgsl.loops.schedule import BUSY, PREFERRED, Options, cut_of, rows_or_columns
+from volta_fn.targets.wgsl.loops.schedule import BUSY, PREFERRED, LoopOptions, cut_of, rows_or_columns
 from volta_fn.targets.wgsl.loops.split import Split
 from volta_fn.targets.wgsl.routine import Workspaces
 
@@ -23,7 +23,7 @@ def analysis_of(kernel: Kernel) -> KernelAnalysis:
 
 
 def steps_of(
-    step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool, options: Options = PREFERRED
+    step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = PREFERRED
 ) -> list[KernelStep]:
     """Return the steps of a kernel.
 
@@ -47,7 +47,7 @@ def _simple(step: KernelStep) -> KernelStep:
     return step if step.number is not None else step._replace(kernel=simplified(step.kernel))
 
 
-def elementwise_steps(step: KernelStep, separate: bool, options: Options = PREFERRED) -> list[KernelStep]:
+def elementwise_steps(step: KernelStep, separate: bool, options: LoopOptions = PREFERRED) -> list[KernelStep]:
     """Return a step without reduction axes as one for each set of axes of its stores.
 
     Packed arrays in different orders in memory are also separate.

@@ -14,7 +14,7 @@ from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.plan import analysis_of, steps_of
 from volta_fn.targets.wgsl.loops.rows import write, write_flat
-from volta_fn.targets.wgsl.loops.schedule import PREFERRED, Options, legal_options
+from volta_fn.targets.wgsl.loops.schedule import PREFERRED, LoopOptions, legal_options
 from volta_fn.targets.wgsl.loops.tiles import crossing, write_tiles
 from volta_fn.targets.wgsl.loops.widening import widened
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
@@ -25,7 +25,7 @@ def routine(
     kernel: Kernel,
     device: TargetCapabilities,
     shared: Mapping[int, int] = {},  # never changed
-    options: Options = PREFERRED,
+    options: LoopOptions = PREFERRED,
 ) -> Routine:
     """Return the routine of a kernel.
 
@@ -47,19 +47,21 @@ def routine(
     return Routine(tuple(dispatches), tuple(workspaces.sizes))
 
 
-def options_of(kernel: Kernel, device: TargetCapabilities) -> Iterator[Options]:
+def options_of(kernel: Kernel, device: TargetCapabilities) -> Iterator[LoopOptions]:
     """Yield the options that `routine` takes for a kernel."""
     if 0 not in kernel.sizes and kernel.stores:
         yield from legal_options(analysis_of(simplified(widened(kernel))), device)
 
 
-def dispatch(step: KernelStep, device: TargetCapabilities, options: Options = PREFERRED) -> Dispatch:
+def dispatch(step: KernelStep, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> Dispatch:
     """Return the dispatch of a step."""
     analysis = analysis_of(step.kernel)
     if analysis.reduction_axes:
         options = options._replace(loops=options.loops or step.bound is not None)
         plan = schedule.rows_or_columns(analysis, device, options)
-        if step.bound is not None and plan.rows.lanes > 1 and plan.rows.axes[-1] in step.bound.value.axes:  # lanes end at different places
+        if (
+            step.bound is not None and plan.rows.lanes > 1 and plan.rows.axes[-1] in step.bound.value.axes
+        ):  # lanes end at different elements
             plan = schedule.rows_or_columns(analysis, device, options._replace(lanes=False))
         plan = schedule.spread(plan)
     else:

@@ -53,7 +53,7 @@ _TEAMS, _CHUNKS = (1, 4, 32), (4, 7)
 _NOTHING = AxisSpan((), ())
 
 
-class Options(NamedTuple):
+class LoopOptions(NamedTuple):
     """Choices of a kernel's steps that are forced; None where a step makes its own."""
 
     #: The axis along which rows, or columns, are neighbours in memory.
@@ -74,31 +74,34 @@ class Options(NamedTuple):
     separate: bool | None = None
 
 
-PREFERRED = Options()
+PREFERRED = LoopOptions()
 
 
-def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Iterator[Options]:
-    """Yield options that differ from what is preferred, each in turn; those of reductions for every axis."""
+def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Iterator[LoopOptions]:
+    """Yield options that differ from what is preferred, each in turn.
+
+    Those of reductions are for every axis.
+    """
     yield PREFERRED
     if not analysis.reduces:
         yield from (
-            Options(lanes=False),
-            Options(wide=True),
-            Options(unroll=2),
-            Options(unroll=4),
-            Options(tiles=False),
-            Options(tiles=True),
+            LoopOptions(lanes=False),
+            LoopOptions(wide=True),
+            LoopOptions(unroll=2),
+            LoopOptions(unroll=4),
+            LoopOptions(tiles=False),
+            LoopOptions(tiles=True),
         )
-        yield Options(separate=True)
+        yield LoopOptions(separate=True)
         return
     for axis in range(len(analysis.kernel.sizes)):
-        yield from (Options(axis, chunk=0), Options(axis, chunk=0, lanes=False), Options(axis, chunk=0, loops=True))
+        yield from (LoopOptions(axis, chunk=0), LoopOptions(axis, chunk=0, lanes=False), LoopOptions(axis, chunk=0, loops=True))
         for per_row in _TEAMS:
-            yield from (Options(axis, per_row=per_row, chunk=0), Options(axis, per_row=per_row, chunk=0, loops=True))
-    yield from [Options(chunk=chunk) for chunk in _CHUNKS]
+            yield from (LoopOptions(axis, per_row=per_row, chunk=0), LoopOptions(axis, per_row=per_row, chunk=0, loops=True))
+    yield from [LoopOptions(chunk=chunk) for chunk in _CHUNKS]
 
 
-def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: Options = PREFERRED) -> LoopSchedule:
+def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel without reduction axes."""
     sizes = analysis.kernel.sizes
     offset = max(enumerate(analysis.store_offsets), key=lambda p: (_is_packed(analysis, p[0]), analysis.size(p[1].axes), -p[0]))[1]
@@ -133,7 +136,7 @@ def _is_packed(analysis: KernelAnalysis, store: int) -> bool:
     return analysis.kernel.outputs[store].dtype.itemsize < 4
 
 
-def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, options: Options, unaligned: bool) -> AxisSpan:
+def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, options: LoopOptions, unaligned: bool) -> AxisSpan:
     """Return the span walked by lanes, if memory is then accessed by vectors of four."""
     wide = span._replace(lanes=LANES)
     if options.lanes is False or span.total < LANES or not (wide.is_aligned or unaligned):
@@ -151,7 +154,10 @@ def _accesses(analysis: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
 
 
 def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> AxisSpan:
-    """Return a long span, or one where that is wanted, walked by lanes of 16 bytes, if all accesses are that narrow."""
+    """Return a long span walked by lanes of 16 bytes, if all accesses are that narrow.
+
+    A span of any length is where that is `wanted`.
+    """
     accessed = [(p, b) for p, b in _accesses(analysis) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
     wide = span._replace(lanes=max(16 // width, LANES))
@@ -163,7 +169,7 @@ def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> Axi
     return wide if fits else span
 
 
-def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, options: Options = PREFERRED) -> LoopSchedule:
+def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel with reductions."""
     axis = contiguous_axis(analysis) if options.axis is None else options.axis
     return columns(analysis, device, axis, options) if axis in analysis.parallel_axes else rows(analysis, device, axis, options)
@@ -191,7 +197,7 @@ def _span(analysis: KernelAnalysis, axes: Sequence[int], last: int | None) -> Ax
     return AxisSpan(tuple(order), tuple([analysis.kernel.sizes[a] for a in order]))
 
 
-def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: Options) -> LoopSchedule:
+def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are contiguous in memory."""
     row = _in_lanes(analysis, _span(analysis, analysis.kernel.reduction_axes, axis), options, unaligned=False)
     outer = _span(analysis, range(analysis.kernel.parallel), None)
@@ -239,7 +245,7 @@ def _unroll(analysis: KernelAnalysis, lanes: int) -> int:
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: Options) -> LoopSchedule:
+def columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are columns in memory."""
     outer = _in_lanes(analysis, _span(analysis, range(analysis.kernel.parallel), axis), options, unaligned=False)
     row = _span(analysis, analysis.kernel.reduction_axes, None)
@@ -282,7 +288,10 @@ def spread(schedule: LoopSchedule) -> LoopSchedule:
 
 
 def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule, chunk: int | None = None) -> Cut | None:
-    """Return how to cut rows that are long and few, or in chunks of a size; None: not at all."""
+    """Return how to cut rows that are long and few; None: not at all.
+
+    Rows of any length are cut in chunks of a given size; 0 stands for no cut.
+    """
     invocations = schedule.rows.groups * schedule.per_row
     unroll = schedule.row.groups // schedule.per_row
     sizes = analysis.kernel.sizes

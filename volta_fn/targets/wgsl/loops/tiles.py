@@ -47,7 +47,10 @@ class Crossing(NamedTuple):
 
 
 def crossing(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) -> Crossing | None:
-    """Return the loads that cross the stores' axis; None if squares do not help, or are not `wanted` (None: if the kernel is small)."""
+    """Return the loads that cross the stores' axis; None if squares do not help.
+
+    Unless it is said whether they are `wanted`, they are in large kernels.
+    """
     sizes, store_steps = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
     if not (store_steps >= _LEAST if wanted is None else wanted) or sizes[axis] < LANES:
         return None

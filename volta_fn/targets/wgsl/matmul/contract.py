@@ -17,17 +17,20 @@ from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.targets.wgsl.routine import Routine
 
 
-class Options(NamedTuple):
-    """Choices of a contraction's routine that are forced; None where the routine makes its own."""
+class ProductOptions(NamedTuple):
+    """Choices of a contraction's routine that are forced.
+
+    None stands for the routine's own choice.
+    """
 
     #: "few terms", "few results", "thin" or "tiled", which needs a schedule.
     algorithm: str | None = None
     schedule: Schedule | None = None
-    #: Whether the operands change places, the first result being contiguous along rows then.
+    #: Whether the operands are swapped.
     swapped: bool | None = None
 
 
-CHOSEN = Options()
+CHOSEN = ProductOptions()
 
 #: Schedules of tests: all forms of tiles, small ones, so that small products have several.
 _SCHEDULES = (
@@ -43,15 +46,15 @@ _SCHEDULES = (
 )
 
 
-def legal_options(c: IndexedContraction, device: TargetCapabilities, may_split: bool) -> Iterator[Options]:
+def legal_options(c: IndexedContraction, device: TargetCapabilities, may_split: bool) -> Iterator[ProductOptions]:
     """Yield options that differ from what is chosen."""
     work = working(c.target.dtype)
     yield CHOSEN
     if c.k:
-        yield from (Options("few terms"), Options("few results"))
+        yield from (ProductOptions("few terms"), ProductOptions("few results"))
     if can_be_thin(c, work):
-        yield Options("thin")
-    yield from [Options("tiled", s) for s in _SCHEDULES if s.fits(work, device) and (may_split or s.splits == 1)]
+        yield ProductOptions("thin")
+    yield from [ProductOptions("tiled", s) for s in _SCHEDULES if s.fits(work, device) and (may_split or s.splits == 1)]
 
 
 def contract(
@@ -63,7 +66,7 @@ def contract(
     may_split: bool = True,
     batch_products: int = 0,
     alone: bool = False,
-    options: Options = CHOSEN,
+    options: ProductOptions = CHOSEN,
 ) -> Routine:
     """Return the routine of a contraction with results.
 

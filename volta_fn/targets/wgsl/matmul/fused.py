@@ -20,7 +20,7 @@ from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.loops.linear_index import LANES, AxisSpan, Texts
 from volta_fn.targets.wgsl.matmul.choice import LITTLE, choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
-from volta_fn.targets.wgsl.matmul.contract import CHOSEN, Options, contract, is_tiled, legal_options
+from volta_fn.targets.wgsl.matmul.contract import CHOSEN, ProductOptions, contract, is_tiled, legal_options
 from volta_fn.targets.wgsl.matmul.epilogues import ResultStore, SumIndex
 from volta_fn.targets.wgsl.matmul.indices import digits
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers
@@ -52,7 +52,7 @@ def _is_near(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0, options: Options = CHOSEN) -> Routine | None:
+def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0, options: ProductOptions = CHOSEN) -> Routine | None:
     """Return the routine of a kernel that `contracts`; None for others."""
     if not contracts(kernel, device):
         return None
@@ -64,7 +64,7 @@ def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int 
     return contract(c, device, buffers, epilogue, may_split=may_split, batch_products=batch_products, options=options)
 
 
-def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[Options]:
+def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[ProductOptions]:
     """Yield the options that `contraction` takes for a kernel."""
     if not contracts(kernel, device):
         return
@@ -96,7 +96,10 @@ def _maps(found: Contraction, epilogue: Fused) -> index_maps.IndexedContraction:
 
 
 def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
-    """Return a contraction, `swapped` or not (None: such that columns are the contiguous axis of the first result)."""
+    """Return a contraction whose columns are the contiguous axis of the first result.
+
+    Or it is `swapped`, or not, as is asked for.
+    """
     found = contraction_of(kernel)
     assert found is not None
     if swapped is not None:
@@ -117,7 +120,7 @@ class Fused:
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 
     def may_split(self, device: TargetCapabilities) -> bool:
-        """Return whether the device can bind partial sums beside the kernel's buffers."""
+        """Return whether the device can bind partial sums and the kernel's buffers."""
         return len({*self.inputs}) + len(self.found.kernel.stores) + 1 <= device.buffers
 
     def target(self) -> index_maps.ResultMap:
