@@ -28,7 +28,7 @@ Body = Callable[[Value, Value, Value], None]
 def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     """Return the launch of a kernel whose rows are independent tasks."""
     analysis = schedule.analysis
-    nest = nest._replace(analysis=analysis, streams=analysis.streams(schedule.axis))
+    nest = nest._replace(analysis=analysis, streams=streams_of(schedule))
     root = VectorScope(nest, (), {}, None)
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
@@ -42,6 +42,12 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     nest.pending.check()
     nest.f.finish()
     return Launch(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))))
+
+
+def streams_of(schedule: LoopSchedule) -> frozenset[int]:
+    """Return the loads that are prefetched."""
+    prefetch = schedule.options.prefetch
+    return frozenset() if prefetch is False else schedule.analysis.streams(schedule.axis, at_any_length=prefetch is True)
 
 
 def entry(module: Module, symbol: str) -> Function:
@@ -98,7 +104,7 @@ def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for rows whose elements are the lanes."""
     analysis, nest = schedule.analysis, root.nest
     _make_slots(schedule, nest)
-    code = RowCode(nest, schedule.passes, schedule.vectors)
+    code = RowCode(nest, schedule.passes, schedule.vectors, schedule.options.resident)
     rows = tuple(range(analysis.kernel.parallel))
     root.prepare(_first_targets(schedule))
     return lambda number, start, stop: code.row(rows_in(root, rows, number))
@@ -110,7 +116,7 @@ def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, vectors)
     rows = tuple([a for a in range(analysis.kernel.parallel) if a != vectors.axis])
-    copies = copies_of(analysis, vectors)
+    copies = copies_of(analysis, vectors, schedule.options.copies)
     if copies is not None:
         return lambda number, start, stop: copies.emit(rows_in(root, rows, number), start, stop)
     root.prepare(_first_targets(schedule))
