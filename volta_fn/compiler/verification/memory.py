@@ -1,8 +1,8 @@
 """Memory: no value is overwritten before its last use, whatever shares its memory.
 
-Lifetimes are found again from what is executed, not taken from those who assigned memory by them. `verify_plan` follows the values in a plan's
-registers and buffers. `MemoryVerifier` follows those of lowered programs through slots, item by item; `verify_places` compares the uses of
-slots by commands with the places of slots in blocks of memory.
+Lifetimes are found again from what is executed, not taken from those who assigned memory by them. `verify_plan` follows the values in a
+plan's registers and buffers. `MemoryVerifier` follows those of lowered programs through slots, item by item; `verify_places` compares the
+uses of slots by commands with the places of slots in blocks of memory.
 """
 
 from __future__ import annotations

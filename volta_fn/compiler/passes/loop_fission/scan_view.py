@@ -114,9 +114,10 @@ class ScanView:
         return live
 
     def joined(self) -> Equation:
-        """Return the scan as it is now."""
-        invars = [*self.consts, *[c.var for c in self.carry], *self.rows]
-        body = self.body.replace(invars=invars, outvars=self.outputs, eqns=self.eqns)
+        """Return the scan as it is now, without equations that only values of the carry needed which it has no more."""
+        invars, live = [*self.consts, *[c.var for c in self.carry], *self.rows], self.live(self.outputs)
+        eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
+        body = self.body.replace(invars=invars, outvars=self.outputs, eqns=eqns)
         params = {**self.eqn.params, "jaxpr": body, "num_consts": len(self.consts), "num_carry": len(self.carry)}
         operands = [*self.consts.values(), *[c.start for c in self.carry], *self.rows.values()]
         return self.eqn.replace(operands, [*[c.end for c in self.carry], *[stacked for _, stacked in self.ys]], params)
