@@ -97,7 +97,10 @@ NESTED = Pass("nested programs", "Simplify the programs of control flow.", lambd
 
 @contextmanager
 def observed(observer: Observer | None) -> Iterator[None]:
-    """Tell `observer` of each pass while a block runs. Results that are cached on a program need no pass."""
+    """Tell `observer` of each pass while a block runs.
+
+    Results that are cached on a program need no pass.
+    """
     token = _observer.set(observer)
     try:
         yield

@@ -193,9 +193,10 @@ class JaxprError(VoltaError, ValueError):
 
 
 class CompilerError(VoltaError, RuntimeError):
-    """The compiler broke one of its own rules: a fault of this package, not of the program.
+    """The compiler broke one of its own rules.
 
-    `stage` is the pass or the code generator that did, `equation` what it compiled, and `location` the user's line of that.
+    That is a fault of this package, not of the program. `stage` is the pass or the code generator that did,
+    `equation` what it compiled, and `location` the user's line of that.
 
     >>> error = CompilerError.of("fusion", "a kernel reads past the end of its buffer", "add f32[3] f32[3] -> f32[3]")
     >>> error.stage, error.equation
@@ -207,7 +208,7 @@ class CompilerError(VoltaError, RuntimeError):
 
     @classmethod
     def of(cls, stage: str, problem: str, equation: str = "", location: SourceLocation | None = None) -> CompilerError:
-        """Return the error of a stage, with the equation and the user's line that it comes from."""
+        """Return the error of a stage, with the equation and its line."""
         error = cls(f"{stage}: {problem}" + (f"\n  in {equation}" if equation else ""))
         error.stage, error.equation, error.location = stage, equation, location
         return error

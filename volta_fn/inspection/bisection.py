@@ -1,4 +1,4 @@
-"""Find the part of the compiler that made a wrong program: a pass, a kernel, or memory.
+"""Find what makes a compiled program wrong: a pass, a kernel, or memory.
 
 A program is compiled as `jit` does it, and its kernels also run one by one, each compiled by itself, in fresh memory. What each kernel
 gives is compared with the equations that it computes, in 64 bits, for the same operands: the kernel that is wrong is told from those that
@@ -9,6 +9,7 @@ early.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -50,11 +51,11 @@ _PATTERN = 0xA5
 
 
 class Miscompilation(NamedTuple):
-    """A part of the compiler that made a program with wrong results.
+    """A stage of the compiler that made a program wrong.
 
     Attributes:
         stage: the pass, the code generator of a kernel or routine, or what assigns memory.
-        equations: the equations that the wrong part computes, as primitives with the user's lines.
+        equations: the equations that it computes, as primitives with the user's lines.
         locations: these lines, each once.
         result: the type of the result that is wrong.
         element: the index of the element that is off the most.
@@ -82,11 +83,14 @@ class Miscompilation(NamedTuple):
             f"{'not written' if self.unwritten else self.found}, and {self.wanted} by the equations in 64 bits, "
             f"{self.excess:.3g} times what rounding explains"
         )
-        return "\n".join([text, *[f"    {line}" for line in self.kernel.splitlines()]])
+        return "\n".join(filter(None, [text, textwrap.indent(self.kernel, "    ")]))
 
 
 def differ(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return True if two runs of a program differ by more than some units in the last digit of the largest elements."""
+    """Return True if two runs of a program differ by more than the last digits.
+
+    These are some units in the last digit of the largest element.
+    """
     if one.dtype not in dtypes.INEXACT:
         return not np.array_equal(one, other)
     kind = np.complex128 if one.dtype in dtypes.COMPLEX else np.float64
@@ -112,8 +116,8 @@ class _Given(NamedTuple):
         yield from ()
 
 
-class WholeProgram:
-    """A program as `jit` runs it on a device, and in parts."""
+class CompiledProgram:
+    """A program as `jit` runs it on a device, and its items."""
 
     def __init__(self, closed: ClosedJaxpr, device: Device) -> None:
         self.closed, self.device = closed, device
@@ -146,7 +150,7 @@ class WholeProgram:
     def run_items(
         self, program: LoweredProgram, items: Sequence[Item], values: Mapping[Var, np.ndarray], results: Sequence[Var]
     ) -> list[Any]:
-        """Return results of some items of a lowered program, which run as a program of their own."""
+        """Return results of some items, which run as a program of their own."""
         key = id(items[-1]) if len(items) == 1 else -len(items)
         produced = {v for item in items for v in item.results}
         read = [program.root(v) for item in items for v in item.operands if isinstance(v, Var)]
@@ -156,9 +160,9 @@ class WholeProgram:
             last.update(dict.fromkeys(results, len(items)))
             producers = {v: n for n, item in enumerate(items) for v in item.results}
             closed = ClosedJaxpr(Jaxpr([], inputs, [*results], []))
-            part = LoweredProgram(program.target, closed, tuple(items), program.roots, last, producers)
-            self._compiled[key] = part, self._compile(part)
-        part, run = self._compiled[key]
+            program_of_items = LoweredProgram(program.target, closed, tuple(items), program.roots, last, producers)
+            self._compiled[key] = program_of_items, self._compile(program_of_items)
+        program_of_items, run = self._compiled[key]
         return self._called(run, [values[v] for v in inputs], results)
 
     def _compile(self, program: LoweredProgram) -> Callable[..., Any]:
@@ -173,7 +177,7 @@ class WholeProgram:
 
 
 def _in_marked_memory(program: Any) -> Callable[..., Any]:
-    """Return a program of machine code whose results lie in memory that holds a pattern before it runs."""
+    """Return machine code that runs on results filled with a pattern."""
     program.specs = [(partial(_marked, empty), shape, dtype) for empty, shape, dtype in program.specs]
     run: Callable[..., Any] = program.__call__
     return run
@@ -185,23 +189,23 @@ def _marked(empty: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: np.
     return array
 
 
-def find_miscompilations(whole: WholeProgram, arguments: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[Miscompilation]:
-    """Return the parts of the compiler that are to blame for the outputs of a whole program; none if rounding explains them."""
-    walk = _Walk(whole)
-    if whole.target is None:
-        alone = _in_numpy(PIPELINE.optimize(whole.closed), arguments)
+def find_miscompilations(compiled: CompiledProgram, arguments: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[Miscompilation]:
+    """Return what made a program's outputs wrong; nothing if rounding explains them."""
+    walk = _Walk(compiled)
+    if compiled.target is None:
+        alone = _in_numpy(PIPELINE.optimize(compiled.closed), arguments)
     else:
-        lowered = PIPELINE.lower(whole.closed, whole.target)
+        lowered = PIPELINE.lower(compiled.closed, compiled.target)
         alone = walk.program(lowered, arguments)
     if walk.found:
         return walk.found
-    wrong = _wrong_pass(whole, arguments)
+    wrong = _wrong_pass(compiled, arguments)
     if wrong is not None:
         return [wrong]
     for number, (mine, other) in enumerate(zip(outputs, alone, strict=True)):
-        if np.array_equal(_bits(mine), _bits(other)) or not (whole.is_native or whole.target is None or differ(mine, other)):
+        if np.array_equal(_bits(mine), _bits(other)) or not (compiled.is_native or compiled.target is None or differ(mine, other)):
             continue
-        if whole.target is None:
+        if compiled.target is None:
             return [_of_memory("the assignment of registers and memory", [], number, mine, other)]
         return [walk.memory(lowered, arguments, number, mine, other)]
     return []
@@ -234,10 +238,10 @@ def _read(values: Mapping[Var, np.ndarray], atom: Atom) -> np.ndarray:
 
 
 class _Walk:
-    """Runs the items of lowered programs one by one, and compares each with its equations."""
+    """Runs items of lowered programs one by one, and compares their results."""
 
-    def __init__(self, whole: WholeProgram) -> None:
-        self.whole = whole
+    def __init__(self, compiled: CompiledProgram) -> None:
+        self.compiled = compiled
         self.found: list[Miscompilation] = []
         self._attributions: dict[int, Attribution] = {}
         self._wrong: set[int] = set()
@@ -260,7 +264,7 @@ class _Walk:
         return value.reshape(atom.aval.shape)
 
     def _item(self, program: LoweredProgram, item: Item, values: Values) -> list[np.ndarray]:
-        results = self.whole.run_items(program, [item], values, item.results)
+        results = self.compiled.run_items(program, [item], values, item.results)
         if id(item) not in self._wrong:
             self._compare(program, item, values, results)
         return results
@@ -287,7 +291,10 @@ class _Walk:
                 return
 
     def _stage(self, program: LoweredProgram, item: Item, values: Values, number: int, right: Expected) -> tuple[str, str]:
-        """Return which stage made an item wrong, and the text of its kernel: the interpreter tells fusion and code generation apart."""
+        """Return which stage made an item wrong, and the text of its kernel.
+
+        If the interpreter gives the right results for a kernel, its code is wrong, else fusion is.
+        """
         if not isinstance(item.node, KernelCall):
             return f"the {program.target.name} target's routine of {item.node.primitive}", ""
         kernel = item.node.kernel
@@ -309,19 +316,22 @@ class _Walk:
     def memory(
         self, program: LoweredProgram, arguments: Sequence[np.ndarray], output: int, mine: np.ndarray, other: np.ndarray
     ) -> Miscompilation:
-        """Return the item whose result differs if those before it run in one program: its memory, or that of its operands, is shared."""
+        """Return the first item that is wrong after those before it only.
+
+        Its memory, or that of its operands, is shared too early.
+        """
         jaxpr = program.closed.jaxpr
         values: Values = dict(zip(jaxpr.constvars, map(host_buffer, program.closed.consts), strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
         items = [item for item in program.items if item.is_needed]
         together = dict(values)
         for item in items:
-            together.update(zip(item.results, self.whole.run_items(program, [item], together, item.results), strict=True))
+            together.update(zip(item.results, self.compiled.run_items(program, [item], together, item.results), strict=True))
         low, high = 0, len(items)  # items[:low] are right together, items[:high] are not
         while high - low > 1:
             middle = (low + high) // 2
             last = items[middle - 1]
-            found = self.whole.run_items(program, items[:middle], values, last.results)
+            found = self.compiled.run_items(program, items[:middle], values, last.results)
             right = all(np.array_equal(_bits(a), _bits(together[v])) for a, v in zip(found, last.results, strict=True))
             low, high = (middle, high) if right else (low, middle)
         equations = self._attributions.setdefault(id(program), Attribution(program)).equations(items[high - 1])
@@ -405,22 +415,22 @@ _CONTROL_FLOW: dict[str, Callable[[Run, Item, list[np.ndarray]], list[np.ndarray
 # passes
 
 
-def _wrong_pass(whole: WholeProgram, arguments: Sequence[np.ndarray]) -> Miscompilation | None:
-    """Return the first pass after which the program computes something else than it was traced to."""
+def _wrong_pass(compiled: CompiledProgram, arguments: Sequence[np.ndarray]) -> Miscompilation | None:
+    """Return the first pass after which a program computes something else."""
     changes: list[tuple[Pass, ClosedJaxpr, ClosedJaxpr]] = []
 
     def note(one: Pass, before: Any, after: Any) -> None:
         if isinstance(after, ClosedJaxpr) and after is not before:
             changes.append((one, before, after))
 
-    fresh = whole.closed.replace()  # without the results of passes that are kept on it
+    fresh = compiled.closed.replace()  # without the results of passes that are kept on it
     with PIPELINE.observed(note):
-        PIPELINE.plan(fresh) if whole.target is None else PIPELINE.fused(fresh, whole.target)
-    wanted = expected_outputs(whole.closed, arguments)
+        PIPELINE.plan(fresh) if compiled.target is None else PIPELINE.fused(fresh, compiled.target)
+    wanted = expected_outputs(compiled.closed, arguments)
 
     def fault(program: ClosedJaxpr) -> tuple[int, tuple[int, float], np.ndarray] | None:
         for number, (right, output) in enumerate(zip(wanted, expected_outputs(program, arguments), strict=True)):
-            dtype = whole.closed.out_avals[number].dtype
+            dtype = compiled.closed.out_avals[number].dtype
             off = excess(output.values.astype(dtype), right)
             if off is not None:
                 return number, off, output.values.astype(dtype)
@@ -438,4 +448,4 @@ def _wrong_pass(whole: WholeProgram, arguments: Sequence[np.ndarray]) -> Miscomp
     number, off, output = wrong
     old = set(map(id, before.eqns))
     equations = [eqn for eqn in after.eqns if id(eqn) not in old]
-    return _miscompilation(f"the pass {one.name!r}", equations, Var(whole.closed.out_avals[number]), off, output, wanted[number])
+    return _miscompilation(f"the pass {one.name!r}", equations, Var(compiled.closed.out_avals[number]), off, output, wanted[number])

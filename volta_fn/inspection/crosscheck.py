@@ -1,4 +1,4 @@
-"""`crosscheck`: compare a device with NumPy in 64 bits, equation by equation, and whole programs with their equations."""
+"""`crosscheck`: compare equations, and compiled programs, with NumPy in 64 bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volta_fn.core.device import Device, find_device
 from volta_fn.core.flatten import check_callable
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, sub_jaxprs
 from volta_fn.core.memory.transfer import device_put
-from volta_fn.inspection.bisection import UNIQUE, Miscompilation, WholeProgram, differ, find_miscompilations
+from volta_fn.inspection.bisection import UNIQUE, CompiledProgram, Miscompilation, differ, find_miscompilations
 from volta_fn.inspection.reference import Expected, excess, expected
 from volta_fn.jit.eager import PIPELINE, common_device, solid
 from volta_fn.jit.function import Jitted
@@ -63,8 +63,8 @@ class Difference(NamedTuple):
 class Crosscheck:
     """What `crosscheck` found: `differences` in order; none if all is well.
 
-    `skipped` are the primitives that have nothing to be compared with. `miscompilations` are the parts of the compiler that made the whole
-    program wrong, and `whole` says in words how the whole program, as `jit` runs it, compares with its equations.
+    `skipped` are the primitives that have nothing to be compared with. `miscompilations` are the stages of the compiler that made the
+    program wrong which `jit` runs, and `compiled` says in words how that compares with its equations.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Crosscheck:
     differences: tuple[Difference, ...]
     skipped: tuple[str, ...] = field(default=())
     miscompilations: tuple[Miscompilation, ...] = field(default=())
-    whole: str = ""
+    compiled: str = ""
 
     @property
     def first(self) -> Difference | None:
@@ -86,10 +86,10 @@ class Crosscheck:
 
     def __str__(self) -> str:
         head = f"{self.name} on {self.device}: {self.equations:,} equations compared with NumPy in 64 bits, {len(self.differences)} differ"
-        parts = [str(part).replace("\n", "\n  ") for part in self.miscompilations]
+        stages = [str(stage).replace("\n", "\n  ") for stage in self.miscompilations]
         notes = [f"not compared: {', '.join(self.skipped)}"] if self.skipped else []
         return "\n".join(
-            [head, *[f"  {difference}" for difference in self.differences], self.whole, *[f"  {part}" for part in parts], *notes]
+            [head, *[f"  {difference}" for difference in self.differences], self.compiled, *[f"  {stage}" for stage in stages], *notes]
         )
 
     __repr__ = __str__
@@ -101,10 +101,10 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     Every equation runs on the device, compiled by itself, and in NumPy with the same operands in 64 bits. So the first equation that is
     reported is where digits are lost, not one that inherits the loss.
 
-    Then the program runs whole, as `jit` compiles it. Where it differs from its equations by more than a few units in the last digit, its
+    Then the program runs as `jit` compiles it. Where that differs from the equations by more than a few units in the last digit, its
     kernels run one by one, each is compared with the equations that it computes, and the programs before and after each pass are compared.
-    So the part of the compiler that is wrong is reported (`miscompilations`), with equations and lines; if all parts are right, the
-    difference is rounding that the program amplifies. Programs with effects run equation by equation only.
+    So the pass, the kernel or the assignment of memory that is wrong is reported (`miscompilations`), with equations and lines; if all are
+    right, the difference is rounding that the program amplifies. Programs with effects run equation by equation only.
 
     Args:
         f: a function of pytrees of arrays, jitted or not.
@@ -120,7 +120,7 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     >>> import volta_fn as vf
     >>> vf.crosscheck(lambda x: vf.numpy.tanh(x) @ x)(vf.numpy.ones(3))
     <lambda> on CpuDevice(id=0): 2 equations compared with NumPy in 64 bits, 0 differ
-    the whole program agrees with its equations
+    compiled by jit, the program agrees with its equations
     """
     check_callable(f, "crosscheck")
     plain = f._fun if isinstance(f, Jitted) and not f._statics.some else f
@@ -132,9 +132,9 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
         closed = make_jaxpr(plain)(*args, **kwargs)
         run, arrays = _Run(here), [device_put(v, here) for v in values]
         outputs = run.program(closed, arrays)
-        parts, whole = _compare_whole(closed, here, arrays, outputs)
+        stages, compiled = _compare_compiled(closed, here, arrays, outputs)
         name = getattr(f, "__name__", "a function")
-        return Crosscheck(name, repr(here), run.count, tuple(run.differences), tuple(sorted(run.skipped)), tuple(parts), whole)
+        return Crosscheck(name, repr(here), run.count, tuple(run.differences), tuple(sorted(run.skipped)), tuple(stages), compiled)
 
     return checked
 
@@ -151,20 +151,20 @@ def _runs_once(program: ClosedJaxpr) -> bool:
     )
 
 
-def _compare_whole(
+def _compare_compiled(
     closed: ClosedJaxpr, device: Device, arguments: Sequence[Array], outputs: Sequence[Array]
 ) -> tuple[list[Miscompilation], str]:
-    """Return the parts of the compiler that made a whole program differ from its equations' outputs, and that in words."""
+    """Return the stages that made a compiled program wrong, and that in words."""
     if _runs_once(closed):
-        return [], "the whole program was not run: it calls Python functions or other processes"
-    program, values = WholeProgram(closed, device), list(map(host_buffer, _concrete(arguments)))
+        return [], "not run as jit compiles it, as it calls Python functions or other processes"
+    program, values = CompiledProgram(closed, device), list(map(host_buffer, _concrete(arguments)))
     found = program.run(values)
     if not any(map(differ, found, map(host_buffer, _concrete(outputs)))):
-        return [], "the whole program agrees with its equations"
-    parts = find_miscompilations(program, values, found)
-    if parts:
-        return parts, f"the whole program differs from its equations: {len(parts)} part{'s' * (len(parts) != 1)} of the compiler to blame"
-    return [], "the whole program differs from its equations, but each of its kernels is within rounding, which the program amplifies"
+        return [], "compiled by jit, the program agrees with its equations"
+    stages = find_miscompilations(program, values, found)
+    if stages:
+        return stages, "compiled by jit, the program differs from its equations:"
+    return [], "compiled by jit, the program differs from its equations by rounding, which it amplifies: each kernel is right"
 
 
 class _Run:

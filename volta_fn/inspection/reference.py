@@ -84,7 +84,7 @@ def evaluate(eqn: Equation, operands: Sequence[np.ndarray], wanted: Sequence[np.
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the dtype of 64-bit floats that has a dtype's values; other dtypes as they are."""
+    """Return the dtype of 64-bit floats for inexact numbers; other dtypes stay."""
     if dtype in dtypes.COMPLEX:
         return np.dtype(np.complex128)
     return np.dtype(np.float64) if dtype in dtypes.INEXACT else dtype
@@ -109,7 +109,7 @@ def _spread(eqn: Equation, operands: Sequence[np.ndarray], wide: Sequence[np.dty
 
 
 def absolute_operands(name: str, operands: Sequence[np.ndarray], wide: Sequence[np.dtype]) -> list[np.ndarray]:
-    """Return operands for which a sum adds up the absolute values of what it adds up for these."""
+    """Return operands for which a sum adds up absolute values."""
     absolute = [np.abs(x.astype(d)) if d in dtypes.INEXACT and x.dtype.kind != "c" else x for x, d in zip(operands, wide, strict=True)]
     if name == "sub":
         absolute[1] = -absolute[1]

@@ -1,4 +1,4 @@
-"""Programs in 64-bit floats, and how far from them the digits of narrower dtypes explain.
+"""Programs in 64-bit floats, and how far from them narrower dtypes may be.
 
 A program is evaluated once as it is, and several times with every value rounded at random by one unit in its last digit (Monte Carlo
 arithmetic: D. S. Parker, 1997). Results of compiled programs round elsewhere, but change about as much.
@@ -41,7 +41,7 @@ def expected_outputs(program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> l
 
 
 def expected_values(equations: Sequence[Equation], values: Mapping[Var, np.ndarray], results: Iterable[Var]) -> list[Expected]:
-    """Return the values of variables that equations compute from other values, and how far from them others may be."""
+    """Return results of equations in 64 bits, and how far from them others may be."""
     runs = [_Evaluation(rng).equations(equations, values) for rng in _generators()]
     return [_expected(v.aval.dtype, [run[v] for run in runs]) for v in results]
 
@@ -83,7 +83,7 @@ class _Evaluation:
         return [self._read(found, v) for v in jaxpr.outvars]
 
     def equations(self, equations: Sequence[Equation], values: Mapping[Var, np.ndarray]) -> Values:
-        """Return the values of the variables that equations compute, and of those that they read."""
+        """Return the values that equations compute, and those that they read."""
         found: Values = {}
         for var, value in values.items():
             found[var] = self._moved(np.asarray(value).reshape(var.aval.shape), var.aval.dtype)

@@ -97,7 +97,10 @@ def _is_guarded(kernel: Kernel, node: Load, inside: Range) -> bool:
 
 
 def _narrowed(mask: Sequence[Range], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Return the least and greatest number along each axis where all conditions hold; None if they never do."""
+    """Return the bounds of each axis where all conditions hold.
+
+    None if they never do.
+    """
     intervals = [(0, size - 1) for size in sizes]
     for _ in range(2):  # what one condition narrows may let another narrow more
         for condition in mask:

@@ -1,7 +1,8 @@
-"""Kernels: within their arrays, values before uses, each output stored once, and what recognisers take them for."""
+"""Verify kernels: bounds, order, stores, and what recognisers take them for."""
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from volta_fn.errors import CompilerError, JaxprError
 
 
 def verify_call(stage: str, program: ClosedJaxpr, call: KernelCall) -> None:
-    """Raise `CompilerError` unless a kernel is well formed and fits the values that it reads and computes."""
+    """Raise `CompilerError` unless a kernel is well formed and fits its call."""
     kernel = call.kernel
     for kind, variables, buffers in (("operands", call.operands, kernel.inputs), ("results", call.results, kernel.outputs)):
         types, expected = [(v.aval.size, v.aval.dtype) for v in variables], [(b.size, b.dtype) for b in buffers]
@@ -29,13 +30,13 @@ def verify_call(stage: str, program: ClosedJaxpr, call: KernelCall) -> None:
 
 
 def fail_call(stage: str, problem: str, program: ClosedJaxpr, call: KernelCall) -> NoReturn:
-    """Raise the error of a kernel, with the equations that it computes and the first one's line."""
+    """Raise the error of a kernel, with its equations and a user's line."""
     producers = {v: eqn for eqn in program.eqns for v in eqn.outvars}
     between = {id(eqn) for eqn in equations_between(producers, call.operands, call.results)}
     equations = [eqn for eqn in program.eqns if id(eqn) in between]
     names = ", ".join(f"{eqn.primitive}{'' if eqn.source is None else f' at {eqn.source}'}" for eqn in equations)
     location = next((eqn.source for eqn in reversed(equations) if eqn.source is not None), None)
-    text = "\n".join(f"    {line}" for line in format_kernel(call.kernel).splitlines())
+    text = textwrap.indent(format_kernel(call.kernel), "    ")
     raise CompilerError.of(stage, problem, f"the kernel of {names or 'no equation'}:\n{text}", location)
 
 
@@ -45,7 +46,10 @@ def _listed(types: list[tuple[int, Any]]) -> str:
 
 @lru_cache(maxsize=4096)
 def problem_of(kernel: Kernel) -> str | None:
-    """Return which rule a kernel breaks, or the forms of it that code is generated from; None if it breaks none."""
+    """Return which rule a kernel breaks; None if it breaks none.
+
+    The forms of it that code is generated from must keep the rules, too.
+    """
     try:
         check_kernel(kernel)
         small = simplified(kernel)
@@ -62,7 +66,7 @@ def problem_of(kernel: Kernel) -> str | None:
 
 
 def _problem_of_contraction(contraction: Contraction) -> str | None:
-    """Return what a contraction does not compute, although the kernel that it was recognised in does.
+    """Return how a contraction differs from the kernel that it was recognised in.
 
     Code is generated for the sum of products and for the epilogue: together they must store what the kernel stores.
     """
@@ -97,7 +101,7 @@ def _stores(kernel: Kernel, values: list[int]) -> list[Store]:
 
 
 class ExpressionNumbers:
-    """Numbers for the values of kernels: equal ones have the same number, in whichever kernel they are."""
+    """Value numbers: equal expressions of several kernels have the same number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}

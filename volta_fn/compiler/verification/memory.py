@@ -1,8 +1,8 @@
 """Memory: no value is overwritten before its last use, whatever shares its memory.
 
 Lifetimes are found again from what is executed, not taken from those who assigned memory by them. `verify_plan` follows the values in a
-plan's registers and buffers. `MemoryVerifier` follows those of lowered programs through slots, item by item; `verify_places` compares the
-uses of slots by commands with the places of slots in blocks of memory.
+plan's registers and buffers. `MemoryVerifier` follows those of lowered programs through slots, item by item; `verify_extents` compares the
+uses of slots by commands with the bytes that slots have in blocks of memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Value(NamedTuple):
 
 
 def verify_plan(plan: Plan, program: ClosedJaxpr, donated: Sequence[bool]) -> None:
-    """Raise `CompilerError` unless each step of a plan reads the values of its equation, and overwrites none that is read later.
+    """Raise `CompilerError` if a step of a plan reads or overwrites a wrong value.
 
     Memory is a number for each array that is made, and for an array in the plan's block also the bytes that it has there.
     """
@@ -130,7 +130,10 @@ class MemoryVerifier:
         self.writers: dict[Slot, tuple[LoweredProgram, Item]] = {}
 
     def program(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None]) -> ProgramContents:
-        """Return what follows the values of a program, which reads `inputs` and stores outputs at `targets`."""
+        """Return the contents of a program's slots, before its first item.
+
+        It reads `inputs` and stores outputs at `targets`.
+        """
         return ProgramContents(self, program, inputs, targets)
 
 
@@ -249,11 +252,11 @@ def _offset(kernel: Kernel, result: int) -> Any:
     return row_major(store.index, store.shape) if is_own else None
 
 
-# places in a block of memory
+# blocks of memory
 
 
-class Place(NamedTuple):
-    """The bytes of a slot: the number of a block of memory, the offset there, and the size."""
+class Extent(NamedTuple):
+    """The bytes of a slot, in a block of memory of some number."""
 
     block: int
     offset: int
@@ -261,7 +264,7 @@ class Place(NamedTuple):
 
 
 class SlotUses:
-    """When the commands of a program use each slot: numbers of commands, and the loops that they are in."""
+    """The commands that use each slot, by their numbers, and the loops among these."""
 
     def __init__(self) -> None:
         self.time = 0
@@ -282,7 +285,10 @@ class SlotUses:
         self.loops.append((begin, self.time - 1))
 
     def lifetimes(self) -> dict[Slot, tuple[int, int]]:
-        """Return the first and last time at which each slot holds its value: what a loop shares with its outside lives through it."""
+        """Return the first and last time at which each slot holds its value.
+
+        A slot that a loop shares with what is outside holds it in all iterations.
+        """
         found = {slot: (times[0], times[-1]) for slot, times in self.times.items()}
         for begin, end in self.loops:  # inner loops first
             for slot, (first, last) in found.items():
@@ -291,27 +297,27 @@ class SlotUses:
         return found
 
 
-def verify_places(stage: str, uses: SlotUses, places: Mapping[Slot, Place], writers: Mapping[Slot, tuple[LoweredProgram, Item]]) -> None:
-    """Raise `CompilerError` if slots share bytes of memory while both hold values."""
+def verify_extents(stage: str, uses: SlotUses, extents: Mapping[Slot, Extent], writers: Mapping[Slot, tuple[LoweredProgram, Item]]) -> None:
+    """Raise `CompilerError` if slots share bytes while both hold values."""
     lifetimes = uses.lifetimes()
-    ends: list[tuple[int, int, Place]] = []
-    living: list[tuple[Place, int]] = []  # disjoint, in the order of memory
-    slots = sorted((slot for slot in places if slot in lifetimes), key=lambda slot: lifetimes[slot][0])
+    ends: list[tuple[int, int, Extent]] = []
+    living: list[tuple[Extent, int]] = []  # disjoint, in the order of memory
+    slots = sorted((slot for slot in extents if slot in lifetimes), key=lambda slot: lifetimes[slot][0])
     for number, slot in enumerate(slots):
         first, last = lifetimes[slot]
         while ends and ends[0][0] < first:
-            _, dead, place = heapq.heappop(ends)
-            living.pop(bisect.bisect_left(living, (place, dead)))
-        place = places[slot]
-        position = bisect.bisect_left(living, (place, number))
+            _, dead, extent = heapq.heappop(ends)
+            living.pop(bisect.bisect_left(living, (extent, dead)))
+        extent = extents[slot]
+        position = bisect.bisect_left(living, (extent, number))
         for other, owner in living[max(position - 1, 0) : position + 1]:
-            if other.block == place.block and other.offset < place.offset + place.size and place.offset < other.offset + other.size:
-                _fail_places(stage, slots[owner], slot, writers)
-        living.insert(position, (place, number))
-        heapq.heappush(ends, (last, number, place))
+            if other.block == extent.block and other.offset < extent.offset + extent.size and extent.offset < other.offset + other.size:
+                _fail_extents(stage, slots[owner], slot, writers)
+        living.insert(position, (extent, number))
+        heapq.heappush(ends, (last, number, extent))
 
 
-def _fail_places(stage: str, old: Slot, new: Slot, writers: Mapping[Slot, tuple[LoweredProgram, Item]]) -> NoReturn:
+def _fail_extents(stage: str, old: Slot, new: Slot, writers: Mapping[Slot, tuple[LoweredProgram, Item]]) -> NoReturn:
     problem = f"{new.size} bytes share memory with {old.size} bytes that are needed later"
     for slot, whose in ((new, ""), (old, ": those of ")):
         if slot in writers:

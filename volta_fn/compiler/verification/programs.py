@@ -1,4 +1,4 @@
-"""Programs after each pass: well formed, with the effects and the output types that they had before."""
+"""Verify programs after each pass: bindings, types, effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs
 from volta_fn.errors import CompilerError, VoltaError
 
-#: What a program does besides computing its outputs, in order: effectful equations, and the effects of the programs of control flow.
+#: The effectful equations of a program in order, and those of the programs of control flow.
 Effects = tuple[Any, ...]
 
 #: Shape and dtype.
@@ -20,7 +20,10 @@ _Type = tuple[tuple[int, ...], Any]
 
 
 def verify_pass(stage: str, before: ClosedJaxpr | FusedProgram, after: ClosedJaxpr | FusedProgram) -> None:
-    """Raise `CompilerError` unless a pass made a well-formed program with the effects and the types of the one before it."""
+    """Raise `CompilerError` unless a pass made a program that may replace the old one.
+
+    It is well formed, and has the same effects and types.
+    """
     if after is before:
         return
     old, new = _program_of(before), _program_of(after)
@@ -58,7 +61,7 @@ _VERIFIED = ("verified",)
 
 
 def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None = None) -> None:
-    """Raise `CompilerError` unless a program is well formed, those in its equations included.
+    """Raise `CompilerError` unless a program and those in it are well formed.
 
     Every variable is bound once, before its uses; every equation's results have the types that its primitive gives them. Equations that
     the program `before` the pass has, too, were verified with it.
@@ -129,7 +132,10 @@ def _named(types: Sequence[_Type]) -> str:
 
 @program_cache
 def effects_of(program: ClosedJaxpr) -> Effects:
-    """Return a program's effects: calls count as what they call, loops of one iteration as their body."""
+    """Return a program's effects.
+
+    Calls count as what they call, loops of one iteration as their body.
+    """
     return tuple([effect for eqn in program.eqns for effect in _effects(eqn)])
 
 
@@ -167,7 +173,7 @@ def _verify_effects(stage: str, before: Effects, after: Effects) -> None:
 
 
 def is_kept(before: Effects, after: Effects) -> bool:
-    """Return True if effects are the same, but for conditionals of which one branch was chosen."""
+    """Return True if effects are the same, but for branches that were chosen."""
     if before == after:
         return True
     if not before:
@@ -193,7 +199,7 @@ def _listed(effects: Effects) -> str:
 
 
 def verify_nodes(stage: str, program: FusedProgram) -> None:
-    """Raise `CompilerError` unless kernel calls and equations compute a program's outputs, each value once and before its uses."""
+    """Raise `CompilerError` unless nodes compute each value once, before its uses."""
     closed = program.closed
     known = frozenset(map(id, closed.eqns))
     bound: set[Atom] = {*closed.jaxpr.constvars, *closed.jaxpr.invars}
@@ -225,7 +231,7 @@ def _fail_node(stage: str, problem: str, closed: ClosedJaxpr, node: Node) -> NoR
 
 
 def verify_lowered(program: LoweredProgram) -> None:
-    """Raise `CompilerError` unless the items of a lowered program are well formed, and its lifetimes are those that they need."""
+    """Raise `CompilerError` unless items are well formed, and lifetimes long enough."""
     stage = f"lowering for {program.target.name}"
     roots = program.roots
     verify_nodes(stage, FusedProgram(program.closed, tuple([item.node for item in program.items]), roots))

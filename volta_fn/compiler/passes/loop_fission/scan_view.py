@@ -114,7 +114,7 @@ class ScanView:
         return live
 
     def joined(self) -> Equation:
-        """Return the scan as it is now, without equations that only values of the carry needed which it has no more."""
+        """Return the scan as it is now, without the equations of removed carries."""
         invars, live = [*self.consts, *[c.var for c in self.carry], *self.rows], self.live(self.outputs)
         eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
         body = self.body.replace(invars=invars, outvars=self.outputs, eqns=eqns)

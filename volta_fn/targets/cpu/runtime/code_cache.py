@@ -45,7 +45,10 @@ class LoadedRoutine(NamedTuple):
 
 
 class RefusedRoutine(Exception):
-    """A routine that LLVM refuses, by its key: whoever has the program knows the equations."""
+    """A routine that LLVM refuses, by its key.
+
+    Who has the program knows the equations.
+    """
 
     def __init__(self, key: RoutineKey, error: CompilerError) -> None:
         super().__init__(error.message)

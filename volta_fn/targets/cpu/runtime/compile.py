@@ -282,7 +282,7 @@ def loaded_routines(program: LoweredProgram) -> dict[Any, LoadedRoutine | None]:
 
 
 def _fail(program: LoweredProgram, refusal: RefusedRoutine) -> None:
-    """Raise the error of a refused routine, with the equations of the first item that has it."""
+    """Raise the error of a refused routine, with an item that has it."""
     for item in program.items:
         if item.key is not None and item.key.key == refusal.key:
             fail_item(refusal.error.stage, refusal.error.message.partition(": ")[2], program, item)
@@ -298,8 +298,8 @@ def written(program: LoweredProgram, donated: Sequence[bool], writer: CommandWri
     layout = layout_of(writer.slots)
     if writer.verifier is not None:
         offsets = layout.offsets.tolist()
-        places = {slot: memory.Place(0, offset, slot.size) for slot, offset in zip(writer.slots.arena, offsets, strict=True)}
-        memory.verify_places("layout of the arena", writer.uses(), places, writer.verifier.writers)
+        extents = {slot: memory.Extent(0, offset, slot.size) for slot, offset in zip(writer.slots.arena, offsets, strict=True)}
+        memory.verify_extents("layout of the arena", writer.uses(), extents, writer.verifier.writers)
     words, launch_words, launches = writer.code()
     artifact = Artifact(words, launch_words, layout, bool(writer.cost > _LONG), outputs, specs, program.reusable(donated))
     return Built(artifact, launches, writer.hosts)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from volta_fn.compiler.buffers.memory_layout import Lifetime, Output
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.target import CommandPass
-from volta_fn.compiler.verification.memory import Place, verify_places
+from volta_fn.compiler.verification.memory import Extent, verify_extents
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.targets.wgsl.routine import Routine
@@ -180,8 +180,9 @@ def plan_program(
     blocks, block_of = share_blocks(lifetimes)
     if writer.verifier is not None:
         verify_commands(target.capabilities, commands)
-        places = {slot: Place(number, 0, max(slot.size, blocks[number])) for slot, number in zip(writer.slots.arena, block_of, strict=True)}
-        verify_places("blocks of memory", uses_of(commands), places, writer.verifier.writers)
+        arena = zip(writer.slots.arena, block_of, strict=True)
+        extents = {slot: Extent(number, 0, max(slot.size, blocks[number])) for slot, number in arena}
+        verify_extents("blocks of memory", uses_of(commands), extents, writer.verifier.writers)
     return ProgramPlan(
         program,
         tuple(closed.in_avals),

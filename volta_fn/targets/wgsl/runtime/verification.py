@@ -1,6 +1,6 @@
-"""Verify the commands of programs for GPUs, without a device: bindings, limits, order, and when each slot is used.
+"""Verify the commands of programs for GPUs: bindings, limits, order, lifetimes.
 
-The text of shaders is validated by wgpu when their pipelines are made.
+That needs no device. wgpu validates the text of shaders when their pipelines are made.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.compiler.verification.memory import SlotUses
 from volta_fn.compiler.verification.programs import describe
+from volta_fn.core.jaxpr import Equation
 from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While
 
 
 def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
-    """Raise `CompilerError` unless all dispatches bind what their shaders declare, within the slots and the limits of a device."""
+    """Raise `CompilerError` unless dispatches bind what their shaders declare.
+
+    Ranges lie in their slots, and all is within the limits of a device.
+    """
     for run, iterations in _runs(commands, {}):
         shader = run.shader
         _require(len(shader.bindings) == len(run.ranges), f"{len(shader.bindings)} bindings are bound to {len(run.ranges)} ranges", run)
@@ -41,7 +45,7 @@ def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command
 
 
 def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tuple[Run, Mapping[int, int]]]:
-    """Yield dispatches, each with the iterations of the loops around it, by their numbers."""
+    """Yield dispatches, with the iterations of the loops around each."""
     for command in commands:
         if isinstance(command, Run):
             yield command, loops
@@ -69,17 +73,17 @@ def _require(condition: bool, problem: str, run: Run) -> None:
 
 
 def _fail(stage: str, problem: str, run: Run) -> NoReturn:
-    names = [f"a kernel of {' '.join(str(v.aval) for v in item.results)}" if isinstance(item.node, KernelCall) else describe(item.node)
-             for item in run.items]  # fmt: skip
-    lines = [item.node.source for item in run.items if not isinstance(item.node, KernelCall)]
-    raise CompilerError.of(stage, problem, ", ".join(names), next(iter(lines), None))
+    kernels = [item for item in run.items if isinstance(item.node, KernelCall)]
+    equations = [item.node for item in run.items if isinstance(item.node, Equation)]
+    names = [f"a kernel of {' '.join(str(v.aval) for v in item.results)}" for item in kernels] + list(map(describe, equations))
+    raise CompilerError.of(stage, problem, ", ".join(names), next((eqn.source for eqn in equations), None))
 
 
 # order
 
 
 def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
-    """Raise `CompilerError` if a pass over commands reordered dispatches of which one writes what the other reads or writes."""
+    """Raise `CompilerError` if a pass over commands reordered dependent dispatches."""
     old, new = _accesses(before), _accesses(after)
     for slot in old.keys() | new.keys():
         if old.get(slot) != new.get(slot):
@@ -88,7 +92,10 @@ def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]
 
 
 def _accesses(commands: Sequence[Command]) -> dict[Slot, list[tuple[int, int]]]:
-    """Return for each slot the numbers of reads and of writes by each dispatch that writes it, and of the reads between those."""
+    """Return the reads and writes of each slot, in order.
+
+    Each entry counts those of a dispatch that writes, or of all dispatches that only read between two that write.
+    """
     found: dict[Slot, list[tuple[int, int]]] = {}
     for run, _ in _runs(commands, {}):
         counts: dict[Slot, tuple[int, int]] = {}
