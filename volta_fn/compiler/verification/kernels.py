@@ -20,13 +20,13 @@ from volta_fn.errors import CompilerError, JaxprError
 def verify_call(stage: str, program: ClosedJaxpr, call: KernelCall) -> None:
     """Raise `CompilerError` unless a kernel is well formed and fits its call."""
     kernel = call.kernel
+    problem = problem_of(kernel)
+    if problem is not None:
+        fail_call(stage, problem, program, call)
     for kind, variables, buffers in (("operands", call.operands, kernel.inputs), ("results", call.results, kernel.outputs)):
         types, expected = [(v.aval.size, v.aval.dtype) for v in variables], [(b.size, b.dtype) for b in buffers]
         if types != expected:
             fail_call(stage, f"a kernel's {kind} are {_listed(types)}, but it has buffers {_listed(expected)}", program, call)
-    problem = problem_of(kernel)
-    if problem is not None:
-        fail_call(stage, problem, program, call)
 
 
 def fail_call(stage: str, problem: str, program: ClosedJaxpr, call: KernelCall) -> NoReturn:
@@ -36,8 +36,11 @@ def fail_call(stage: str, problem: str, program: ClosedJaxpr, call: KernelCall) 
     equations = [eqn for eqn in program.eqns if id(eqn) in between]
     names = ", ".join(f"{eqn.primitive}{'' if eqn.source is None else f' at {eqn.source}'}" for eqn in equations)
     location = next((eqn.source for eqn in reversed(equations) if eqn.source is not None), None)
-    text = textwrap.indent(format_kernel(call.kernel), "    ")
-    raise CompilerError.of(stage, problem, f"the kernel of {names or 'no equation'}:\n{text}", location)
+    try:
+        text = format_kernel(call.kernel)
+    except IndexError:  # it is too malformed to be printed as loops
+        text = "\n".join(map(repr, (*call.kernel.nodes, *call.kernel.stores)))
+    raise CompilerError.of(stage, problem, f"the kernel of {names or 'no equation'}:\n{textwrap.indent(text, '    ')}", location)
 
 
 def _listed(types: list[tuple[int, Any]]) -> str:

@@ -15,7 +15,7 @@ from volta_fn.compiler.verification.memory import SlotUses
 from volta_fn.compiler.verification.programs import describe
 from volta_fn.core.jaxpr import Equation
 from volta_fn.errors import CompilerError
-from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While
+from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 
 
 def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
@@ -83,31 +83,49 @@ def _fail(stage: str, problem: str, run: Run) -> NoReturn:
 
 
 def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
-    """Raise `CompilerError` if a pass over commands reordered dependent dispatches."""
-    old, new = _accesses(before), _accesses(after)
-    for slot in old.keys() | new.keys():
-        if old.get(slot) != new.get(slot):
-            runs = [run for run, _ in _runs(after, {}) if any(span.slot is slot for span in run.ranges)]
-            _fail(stage, f"reads and writes of a slot were reordered or fused: {old.get(slot)} became {new.get(slot)}", runs[0])
+    """Raise `CompilerError` if a pass over commands reordered dependent dispatches.
 
-
-def _accesses(commands: Sequence[Command]) -> dict[Slot, list[tuple[int, int]]]:
-    """Return the reads and writes of each slot, in order.
-
-    Each entry counts those of a dispatch that writes, or of all dispatches that only read between two that write.
+    Each dispatch is in one of the new commands, after all earlier ones that write what it reads or writes, or read what it writes.
     """
-    found: dict[Slot, list[tuple[int, int]]] = {}
-    for run, _ in _runs(commands, {}):
-        counts: dict[Slot, tuple[int, int]] = {}
+    if [*map(id, before)] == [*map(id, after)]:
+        return
+    positions = _positions(stage, before, after)
+    wrote: dict[Slot, int] = {}
+    read: dict[Slot, int] = {}
+    for run in before:
+        assert isinstance(run, Run)
+        position = positions[id(run)]
         for binding, span in enumerate(run.ranges):
-            reads, writes = counts.get(span.slot, (0, 0))
-            counts[span.slot] = (reads, writes + 1) if binding in run.written else (reads + 1, writes)
-        for slot, (reads, writes) in counts.items():
-            sequence = found.setdefault(slot, [])
-            if not writes and sequence and not sequence[-1][1]:
-                sequence[-1] = (sequence[-1][0] + reads, 0)
-            else:
-                sequence.append((reads, writes))
+            earlier = max(wrote.get(span.slot, -1), read.get(span.slot, -1) if binding in run.written else -1)
+            if earlier >= position:
+                _fail(stage, "a dispatch was moved before, or fused with, one that it depends on", run)
+        for binding, span in enumerate(run.ranges):
+            times = wrote if binding in run.written else read
+            times[span.slot] = max(times.get(span.slot, -1), position)
+
+
+def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) -> dict[int, int]:
+    """Return the new position of each dispatch, by its identity.
+
+    Fused dispatches are found by their ranges.
+    """
+    found = {id(command): position for position, command in enumerate(after)}
+    left = [command for command in before if id(command) not in found]
+    known = set(map(id, before))
+    for position, command in enumerate(after):
+        if id(command) in known:
+            continue
+        assert isinstance(command, Run)
+        ranges = command.ranges
+        while ranges:
+            member = next((run for run in left if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None)
+            if member is None:
+                _fail(stage, "a new dispatch binds what none did before", command)
+            found[id(member)] = position
+            left.remove(member)
+            ranges = ranges[len(member.ranges) :]
+    if left:
+        _fail(stage, "a dispatch was lost", next(runs(left)))
     return found
 
 
