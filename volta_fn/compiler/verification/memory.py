@@ -46,28 +46,33 @@ def verify_plan(plan: Plan, program: ClosedJaxpr, donated: Sequence[bool]) -> No
     last.update({v: len(plan.steps) for v in jaxpr.outvars if isinstance(v, Var)})
     writable = {var for var, given in zip(jaxpr.invars, donated, strict=False) if given}
     readonly = {*jaxpr.invars, *jaxpr.constvars} - writable
-    in_block = [(b.offset, b.offset + b.aval.size * b.aval.dtype.itemsize) for b in plan.buffers]
-    for first, end in in_block:
-        if first < 0 or end > plan.block:
-            raise CompilerError.of(_PLAN, f"an array lies at bytes {first} to {end} of a block of {plan.block}")
+    meeting = _meeting(plan)
+    owners: dict[Any, set[int]] = {}  # the registers whose values may lie in some memory
+    for register, value in held.items():
+        for memory in value.memory:
+            owners.setdefault(memory, set()).add(register)
     for number, step in enumerate(plan.steps):
         for operand, atom in zip(step.operands, step.eqn.invars, strict=True):
             if isinstance(operand, int) and (operand not in held or held[operand].var is not atom):
                 _fail_step(step, f"register {operand} does not hold the operand {atom.aval}, but {_named(held, operand)}")
-        results = _results(step, held, plan, in_block)
+        results = _results(step, held)
         overwritten = {m for value in results for m in value.memory} - set(step.eqn.outvars)
-        if not step.eqn.primitive.views or step.into is not None:
-            if step.into is not None and not overwritten.isdisjoint(readonly):
+        if overwritten and not (step.eqn.primitive.views and step.into is None):
+            if not overwritten.isdisjoint(readonly):
                 _fail_step(step, "it overwrites an argument that is not donated, or a constant")
-            for value in held.values():
-                if last.get(value.var, -1) > number and _overlap(value.memory, overwritten, in_block):
-                    _fail_step(step, f"its result shares memory with {value.var.aval}, which is read later")
+            for memory in [other for m in overwritten for other in meeting.get(m, (m,))]:
+                for register in owners.get(memory, ()):
+                    value = held.get(register)
+                    if value is not None and memory in value.memory and last.get(value.var, -1) > number:
+                        _fail_step(step, f"its result shares memory with {value.var.aval}, which is read later")
         for register in step.frees:
             held.pop(register, None)
         for register, value in zip(step.results, results, strict=True):
             if register in held and last.get(held[register].var, -1) > number:
                 _fail_step(step, f"register {register} holds {held[register].var.aval}, which is read later")
             held[register] = value
+            for memory in value.memory:
+                owners.setdefault(memory, set()).add(register)
         for register in step.frees:
             if register in held and last.get(held[register].var, -1) > number:
                 _fail_step(step, f"register {register} is freed, but {held[register].var.aval} is read later")
@@ -90,7 +95,7 @@ def _fail_step(step: Step, problem: str) -> NoReturn:
     raise CompilerError.of(_PLAN, problem, describe(step.eqn), step.eqn.source)
 
 
-def _results(step: Step, held: Mapping[int, _Value], plan: Plan, in_block: Sequence[tuple[int, int]]) -> list[_Value]:
+def _results(step: Step, held: Mapping[int, _Value]) -> list[_Value]:
     """Return the values of a step's results, with the memory that they get."""
     eqn, results = step.eqn, []
     for position, var in enumerate(eqn.outvars):
@@ -106,13 +111,22 @@ def _results(step: Step, held: Mapping[int, _Value], plan: Plan, in_block: Seque
     return results
 
 
-def _overlap(memory: Iterable[Any], other: Iterable[Any], in_block: Sequence[tuple[int, int]]) -> bool:
-    """Return True if an array of some memory may have bytes of the other."""
-    mine, others = set(memory), set(other)
-    if not mine.isdisjoint(others):
-        return True
-    spans = [[in_block[m] for m in some if isinstance(m, int)] for some in (mine, others)]
-    return any(a[0] < b[1] and b[0] < a[1] for a in spans[0] for b in spans[1])
+def _meeting(plan: Plan) -> dict[int, list[int]]:
+    """Return the numbers of the arrays in a plan's block that share bytes with each."""
+    extents = [(b.offset, b.offset + b.aval.size * b.aval.dtype.itemsize) for b in plan.buffers]
+    order = sorted(range(len(extents)), key=lambda n: extents[n])
+    found: dict[int, list[int]] = {n: [n] for n in order}
+    living: list[int] = []
+    for n in order:
+        first, end = extents[n]
+        if first < 0 or end > plan.block:
+            raise CompilerError.of(_PLAN, f"an array lies at bytes {first} to {end} of a block of {plan.block}")
+        living = [other for other in living if extents[other][1] > first]
+        for other in living:
+            found[n].append(other)
+            found[other].append(n)
+        living.append(n)
+    return found
 
 
 # slots

@@ -33,7 +33,7 @@ def verify_pass(stage: str, before: ClosedJaxpr | FusedProgram, after: ClosedJax
         verify_program(stage, new, old)
         _verify_effects(stage, effects_of(old), effects_of(new))
     if isinstance(after, FusedProgram):
-        verify_nodes(stage, after)
+        verify_nodes(stage, after, before.nodes if isinstance(before, FusedProgram) else ())
 
 
 def _program_of(program: ClosedJaxpr | FusedProgram) -> ClosedJaxpr:
@@ -89,7 +89,7 @@ def _verify_bindings(stage: str, program: ClosedJaxpr) -> None:
         raise CompilerError.of(stage, "an input is bound twice")
     for eqn in jaxpr.eqns:
         for atom in eqn.invars:
-            if atom not in bound and not isinstance(atom, Literal):
+            if atom not in bound and type(atom) is Var:
                 _fail(stage, f"an operand {atom.aval} is read before it is computed", eqn)
         for var in eqn.outvars:
             if var in bound:
@@ -140,19 +140,21 @@ def effects_of(program: ClosedJaxpr) -> Effects:
 
 
 def _effects(eqn: Equation) -> Effects:
-    if not has_effects(eqn):
+    primitive = eqn.primitive
+    if primitive.effectful:
+        return ((primitive.name, _Parameters(eqn.params)),)
+    is_plain = not (primitive.holds_programs or primitive.call_param or primitive.expand)
+    if is_plain or not has_effects(eqn):
         return ()
-    if eqn.primitive.effectful:
-        return ((eqn.primitive.name, _Parameters(eqn.params)),)
     if (called := called_program(eqn)) is not None:
         return effects_of(called)
     inner = tuple([effects_of(sub) for sub in sub_jaxprs(eqn.params)])
     if "branches" in eqn.params:
-        return ((eqn.primitive.name, inner),)
+        return ((primitive.name, inner),)
     length = eqn.params.get("length")
     if length in (0, 1):
         return inner[0] * length
-    return ((eqn.primitive.name, inner),)
+    return ((primitive.name, inner),)
 
 
 class _Parameters:
@@ -198,10 +200,13 @@ def _listed(effects: Effects) -> str:
 # fused and lowered programs
 
 
-def verify_nodes(stage: str, program: FusedProgram) -> None:
-    """Raise `CompilerError` unless nodes compute each value once, before its uses."""
+def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ()) -> None:
+    """Raise `CompilerError` unless nodes compute each value once, before its uses.
+
+    Nodes from `before` the pass were verified with it.
+    """
     closed = program.closed
-    known = frozenset(map(id, closed.eqns))
+    known = frozenset([*map(id, before), *map(id, closed.eqns)])
     bound: set[Atom] = {*closed.jaxpr.constvars, *closed.jaxpr.invars}
     for alias, root in program.roots.items():
         if (alias.aval.size, alias.aval.dtype) != (root.aval.size, root.aval.dtype):
@@ -214,9 +219,11 @@ def verify_nodes(stage: str, program: FusedProgram) -> None:
             if var in bound or var in program.roots:
                 _fail_node(stage, f"a result {var.aval} is computed twice", closed, node)
             bound.add(var)
+        if id(node) in known:
+            continue
         if isinstance(node, KernelCall):
             verify_call(stage, closed, node)
-        elif id(node) not in known:
+        else:
             _verify_types(stage, node)
     for number, atom in enumerate(program.outputs):
         if not isinstance(atom, Literal) and program.root(atom) not in bound:
