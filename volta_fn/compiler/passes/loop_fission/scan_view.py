@@ -113,11 +113,15 @@ class ScanView:
                 live.update(eqn.invars)
         return live
 
+    def drop_dead(self) -> None:
+        """Drop equations whose results nothing needs, as what they read may have left."""
+        live = self.live(self.outputs)
+        self.eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
+
     def joined(self) -> Equation:
-        """Return the scan as it is now, without the equations of removed carries."""
-        invars, live = [*self.consts, *[c.var for c in self.carry], *self.rows], self.live(self.outputs)
-        eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
-        body = self.body.replace(invars=invars, outvars=self.outputs, eqns=eqns)
+        """Return the scan as it is now."""
+        invars = [*self.consts, *[c.var for c in self.carry], *self.rows]
+        body = self.body.replace(invars=invars, outvars=self.outputs, eqns=self.eqns)
         params = {**self.eqn.params, "jaxpr": body, "num_consts": len(self.consts), "num_carry": len(self.carry)}
         operands = [*self.consts.values(), *[c.start for c in self.carry], *self.rows.values()]
         return self.eqn.replace(operands, [*[c.end for c in self.carry], *[stacked for _, stacked in self.ys]], params)
