@@ -240,6 +240,17 @@ def test_searches_end_early(size: int) -> None:
         assert bool(some) == bool(every) == value
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+@pytest.mark.parametrize("shape", [(40, 70), (3, 200), (65, 5)])
+def test_the_first_of_equals_where_rows_are_transposed(shape: tuple[int, int], dtype: str) -> None:
+    x = np.asarray(jnp.asarray(np.random.default_rng(0).integers(0, 3, shape)).astype(dtype))
+    extremes = lambda x: (jnp.argmax(x.T), jnp.argmin(x.T), jnp.argmax(x.T * 2))
+    wide = x.T.astype(np.float64)
+    assert [int(i) for i in vf.jit(extremes)(x)] == [wide.argmax(), wide.argmin(), wide.argmax()]
+    for kernel in kernels_of(extremes, shaped(*shape, dtype=dtype)):
+        assert agrees(kernel, [x.reshape(-1)], dtype)
+
+
 def test_rows_are_searched_each() -> None:
     (kernel,) = kernels_of(lambda x: x.any(1), shaped(40, 5000, dtype="bool"))
     x = np.zeros((40, 5000), bool)
