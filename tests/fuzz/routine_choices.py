@@ -1,0 +1,364 @@
+"""All choices that the targets make about routines, to be forced.
+
+A target chooses by functions (which algorithm, which schedule) and by constants (from which size on, in chunks of how many elements).
+`choices` lists for a primitive every function's every alternative, and for every constant values on either side of what problems meet:
+each choice is a set of attributes of modules to replace while a routine is generated. So the compiler has nothing to do for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from tests.fuzz.routine_problems import Problem
+from tests.targets.wgsl.running import capabilities, known_width
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.cpu.target import ROUTINES as CPU_ROUTINES
+from volta_fn.targets.wgsl.routines import ROUTINES as WGSL_ROUTINES
+
+_CPU, _WGSL = "volta_fn.targets.cpu.", "volta_fn.targets.wgsl."
+
+
+class Exhausted(Exception):
+    """There are fewer alternatives than the number of the one that is asked for."""
+
+
+class Choice(NamedTuple):
+    """Attributes of modules ("module:attribute"), with what they are replaced by."""
+
+    label: str
+    changes: dict[str, Any]
+
+    @contextlib.contextmanager
+    def applied(self, root: str) -> Iterator[None]:
+        """Replace them."""
+        with contextlib.ExitStack() as stack:
+            for name, value in self.changes.items():
+                module, attribute = name.split(":")
+                target = importlib.import_module(root + module)
+                stack.enter_context(patch.object(target, attribute, value(target) if isinstance(value, _Made) else value))
+            yield
+
+
+class _Made(NamedTuple):
+    """A replacement that is made from the module."""
+
+    make: Callable[[Any], Any]
+
+    def __call__(self, module: Any) -> Any:
+        return self.make(module)
+
+
+class Counted(NamedTuple):
+    """Choices whose number depends on the problem: `choice(k)` is the k-th, and raises `Exhausted` when it is applied to too few."""
+
+    label: str
+    choice: Callable[[int], Choice]
+
+
+def _of(module: str, **constants: Sequence[Any]) -> list[Choice]:
+    """For each constant each value, the others being what they are."""
+    return [
+        Choice(f"{module.rpartition('.')[2]}.{name}={value}", {f"{module}:{name}": value}) for name, some in constants.items() for value in some
+    ]
+
+
+def _both(label: str, changes: dict[str, Any]) -> Choice:
+    return Choice(label, changes)
+
+
+DEFAULT = Choice("as chosen", {})
+
+_LIBRARY = "library."
+_SORT = _LIBRARY + "sort"
+_CHUNKED_SORT = {f"{_SORT}:_FEW": 1 << 30, f"{_SORT}:_LONG": 1, f"{_SORT}:_CHUNK": 64, f"{_SORT}:SHORT": 0}
+_BY_RADIX = {f"{_SORT}:sort_by_numpy": lambda rows: None, f"{_SORT}:SHORT": 0}
+_BLOCKING = "matmul.blocking"
+
+
+def _nth(options: Callable[..., Sequence[Any]]) -> Callable[[int], _Made]:
+    """What returns the k-th of a function's options."""
+
+    def replacement(k: int) -> _Made:
+        def make(module: Any) -> Any:
+            def chosen(*args: Any, **kwargs: Any) -> Any:
+                some = options(module, *args, **kwargs)
+                if k >= len(some):
+                    raise Exhausted
+                return some[k]
+
+            return chosen
+
+        return _Made(make)
+
+    return replacement
+
+
+def _fastest(k: int) -> Choice:
+    """The k-th algorithm of a convolution on the CPU."""
+
+    def make(module: Any) -> Any:
+        def chosen(found: Sequence[Any], wanted: str) -> Any:
+            if k >= len(found):
+                raise Exhausted
+            return found[k]
+
+        return chosen
+
+    def all_of(module: Any) -> Any:
+        original = module.algorithms
+        return lambda builder: original(builder, slow=True)
+
+    changes = {"convolution.choice:fastest": _Made(make), "convolution.choice:algorithms": _Made(all_of), "convolution.choice:_by_spectra": lambda c: False}
+    return Choice(f"algorithm {k}", {**changes, "convolution.choice:is_product": lambda c, work: False})
+
+
+def _tile_shapes(k: int) -> Choice:
+    """The k-th register tile of products, and with few rows."""
+    from volta_fn.targets.cpu.matmul import micro_kernel
+
+    shapes = list(micro_kernel.tile_shapes().items())
+    options = [{wide: rows} for wide, rows in shapes] + [{wide: max(1, rows - 1)} for wide, rows in shapes] + [{1: 1}]
+    option = options[k] if k < len(options) else {}
+
+    def make(module: Any) -> Any:
+        def chosen() -> dict[int, int]:
+            if not option:
+                raise Exhausted
+            return option
+
+        return chosen
+
+    return Choice(f"tile {option}", {f"{_BLOCKING}:tile_shapes": _Made(make), **_NO_SHORTCUTS})
+
+
+_NO_SHORTCUTS = {"matmul.choice:few_rows": lambda problem: False, "matmul.choice:one_row": lambda problem: False}
+
+
+def _packing(rows: int, columns: bool) -> Choice:
+    """The packing of rows, and whether columns are packed, as far as operands can be read in place."""
+
+    def rows_of(module: Any) -> Any:
+        kind = module.Packing(rows)
+        return lambda work, strides, *args, **kwargs: module.Packing.TASK if strides is None and kind is module.Packing.NONE else kind
+
+    near: Any = lambda work, strides, row_panels: strides is not None and strides[0] <= 1 and columns
+    return Choice(f"rows packed {rows}, columns read in place {columns}", {f"{_BLOCKING}:_pack_rows": _Made(rows_of), f"{_BLOCKING}:_near": near, **_NO_SHORTCUTS})
+
+
+def _blocked(label: str, **constants: Any) -> Choice:
+    return Choice(label, {**{f"{_BLOCKING}:{name}": value for name, value in constants.items()}, **_NO_SHORTCUTS})
+
+
+_PRODUCT: list[Choice | Counted] = [
+    Choice("tiles", _NO_SHORTCUTS),
+    Choice("dot products", {"matmul.dot_products:_SHORT": 1, "matmul.dot_products:_FEW": 24}),
+    Choice("short dot products", {"matmul.dot_products:_SHORT": 1, "matmul.dot_products:_LONG": 64, "matmul.dot_products:_TASK_STEPS": 1}),
+    Choice("gemv", {"matmul.choice:few_rows": lambda problem: False, "matmul.gemv:_NARROW": 1, "matmul.gemv:_RUN": 32, "matmul.gemv:_TOGETHER": 3}),
+    Counted("tile", _tile_shapes),
+    *[_packing(rows, columns) for rows in (0, 1, 2) for columns in (False, True)],
+    _blocked("short blocks", _DEPTH=8, _UNBLOCKED_DEPTH=8),
+    _blocked("blocks of one", _DEPTH=1, _UNBLOCKED_DEPTH=1),
+    _blocked("split sums", _DEPTH=8, _UNBLOCKED_DEPTH=8, _splits=lambda tiles, steps, blocks: (-(-blocks // -(-blocks // min(blocks, 3))), -(-blocks // min(blocks, 3)))),
+    _blocked("many tasks", _TASK_STEPS=1, _MOST_TASKS=1 << 20, _TASKS=1 << 20, _FEW=0, _PANELS=1, _NEAR_BYTES=0),
+    _blocked("many tasks of few rows", _TASK_STEPS=1, _MOST_TASKS=1 << 20, _TASKS=1 << 20),
+    _blocked("small blocks", _BLOCK_BYTES=1, _STACK_BYTES=1),
+    _blocked("packed one by one", _GROUP=1, _SET=4),
+    _blocked("packed in groups", _GROUP=3, _GROUP_BYTES=1 << 30, _SET=1),
+    Choice("packed by many", {"matmul.packing:_TASK_BYTES": 64, f"{_BLOCKING}:_near": lambda *args: False, f"{_BLOCKING}:_FEW": 0, f"{_BLOCKING}:_PANELS": 1, f"{_BLOCKING}:_TASK_STEPS": 1, f"{_BLOCKING}:_NEAR_BYTES": 0, **_NO_SHORTCUTS}),
+    *_of("matmul.gemm", _GROUP=(1, 3)),
+    *_of("matmul.macro_kernel", _STRIP_BYTES=(64,)),
+]  # fmt: skip
+
+#: Choices about machine code, by a family of primitives.
+CPU: dict[str, list[Choice | Counted]] = {
+    "cumulative": [
+        *_of(_LIBRARY + "cumulative", _CHUNK=(64, 192), _TASK=(1, 100), _VECTORS=(1, 2, 3), _CHAINS=(1, 3)),
+        _both("one by one", {_LIBRARY + "cumulative:_along": _Made(lambda module: module._one_by_one)}),
+        _both("across", {_LIBRARY + "cumulative:_along": _Made(lambda module: module._across)}),
+        _both("many tasks of one vector", {_LIBRARY + "cumulative:_VECTORS": 1, _LIBRARY + "cumulative:_TASK": 1}),
+    ],
+    "sort": [
+        *_of(_SORT, SHORT=(0, 300), _TASK=(1,)),
+        *_of(_LIBRARY + "numpy_sort", _TASK=(1,), _TOGETHER=(1, 3)),
+        _both("ranked", {f"{_SORT}:sort_by_numpy": lambda rows: None, f"{_SORT}:SHORT": 600}),
+        _both("radix", _BY_RADIX),
+        _both("radix of wide digits", {**_BY_RADIX, f"{_SORT}:_WIDE": 0}),
+        _both("radix of narrow digits", {**_BY_RADIX, f"{_SORT}:_WIDE": 1 << 30}),
+        _both("radix in chunks", {**_BY_RADIX, **_CHUNKED_SORT}),
+        _both("radix in chunks of wide digits", {**_BY_RADIX, **_CHUNKED_SORT, f"{_SORT}:_WIDE": 0}),
+        _both("radix, many tasks", {**_BY_RADIX, f"{_SORT}:_TASK": 1}),
+    ],
+    "top_k": [
+        *_of(_LIBRARY + "top_k", _TASK=(1,), SHORT=(0, 600)),
+        _both("chosen", {_LIBRARY + "top_k:_FEW": 1 << 30, _LIBRARY + "top_k:_OF_MANY": 1}),
+        _both("chosen in chunks", {_LIBRARY + "top_k:_FEW": 1 << 30, _LIBRARY + "top_k:_OF_MANY": 1, _LIBRARY + "top_k:_LONG": 1, _LIBRARY + "top_k:_ROWS": 1 << 30, _LIBRARY + "top_k:_CHUNK": 64}),
+        _both("ranked", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 600}),
+        _both("sorted", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0}),
+        _both("sorted in chunks", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0, **_CHUNKED_SORT}),
+        _both("sorted by wide digits", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0, f"{_SORT}:_WIDE": 0}),
+    ],
+    "window": [
+        *_of(_LIBRARY + "pooling", _TILE=(1, 40), _MOST_BYTES=(1, 256), _VECTORS=(1, 2), _TASK=(1,)),
+        *_of(_LIBRARY + "window_argmax", _TASK=(1,)),
+        *_of(_LIBRARY + "pooling_cotangents", _TASK=(1,)),
+        *_of(_LIBRARY + "strided", _NEAR=(0, 1)),
+        *_of(_LIBRARY + "windows", _UNROLLED=(0, 1 << 30)),
+    ],
+    "gather": [
+        *_of(_LIBRARY + "gather", _BLOCK=(1, 3), _UNROLLED=(1, 4), TASK_BYTES=(1, 64)),
+        _both("small blocks of small tasks", {_LIBRARY + "gather:_BLOCK": 3, _LIBRARY + "gather:TASK_BYTES": 1}),
+    ],
+    "scatter": [
+        *_of(_LIBRARY + "scatter", _FETCHED=(range(0), range(1, 1 << 30))),
+        *[_both(f"{count} tasks", {_LIBRARY + "scatter:_task_count": (lambda count: lambda *sizes: count)(count)}) for count in (1, 2, 8)],
+        _both("small copies", {_LIBRARY + "scatter:TASK_BYTES": 4, _LIBRARY + "dynamic_slices:TASK_BYTES": 1}),
+    ],
+    "dynamic_slice": [*_of(_LIBRARY + "dynamic_slices", TASK_BYTES=(1, 64))],
+    "product": _PRODUCT,
+    "convolution": [
+        Counted("algorithm", _fastest),
+        *_of("convolution.stages", _TASKS=(1, 1 << 20)),
+        *_of("convolution.choice", ROOM=(1 << 12, 1 << 16)),
+        *_of("convolution.blocking", TILE=(64, 1 << 10), SUMS=(64, 1 << 10), STEPS=(1, 16)),
+        *_of("convolution.igemm_plan", _FEW=(1, 64), SUMS=(64,)),
+        *_of("convolution.winograd_plan", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,)),
+        *_of("convolution.winograd_weight_gradient", _TERMS=(1, 7)),
+        *_of("convolution.loop_nest", _UNROLLED=(1,)),
+        *_of("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
+        *[_both(f"algorithm {k} in small blocks", {**_fastest(k).changes, "convolution.blocking:TILE": 64, "convolution.direct:TILE": 64, "convolution.blocking:SUMS": 128, "convolution.igemm_plan:SUMS": 64, "convolution.blocking:STEPS": 4, "convolution.winograd_plan:_BLOCK": 1, "convolution.winograd_plan:_TILES": 1, "convolution.winograd_plan:TILE": 64}) for k in range(6)],
+        _both("a product", {"convolution.choice:_VECTORS": 0}),
+    ],
+    "fourier": [
+        *_of("fourier.routine", _LONGEST=(1,), _MOST_TASKS=(1, 1 << 20)),
+        *_of("fourier.long_signals", _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64)),
+        *_of("fourier.pairs", _MOST_TASKS=(1, 1 << 20)),
+        *_of("fourier.passes", _LONGEST_UNROLLED=(1, 1 << 20)),
+        *_of("fourier.primes", _REGISTERS=(1, 2)),
+    ],
+    "linalg": [
+        *_of("lapack.stacks", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000)),
+    ],
+}  # fmt: skip
+
+
+def _schedule(k: int) -> Choice:
+    """The k-th schedule of a product in WGSL: every tile and split, and every variation of the first."""
+
+    def make(module: Any) -> Any:
+        def options(c: Any, work: Any, device: TargetCapabilities, batch_products: int = 0) -> Any:
+            from volta_fn.targets.wgsl.matmul import choice
+
+            some = choice.candidates(c, work, device, 1000, batch_products)
+            some += choice.variations(some[0], work, device)
+            if k >= len(some):
+                raise Exhausted
+            return some[k]
+
+        return options
+
+    tiled = {f"matmul.contract:{name}": lambda *args: False for name in ("is_of_few_terms", "is_of_few_results", "is_thin")}
+    return Choice(f"schedule {k}", {"matmul.contract:choose": _Made(make), **tiled})
+
+
+#: Choices about WGSL, by a family of primitives.
+WGSL: dict[str, list[Choice | Counted]] = {
+    "cumulative": [
+        *_of("library.cumulative", _LONG=(1, 1 << 30), _EACH=(4,), _FEW_TILES=(0,), _CHUNK=(1, 7), _ENOUGH=(1 << 30,), _MOST_CHUNKS=(2,), _STRETCH=(16, 100)),
+        _both("small tiles", {"library.cumulative:_LONG": 1, "library.cumulative:_EACH": 4, "library.cumulative:_EACH_OF_MANY": 4}),
+        _both("small tiles of many", {"library.cumulative:_LONG": 1, "library.cumulative:_EACH": 4, "library.cumulative:_EACH_OF_MANY": 4, "library.cumulative:_FEW_TILES": 0}),
+        _both("short stretches of rows", {"library.cumulative:_LONG": 1 << 30, "library.cumulative:_STRETCH": 16}),
+    ],
+    "sort": [
+        *_of("library.small_sort", _VERY_SHORT=(0, 100), _KEYS=(4,), _ELEMENTS=(4, 16)),
+        *_of("library.radix", SHORT=(0, 64), _FEW_TILES=(0, 1 << 20), _MUCH=(0,), _DIGIT=(4,), _SUMMED=(1,)),
+        _both("large tiles", {"library.radix:SHORT": 0, "library.radix:_MUCH": 0, "library.radix:_FEW_TILES": 0}),
+        _both("long rows", {"library.radix:SHORT": 0, "library.radix:_FEW_TILES": 0}),
+    ],
+    "top_k": [
+        *_of("library.top_k", SHORT=(0, 1 << 30), _LEAST=(1 << 11,), _MANY=(1,)),
+        *_of("library.small_sort", _VERY_SHORT=(0, 100)),
+        *_of("library.radix", SHORT=(0,)),
+    ],
+    "window": [*_of("library.pooling", _AT_ONCE=(1, 2), _FEW=(0, 1 << 20))],
+    "gather": [],
+    "scatter": [
+        *_of("library.scatter", _FEW=(0, 1 << 20), _FEW_ELEMENTS=(0, 1 << 20), _ROWS_OF_GROUP=(0, 1)),
+        _both("in groups", {"library.scatter:_FEW": 0, "library.scatter:_ROWS_OF_GROUP": 1}),
+        _both("sorted", {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}}),
+        _both("sorted, in chunks", {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}, "library.segment_reduce:_SHORTEST": 1, "library.segment_reduce:_LONG": 1}),
+        *_of("library.segment_reduce", _SHORTEST=(1, 4), _LONG=(1, 1 << 20), _BUSY=(1,), _AT_ONCE=(1, 3)),
+    ],
+    "dynamic_slice": [],
+    "product": [
+        *[Choice(f"{name}={value}", {f"matmul.contract:{name}": (lambda value: lambda *args: value)(value)}) for name in ("is_of_few_terms", "is_of_few_results") for value in (False, True)],
+        *_of("matmul.direct", _WRITTEN_OUT=(1,), _TOGETHER=(1, 4), _TOO_FEW=(0, 1 << 30), _CHUNK=(16,)),
+        *_of("matmul.thin", _TERMS=(1,), _FEW=(0, 1 << 30), _CHUNK=(16,), _TOGETHER=(4,)),
+        Counted("schedule", _schedule),
+    ],
+    "convolution": [
+        _both("not narrow", {"convolution.choice:is_narrow": lambda *args: False}),
+        _both("not by points", {"convolution.choice:shape_of": lambda *args, **kwargs: None}),
+        _both("by tiles", {"convolution.choice:shape_of": lambda *args, **kwargs: None, "convolution.choice:is_narrow": lambda *args: False}),
+        _both("by 4 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (4,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
+        _both("by 6 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (6,), (5, 5): (6,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
+        *_of("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,)),
+        Counted("schedule", lambda k: Choice(f"schedule {k}", {**_schedule(k).changes, "convolution.choice:shape_of": lambda *args, **kwargs: None, "convolution.choice:is_narrow": lambda *args: False})),
+    ],
+    "fourier": [],
+    "linalg": [
+        *_of("library.linalg.iteration_budget", _MULTIPLICATIONS=(64,), _TOGETHER=(1,), _MANY=(1,)),
+        *_of("library.linalg.triangular", SMALL=(2, 100), _COLUMNS=(1, 4)),
+        *_of("library.linalg.small_lu", _LARGEST=(0,)),
+        *_of("library.linalg.block_rotations", _SIZES=((8,),)),
+        *_of("library.linalg.blocked_lu", _GROUPS=(2,)),
+    ],
+}  # fmt: skip
+
+#: The families of primitives.
+FAMILY_OF = {
+    **dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"], "cumulative"),
+    **dict.fromkeys(["reduce_window_sum", "reduce_window_max", "reduce_window_min", "select_and_gather_add", "select_and_scatter_add"], "window"),
+    **dict.fromkeys(["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"], "scatter"),
+    **dict.fromkeys(["cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"], "linalg"),
+    **dict.fromkeys(["dynamic_slice", "dynamic_update_slice"], "dynamic_slice"),
+    "sort": "sort", "top_k": "top_k", "gather": "gather", "dot_general": "product", "conv_general_dilated": "convolution", "fft": "fourier",
+}  # fmt: skip
+
+
+def devices() -> dict[str, TargetCapabilities]:
+    """What shaders may use: what every device has, what this one has, and that with subgroups of one known width."""
+    known = capabilities()
+    some = {"least": TargetCapabilities(float64=known.float64, int64=known.int64, float16=known.float16), "device": known}
+    return {**some, "known subgroups": known_width()} if known.subgroups else some
+
+
+def routines(problem: Problem, target: str) -> Iterator[tuple[str, Any]]:
+    """The routines of a problem, each by the choices that give it first; equal ones once. None: NumPy computes it."""
+    some = (CPU if target == "cpu" else WGSL)[FAMILY_OF[problem.name]]
+    seen = set()
+    for each in [DEFAULT, *some]:
+        for choice in [each] if isinstance(each, Choice) else map(each.choice, itertools.count()):
+            try:
+                for label, routine in _made(problem, target, choice):
+                    if routine not in seen:
+                        seen.add(routine)
+                        yield label, routine
+            except Exhausted:
+                break
+
+
+def _made(problem: Problem, target: str, choice: Choice) -> Iterator[tuple[str, Any]]:
+    if target == "cpu":
+        with choice.applied(_CPU):
+            yield choice.label, CPU_ROUTINES[problem.name](problem.avals, problem.params)
+        return
+    for name, device in devices().items():
+        if problem.name in WGSL_ROUTINES:
+            with choice.applied(_WGSL):
+                routine = WGSL_ROUTINES[problem.name](problem.avals, problem.params, device)
+            yield f"{choice.label}, {name}", routine
