@@ -8,6 +8,7 @@ each choice is a set of attributes of modules to replace while a routine is gene
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,9 @@ from unittest.mock import patch
 from tests.fuzz.routine_problems import Problem
 from tests.targets.wgsl.running import capabilities, known_width
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.cpu.matmul.micro_kernel import tile_shapes as _TILE_SHAPES
 from volta_fn.targets.cpu.target import ROUTINES as CPU_ROUTINES
+from volta_fn.targets.wgsl.matmul import choice as wgsl_products
 from volta_fn.targets.wgsl.routines import ROUTINES as WGSL_ROUTINES
 
 _CPU, _WGSL = "volta_fn.targets.cpu.", "volta_fn.targets.wgsl."
@@ -80,60 +83,38 @@ _BY_RADIX = {f"{_SORT}:sort_by_numpy": lambda rows: None, f"{_SORT}:SHORT": 0}
 _BLOCKING = "matmul.blocking"
 
 
-def _nth(options: Callable[..., Sequence[Any]]) -> Callable[[int], _Made]:
-    """What returns the k-th of a function's options."""
+def _nth(label: str, k: int, name: str, options: Callable[..., Sequence[Any]], **others: Any) -> Choice:
+    """The choice in which a function `name` gives the k-th of some options, which are made of its arguments."""
+    module, attribute = name.split(":")
 
-    def replacement(k: int) -> _Made:
-        def make(module: Any) -> Any:
-            def chosen(*args: Any, **kwargs: Any) -> Any:
-                some = options(module, *args, **kwargs)
-                if k >= len(some):
-                    raise Exhausted
-                return some[k]
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        chosen.consulted = True  # type: ignore[attr-defined]
+        some = options(*args, **kwargs)
+        if k >= len(some):
+            raise Exhausted
+        return some[k]
 
-            return chosen
-
-        return _Made(make)
-
-    return replacement
+    return Choice(f"{label} {k}", {name: chosen, **others})
 
 
-def _fastest(k: int) -> Choice:
+def _algorithm(k: int, **smaller: Any) -> Choice:
     """The k-th algorithm of a convolution on the CPU."""
-
-    def make(module: Any) -> Any:
-        def chosen(found: Sequence[Any], wanted: str) -> Any:
-            if k >= len(found):
-                raise Exhausted
-            return found[k]
-
-        return chosen
-
-    def all_of(module: Any) -> Any:
-        original = module.algorithms
-        return lambda builder: original(builder, slow=True)
-
-    changes = {"convolution.choice:fastest": _Made(make), "convolution.choice:algorithms": _Made(all_of), "convolution.choice:_by_spectra": lambda c: False}
-    return Choice(f"algorithm {k}", {**changes, "convolution.choice:is_product": lambda c, work: False})
+    changes = {
+        "convolution.choice:algorithms": _Made(lambda module: functools.partial(module.algorithms, slow=True)),
+        "convolution.choice:_by_spectra": lambda c: False,
+        "convolution.choice:is_product": lambda c, work: False,
+    }
+    return _nth("algorithm", k, "convolution.choice:fastest", lambda found, wanted: found, **changes, **smaller)
 
 
-def _tile_shapes(k: int) -> Choice:
-    """The k-th register tile of products, and with few rows."""
-    from volta_fn.targets.cpu.matmul import micro_kernel
+def _tile(k: int) -> Choice:
+    """The k-th register tile of products: the largest ones, and those of a row less."""
 
-    shapes = list(micro_kernel.tile_shapes().items())
-    options = [{wide: rows} for wide, rows in shapes] + [{wide: max(1, rows - 1)} for wide, rows in shapes] + [{1: 1}]
-    option = options[k] if k < len(options) else {}
+    def options() -> list[dict[int, int]]:
+        shapes = list(_TILE_SHAPES().items())
+        return [{wide: rows} for wide, rows in shapes] + [{wide: rows - 1} for wide, rows in shapes if rows > 1] + [{1: 1}]
 
-    def make(module: Any) -> Any:
-        def chosen() -> dict[int, int]:
-            if not option:
-                raise Exhausted
-            return option
-
-        return chosen
-
-    return Choice(f"tile {option}", {f"{_BLOCKING}:tile_shapes": _Made(make), **_NO_SHORTCUTS})
+    return _nth("tile", k, f"{_BLOCKING}:tile_shapes", options, **_NO_SHORTCUTS)
 
 
 _NO_SHORTCUTS = {"matmul.choice:few_rows": lambda problem: False, "matmul.choice:one_row": lambda problem: False}
@@ -143,8 +124,13 @@ def _packing(rows: int, columns: bool) -> Choice:
     """The packing of rows, and whether columns are packed, as far as operands can be read in place."""
 
     def rows_of(module: Any) -> Any:
-        kind = module.Packing(rows)
-        return lambda work, strides, *args, **kwargs: module.Packing.TASK if strides is None and kind is module.Packing.NONE else kind
+        none, task, ahead = module.Packing
+
+        def chosen(work: Any, strides: Any, panels: Any, each: int, group: int, *, transposed: bool) -> Any:
+            possible = {none: strides is not None, task: True, ahead: transposed}
+            return (none, task, ahead)[rows] if possible[(none, task, ahead)[rows]] else task
+
+        return chosen
 
     near: Any = lambda work, strides, row_panels: strides is not None and strides[0] <= 1 and columns
     return Choice(f"rows packed {rows}, columns read in place {columns}", {f"{_BLOCKING}:_pack_rows": _Made(rows_of), f"{_BLOCKING}:_near": near, **_NO_SHORTCUTS})
@@ -159,7 +145,7 @@ _PRODUCT: list[Choice | Counted] = [
     Choice("dot products", {"matmul.dot_products:_SHORT": 1, "matmul.dot_products:_FEW": 24}),
     Choice("short dot products", {"matmul.dot_products:_SHORT": 1, "matmul.dot_products:_LONG": 64, "matmul.dot_products:_TASK_STEPS": 1}),
     Choice("gemv", {"matmul.choice:few_rows": lambda problem: False, "matmul.gemv:_NARROW": 1, "matmul.gemv:_RUN": 32, "matmul.gemv:_TOGETHER": 3}),
-    Counted("tile", _tile_shapes),
+    Counted("tile", _tile),
     *[_packing(rows, columns) for rows in (0, 1, 2) for columns in (False, True)],
     _blocked("short blocks", _DEPTH=8, _UNBLOCKED_DEPTH=8),
     _blocked("blocks of one", _DEPTH=1, _UNBLOCKED_DEPTH=1),
@@ -173,6 +159,12 @@ _PRODUCT: list[Choice | Counted] = [
     *_of("matmul.gemm", _GROUP=(1, 3)),
     *_of("matmul.macro_kernel", _STRIP_BYTES=(64,)),
 ]  # fmt: skip
+
+#: Convolutions in as small blocks as there are.
+_SMALL_BLOCKS = {
+    **dict.fromkeys(["convolution.blocking:TILE", "convolution.direct:TILE", "convolution.igemm_plan:SUMS", "convolution.winograd_plan:TILE"], 64),
+    **{"convolution.blocking:SUMS": 128, "convolution.blocking:STEPS": 4, "convolution.winograd_plan:_BLOCK": 1, "convolution.winograd_plan:_TILES": 1},
+}
 
 #: Choices about machine code, by a family of primitives.
 CPU: dict[str, list[Choice | Counted]] = {
@@ -221,7 +213,7 @@ CPU: dict[str, list[Choice | Counted]] = {
     "dynamic_slice": [*_of(_LIBRARY + "dynamic_slices", TASK_BYTES=(1, 64))],
     "product": _PRODUCT,
     "convolution": [
-        Counted("algorithm", _fastest),
+        Counted("algorithm", _algorithm),
         *_of("convolution.stages", _TASKS=(1, 1 << 20)),
         *_of("convolution.choice", ROOM=(1 << 12, 1 << 16)),
         *_of("convolution.blocking", TILE=(64, 1 << 10), SUMS=(64, 1 << 10), STEPS=(1, 16)),
@@ -230,7 +222,7 @@ CPU: dict[str, list[Choice | Counted]] = {
         *_of("convolution.winograd_weight_gradient", _TERMS=(1, 7)),
         *_of("convolution.loop_nest", _UNROLLED=(1,)),
         *_of("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
-        *[_both(f"algorithm {k} in small blocks", {**_fastest(k).changes, "convolution.blocking:TILE": 64, "convolution.direct:TILE": 64, "convolution.blocking:SUMS": 128, "convolution.igemm_plan:SUMS": 64, "convolution.blocking:STEPS": 4, "convolution.winograd_plan:_BLOCK": 1, "convolution.winograd_plan:_TILES": 1, "convolution.winograd_plan:TILE": 64}) for k in range(6)],
+        Counted("algorithm in small blocks", lambda k: _algorithm(k, **_SMALL_BLOCKS)._replace(label=f"algorithm {k} in small blocks")),
         _both("a product", {"convolution.choice:_VECTORS": 0}),
     ],
     "fourier": [
@@ -246,24 +238,20 @@ CPU: dict[str, list[Choice | Counted]] = {
 }  # fmt: skip
 
 
-def _schedule(k: int) -> Choice:
-    """The k-th schedule of a product in WGSL: every tile and split, and every variation of the first."""
+def _schedules(c: Any, work: Any, device: TargetCapabilities, batch_products: int = 0) -> list[Any]:
+    """Every tile and split, and every variation of the first."""
+    some = wgsl_products.candidates(c, work, device, 1000, batch_products)
+    return some + wgsl_products.variations(some[0], work, device)
 
-    def make(module: Any) -> Any:
-        def options(c: Any, work: Any, device: TargetCapabilities, batch_products: int = 0) -> Any:
-            from volta_fn.targets.wgsl.matmul import choice
 
-            some = choice.candidates(c, work, device, 1000, batch_products)
-            some += choice.variations(some[0], work, device)
-            if k >= len(some):
-                raise Exhausted
-            return some[k]
-
-        return options
-
+def _schedule(k: int, **others: Any) -> Choice:
+    """The k-th schedule of a product in WGSL."""
     tiled = {f"matmul.contract:{name}": lambda *args: False for name in ("is_of_few_terms", "is_of_few_results", "is_thin")}
-    return Choice(f"schedule {k}", {"matmul.contract:choose": _Made(make), **tiled})
+    return _nth("schedule", k, "matmul.contract:choose", _schedules, **tiled, **others)
 
+
+#: Convolutions by tiles.
+_BY_TILES = {"convolution.choice:shape_of": lambda *args, **kwargs: None, "convolution.choice:is_narrow": lambda *args: False}
 
 #: Choices about WGSL, by a family of primitives.
 WGSL: dict[str, list[Choice | Counted]] = {
@@ -303,11 +291,11 @@ WGSL: dict[str, list[Choice | Counted]] = {
     "convolution": [
         _both("not narrow", {"convolution.choice:is_narrow": lambda *args: False}),
         _both("not by points", {"convolution.choice:shape_of": lambda *args, **kwargs: None}),
-        _both("by tiles", {"convolution.choice:shape_of": lambda *args, **kwargs: None, "convolution.choice:is_narrow": lambda *args: False}),
+        _both("by tiles", _BY_TILES),
         _both("by 4 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (4,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
         _both("by 6 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (6,), (5, 5): (6,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
         *_of("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,)),
-        Counted("schedule", lambda k: Choice(f"schedule {k}", {**_schedule(k).changes, "convolution.choice:shape_of": lambda *args, **kwargs: None, "convolution.choice:is_narrow": lambda *args: False})),
+        Counted("schedule", lambda k: _schedule(k, **_BY_TILES)),
     ],
     "fourier": [],
     "linalg": [
@@ -339,16 +327,21 @@ def devices() -> dict[str, TargetCapabilities]:
 
 def routines(problem: Problem, target: str) -> Iterator[tuple[str, Any]]:
     """The routines of a problem, each by the choices that give it first; equal ones once. None: NumPy computes it."""
-    some = (CPU if target == "cpu" else WGSL)[FAMILY_OF[problem.name]]
-    seen = set()
-    for each in [DEFAULT, *some]:
+    seen: set[Any] = set()
+    for each in [DEFAULT, *(CPU if target == "cpu" else WGSL)[FAMILY_OF[problem.name]]]:
         for choice in [each] if isinstance(each, Choice) else map(each.choice, itertools.count()):
             try:
-                for label, routine in _made(problem, target, choice):
-                    if routine not in seen:
-                        seen.add(routine)
-                        yield label, routine
+                made = list(_made(problem, target, choice))
             except Exhausted:
+                break
+            except Exception as error:  # noqa: BLE001  # whatever a generator raises is its fault
+                yield choice.label, error
+                break
+            for label, routine in made:
+                if routine not in seen:
+                    seen.add(routine)
+                    yield label, routine
+            if not isinstance(each, Choice) and not any(getattr(f, "consulted", False) for f in choice.changes.values()):
                 break
 
 

@@ -93,6 +93,9 @@ def faults(problem: Problem, target: str, tally: Tally | None = None, label: str
             continue
         if tally:
             tally.routines[family] += 1
+        if isinstance(routine, Exception):
+            yield Fault(problem, target, name, f"{type(routine).__name__}: {routine}")
+            continue
         want = wanted(problem, inputs) if want is None else want
         try:
             wrong = (_run_cpu if target == "cpu" else _run_wgsl)(problem, routine, inputs, want)
