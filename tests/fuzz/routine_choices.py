@@ -226,10 +226,10 @@ CPU: dict[str, list[Choice | Counted]] = {
         _both("a product", {"convolution.choice:_VECTORS": 0}),
     ],
     "fourier": [
-        *_of("fourier.routine", _LONGEST=(1,), _MOST_TASKS=(1, 1 << 20)),
+        *_of("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20)),
         *_of("fourier.long_signals", _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64)),
         *_of("fourier.pairs", _MOST_TASKS=(1, 1 << 20)),
-        *_of("fourier.passes", _LONGEST_UNROLLED=(1, 1 << 20)),
+        *_of("fourier.passes", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
         *_of("fourier.primes", _REGISTERS=(1, 2)),
     ],
     "linalg": [
