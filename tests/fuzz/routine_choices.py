@@ -202,7 +202,7 @@ CPU: dict[str, list[Choice | Counted]] = {
         *_of(_LIBRARY + "windows", _UNROLLED=(0, 1 << 30)),
     ],
     "gather": [
-        *_of(_LIBRARY + "gather", _BLOCK=(1, 3), _UNROLLED=(1, 4), TASK_BYTES=(1, 64)),
+        *_of(_LIBRARY + "gather", _BLOCK=(1, 3), _UNROLLED=(2, 4), TASK_BYTES=(1, 64)),
         _both("small blocks of small tasks", {_LIBRARY + "gather:_BLOCK": 3, _LIBRARY + "gather:TASK_BYTES": 1}),
     ],
     "scatter": [
