@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import numpy as np
+
 from tests.fuzz.routine_problems import Problem
 from tests.targets.wgsl.running import capabilities, known_width
 from volta_fn.compiler.target import TargetCapabilities
@@ -22,6 +24,7 @@ from volta_fn.targets.cpu.matmul.micro_kernel import tile_shapes as _TILE_SHAPES
 from volta_fn.targets.cpu.target import ROUTINES as CPU_ROUTINES
 from volta_fn.targets.wgsl.matmul import choice as wgsl_products
 from volta_fn.targets.wgsl.routines import ROUTINES as WGSL_ROUTINES
+from volta_fn.targets.wgsl.scalars.number import is_supported
 
 _CPU, _WGSL = "volta_fn.targets.cpu.", "volta_fn.targets.wgsl."
 
@@ -346,12 +349,19 @@ def routines(problem: Problem, target: str) -> Iterator[tuple[str, Any]]:
 
 
 def _made(problem: Problem, target: str, choice: Choice) -> Iterator[tuple[str, Any]]:
+    """The routines of a choice: in WGSL what is chosen with all that devices can do, and each other choice with one of these in turn."""
     if target == "cpu":
         with choice.applied(_CPU):
             yield choice.label, CPU_ROUTINES[problem.name](problem.avals, problem.params)
         return
-    for name, device in devices().items():
-        if problem.name in WGSL_ROUTINES:
+    some = list(devices().items())
+    turn = (sum(map(ord, choice.label)) + problem.operands[0].seed) % len(some)
+    for name, device in some if choice is DEFAULT else [some[turn]]:
+        if problem.name in WGSL_ROUTINES and all(is_supported(dtype, device) for dtype in _stored(problem)):
             with choice.applied(_WGSL):
-                routine = WGSL_ROUTINES[problem.name](problem.avals, problem.params, device)
-            yield f"{choice.label}, {name}", routine
+                yield f"{choice.label}, {name}", WGSL_ROUTINES[problem.name](problem.avals, problem.params, device)
+
+
+def _stored(problem: Problem) -> set[np.dtype]:
+    """The dtypes that a device must have: arrays of others are not given to it."""
+    return {d for d in (*[a.dtype for a in problem.avals], *[d for _, d in problem.outputs]) if d.itemsize in (8, 16)}
