@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import faulthandler
 import os
 import sys
@@ -22,6 +23,7 @@ import numpy as np
 from tests.fuzz.routine_bounds import Residual, Want, difference, wanted
 from tests.fuzz.routine_problems import FAMILIES, Problem, text_of
 from tests.fuzz.routine_runs import placements, run_on_cpu
+from volta_fn.errors import VoltaError
 
 CORPUS = Path(__file__).with_name("routine_corpus.txt")
 
@@ -134,38 +136,39 @@ def _shorter(problem: Problem) -> Iterator[Problem]:
                 yield problem._replace(operands=some)
 
 
-def drawn(family: str, rng: np.random.Generator, room: int) -> Problem:
+def drawn(family: str, seed: int | np.random.Generator, room: int) -> Problem:
     """A problem of a family that the primitive accepts."""
-    from volta_fn.errors import VoltaError
-
+    rng = np.random.default_rng([seed, 3]) if isinstance(seed, int) else seed
     while True:
         problem = FAMILIES[family](rng, room)
-        try:
-            problem.outputs  # noqa: B018  # raises for what the primitive refuses
-        except VoltaError:
-            continue
-        return problem
+        with contextlib.suppress(VoltaError):  # what the primitive refuses
+            if problem.outputs:
+                return problem
 
 
 def check(
-    seed: int, count: int, target: str = "cpu", families: Sequence[str] = tuple(FAMILIES), seconds: float = float("inf"), many: int = 16
+    seed: int,
+    count: int,
+    target: str = "cpu",
+    families: Sequence[str] = tuple(FAMILIES),
+    seconds: float = float("inf"),
+    *,
+    many: int = 16,
+    most: int = 1 << 30,
+    shrink: bool = True,
 ) -> tuple[Tally, list[Fault]]:
-    """Try problems from a seed on, of which one in `many` has many elements."""
+    """Try problems from a seed on, of which one in `many` has many elements, until `most` are wrong."""
     tally = Tally(collections.Counter(), collections.Counter(), collections.Counter())
     end, wrong = time.monotonic() + seconds, []
-    trace = os.environ.get("VOLTA_FUZZ_TRACE")
     for number in range(seed, seed + count):
-        if time.monotonic() > end:
+        if time.monotonic() > end or len(wrong) >= most:
             break
         family = families[number % len(families)]
         rng = np.random.default_rng([number, 3])
         problem = drawn(family, rng, _MANY if rng.integers(many) == 0 else _FEW)
-        if trace:
-            print(number, text_of(problem), file=sys.stderr, flush=True)
         for fault in faults(problem, target, tally):
-            wrong.append(fault)
-            print(f"{number}: {fault}", flush=True)
-            print(f"    smallest: {smallest(fault, family)}", flush=True)
+            wrong.append(smallest(fault, family) if shrink else fault)
+            print(f"{number}: {wrong[-1]}", flush=True)
             break  # other choices are likely to be wrong for the same reason
     return tally, wrong
 
