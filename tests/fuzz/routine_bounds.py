@@ -47,6 +47,11 @@ def epsilon(dtype: Any, *, summed: bool = False) -> float:
 def wanted(problem: Problem, inputs: list[np.ndarray]) -> list[Want] | Residual:
     """What a problem's results must be."""
     name = problem.name.removeprefix("wrapped_")
+    if name != problem.name:
+        numbers = problem.params["dimension_numbers"]
+        (dim,) = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
+        wide = inputs[1].astype(np.int64)
+        inputs = [inputs[0], np.where(wide < 0, wide + inputs[0].shape[dim], wide), *inputs[2:]]
     if name in _MOVED:
         return [Want(x, bits=True) for x in _evaluated(name, inputs, problem.params)]
     with np.errstate(all="ignore"):

@@ -317,7 +317,7 @@ FAMILY_OF = {
     **dict.fromkeys(["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"], "scatter"),
     **dict.fromkeys(["cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"], "linalg"),
     **dict.fromkeys(["dynamic_slice", "dynamic_update_slice"], "dynamic_slice"),
-    "sort": "sort", "top_k": "top_k", "gather": "gather", "dot_general": "product", "conv_general_dilated": "convolution", "fft": "fourier",
+    "sort": "sort", "top_k": "top_k", "gather": "gather", "wrapped_gather": "gather", "wrapped_scatter_add": "scatter", "dot_general": "product", "conv_general_dilated": "convolution", "fft": "fourier",
 }  # fmt: skip
 
 
@@ -352,7 +352,7 @@ def _made(problem: Problem, target: str, choice: Choice) -> Iterator[tuple[str, 
     """The routines of a choice: in WGSL what is chosen with all that devices can do, and each other choice with one of these in turn."""
     if target == "cpu":
         with choice.applied(_CPU):
-            yield choice.label, CPU_ROUTINES[problem.name](problem.avals, problem.params)
+            yield choice.label, CPU_ROUTINES[problem.name](problem.avals, problem.params) if problem.name in CPU_ROUTINES else None
         return
     some = list(devices().items())
     turn = (sum(map(ord, choice.label)) + problem.operands[0].seed) % len(some)

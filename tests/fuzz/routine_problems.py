@@ -291,7 +291,10 @@ def gathers(rng: Rng, room: int) -> Problem:
     fill = pick(rng, [None, None, 0, 1])
     some = operand(rng, shape, dtype, ("ends", "normal")), _indices(rng, indices, numbers.start_index_map, shape)
     mode = pick(rng, list(GatherScatterMode))
-    return Problem("gather", some, {"dimension_numbers": numbers, "slice_sizes": sizes, "mode": mode, "fill_value": fill})
+    name = "gather"
+    if len(numbers.start_index_map) == 1 and rng.integers(2):  # negative indices count from the end
+        name, some = "wrapped_gather", (some[0], some[1]._replace(dtype="int32"))
+    return Problem(name, some, {"dimension_numbers": numbers, "slice_sizes": sizes, "mode": mode, "fill_value": fill})
 
 
 def scatters(rng: Rng, room: int) -> Problem:
@@ -306,6 +309,8 @@ def scatters(rng: Rng, room: int) -> Problem:
         _indices(rng, indices, n.start_index_map, shape),
         operand(rng, updates, dtype, kinds.get(name, ("few", "special", "ends"))),
     )
+    if name == "scatter_add" and len(n.start_index_map) == 1 and rng.integers(2):
+        name, some = "wrapped_scatter_add", (some[0], some[1]._replace(dtype="int32"), some[2])
     return Problem(name, some, {"dimension_numbers": numbers, "mode": pick(rng, list(GatherScatterMode)), "unique_indices": False})
 
 
