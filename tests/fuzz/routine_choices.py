@@ -7,11 +7,13 @@ each choice is a set of attributes of modules to replace while a routine is gene
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -221,7 +223,7 @@ CPU: dict[str, list[Choice | Counted]] = {
         *_of("convolution.choice", ROOM=(1 << 12, 1 << 16)),
         *_of("convolution.blocking", TILE=(64, 1 << 10), SUMS=(64, 1 << 10), STEPS=(1, 16)),
         *_of("convolution.igemm_plan", _FEW=(1, 64), SUMS=(64,)),
-        *_of("convolution.winograd_plan", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,)),
+        *_of("convolution.winograd_plan", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,), SPREAD=(0,), MANY=(0, 1 << 20), _TAPS=(0,)),
         *_of("convolution.winograd_weight_gradient", _TERMS=(1, 7)),
         *_of("convolution.loop_nest", _UNROLLED=(1,)),
         *_of("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
@@ -230,13 +232,14 @@ CPU: dict[str, list[Choice | Counted]] = {
     ],
     "fourier": [
         *_of("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20)),
-        *_of("fourier.long_signals", _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64)),
+        *_of("fourier.long_signals", _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
         *_of("fourier.pairs", _MOST_TASKS=(1, 1 << 20)),
         *_of("fourier.passes", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
         *_of("fourier.primes", _REGISTERS=(1, 2)),
     ],
     "linalg": [
-        *_of("lapack.stacks", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000)),
+        *_of("lapack.stacks", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
+        *_of("lapack.triangular", LARGE=(0,)),
     ],
 }  # fmt: skip
 
@@ -282,7 +285,7 @@ WGSL: dict[str, list[Choice | Counted]] = {
         _both("in groups", {"library.scatter:_FEW": 0, "library.scatter:_ROWS_OF_GROUP": 1}),
         _both("sorted", {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}}),
         _both("sorted, in chunks", {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}, "library.segment_reduce:_SHORTEST": 1, "library.segment_reduce:_LONG": 1}),
-        *_of("library.segment_reduce", _SHORTEST=(1, 4), _LONG=(1, 1 << 20), _BUSY=(1,), _AT_ONCE=(1, 3)),
+        *_of("library.segment_reduce", _SHORTEST=(1, 4), _LONG=(1, 1 << 20), _BUSY=(1,), _AT_ONCE=(1, 3), _WALKED=((1, 4),)),
     ],
     "dynamic_slice": [],
     "product": [
@@ -297,7 +300,7 @@ WGSL: dict[str, list[Choice | Counted]] = {
         _both("by tiles", _BY_TILES),
         _both("by 4 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (4,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
         _both("by 6 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (6,), (5, 5): (6,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
-        *_of("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,)),
+        *_of("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(12,)),
         Counted("schedule", lambda k: _schedule(k, **_BY_TILES)),
     ],
     "fourier": [],
@@ -307,6 +310,7 @@ WGSL: dict[str, list[Choice | Counted]] = {
         *_of("library.linalg.small_lu", _LARGEST=(0,)),
         *_of("library.linalg.block_rotations", _SIZES=((8,),)),
         *_of("library.linalg.blocked_lu", _GROUPS=(2,)),
+        *_of("library.linalg.rotations", _MANY=(1,)),
     ],
 }  # fmt: skip
 
@@ -365,3 +369,60 @@ def _made(problem: Problem, target: str, choice: Choice) -> Iterator[tuple[str, 
 def _stored(problem: Problem) -> set[np.dtype]:
     """The dtypes that a device must have: arrays of others are not given to it."""
     return {d for d in (*[a.dtype for a in problem.avals], *[d for _, d in problem.outputs]) if d.itemsize in (8, 16)}
+
+
+def constants(target: str, folders: Sequence[str]) -> set[str]:
+    """The numbers that modules of a target name, as choices do."""
+    root = Path(importlib.import_module(f"volta_fn.targets.{target}").__file__ or "").parent
+    found = set()
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            module = ".".join(path.relative_to(root).with_suffix("").parts)
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.Assign) and _is_number(node.value):
+                    names = [name for target in node.targets for name in (target.elts if isinstance(target, ast.Tuple) else [target])]
+                    found.update(f"{module}:{name.id}" for name in names if isinstance(name, ast.Name) and name.id.isupper())
+    return found
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return all(map(_is_number, node.elts))
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
+
+
+def forced(target: str) -> set[str]:
+    """The attributes that some choice replaces."""
+    some = [c if isinstance(c, Choice) else c.choice(0) for choices in (CPU if target == "cpu" else WGSL).values() for c in choices]
+    return {name for choice in some for name in choice.changes}
+
+
+#: Names of numbers that choose nothing: estimates of time, numbers of buffers, sizes that other code relies on, and limits of what is
+#: computed elsewhere.
+NO_CHOICES = {
+    "cpu": {
+        *(f"convolution.{name}" for name in ("choice:_CYCLE", "choice:_OVERHEAD", "stages:NANOSECONDS", "winograd_weight_gradient:_POSITIONS")),
+        *(f"fourier.{name}" for name in ("long_signals:_PASS", "pairs:_NUMBER", "passes:_LONGEST_PRIME", "passes:_LONGEST_UNROLLED")),
+        *(f"lapack.stacks:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
+        *(f"library.scalar_loops:{name}" for name in ("_LONG", "_MOST_NODES")),
+        "library.scatter:_MOST_TASKS",  # `_task_count` is replaced
+    },
+    "wgsl": {
+        *(f"attention.{name}" for name in ("__init__:_SHORTEST", "__init__:_WIDEST", "backward:_INVOCATIONS", "schedule:_MOST_BYTES")),
+        *(f"convolution.{name}" for name in ("choice:_MUCH", "narrow:_INVOCATIONS", "narrow:_TAPS", "winograd:_INVOCATIONS")),
+        *(f"convolution.winograd_schedule:{name}" for name in ("_BYTE", "_MANY")),
+        *(f"library.ballot_sort:{name}" for name in ("_BITS", "_DIGITS_OF_LANE")),
+        *(f"library.copy_units:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),
+        *(f"library.segment_reduce:{name}" for name in ("_INDICES", "_RESULT", "_SPACES", "_UPDATES")),
+        *(f"library.{name}" for name in ("pooling:_NONE", "radix:_LARGE_ROOM", "scatter:_GROUP", "tile_sort:BITS")),
+        *(f"library.top_k_threshold:{name}" for name in ("_FOURS", "_SAMPLED_SHARE")),
+        *(f"library.linalg.{name}" for name in ("block_reflections:_COLUMNS", "block_rotations:SWEEPS", "block_scaling:_TOGETHER")),
+        *(f"library.linalg.blocked_{name}" for name in ("lu:_COLUMNS", "lu:_EACH_LOOP", "lu:_ROWS", "qr:_ROWS")),
+        *(f"library.linalg.blocks:{name}" for name in ("COUNTERS", "INVOCATIONS")),
+        *(f"library.linalg.rotations:{name}" for name in ("LARGEST", "SEVERAL", "SWEEPS")),
+        *(f"library.linalg.small_{name}" for name in ("lu:_INVOCATIONS", "svd:_BANKS", "svd:_LANES", "svd:_ROWS")),
+        "library.linalg.triangular:LARGEST",
+    },
+}

@@ -27,7 +27,7 @@ FLOATS, COMPLEX = ("float16", "bfloat16", "float32", "float64"), ("complex64", "
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 REALS, ALL = (*INTEGERS, *FLOATS), ("bool", *INTEGERS, *FLOATS, *COMPLEX)
 #: Dtypes that are only moved.
-STORAGE = ("float8_e4m3fn", "float8_e5m2", "int4", "uint4")
+STORAGE = ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int2", "int4", "uint4")
 
 #: Few elements, and numbers around those of vectors, blocks and tiles.
 SIZES = (0, 1, 2, 3, 4, 5, *[n + d for n in (8, 16, 32, 64, 128, 256, 4096, 65536, 131072) for d in (-1, 0, 1)])
@@ -130,7 +130,7 @@ def values(operand: Operand) -> np.ndarray:
     if dtype.kind in "iu":
         return _integers(rng, operand.kind, shape, dtype)
     if dtype in dtypes.STORAGE:
-        return rng.integers(-2 if "uint" not in operand.dtype else 0, 3, shape).astype(np.float32).astype(dtype)
+        return rng.integers(0 if operand.dtype.startswith("uint") else -2, 2, shape).astype(np.float32).astype(dtype)
     if operand.kind == "normal":
         return rng.standard_normal(shape).astype(dtype)
     if operand.kind == "near":

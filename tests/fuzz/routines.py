@@ -83,9 +83,14 @@ def faults(problem: Problem, target: str, tally: Tally | None = None, label: str
     from tests.fuzz.routine_choices import FAMILY_OF, routines
 
     family = FAMILY_OF[problem.name]
-    inputs, want = problem.inputs(), None
     if tally:
         tally.problems[family] += 1
+    inputs = problem.inputs()
+    try:
+        want = wanted(problem, inputs)
+    except Exception as error:  # noqa: BLE001  # a fault of the primitive's NumPy function
+        yield Fault(problem, "numpy", "", f"{type(error).__name__}: {str(error)[:400]}")
+        return
     for name, routine in routines(problem, target):
         if label not in (None, name):
             continue
@@ -98,7 +103,6 @@ def faults(problem: Problem, target: str, tally: Tally | None = None, label: str
         if isinstance(routine, Exception):
             yield Fault(problem, target, name, f"{type(routine).__name__}: {routine}")
             continue
-        want = wanted(problem, inputs) if want is None else want
         try:
             wrong = (_run_cpu if target == "cpu" else _run_wgsl)(problem, routine, inputs, want)
         except Exception as error:  # noqa: BLE001  # a generator's fault, too
@@ -110,6 +114,8 @@ def faults(problem: Problem, target: str, tally: Tally | None = None, label: str
 def smallest(fault: Fault, family: str, seconds: float = 20.0) -> Fault:
     """The fault of a smaller problem: of one with shorter axes, or of the smallest of some random ones."""
     rng, end = np.random.default_rng(1), time.monotonic() + seconds
+    if fault.target == "numpy":
+        return fault
     while shorter := next((f for p in _shorter(fault.problem) if time.monotonic() < end for f in faults(p, fault.target, label=fault.label)), None):
         fault = shorter
     for room in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384):

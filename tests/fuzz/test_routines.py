@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-from pathlib import Path
 
 import pytest
 
 from tests.fuzz import routines
-from tests.fuzz.routine_choices import CPU, WGSL, Choice, constants
+from tests.fuzz.routine_choices import NO_CHOICES, constants, forced
 from tests.fuzz.routine_planted import PLANTED, Planted
 from tests.fuzz.routine_problems import FAMILIES, problem, text_of
 from tests.stress.amount import rounds
 
-ROOT = Path(__file__).parents[2]
 CORPUS = [block.split("\n") for block in routines.CORPUS.read_text().strip().split("\n\n")]
+
+#: Folders whose choices are forced here; those of products and of loops are those of kernels.
+FOLDERS = {"cpu": ["library", "convolution", "fourier", "lapack"], "wgsl": ["library", "convolution", "attention"]}
 
 #: Problems of a family in a sample, per target.
 SAMPLE = {"cpu": 4, "wgsl": 1}
@@ -57,24 +57,17 @@ def test_problems_are_text(family: str) -> None:
         assert problem(text_of(it)) == it
 
 
-def test_every_constant_that_chooses_is_forced() -> None:
+@pytest.mark.parametrize("target", ["cpu", "wgsl"])
+def test_every_constant_that_chooses_is_forced(target: str) -> None:
     """A new threshold or block size comes with values to force, or is named among what chooses nothing."""
-    forced = {name for some in (CPU, WGSL) for choices in some.values() for choice in choices for name in changed(choice)}
-    for folder, names in constants(ROOT).items():
-        assert names - forced == set(), folder
+    names = constants(target, FOLDERS[target])
+    assert names >= NO_CHOICES[target]
+    imported = {name.partition(":")[2] for name in forced(target)}
+    assert {n for n in names - NO_CHOICES[target] - forced(target) if n.partition(":")[2] not in imported or ":_" in n} == set()
 
 
-def changed(choice: object) -> set[str]:
-    return set()
-
-
-def test_every_choice_replaces_what_there_is() -> None:
-    for root, families in (("cpu", CPU), ("wgsl", WGSL)):
-        for choices in families.values():
-            for choice in choices:
-                for name in (choice if isinstance(choice, Choice) else choice.choice(0)).changes:
-                    module, attribute = name.split(":")
-                    assert hasattr(importlib.import_module(f"volta_fn.targets.{root}.{module}"), attribute), name
-
-
-_ = ast
+@pytest.mark.parametrize("target", ["cpu", "wgsl"])
+def test_every_choice_replaces_what_there_is(target: str) -> None:
+    for name in forced(target):
+        module, attribute = name.split(":")
+        assert hasattr(importlib.import_module(f"volta_fn.targets.{target}.{module}"), attribute), name
