@@ -16,6 +16,7 @@ import numpy as np
 from tests.fuzz.routine_problems import Problem
 from tests.targets.products import expected as product_of
 from volta_fn import dtypes
+from volta_fn.primitives.attention import Form
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 from volta_fn.targets.numpy.kernels import KERNELS
 
@@ -59,6 +60,8 @@ def wanted(problem: Problem, inputs: list[np.ndarray]) -> list[Want] | Residual:
             return [_product(problem, inputs)]
         if name == "conv_general_dilated":
             return [_convolution(problem, inputs)]
+        if name.startswith("attention"):
+            return _attention(problem, inputs)
         if name == "fft":
             return [_transform(problem, inputs)]
         if name in _RESIDUALS:
@@ -155,6 +158,33 @@ def _transform(problem: Problem, inputs: list[np.ndarray]) -> Want:
     return Want(value, np.broadcast_to((4 + 2 * math.log2(length)) * epsilon(x.dtype) * norm, value.shape))
 
 
+def _attention(problem: Problem, inputs: list[np.ndarray]) -> list[Want]:
+    """Attention by its definition, relative to the largest number of each result: weights are divided by their sums."""
+    form: Form = problem.params["form"]
+    q, k, v = (_wide(x).transpose(axes.order) for x, axes in zip(inputs, (form.q, form.k, form.v), strict=False))
+    each, (t, s) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
+    keys, items = np.repeat(k, each, 1), np.repeat(v, each, 1)
+    seen = np.tri(t, s, dtype=np.bool_) if form.causal else np.ones((t, s), np.bool_)
+    seen = seen & inputs[3] if form.masked else seen
+    logits = np.where(seen, q @ keys.swapaxes(2, 3) * form.scale, form.unseen)
+    top = logits.max(-1, keepdims=True)
+    weights = np.exp(logits - top)
+    total = weights.sum(-1, keepdims=True)
+    weights /= total
+    out = weights @ items
+    if form.cotangent is None:
+        statistics = np.concatenate([top, total], -1).reshape(-1, t, 2)
+        results = [(out.transpose(form.q.inverse), None), (statistics, np.abs(statistics))]
+    else:
+        d = _wide(inputs[-1]).transpose(form.cotangent.order)
+        slopes = np.where(seen, weights * (d @ items.swapaxes(2, 3) - (d * out).sum(-1, keepdims=True)), 0) * form.scale
+        to_k, to_v = slopes.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ d
+        to_k, to_v = (x.reshape(*k.shape[:2], each, *x.shape[2:]).sum(2) for x in (to_k, to_v))
+        results = [(x.transpose(axes.inverse), None) for x, axes in ((slopes @ keys, form.q), (to_k, form.k), (to_v, form.v))]
+    rounding = 100 * epsilon(np.float32) + 8 * epsilon(inputs[0].dtype)
+    return [Want(x, rounding * (np.full(x.shape, max(1.0, _norm(x))) if size is None else 1 + size)) for x, size in results]
+
+
 # factorisations
 
 
@@ -177,7 +207,10 @@ def _unit(problem: Problem) -> float:
 
 def _cholesky(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
     a, lower = _wide(inputs[0]), _wide(results[0])
-    return [("L Lᴴ - A", _norm(lower @ _adjoint(lower) - a), _unit(problem) * _norm(a)), ("above the diagonal", _norm(np.triu(lower, 1)), 0.0)]
+    return [
+        ("L Lᴴ - A", _norm(lower @ _adjoint(lower) - a), _unit(problem) * _norm(a)),
+        ("above the diagonal", _norm(np.triu(lower, 1)), 0.0),
+    ]
 
 
 def _solve(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
@@ -278,7 +311,9 @@ def difference(problem: Problem, want: list[Want] | Residual, results: list[np.n
 def _wrong(x: np.ndarray, want: Want, *, signs: bool) -> np.ndarray:
     if want.bits:
         raw = x.dtype.itemsize
-        same = np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8) == np.frombuffer(np.ascontiguousarray(want.value).tobytes(), np.uint8)
+        same = np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8) == np.frombuffer(
+            np.ascontiguousarray(want.value).tobytes(), np.uint8
+        )
         return ~same.reshape(*x.shape, raw).all(-1)
     if x.dtype.kind == "V" or x.dtype.name in ("bfloat16", "float16"):
         x, value = x.astype(np.float32), want.value.astype(np.float64 if want.bound is not None else np.float32)
@@ -304,4 +339,3 @@ def _wrong_complex(x: np.ndarray, value: np.ndarray, bound: np.ndarray) -> np.nd
     with np.errstate(all="ignore"):
         odd = ~np.isfinite(x) & ~np.isfinite(value)
         return ~(odd | (np.abs(x.astype(np.clongdouble) - value) <= bound))
-

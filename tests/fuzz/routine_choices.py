@@ -24,6 +24,7 @@ from tests.targets.wgsl.running import capabilities, known_width
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.cpu.matmul.micro_kernel import tile_shapes as _TILE_SHAPES
 from volta_fn.targets.cpu.target import ROUTINES as CPU_ROUTINES
+from volta_fn.targets.wgsl.attention import schedule as attention_schedule
 from volta_fn.targets.wgsl.matmul import choice as wgsl_products
 from volta_fn.targets.wgsl.routines import ROUTINES as WGSL_ROUTINES
 from volta_fn.targets.wgsl.scalars.number import is_supported
@@ -71,12 +72,10 @@ class Counted(NamedTuple):
 def _of(module: str, **constants: Sequence[Any]) -> list[Choice]:
     """For each constant each value, the others being what they are."""
     return [
-        Choice(f"{module.rpartition('.')[2]}.{name}={value}", {f"{module}:{name}": value}) for name, some in constants.items() for value in some
+        Choice(f"{module.rpartition('.')[2]}.{name}={value}", {f"{module}:{name}": value})
+        for name, some in constants.items()
+        for value in some
     ]
-
-
-def _both(label: str, changes: dict[str, Any]) -> Choice:
-    return Choice(label, changes)
 
 
 DEFAULT = Choice("as chosen", {})
@@ -132,13 +131,16 @@ def _packing(rows: int, columns: bool) -> Choice:
         none, task, ahead = module.Packing
 
         def chosen(work: Any, strides: Any, panels: Any, each: int, group: int, *, transposed: bool) -> Any:
-            possible = {none: strides is not None, task: True, ahead: transposed}
+            possible = {none: strides is not None, task: True, ahead: transposed and strides is not None}
             return (none, task, ahead)[rows] if possible[(none, task, ahead)[rows]] else task
 
         return chosen
 
     near: Any = lambda work, strides, row_panels: strides is not None and strides[0] <= 1 and columns
-    return Choice(f"rows packed {rows}, columns read in place {columns}", {f"{_BLOCKING}:_pack_rows": _Made(rows_of), f"{_BLOCKING}:_near": near, **_NO_SHORTCUTS})
+    return Choice(
+        f"rows packed {rows}, columns read in place {columns}",
+        {f"{_BLOCKING}:_pack_rows": _Made(rows_of), f"{_BLOCKING}:_near": near, **_NO_SHORTCUTS},
+    )
 
 
 def _blocked(label: str, **constants: Any) -> Choice:
@@ -167,37 +169,42 @@ _PRODUCT: list[Choice | Counted] = [
 
 #: Convolutions in as small blocks as there are.
 _SMALL_BLOCKS = {
-    **dict.fromkeys(["convolution.blocking:TILE", "convolution.direct:TILE", "convolution.igemm_plan:SUMS", "convolution.winograd_plan:TILE"], 64),
-    **{"convolution.blocking:SUMS": 128, "convolution.blocking:STEPS": 4, "convolution.winograd_plan:_BLOCK": 1, "convolution.winograd_plan:_TILES": 1},
+    **dict.fromkeys(
+        ["convolution.blocking:TILE", "convolution.direct:TILE", "convolution.igemm_plan:SUMS", "convolution.winograd_plan:TILE"], 64
+    ),
+    "convolution.blocking:SUMS": 128,
+    "convolution.blocking:STEPS": 4,
+    "convolution.winograd_plan:_BLOCK": 1,
+    "convolution.winograd_plan:_TILES": 1,
 }
 
 #: Choices about machine code, by a family of primitives.
 CPU: dict[str, list[Choice | Counted]] = {
     "cumulative": [
         *_of(_LIBRARY + "cumulative", _CHUNK=(64, 192), _TASK=(1, 100), _VECTORS=(1, 2, 3), _CHAINS=(1, 3)),
-        _both("one by one", {_LIBRARY + "cumulative:_along": _Made(lambda module: module._one_by_one)}),
-        _both("across", {_LIBRARY + "cumulative:_along": _Made(lambda module: module._across)}),
-        _both("many tasks of one vector", {_LIBRARY + "cumulative:_VECTORS": 1, _LIBRARY + "cumulative:_TASK": 1}),
+        Choice("one by one", {_LIBRARY + "cumulative:_along": _Made(lambda module: module._one_by_one)}),
+        Choice("across", {_LIBRARY + "cumulative:_along": _Made(lambda module: module._across)}),
+        Choice("many tasks of one vector", {_LIBRARY + "cumulative:_VECTORS": 1, _LIBRARY + "cumulative:_TASK": 1}),
     ],
     "sort": [
         *_of(_SORT, SHORT=(0, 300), _TASK=(1,)),
         *_of(_LIBRARY + "numpy_sort", _TASK=(1,), _TOGETHER=(1, 3)),
-        _both("ranked", {f"{_SORT}:sort_by_numpy": lambda rows: None, f"{_SORT}:SHORT": 600}),
-        _both("radix", _BY_RADIX),
-        _both("radix of wide digits", {**_BY_RADIX, f"{_SORT}:_WIDE": 0}),
-        _both("radix of narrow digits", {**_BY_RADIX, f"{_SORT}:_WIDE": 1 << 30}),
-        _both("radix in chunks", {**_BY_RADIX, **_CHUNKED_SORT}),
-        _both("radix in chunks of wide digits", {**_BY_RADIX, **_CHUNKED_SORT, f"{_SORT}:_WIDE": 0}),
-        _both("radix, many tasks", {**_BY_RADIX, f"{_SORT}:_TASK": 1}),
+        Choice("ranked", {f"{_SORT}:sort_by_numpy": lambda rows: None, f"{_SORT}:SHORT": 600}),
+        Choice("radix", _BY_RADIX),
+        Choice("radix of wide digits", {**_BY_RADIX, f"{_SORT}:_WIDE": 0}),
+        Choice("radix of narrow digits", {**_BY_RADIX, f"{_SORT}:_WIDE": 1 << 30}),
+        Choice("radix in chunks", {**_BY_RADIX, **_CHUNKED_SORT}),
+        Choice("radix in chunks of wide digits", {**_BY_RADIX, **_CHUNKED_SORT, f"{_SORT}:_WIDE": 0}),
+        Choice("radix, many tasks", {**_BY_RADIX, f"{_SORT}:_TASK": 1}),
     ],
     "top_k": [
         *_of(_LIBRARY + "top_k", _TASK=(1,), SHORT=(0, 600)),
-        _both("chosen", {_LIBRARY + "top_k:_FEW": 1 << 30, _LIBRARY + "top_k:_OF_MANY": 1}),
-        _both("chosen in chunks", {_LIBRARY + "top_k:_FEW": 1 << 30, _LIBRARY + "top_k:_OF_MANY": 1, _LIBRARY + "top_k:_LONG": 1, _LIBRARY + "top_k:_ROWS": 1 << 30, _LIBRARY + "top_k:_CHUNK": 64}),
-        _both("ranked", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 600}),
-        _both("sorted", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0}),
-        _both("sorted in chunks", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0, **_CHUNKED_SORT}),
-        _both("sorted by wide digits", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0, f"{_SORT}:_WIDE": 0}),
+        Choice("chosen", {_LIBRARY + "top_k:_FEW": 1 << 30, _LIBRARY + "top_k:_OF_MANY": 1}),
+        Choice("chosen in chunks", {_LIBRARY + "top_k:_FEW": 1 << 30, _LIBRARY + "top_k:_OF_MANY": 1, _LIBRARY + "top_k:_LONG": 1, _LIBRARY + "top_k:_ROWS": 1 << 30, _LIBRARY + "top_k:_CHUNK": 64}),
+        Choice("ranked", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 600}),
+        Choice("sorted", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0}),
+        Choice("sorted in chunks", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0, **_CHUNKED_SORT}),
+        Choice("sorted by wide digits", {_LIBRARY + "top_k:_FEW": 0, _LIBRARY + "top_k:SHORT": 0, f"{_SORT}:_WIDE": 0}),
     ],
     "window": [
         *_of(_LIBRARY + "pooling", _TILE=(1, 40), _MOST_BYTES=(1, 256), _VECTORS=(1, 2), _TASK=(1,)),
@@ -208,12 +215,12 @@ CPU: dict[str, list[Choice | Counted]] = {
     ],
     "gather": [
         *_of(_LIBRARY + "gather", _BLOCK=(1, 3), _UNROLLED=(2, 4), TASK_BYTES=(1, 64)),
-        _both("small blocks of small tasks", {_LIBRARY + "gather:_BLOCK": 3, _LIBRARY + "gather:TASK_BYTES": 1}),
+        Choice("small blocks of small tasks", {_LIBRARY + "gather:_BLOCK": 3, _LIBRARY + "gather:TASK_BYTES": 1}),
     ],
     "scatter": [
         *_of(_LIBRARY + "scatter", _FETCHED=(range(0), range(1, 1 << 30))),
-        *[_both(f"{count} tasks", {_LIBRARY + "scatter:_task_count": (lambda count: lambda *sizes: count)(count)}) for count in (1, 2, 8)],
-        _both("small copies", {_LIBRARY + "scatter:TASK_BYTES": 4, _LIBRARY + "dynamic_slices:TASK_BYTES": 1}),
+        *[Choice(f"{count} tasks", {_LIBRARY + "scatter:_task_count": (lambda count: lambda *sizes: count)(count)}) for count in (1, 2, 8)],
+        Choice("small copies", {_LIBRARY + "scatter:TASK_BYTES": 4, _LIBRARY + "dynamic_slices:TASK_BYTES": 1}),
     ],
     "dynamic_slice": [*_of(_LIBRARY + "dynamic_slices", TASK_BYTES=(1, 64))],
     "product": _PRODUCT,
@@ -228,7 +235,7 @@ CPU: dict[str, list[Choice | Counted]] = {
         *_of("convolution.loop_nest", _UNROLLED=(1,)),
         *_of("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
         Counted("algorithm in small blocks", lambda k: _algorithm(k, **_SMALL_BLOCKS)._replace(label=f"algorithm {k} in small blocks")),
-        _both("a product", {"convolution.choice:_VECTORS": 0}),
+        Choice("a product", {"convolution.choice:_VECTORS": 0}),
     ],
     "fourier": [
         *_of("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20)),
@@ -259,19 +266,25 @@ def _schedule(k: int, **others: Any) -> Choice:
 #: Convolutions by tiles.
 _BY_TILES = {"convolution.choice:shape_of": lambda *args, **kwargs: None, "convolution.choice:is_narrow": lambda *args: False}
 
+#: Schedules of attention with less unrolled, which a GPU in software compiles sooner.
+_BRIEF_ATTENTION = {
+    "attention.schedule:_FORWARD": attention_schedule._FORWARD._replace(unroll=4),
+    "attention.schedule:_WIDE": attention_schedule._WIDE._replace(unroll=4),
+}
+
 #: Choices about WGSL, by a family of primitives.
 WGSL: dict[str, list[Choice | Counted]] = {
     "cumulative": [
         *_of("library.cumulative", _LONG=(1, 1 << 30), _EACH=(4,), _FEW_TILES=(0,), _CHUNK=(1, 7), _ENOUGH=(1 << 30,), _MOST_CHUNKS=(2,), _STRETCH=(16, 100)),
-        _both("small tiles", {"library.cumulative:_LONG": 1, "library.cumulative:_EACH": 4, "library.cumulative:_EACH_OF_MANY": 4}),
-        _both("small tiles of many", {"library.cumulative:_LONG": 1, "library.cumulative:_EACH": 4, "library.cumulative:_EACH_OF_MANY": 4, "library.cumulative:_FEW_TILES": 0}),
-        _both("short stretches of rows", {"library.cumulative:_LONG": 1 << 30, "library.cumulative:_STRETCH": 16}),
+        Choice("small tiles", {"library.cumulative:_LONG": 1, "library.cumulative:_EACH": 4, "library.cumulative:_EACH_OF_MANY": 4}),
+        Choice("small tiles of many", {"library.cumulative:_LONG": 1, "library.cumulative:_EACH": 4, "library.cumulative:_EACH_OF_MANY": 4, "library.cumulative:_FEW_TILES": 0}),
+        Choice("short stretches of rows", {"library.cumulative:_LONG": 1 << 30, "library.cumulative:_STRETCH": 16}),
     ],
     "sort": [
         *_of("library.small_sort", _VERY_SHORT=(0, 100), _KEYS=(4,), _ELEMENTS=(4, 16)),
         *_of("library.radix", SHORT=(0, 64), _FEW_TILES=(0, 1 << 20), _MUCH=(0,), _DIGIT=(4,), _SUMMED=(1,)),
-        _both("large tiles", {"library.radix:SHORT": 0, "library.radix:_MUCH": 0, "library.radix:_FEW_TILES": 0}),
-        _both("long rows", {"library.radix:SHORT": 0, "library.radix:_FEW_TILES": 0}),
+        Choice("large tiles", {"library.radix:SHORT": 0, "library.radix:_MUCH": 0, "library.radix:_FEW_TILES": 0}),
+        Choice("long rows", {"library.radix:SHORT": 0, "library.radix:_FEW_TILES": 0}),
     ],
     "top_k": [
         *_of("library.top_k", SHORT=(0, 1 << 30), _LEAST=(1 << 11,), _MANY=(1,)),
@@ -282,9 +295,9 @@ WGSL: dict[str, list[Choice | Counted]] = {
     "gather": [],
     "scatter": [
         *_of("library.scatter", _FEW=(0, 1 << 20), _FEW_ELEMENTS=(0, 1 << 20), _ROWS_OF_GROUP=(0, 1)),
-        _both("in groups", {"library.scatter:_FEW": 0, "library.scatter:_ROWS_OF_GROUP": 1}),
-        _both("sorted", {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}}),
-        _both("sorted, in chunks", {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}, "library.segment_reduce:_SHORTEST": 1, "library.segment_reduce:_LONG": 1}),
+        Choice("in groups", {"library.scatter:_FEW": 0, "library.scatter:_ROWS_OF_GROUP": 1}),
+        Choice("sorted", {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}}),
+        Choice("sorted, in chunks", {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}, "library.segment_reduce:_SHORTEST": 1, "library.segment_reduce:_LONG": 1}),
         *_of("library.segment_reduce", _SHORTEST=(1, 4), _LONG=(1, 1 << 20), _BUSY=(1,), _AT_ONCE=(1, 3), _WALKED=((1, 4),)),
     ],
     "dynamic_slice": [],
@@ -295,15 +308,19 @@ WGSL: dict[str, list[Choice | Counted]] = {
         Counted("schedule", _schedule),
     ],
     "convolution": [
-        _both("not narrow", {"convolution.choice:is_narrow": lambda *args: False}),
-        _both("not by points", {"convolution.choice:shape_of": lambda *args, **kwargs: None}),
-        _both("by tiles", _BY_TILES),
-        _both("by 4 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (4,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
-        _both("by 6 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (6,), (5, 5): (6,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
+        Choice("not narrow", {"convolution.choice:is_narrow": lambda *args: False}),
+        Choice("not by points", {"convolution.choice:shape_of": lambda *args, **kwargs: None}),
+        Choice("by tiles", _BY_TILES),
+        Choice("by 4 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (4,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
+        Choice("by 6 points", {"convolution.winograd_schedule:_POINTS": {(3, 3): (6,), (5, 5): (6,)}, "convolution.winograd_schedule:_DISPATCH": -(1 << 40)}),
         *_of("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(12,)),
         Counted("schedule", lambda k: _schedule(k, **_BY_TILES)),
     ],
-    "fourier": [],
+    "attention": [
+        Choice("much work", {**_BRIEF_ATTENTION, "attention.schedule:_MANY": 0}),
+        Choice("much work by few", {**_BRIEF_ATTENTION, "attention.schedule:_MANY": 0, "attention.schedule:_ENOUGH": 0}),
+        Choice("little work by few", {**_BRIEF_ATTENTION, "attention.schedule:_MANY": 1 << 30, "attention.schedule:_ENOUGH": 0}),
+    ],
     "linalg": [
         *_of("library.linalg.iteration_budget", _MULTIPLICATIONS=(64,), _TOGETHER=(1,), _MANY=(1,)),
         *_of("library.linalg.triangular", SMALL=(2, 100), _COLUMNS=(1, 4)),
@@ -322,6 +339,7 @@ FAMILY_OF = {
     **dict.fromkeys(["cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"], "linalg"),
     **dict.fromkeys(["dynamic_slice", "dynamic_update_slice"], "dynamic_slice"),
     "sort": "sort", "top_k": "top_k", "gather": "gather", "wrapped_gather": "gather", "wrapped_scatter_add": "scatter", "dot_general": "product", "conv_general_dilated": "convolution", "fft": "fourier",
+    "attention_routine": "attention", "attention_gradient_routine": "attention",
 }  # fmt: skip
 
 
@@ -341,7 +359,7 @@ def routines(problem: Problem, target: str) -> Iterator[tuple[str, Any]]:
                 made = list(_made(problem, target, choice))
             except Exhausted:
                 break
-            except Exception as error:  # noqa: BLE001  # whatever a generator raises is its fault
+            except Exception as error:  # whatever a generator raises is its fault
                 yield choice.label, error
                 break
             for label, routine in made:
@@ -403,7 +421,10 @@ def forced(target: str) -> set[str]:
 #: computed elsewhere.
 NO_CHOICES = {
     "cpu": {
-        *(f"convolution.{name}" for name in ("choice:_CYCLE", "choice:_OVERHEAD", "stages:NANOSECONDS", "winograd_weight_gradient:_POSITIONS")),
+        *(
+            f"convolution.{name}"
+            for name in ("choice:_CYCLE", "choice:_OVERHEAD", "stages:NANOSECONDS", "winograd_weight_gradient:_POSITIONS")
+        ),
         *(f"fourier.{name}" for name in ("long_signals:_PASS", "pairs:_NUMBER", "passes:_LONGEST_PRIME", "passes:_LONGEST_UNROLLED")),
         *(f"lapack.stacks:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
         *(f"library.scalar_loops:{name}" for name in ("_LONG", "_MOST_NODES")),

@@ -92,8 +92,16 @@ def _one_too_far(f: Function, index: Value, limit: int) -> Value:
 
 
 PLANTED = [
-    Planted("the total of earlier chunks is lost", "cumulative", _replaced("cpu.library.cumulative", "_earlier", lambda f, scan, *_: scan.neutral(f, 1))),
-    Planted("a mask of one lane too many", "cumulative", _replaced("cpu.library.cumulative", "greatest", lambda f, x, y: f.plus(greatest(f, x, y), i64(1)))),
+    Planted(
+        "the total of earlier chunks is lost",
+        "cumulative",
+        _replaced("cpu.library.cumulative", "_earlier", lambda f, scan, *_: scan.neutral(f, 1)),
+    ),
+    Planted(
+        "a mask of one lane too many",
+        "cumulative",
+        _replaced("cpu.library.cumulative", "greatest", lambda f, x, y: f.plus(greatest(f, x, y), i64(1))),
+    ),
     Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.scanning", "_last", lambda scan, lanes: lanes // 2)),
     Planted("a digit is not sorted by", "sort", _replaced("cpu.library.sort", "digits", lambda bits, wide: radix.digits(bits, wide)[1:])),
     Planted("padding takes part in ranks", "top_k", _replaced("cpu.library.top_k", "fill_padding", lambda *_: None)),

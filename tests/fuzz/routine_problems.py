@@ -14,8 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.compiler.ir.attention import attention_gradient_routine_p, attention_routine_p, result_avals
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.primitives.attention import Axes, Form
 from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.geometry import window_counts
 from volta_fn.targets.numpy import kernels as _kernels  # noqa: F401  # declares all primitives
@@ -31,6 +33,10 @@ STORAGE = ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int2", "int4", "uin
 
 #: Few elements, and numbers around those of vectors, blocks and tiles.
 SIZES = (0, 1, 2, 3, 4, 5, *[n + d for n in (8, 16, 32, 64, 128, 256, 4096, 65536, 131072) for d in (-1, 0, 1)])
+
+
+#: Primitives that only a target has.
+_ATTENTION = {p.name: p for p in (attention_routine_p, attention_gradient_routine_p)}
 
 
 class Operand(NamedTuple):
@@ -59,18 +65,26 @@ class Problem(NamedTuple):
     @property
     def avals(self) -> tuple[ShapedArray, ...]:
         """The operands' types."""
-        return tuple([operand.aval for operand in self.operands])
+        found = [operand.aval for operand in self.operands]
+        if self.name == "attention_gradient_routine":  # the result and its statistics come before its cotangent
+            found[-1:-1] = result_avals(self.params["form"], found[0], found[2])
+        return tuple(found)
 
     @property
     def outputs(self) -> list[tuple[Shape, np.dtype]]:
         """The results' shapes and dtypes."""
         name = self.name.removeprefix("wrapped_")
-        found = PRIMITIVES[name].result_avals(self.avals, self.params)
+        found = (_ATTENTION.get(name) or PRIMITIVES[name]).result_avals(self.avals, self.params)
         return [(r.shape, r.dtype) for r in (found if isinstance(found, tuple | list) else (found,))]
 
     def inputs(self) -> list[np.ndarray]:
         """The operands' elements."""
-        return [values(operand) for operand in self.operands]
+        found = [values(operand) for operand in self.operands]
+        if self.name == "attention_gradient_routine":
+            evaluate = attention_routine_p.evaluate
+            assert evaluate is not None
+            found[-1:-1] = evaluate(*found[:-1], form=self.params["form"])
+        return found
 
     @property
     def size(self) -> int:
@@ -80,7 +94,7 @@ class Problem(NamedTuple):
 
 def problem(text: str) -> Problem:
     """The problem of an expression."""
-    names = {"Problem": Problem, "Operand": Operand, "GatherDimensionNumbers": GatherDimensionNumbers}
+    names = {"Problem": Problem, "Operand": Operand, "GatherDimensionNumbers": GatherDimensionNumbers, "Form": Form, "Axes": Axes}
     return eval(text, {**names, "ScatterDimensionNumbers": ScatterDimensionNumbers, "MODE": GatherScatterMode, "dtype": np.dtype})
 
 
@@ -198,7 +212,9 @@ def cumulative(rng: Rng, room: int) -> Problem:
     kinds = {"cumsum": ("small", "normal", "special"), "cumprod": ("signs", "near", "special"), "cumlogsumexp": ("normal", "special")}
     shape = shape_of(rng, int(rng.integers(1, 4)), room)
     axis = int(rng.integers(len(shape)))
-    return Problem(name, (operand(rng, shape, dtype, kinds.get(name, ("small", "special", "ends"))),), {"axis": axis, "reverse": bool(rng.integers(2))})
+    return Problem(
+        name, (operand(rng, shape, dtype, kinds.get(name, ("small", "special", "ends"))),), {"axis": axis, "reverse": bool(rng.integers(2))}
+    )
 
 
 def sorts(rng: Rng, room: int) -> Problem:
@@ -206,7 +222,11 @@ def sorts(rng: Rng, room: int) -> Problem:
     shape = shape_of(rng, int(rng.integers(1, 4)), room)
     count = pick(rng, [1, 1, 2, 2, 3])
     some = tuple([operand(rng, shape, pick(rng, ALL), ("few", "special", "ends", "normal")) for _ in range(count)])
-    return Problem("sort", some, {"dimension": int(rng.integers(len(shape))), "is_stable": bool(rng.integers(2)), "num_keys": int(rng.integers(1, count + 1))})
+    return Problem(
+        "sort",
+        some,
+        {"dimension": int(rng.integers(len(shape))), "is_stable": bool(rng.integers(2)), "num_keys": int(rng.integers(1, count + 1))},
+    )
 
 
 def top_k(rng: Rng, room: int) -> Problem:
@@ -214,7 +234,9 @@ def top_k(rng: Rng, room: int) -> Problem:
     shape = shape_of(rng, int(rng.integers(1, 4)), room)
     axis = int(rng.integers(len(shape)))
     k = pick(rng, [n for n in (0, 1, 2, 3, 5, 8, 16, 17, 127, 128, 129, 1024, shape[axis] // 2, shape[axis]) if n <= shape[axis]])
-    return Problem("top_k", (operand(rng, shape, pick(rng, ("bool", *REALS)), ("few", "special", "ends", "normal")),), {"k": int(k), "dimension": axis})
+    return Problem(
+        "top_k", (operand(rng, shape, pick(rng, ("bool", *REALS)), ("few", "special", "ends", "normal")),), {"k": int(k), "dimension": axis}
+    )
 
 
 def window_geometry(rng: Rng, room: int) -> tuple[Shape, dict[str, Any]]:
@@ -230,7 +252,10 @@ def window_geometry(rng: Rng, room: int) -> tuple[Shape, dict[str, Any]]:
             "base_dilation": tuple(pick(rng, rare) if rng.integers(2) else 1 for _ in shape),
             "window_dilation": tuple(pick(rng, rare) if rng.integers(2) else 1 for _ in shape),
         }
-        cut = [(n - 1) * b + 1 + min(lo, 0) + min(hi, 0) for n, b, (lo, hi) in zip(shape, params["base_dilation"], params["padding"], strict=True)]
+        cut = [
+            (n - 1) * b + 1 + min(lo, 0) + min(hi, 0)
+            for n, b, (lo, hi) in zip(shape, params["base_dilation"], params["padding"], strict=True)
+        ]
         if min(cut) >= 0 and math.prod(params["window_dimensions"]) <= 128:
             return shape, params
 
@@ -245,7 +270,9 @@ def windows(rng: Rng, room: int) -> Problem:
         return Problem(name, (operand(rng, shape, pick(rng, ("bool", *REALS)), ("few", "special", "ends", "normal")),), params)
     dtype = pick(rng, FLOATS)
     deciding = operand(rng, shape, dtype if rng.integers(3) else pick(rng, REALS), ("few", "special", "normal"))
-    counts = window_counts(shape, *(params[k] for k in ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")))
+    counts = window_counts(
+        shape, *(params[k] for k in ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation"))
+    )
     moved = operand(rng, shape if name == "select_and_gather_add" else counts, dtype)
     return Problem(name, (moved, deciding), {**params, "select": pick(rng, ["ge", "le"])})
 
@@ -303,7 +330,9 @@ def scatters(rng: Rng, room: int) -> Problem:
     name = pick(rng, ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"])
     dtype = pick(rng, {"scatter": (*ALL, *STORAGE), "scatter_add": ALL[1:], "scatter_mul": ALL[1:]}.get(name, REALS))
     kinds = {"scatter": ("ends", "normal"), "scatter_add": ("small", "normal", "special"), "scatter_mul": ("signs", "near")}
-    numbers = ScatterDimensionNumbers(n.offset_dims, n.collapsed_slice_dims, n.start_index_map, n.operand_batching_dims, n.start_indices_batching_dims)
+    numbers = ScatterDimensionNumbers(
+        n.offset_dims, n.collapsed_slice_dims, n.start_index_map, n.operand_batching_dims, n.start_indices_batching_dims
+    )
     some = (
         operand(rng, shape, dtype, kinds.get(name, ("few", "special", "ends"))),
         _indices(rng, indices, n.start_index_map, shape),
@@ -319,7 +348,12 @@ def dynamic_slices(rng: Rng, room: int) -> Problem:
     shape = shape_of(rng, int(rng.integers(1, 5)), room)
     sizes = tuple(pick(rng, [n, n // 2, min(n, 1), max(n - 1, 0), min(n, 17)]) for n in shape)
     dtype, index = pick(rng, (*ALL, *STORAGE)), pick(rng, INTEGERS)
-    starts = tuple([Operand((), index, "indices", int(rng.integers(1 << 16)), *pick(rng, [(0, n), (-n - 2, 2 * n + 2), (-(1 << 62), 1 << 62)])) for n in shape])
+    starts = tuple(
+        [
+            Operand((), index, "indices", int(rng.integers(1 << 16)), *pick(rng, [(0, n), (-n - 2, 2 * n + 2), (-(1 << 62), 1 << 62)]))
+            for n in shape
+        ]
+    )
     first = operand(rng, shape, dtype, ("ends", "normal"))
     if rng.integers(2):
         return Problem("dynamic_slice", (first, *starts), {"slice_sizes": sizes})
@@ -354,7 +388,11 @@ def products(rng: Rng, room: int) -> Problem:
     wider = {"int8": "int32", "uint8": "int32", "float16": "float32", "bfloat16": "float32", "int16": "int32", "float32": "float64"}
     preferred = np.dtype(wider[dtype]) if dtype in wider and not rng.integers(4) else None
     kinds = ("small", "normal") if rng.integers(8) else ("special",)
-    return Problem("dot_general", (operand(rng, lhs, dtype, kinds), operand(rng, rhs, dtype, kinds)), {"dimension_numbers": dims, "preferred_element_type": preferred})
+    return Problem(
+        "dot_general",
+        (operand(rng, lhs, dtype, kinds), operand(rng, rhs, dtype, kinds)),
+        {"dimension_numbers": dims, "preferred_element_type": preferred},
+    )
 
 
 def convolutions(rng: Rng, room: int) -> Problem:
@@ -403,7 +441,9 @@ def _placed(sizes: Shape, spec: Shape) -> Shape:
 def transforms(rng: Rng, room: int) -> Problem:
     """A Fourier transform along an axis."""
     kind = pick(rng, ["FFT", "IFFT", "RFFT", "IRFFT"])
-    length = pick(rng, [n for n in (*SIZES[1:], 6, 12, 30, 35, 60, 97, 120, 211, 360, 1000, 1155, 2048, 8192, 34 * 127) if n <= max(2, room)])
+    length = pick(
+        rng, [n for n in (*SIZES[1:], 6, 12, 30, 35, 60, 97, 120, 211, 360, 1000, 1155, 2048, 8192, 34 * 127) if n <= max(2, room)]
+    )
     shape = list(shape_of(rng, int(rng.integers(1, 4)), max(1, room // length)))
     axis = int(rng.integers(len(shape)))
     shape[axis] = length // 2 + 1 if kind == "IRFFT" else length
@@ -433,8 +473,42 @@ def factorisations(rng: Rng, room: int) -> Problem:
     return Problem(name, (operand(rng, (*stack, m, n), dtype, ("normal",)),), params)
 
 
+#: Arrays of attention: (batch, heads, rows, features), and (batch, rows, heads, features).
+_LAYOUTS = Axes((0, 1), 2, 3), Axes((0, 2), 1, 3)
+
+
+def attention(rng: Rng, room: int) -> Problem:
+    """Attention, or its gradient."""
+    batch, groups, shared = int(rng.integers(1, 3)), int(rng.integers(1, 3)), pick(rng, [1, 1, 2, 3])
+    t, s = (pick(rng, [1, 2, 5, 15, 16, 17, 31, 33, 64, 65, 100, 129]) for _ in range(2))
+    width, v_width = pick(rng, [1, 3, 4, 8, 16, 17, 33, 64, 100, 128]), pick(rng, [1, 2, 4, 16, 20, 64, 72, 128])
+    dtype = pick(rng, ["float32", "float32", "float16", "bfloat16"])
+    form = Form(
+        *(pick(rng, _LAYOUTS) for _ in range(4)),
+        width**-0.5,
+        -0.7 * float(np.finfo(np.float32).max),
+        bool(rng.integers(2)),
+        bool(rng.integers(2)),
+    )
+
+    def rows(axes: Axes, heads: int, count: int, features: int) -> Operand:
+        sizes = (batch, heads, count, features)
+        return operand(rng, tuple([sizes[i] for i in axes.inverse]), dtype, ("normal",))
+
+    some = [rows(form.q, groups * shared, t, width), rows(form.k, groups, s, width), rows(form.v, groups, s, v_width)]
+    if form.masked:
+        some.append(operand(rng, (pick(rng, [1, batch]), pick(rng, [1, groups * shared]), pick(rng, [1, t]), s), "bool"))
+    if rng.integers(2):
+        return Problem("attention_routine", tuple(some), {"form": form._replace(cotangent=None)})
+    assert form.cotangent is not None
+    return Problem("attention_gradient_routine", (*some, rows(form.cotangent, groups * shared, t, v_width)), {"form": form})
+
+
 #: What draws the problems of a kind.
 FAMILIES: dict[str, Callable[[Rng, int], Problem]] = {
     "cumulative": cumulative, "sort": sorts, "top_k": top_k, "window": windows, "gather": gathers, "scatter": scatters,
     "dynamic_slice": dynamic_slices, "product": products, "convolution": convolutions, "fourier": transforms, "linalg": factorisations,
+    "attention": attention,
 }  # fmt: skip
+#: Those of a target: kernels and products make the others there.
+FAMILIES_OF = {"cpu": tuple(f for f in FAMILIES if f != "attention"), "wgsl": tuple(f for f in FAMILIES if f != "fourier")}

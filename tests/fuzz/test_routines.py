@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz import routines
 from tests.fuzz.routine_choices import NO_CHOICES, constants, forced
 from tests.fuzz.routine_planted import PLANTED, Planted
-from tests.fuzz.routine_problems import FAMILIES, problem, text_of
+from tests.fuzz.routine_problems import FAMILIES, FAMILIES_OF, problem, text_of
 from tests.stress.amount import rounds
 
 CORPUS = [block.split("\n") for block in routines.CORPUS.read_text().strip().split("\n\n")]
@@ -21,7 +21,7 @@ FOLDERS = {"cpu": ["library", "convolution", "fourier", "lapack"], "wgsl": ["lib
 SAMPLE = {"cpu": 4, "wgsl": 1}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES_OF["cpu"])
 def test_routines_agree_in_every_choice(family: str, request: pytest.FixtureRequest) -> None:
     first = 1000 * int(request.config.getoption("heavy_shift"))
     tally, wrong = routines.check(first, rounds(SAMPLE["cpu"]), families=[family])
@@ -29,7 +29,7 @@ def test_routines_agree_in_every_choice(family: str, request: pytest.FixtureRequ
     assert sum(tally.problems.values()) == rounds(SAMPLE["cpu"])
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "fourier"])
+@pytest.mark.parametrize("family", FAMILIES_OF["wgsl"])
 def test_routines_of_shaders_agree_in_every_choice(family: str, request: pytest.FixtureRequest) -> None:
     first = 1000 * int(request.config.getoption("heavy_shift"))
     _, wrong = routines.check(first, rounds(SAMPLE["wgsl"]), "wgsl", [family], many=1 << 30)

@@ -116,7 +116,7 @@ def choose_blocking(
     panels = row_panels, column_panels
     group = max(1, min(_GROUP, _GROUP_BYTES // max(1, (rows + 3) * depth * work.itemsize))) if transposed else 1
     packed = not _near(work, rhs, row_panels)
-    row_tasks, column_tasks = _tasks(work, batch * splits, panels, (rows, vectors), depth, split_blocks, packed=packed)
+    row_tasks, column_tasks = _tasks(work, max(1, batch) * splits, panels, (rows, vectors), depth, split_blocks, packed=packed)
     pack_rows = _pack_rows(work, lhs, panels, rows, group, transposed=transposed)
     pack_columns = Packing.NONE if not packed else Packing.TASK if row_tasks == 1 else Packing.AHEAD
     return Blocking(
