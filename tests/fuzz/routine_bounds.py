@@ -117,8 +117,7 @@ def _summed(name: str, problem: Problem, inputs: list[np.ndarray]) -> Want:
     if name in ("cumprod", "scatter_mul"):
         terms = inputs[0].shape[params["axis"]] if name == "cumprod" else inputs[2].size
         return Want(value, 4 * (terms + 4) * epsilon(dtype, summed=True) * _sizes(value) + epsilon(dtype) * _sizes(value) + 1e-40)
-    scale_name = name if name != "select_and_gather_add" else name
-    (scale,) = _evaluated(scale_name, [_sizes(x) if k in moved else x for k, x in enumerate(inputs)], params)
+    (scale,) = _evaluated(name, [_sizes(x) if k in moved else x for k, x in enumerate(inputs)], params)
     return _bounded(value, scale, terms, dtype, _are_small(problem))
 
 

@@ -11,6 +11,7 @@ import argparse
 import collections
 import contextlib
 import faulthandler
+import importlib
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.fuzz.routine_bounds import Residual, Want, difference, wanted
+from tests.fuzz.routine_choices import FAMILY_OF
 from tests.fuzz.routine_problems import FAMILIES, FAMILIES_OF, Problem, text_of
 from tests.fuzz.routine_runs import placements, run_on_cpu
 from volta_fn.errors import VoltaError
@@ -80,8 +82,7 @@ def _run_cpu(problem: Problem, routine: object, inputs: list[np.ndarray], want: 
 
 def faults(problem: Problem, target: str, tally: Tally | None = None, label: str | None = None) -> Iterator[Fault]:
     """What is wrong with a problem's routines; only with those of a label, if there is one."""
-    from tests.fuzz.routine_choices import FAMILY_OF, routines
-
+    module = importlib.import_module(f"tests.fuzz.routine_choices_{target}")  # the GPU's looks for one
     family = FAMILY_OF[problem.name]
     if tally:
         tally.problems[family] += 1
@@ -91,7 +92,7 @@ def faults(problem: Problem, target: str, tally: Tally | None = None, label: str
     except Exception as error:  # a fault of the primitive's NumPy function
         yield Fault(problem, "numpy", "", f"{type(error).__name__}: {str(error)[:400]}")
         return
-    for name, routine in routines(problem, target):
+    for name, routine in module.routines(problem):
         if label not in (None, name):
             continue
         if routine is None:
@@ -116,9 +117,7 @@ def smallest(fault: Fault, family: str, seconds: float = 20.0) -> Fault:
     rng, end = np.random.default_rng(1), time.monotonic() + seconds
     if fault.target == "numpy":
         return fault
-    while shorter := next(
-        (f for p in _shorter(fault.problem) if time.monotonic() < end for f in faults(p, fault.target, label=fault.label)), None
-    ):
+    while shorter := next((f for p in _shorter(fault.problem) for f in _unless_late(end, p, fault)), None):
         fault = shorter
     for room in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384):
         for _ in range(60):
@@ -129,6 +128,11 @@ def smallest(fault: Fault, family: str, seconds: float = 20.0) -> Fault:
                 for found in faults(problem, fault.target, label=fault.label):
                     return found
     return fault
+
+
+def _unless_late(end: float, problem: Problem, like: Fault) -> Iterator[Fault]:
+    if time.monotonic() < end:
+        yield from faults(problem, like.target, label=like.label)
 
 
 def _shorter(problem: Problem) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from tests.fuzz import routines
-from tests.fuzz.routine_choices import NO_CHOICES, constants, forced
+from tests.fuzz.routine_choices import constants, forced
 from tests.fuzz.routine_planted import PLANTED, Planted
 from tests.fuzz.routine_problems import FAMILIES, FAMILIES_OF, problem, text_of
 from tests.stress.amount import rounds
@@ -60,14 +60,15 @@ def test_problems_are_text(family: str) -> None:
 @pytest.mark.parametrize("target", ["cpu", "wgsl"])
 def test_every_constant_that_chooses_is_forced(target: str) -> None:
     """A new threshold or block size comes with values to force, or is named among what chooses nothing."""
-    names = constants(target, FOLDERS[target])
-    assert names >= NO_CHOICES[target]
-    imported = {name.partition(":")[2] for name in forced(target)}
-    assert {n for n in names - NO_CHOICES[target] - forced(target) if n.partition(":")[2] not in imported or ":_" in n} == set()
+    choices = importlib.import_module(f"tests.fuzz.routine_choices_{target}")
+    names, replaced = constants(target, FOLDERS[target]), forced(choices.CHOICES)
+    assert names >= choices.NO_CHOICES
+    imported = {name.partition(":")[2] for name in replaced if ":_" not in name}
+    assert {name for name in names - choices.NO_CHOICES - replaced if name.partition(":")[2] not in imported} == set()
 
 
 @pytest.mark.parametrize("target", ["cpu", "wgsl"])
 def test_every_choice_replaces_what_there_is(target: str) -> None:
-    for name in forced(target):
+    for name in forced(importlib.import_module(f"tests.fuzz.routine_choices_{target}").CHOICES):
         module, attribute = name.split(":")
         assert hasattr(importlib.import_module(f"volta_fn.targets.{target}.{module}"), attribute), name
