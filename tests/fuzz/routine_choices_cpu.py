@@ -186,12 +186,12 @@ CHOICES: dict[str, Choices] = {
     ],
 }  # fmt: skip
 
-#: Numbers that choose nothing: estimates of time, sizes that other code relies on, and limits of what is computed elsewhere.
+#: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, and limits of what is computed elsewhere.
 NO_CHOICES = {
     *(f"convolution.{name}" for name in ("choice:_CYCLE", "choice:_OVERHEAD", "stages:NANOSECONDS")),
     *(f"fourier.{name}" for name in ("long_signals:_PASS", "pairs:_NUMBER", "passes:_LONGEST_PRIME", "passes:_LONGEST_UNROLLED")),
     *(f"lapack.stacks:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
-    *(f"library.scalar_loops:{name}" for name in ("_LONG", "_MOST_NODES")),
+    "library.scalar_loops",  # which are no routines of primitives
     "convolution.winograd_weight_gradient:_POSITIONS",
     "library.scatter:_MOST_TASKS",  # the function that it is for is replaced
 }

@@ -116,7 +116,7 @@ def choose_blocking(
     panels = row_panels, column_panels
     group = max(1, min(_GROUP, _GROUP_BYTES // max(1, (rows + 3) * depth * work.itemsize))) if transposed else 1
     packed = not _near(work, rhs, row_panels)
-    row_tasks, column_tasks = _tasks(work, max(1, batch) * splits, panels, (rows, vectors), depth, split_blocks, packed=packed)
+    row_tasks, column_tasks = _tasks(work, batch * splits, panels, (rows, vectors), depth, split_blocks, packed=packed)
     pack_rows = _pack_rows(work, lhs, panels, rows, group, transposed=transposed)
     pack_columns = Packing.NONE if not packed else Packing.TASK if row_tasks == 1 else Packing.AHEAD
     return Blocking(
@@ -185,6 +185,7 @@ def _tasks(
     """Return how many tasks there are along the rows and along the columns."""
     row_panels, column_panels = panels
     rows, vectors = shape
+    stack = max(stack, 1)  # of no products
     panel = max(depth, 1) * vectors * work.lanes * work.itemsize
     few = row_panels <= _FEW or row_panels * rows * max(depth, 1) * work.itemsize <= _NEAR_BYTES
     columns = max(1, min(column_panels, (_STACK_BYTES if packed and few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
