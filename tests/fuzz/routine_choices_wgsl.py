@@ -94,7 +94,7 @@ CHOICES: dict[str, Choices] = {
         *each("library.linalg.small_lu", _LARGEST=(0,)),
         *each("library.linalg.block_rotations", _SIZES=((8,),)),
         *each("library.linalg.blocked_lu", _GROUPS=(2,)),
-        *each("library.linalg.rotations", _MANY=(1,)),
+        *each("library.linalg.rotations", _MANY=(256, 1 << 20)),
     ],
     "attention": [
         together("much work", _BRIEF, attention__schedule={"_MANY": 0}),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from volta_fn import dtypes
-from volta_fn.runtime.llvm.index_arith import clamped, greatest
+from volta_fn.runtime.llvm.index_arith import clamped
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.convolution import winograd_transforms
 from volta_fn.targets.cpu.fourier.butterflies import Complex
@@ -55,6 +55,16 @@ def _lost_tiles() -> AbstractContextManager[Any]:
     return patch.object(_module("wgsl.library.cumulative")._Tiles, "_earlier", lambda self, *_: self.scan.neutral())
 
 
+def _one_lane_more() -> AbstractContextManager[Any]:
+    scan = _module("cpu.library.scanning").Scan
+    write = scan.write
+
+    def written(self: Any, f: Function, x: Any, base: Value, offset: Value, count: Value | None = None) -> None:
+        write(self, f, x, base, offset, None if count is None else f.plus(count, i64(1)))
+
+    return patch.object(scan, "write", written)
+
+
 def _last_wins(f: Function, selection: WindowSelection, x: Value, y: Value) -> Value:
     beats = "ge" if selection.select == "ge" else "le"
     if selection.deciding in dtypes.FLOATS:
@@ -97,11 +107,7 @@ PLANTED = [
         "cumulative",
         _replaced("cpu.library.cumulative", "_earlier", lambda f, scan, *_: scan.neutral(f, 1)),
     ),
-    Planted(
-        "a mask of one lane too many",
-        "cumulative",
-        _replaced("cpu.library.cumulative", "greatest", lambda f, x, y: f.plus(greatest(f, x, y), i64(1))),
-    ),
+    Planted("a mask of one lane too many", "cumulative", _one_lane_more),
     Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.scanning", "_last", lambda scan, lanes: lanes // 2)),
     Planted("a digit is not sorted by", "sort", _replaced("cpu.library.sort", "digits", lambda bits, wide: radix.digits(bits, wide)[1:])),
     Planted("padding takes part in ranks", "top_k", _replaced("cpu.library.top_k", "fill_padding", lambda *_: None)),
