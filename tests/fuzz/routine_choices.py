@@ -147,4 +147,5 @@ FAMILY_OF = {
     "dot_general": "product",
     "conv_general_dilated": "convolution",
     "fft": "fourier",
+    "pad": "pad",
 }

@@ -186,7 +186,8 @@ CHOICES: dict[str, Choices] = {
     ],
 }  # fmt: skip
 
-#: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, and limits of what is computed elsewhere.
+#: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, limits of what is computed
+#: elsewhere.
 NO_CHOICES = {
     *(f"convolution.{name}" for name in ("choice:_CYCLE", "choice:_OVERHEAD", "stages:NANOSECONDS")),
     *(f"fourier.{name}" for name in ("long_signals:_PASS", "pairs:_NUMBER", "passes:_LONGEST_PRIME", "passes:_LONGEST_UNROLLED")),

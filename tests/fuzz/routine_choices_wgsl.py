@@ -69,6 +69,7 @@ CHOICES: dict[str, Choices] = {
         *each("library.segment_reduce", _SHORTEST=(1, 4), _LONG=(1, 1 << 20), _BUSY=(1,), _AT_ONCE=(1, 3), _WALKED=((1, 4),)),
     ],
     "dynamic_slice": [],
+    "pad": [],
     "product": [
         *[
             Choice(f"{name}={value}", {f"matmul.contract:{name}": constant(value)})

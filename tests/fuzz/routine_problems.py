@@ -31,6 +31,8 @@ REALS, ALL = (*INTEGERS, *FLOATS), ("bool", *INTEGERS, *FLOATS, *COMPLEX)
 #: Dtypes that are only moved.
 STORAGE = ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int2", "int4", "uint4")
 
+_MODES = list(GatherScatterMode)
+
 #: Few elements, and numbers around those of vectors, blocks and tiles.
 SIZES = (0, 1, 2, 3, 4, 5, *[n + d for n in (8, 16, 32, 64, 128, 256, 4096, 65536, 131072) for d in (-1, 0, 1)])
 
@@ -121,9 +123,11 @@ def values(operand: Operand) -> np.ndarray:
 
     Kinds: `small` integers, whose sums are exact in every dtype of sums; `normal` numbers; `special` ones, with NaN, infinities and zeros
     of both signs; `ends`, special ones with the greatest, the least and subnormal numbers; `few` different ones; `signs`; `near` one;
-    `indices` from `low` up to `high`; matrices that are `definite`, or `regular`.
+    `indices` from `low` up to `high`, or all `different`; matrices that are `definite`, or `regular`.
     """
     rng, dtype, shape = np.random.default_rng([operand.seed, 35]), dtypes.as_dtype(operand.dtype), operand.shape
+    if operand.kind == "different":
+        return rng.permutation(operand.high)[: math.prod(shape)].reshape(shape).astype(dtype)
     if operand.kind == "indices":
         info = np.iinfo(dtype)
         return rng.integers(max(operand.low, info.min), min(operand.high, info.max), shape, endpoint=True).astype(dtype)
@@ -317,7 +321,7 @@ def gathers(rng: Rng, room: int) -> Problem:
     dtype = pick(rng, (*ALL, *STORAGE))
     fill = pick(rng, [None, None, 0, 1])
     some = operand(rng, shape, dtype, ("ends", "normal")), _indices(rng, indices, numbers.start_index_map, shape)
-    mode = pick(rng, list(GatherScatterMode))
+    mode = pick(rng, _MODES)
     name = "gather"
     if len(numbers.start_index_map) == 1 and rng.integers(2):  # negative indices count from the end
         name, some = "wrapped_gather", (some[0], some[1]._replace(dtype="int32"))
@@ -338,9 +342,20 @@ def scatters(rng: Rng, room: int) -> Problem:
         _indices(rng, indices, n.start_index_map, shape),
         operand(rng, updates, dtype, kinds.get(name, ("few", "special", "ends"))),
     )
-    if name == "scatter_add" and len(n.start_index_map) == 1 and rng.integers(2):
+    unique = False
+    if len(n.start_index_map) == 1 and not n.operand_batching_dims and _is_row(shape, n, updates, indices) and rng.integers(2):
+        unique, count = True, math.prod(indices[:-1])  # different ones, of which some may be out of range
+        some = (some[0], Operand(indices, "int32", "different", some[1].seed, 0, max(count, shape[n.start_index_map[0]])), some[2])
+    elif name == "scatter_add" and len(n.start_index_map) == 1 and rng.integers(2):
         name, some = "wrapped_scatter_add", (some[0], some[1]._replace(dtype="int32"), some[2])
-    return Problem(name, some, {"dimension_numbers": numbers, "mode": pick(rng, list(GatherScatterMode)), "unique_indices": False})
+    return Problem(
+        name, some, {"dimension_numbers": numbers, "mode": pick(rng, _MODES if not unique else _MODES[1:]), "unique_indices": unique}
+    )
+
+
+def _is_row(shape: Shape, n: GatherDimensionNumbers, updates: Shape, indices: Shape) -> bool:
+    """Whether windows are one element long along the dimension that indices address."""
+    return n.start_index_map[0] in n.collapsed_slice_dims and len(indices) > 1
 
 
 def dynamic_slices(rng: Rng, room: int) -> Problem:
@@ -473,6 +488,16 @@ def factorisations(rng: Rng, room: int) -> Problem:
     return Problem(name, (operand(rng, (*stack, m, n), dtype, ("normal",)),), params)
 
 
+def paddings(rng: Rng, room: int) -> Problem:
+    """A padding, between elements, too, and by less than nothing."""
+    while True:
+        shape = shape_of(rng, int(rng.integers(1, 5)), room // 4)
+        config = tuple([(int(rng.integers(-2, 4)), int(rng.integers(-2, 4)), pick(rng, [0, 0, 1, 2])) for _ in shape])
+        if all(lo + hi + max(n + (n - 1) * between, 0) >= 0 for n, (lo, hi, between) in zip(shape, config, strict=True)):
+            dtype = pick(rng, (*ALL, *STORAGE))
+            return Problem("pad", (operand(rng, shape, dtype, ("ends", "normal")), operand(rng, (), dtype)), {"padding_config": config})
+
+
 #: Arrays of attention: (batch, heads, rows, features), and (batch, rows, heads, features).
 _LAYOUTS = Axes((0, 1), 2, 3), Axes((0, 2), 1, 3)
 
@@ -508,7 +533,7 @@ def attention(rng: Rng, room: int) -> Problem:
 FAMILIES: dict[str, Callable[[Rng, int], Problem]] = {
     "cumulative": cumulative, "sort": sorts, "top_k": top_k, "window": windows, "gather": gathers, "scatter": scatters,
     "dynamic_slice": dynamic_slices, "product": products, "convolution": convolutions, "fourier": transforms, "linalg": factorisations,
-    "attention": attention,
+    "attention": attention, "pad": paddings,
 }  # fmt: skip
-#: Those of a target: kernels and products make the others there.
-FAMILIES_OF = {"cpu": tuple(f for f in FAMILIES if f != "attention"), "wgsl": tuple(f for f in FAMILIES if f != "fourier")}
+#: Those of a target: the others are kernels there, or products.
+FAMILIES_OF = {"cpu": tuple(f for f in FAMILIES if f not in ("attention", "pad")), "wgsl": tuple(f for f in FAMILIES if f != "fourier")}
