@@ -32,6 +32,9 @@ class Draft(Protocol):
     def pick(self, rank: int | None = None, least: int = 0) -> str:
         """Return a floating-point variable of a rank, or at least of one."""
 
+    def like(self, name: str) -> str:
+        """Return another variable of the same shape, or a new input."""
+
     def new(self, shape: tuple[int, ...], scale: float = 1.0) -> str:
         """Return a new float32 input of normal numbers."""
 
@@ -65,12 +68,28 @@ def arithmetic(d: Draft) -> str:
     """Draw an expression of two variables of one shape, or of one and a vector."""
     x = d.pick(least=1)
     n = d.shape(x)[-1]
-    y = d.draw.choice([x, d.new(d.shape(x)), d.new((n,)), d.new((1,) * (len(d.shape(x)) - 1) + (n,)), d.emit(f"{x}[..., ::-1]")])
+    y = d.draw.choice([x, d.like(x), d.like(x), d.new((n,)), d.new((1,) * (len(d.shape(x)) - 1) + (n,)), d.emit(f"{x}[..., ::-1]")])
     forms = (
         "{x} + {y}", "{x} * {y}", "{x} - {y}", "{x} / (1 + {y} * {y})", "jnp.maximum({x}, {y})", "jnp.where({x} < {y}, {x}, {y} * 0.5)",
         "{x} * nn.sigmoid({y})", "jnp.hypot({x}, {y})", "jnp.arctan2({x}, {y} * {y} + 1)", "0.9 * {x} + 0.1 * {y}", "jnp.logaddexp({x}, {y})",
         "jnp.abs({x} - {y})", "{x} * {y} + {x}",
     )  # fmt: skip
+    return d.emit(d.draw.choice(forms).format(x=x, y=y))
+
+
+def combination(d: Draft) -> str:
+    """Draw an expression of two variables of any shapes, one of which is reduced, cut or repeated to fit."""
+    x, y = d.pick(least=1), d.pick(least=1)
+    n, m = d.shape(x)[-1], d.shape(y)[-1]
+    if n == m and d.draw.random() < 0.8:
+        axes = tuple(range(len(d.shape(y)) - 1))
+        y = d.emit(f"{y}.{d.draw.choice(('sum', 'mean', 'max'))}({axes})") if axes else y
+    elif d.draw.random() < 0.5:
+        y = d.emit(f"{y}.mean()")
+    elif len(d.shape(x)) < 4:
+        y = d.emit(f"{y}.reshape(-1)[:3]")
+        return d.emit(d.draw.choice(("{x}[..., None] * {y}", "{x}[..., None] + {y}", "jnp.tanh({x}[..., None] - {y}).sum(-1)")).format(x=x, y=y))
+    forms = ("{x} * {y}", "{x} + {y}", "{x} - {y}", "jnp.where({y} > 0, {x}, {y})", "{x} * jnp.tanh({y}) + {y}", "jnp.maximum({x}, {y})")
     return d.emit(d.draw.choice(forms).format(x=x, y=y))
 
 
@@ -142,7 +161,7 @@ def outer(d: Draft) -> str:
     """Draw a product of broadcast arrays, and a reduction of it."""
     x = d.pick(rank=2)
     b, n = d.shape(x)
-    y = d.new((d.draw.choice((b, b, 1)), d.size()))
+    y = d.draw.choice((d.like(x), d.new((b, d.size())), d.new((1, d.size()))))
     form = d.draw.randrange(3)
     if form == 0:
         p = d.emit(f"{x}[:, :, None] * {y}[:, None, :]")
@@ -520,7 +539,7 @@ def dropout(d: Draft) -> str:
 
 #: Blocks, and how often they are drawn.
 BLOCKS: dict[Callable[[Any], str], int] = {
-    activation: 3, arithmetic: 3, linear: 4, bilinear: 3, einsum: 5, outer: 3, reduction: 4, norm: 4, transformer: 2, attention: 3, experts: 3,
+    activation: 3, arithmetic: 3, combination: 4, linear: 4, bilinear: 3, einsum: 5, outer: 5, reduction: 4, norm: 4, transformer: 2, attention: 3, experts: 3,
     recurrence: 3, control: 2, loss: 4, embedding: 2, convolution: 3, update: 2, quantised: 2, statistics: 3, indexing: 4, cumulative: 2, view: 4,
     dropout: 1,
 }  # fmt: skip

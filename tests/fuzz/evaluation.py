@@ -116,6 +116,8 @@ def _wide_dtype(dtype: np.dtype) -> np.dtype:
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return how far apart values are: infinite where only one is finite, or a number."""
+    if a.dtype.kind == "V":  # the tangents of integers
+        return np.zeros(a.shape)
     if a.dtype.kind in "biu":
         return np.abs(a.astype(np.float64) - b.astype(np.float64))
     with np.errstate(all="ignore"):

@@ -316,6 +316,11 @@ class Draft:
         axes = self.draw.randint(max(least, 1), 3) if rank is None else rank
         return self.new(tuple([self.size() for _ in range(axes)]))
 
+    def like(self, name: str) -> str:
+        """Return another variable of the same shape, or a new input."""
+        fits = [n for n, v in self._values.items() if v.dtype in dtypes.FLOATS and v.shape == self.shape(name) and n != name]
+        return self.draw.choice(fits) if fits and self.draw.random() < 0.7 else self.new(self.shape(name))
+
     def new(self, shape: tuple[int, ...], scale: float = 1.0) -> str:
         """Return a new float32 input of normal numbers."""
         return self._input(f"normal({self.draw.randrange(10**6)}, {shape}, {scale:.3g})", shape, np.float32)
@@ -366,10 +371,9 @@ class Draft:
         """Yield the program in several ways."""
         variables = [target for targets, _ in self._lines for target in targets]
         for _ in range(count):
-            draws = self.draw.random()
-            amount = 1 if draws < 0.3 else len(variables) if draws > 0.9 else self.draw.randint(1, max(1, len(variables) // 2))
+            amount = self.draw.choice((1, 2, self.draw.randint(1, len(variables)), len(variables)))
             results = sorted(self.draw.sample(variables, min(amount, len(variables))), key=variables.index)
-            if draws < 0.15:
+            if self.draw.random() < 0.1:
                 results = variables[-1:]
             program = Program(self._inputs, tuple(self._lines), tuple(results)).needed()
             way = self.draw.choices([*_WAYS], [_WAY_WEIGHTS.get(way, 1) for way in _WAYS])[0]
