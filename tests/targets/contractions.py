@@ -12,12 +12,13 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.ir.oracle import SimpleTarget, fuse_function
-from volta_fn import nn
+from volta_fn import lax, nn
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Range, along
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Node, Position, Reduce, Store, operands
 from volta_fn.compiler.ir.views import row_major
+from volta_fn.dtypes import as_dtype
 
 
 def kernels_in(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype: Any, target: SimpleTarget) -> list[Kernel]:
@@ -78,6 +79,28 @@ def products_and_more() -> dict[str, Kernel]:
             kernel, nodes=(*kernel.nodes, largest), stores=(*kernel.stores, replace(kernel.stores[0], value=last))
         ),
     }
+
+
+#: Dtypes of operands and of their sums, where those are not the operands'.
+SUMS = [
+    *[(name, None) for name in ("bool", "int8", "uint16", "int32", "uint32", "int64", "float16", "bfloat16", "float32", "float64")],
+    *[("int8", "int16"), ("int8", "int32"), ("uint8", "uint32"), ("int16", "int64"), ("int32", "int64")],
+    *[("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64")],
+]
+CONVERTED = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
+
+
+def converted_product(operand: str, sums: str | None, result: str, target: SimpleTarget) -> tuple[Kernel, list[np.ndarray]]:
+    """A product that is converted, and operands of which all sums are exact."""
+    dtype = as_dtype(operand)
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=sums).astype(result)
+
+    (kernel,) = kernels_in(function, [(5, 19), (19, 21)], dtype, target)
+    least = 0 if dtype.kind in "ub" else -4
+    rng = np.random.default_rng(1)
+    return kernel, [rng.integers(least, 5, buffer.size).astype(dtype) for buffer in kernel.inputs]
 
 
 def gelu_layer(x: Any, w: Any, b: Any) -> Any:

@@ -10,7 +10,7 @@ from volta_fn.compiler.ir.kernel import Apply, Kernel
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable, rounds_to
 from volta_fn.targets.cpu.matmul.dot_products import DotProducts
 from volta_fn.targets.cpu.matmul.dot_products import suits as few_rows
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided, StoreSums
@@ -82,14 +82,17 @@ def _oriented(found: Contraction) -> Contraction:
 
 def _strided_epilogue(work: ComputeType, found: Contraction) -> StoreStrided | None:
     """Return the epilogue that only stores the sums; None if there is more to do."""
-    kernel = found.kernel
-    value = kernel.nodes[kernel.stores[0].value]
-    total = value.operands[0] if isinstance(value, Apply) and value.op == "convert_element_type" else kernel.stores[0].value
-    if len(kernel.stores) > 1 or total != found.total or not readable(value.dtype):
+    kernel, number = found.kernel, found.kernel.stores[0].value
+    value, total = kernel.nodes[number], kernel.nodes[found.total]
+    if number != found.total and not (isinstance(value, Apply) and value.op == "convert_element_type" and value.operands == (found.total,)):
+        return None
+    if len(kernel.stores) > 1 or not rounds_to(total.dtype, value.dtype):
         return None
     index = row_major(kernel.stores[0].index, kernel.stores[0].shape)
     steps = dict(index.terms)
-    walks = [merged([kernel.sizes[a] for a in axes], [[steps[a] for a in axes]])[0] for axes in (found.batch, found.rows, found.columns)]
+    walks = [
+        merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0] for axes in (found.batch, found.rows, found.columns)
+    ]
     if walks[2].stride != 1 or index.offset:
         return None
     return StoreStrided(work, value.dtype, walks[0], walks[1], found.size(found.columns), len(kernel.inputs))
