@@ -537,18 +537,20 @@ def check(seeds: range, targets: Sequence[str], *, ways: int = 4, until: float =
                 print(report, flush=True)
         if seed % 16 == 15:
             vf.clear_caches()
+        if seed % 128 == 127:
+            print(f"{count} programs, up to seed {seed}", file=sys.stderr, flush=True)
     return count, reports
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="tests.fuzz lowering", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz lowering", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=20_000, help="how many programs (default 20,000)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many minutes")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--gpu", action="store_true", help="on a GPU, instead of machine code and NumPy")
     parser.add_argument("--entry", type=Path, help="run the programs of a file, separated by empty lines")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(argv)
     targets = ("gpu",) if options.gpu else ("native", "numpy")
     if options.entry is not None:
         texts = [block for block in options.entry.read_text().split("\n\n") if block.strip()]
@@ -562,6 +564,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{count} programs on {', '.join(targets)} in {time.monotonic() - start:.0f} s, {len(reports)} differences")
     return bool(reports)
 
-
-if __name__ == "__main__":
-    sys.exit(main())
