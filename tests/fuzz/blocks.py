@@ -88,7 +88,9 @@ def combination(d: Draft) -> str:
         y = d.emit(f"{y}.mean()")
     elif len(d.shape(x)) < 4:
         y = d.emit(f"{y}.reshape(-1)[:3]")
-        return d.emit(d.draw.choice(("{x}[..., None] * {y}", "{x}[..., None] + {y}", "jnp.tanh({x}[..., None] - {y}).sum(-1)")).format(x=x, y=y))
+        return d.emit(
+            d.draw.choice(("{x}[..., None] * {y}", "{x}[..., None] + {y}", "jnp.tanh({x}[..., None] - {y}).sum(-1)")).format(x=x, y=y)
+        )
     forms = ("{x} * {y}", "{x} + {y}", "{x} - {y}", "jnp.where({y} > 0, {x}, {y})", "{x} * jnp.tanh({y}) + {y}", "jnp.maximum({x}, {y})")
     return d.emit(d.draw.choice(forms).format(x=x, y=y))
 
@@ -311,7 +313,8 @@ def recurrence(d: Draft) -> str:
     if form == 2:
         w, u, b = _weights(d, n, m, fan=n), _weights(d, m, m, fan=m), d.new((m,))
         h, y = d.emit(
-            f"lax.scan(lambda h, x: (jnp.tanh(x @ {d.low(w)} + h @ {d.low(u)} + {d.low(b)}),) * 2, {d.low(d.new(state))}, {d.low(x)}{reverse})", 2
+            f"lax.scan(lambda h, x: (jnp.tanh(x @ {d.low(w)} + h @ {d.low(u)} + {d.low(b)}),) * 2, {d.low(d.new(state))}, {d.low(x)}{reverse})",
+            2,
         )
         return d.draw.choice((h, y))
     if form == 3:
@@ -322,7 +325,9 @@ def recurrence(d: Draft) -> str:
     if form == 4:
         _, y = d.emit(f"lax.associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), ({gate}, {x}))", 2)
         return str(y)
-    h, y = d.emit(f"lax.scan(lambda h, gx: (gx[0] * h + gx[1], (gx[0] * h).sum(-1)), jnp.zeros({(*batch, n)}, {x}.dtype), ({gate}, {x}))", 2)
+    h, y = d.emit(
+        f"lax.scan(lambda h, gx: (gx[0] * h + gx[1], (gx[0] * h).sum(-1)), jnp.zeros({(*batch, n)}, {x}.dtype), ({gate}, {x}))", 2
+    )
     return d.draw.choice((h, y))
 
 
@@ -354,7 +359,11 @@ def loss(d: Draft) -> str:
         x = d.pick(least=2)
         *batch, n = d.shape(x)
         labels = d.integers(tuple(batch), 0, n)
-        logs = d.emit(f"nn.log_softmax({d.full(x)}, -1)") if form == 0 else d.emit(f"{d.full(x)} - jax.nn.logsumexp({d.full(x)}, -1, keepdims=True)")
+        logs = (
+            d.emit(f"nn.log_softmax({d.full(x)}, -1)")
+            if form == 0
+            else d.emit(f"{d.full(x)} - jax.nn.logsumexp({d.full(x)}, -1, keepdims=True)")
+        )
         if d.draw.random() < 0.5:
             losses = d.emit(f"-jnp.take_along_axis({logs}, {labels}[..., None], -1)[..., 0]")
         else:
@@ -412,7 +421,9 @@ def convolution(d: Draft) -> str:
     if form == 0:
         x, k = d.new((b, w, c)), d.draw.choice((1, 2, 3))
         kernel = _weights(d, k, c, o, fan=k * c)
-        y = d.emit(f"lax.conv_general_dilated({d.low(x)}, {d.low(kernel)}, ({stride},), {padding}, dimension_numbers=('NWC', 'WIO', 'NWC'))")
+        y = d.emit(
+            f"lax.conv_general_dilated({d.low(x)}, {d.low(kernel)}, ({stride},), {padding}, dimension_numbers=('NWC', 'WIO', 'NWC'))"
+        )
         return activation(d, d.emit(f"{y} + {d.low(d.new((o,)))}"))
     k = d.draw.choice((1, 2, 3)) if h >= 3 else 1
     if form == 1:
@@ -422,14 +433,20 @@ def convolution(d: Draft) -> str:
     numbers = "dimension_numbers=('NHWC', 'HWIO', 'NHWC')"
     x = d.new((b, h, w, c))
     if form == 2:
-        y = d.emit(f"lax.conv_general_dilated({d.low(x)}, {d.low(_weights(d, k, k, 1, c, fan=k * k))}, ({stride}, {stride}), {padding}, feature_group_count={c}, {numbers})")
+        y = d.emit(
+            f"lax.conv_general_dilated({d.low(x)}, {d.low(_weights(d, k, k, 1, c, fan=k * k))}, ({stride}, {stride}), {padding}, feature_group_count={c}, {numbers})"
+        )
     else:
-        y = d.emit(f"lax.conv_general_dilated({d.low(x)}, {d.low(_weights(d, k, k, c, o, fan=k * k * c))}, ({stride}, {stride}), {padding}, {numbers})")
+        y = d.emit(
+            f"lax.conv_general_dilated({d.low(x)}, {d.low(_weights(d, k, k, c, o, fan=k * k * c))}, ({stride}, {stride}), {padding}, {numbers})"
+        )
         y = d.emit(f"{y} + {d.low(d.new((o,)))}")
     y = activation(d, y)
     if d.draw.random() < 0.5 and min(d.shape(y)[1:3]) >= 2:
         window = "(1, 2, 2, 1), (1, 2, 2, 1), 'VALID'"
-        y = d.emit(d.draw.choice((f"lax.reduce_window({y}, -jnp.inf, lax.max, {window})", f"lax.reduce_window({y}, 0.0, lax.add, {window}) / 4")))
+        y = d.emit(
+            d.draw.choice((f"lax.reduce_window({y}, -jnp.inf, lax.max, {window})", f"lax.reduce_window({y}, 0.0, lax.add, {window}) / 4"))
+        )
     return y
 
 
@@ -479,7 +496,11 @@ def statistics(d: Draft) -> str:
         "jnp.sum(jnp.abs({x}), -1)", "jnp.sum(jnp.where({x} > 0, {x}, 0), -1)", "jnp.sum({x} > 0, -1).astype(jnp.float32)",
     ]  # fmt: skip
     if len(d.shape(x)) == 2:
-        forms += ["jnp.cov({f}, ddof=0)", "({f} - {f}.mean(0)).T @ ({f} - {f}.mean(0))", "jnp.sum(jnp.square({x}[:, None] - {x}[None]), -1)"]
+        forms += [
+            "jnp.cov({f}, ddof=0)",
+            "({f} - {f}.mean(0)).T @ ({f} - {f}.mean(0))",
+            "jnp.sum(jnp.square({x}[:, None] - {x}[None]), -1)",
+        ]
     return d.emit(d.draw.choice(forms).format(x=x, f=d.full(x)))
 
 
@@ -520,7 +541,15 @@ def view(d: Draft) -> str:
     """Draw a transpose, a slice, a reversal, a join, a reshape, or padding."""
     x = d.pick(least=1)
     shape = d.shape(x)
-    forms = ["{x}[..., ::-1]", "{x}[::2]", "jnp.roll({x}, 1, -1)", "{x}[None]", "jnp.concatenate([{x}, {y}])", "{x}.reshape(-1)", "jnp.pad({x}, 1)"]
+    forms = [
+        "{x}[..., ::-1]",
+        "{x}[::2]",
+        "jnp.roll({x}, 1, -1)",
+        "{x}[None]",
+        "jnp.concatenate([{x}, {y}])",
+        "{x}.reshape(-1)",
+        "jnp.pad({x}, 1)",
+    ]
     forms += ["jnp.stack([{x}, {y}])", "jnp.stack([{x}, {y}], -1)", "jnp.tile({x}, 2)", "jnp.repeat({x}, 2, 0)", "{x}[:1]", "jnp.flip({x})"]
     if len(shape) >= 2:
         forms += ["jnp.swapaxes({x}, -1, -2)", "{x}.reshape({x}.shape[0], -1)", "jnp.moveaxis({x}, 0, -1)", "jnp.tril({x})", "{x}[:, ::-1]"]

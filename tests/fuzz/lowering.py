@@ -128,7 +128,12 @@ class Program:
 
         def loss(*arguments: Any) -> Any:
             terms = [x.astype(jnp.float32) for x in compute(*arguments) if x.dtype in dtypes.FLOATS]
-            reduce = {"sum": jnp.sum, "mean": jnp.mean, "squares": lambda x: jnp.mean(x * x), "weighted": lambda x: jnp.sum(x * _weights(x))}
+            reduce = {
+                "sum": jnp.sum,
+                "mean": jnp.mean,
+                "squares": lambda x: jnp.mean(x * x),
+                "weighted": lambda x: jnp.sum(x * _weights(x)),
+            }
             return sum(map(reduce[self.total], terms), start=jnp.float32(0))
 
         return loss
@@ -382,7 +387,9 @@ class Draft:
                 way = "plain"
             names = self.draw.sample(names, self.draw.choice((1, len(names), self.draw.randint(1, len(names))))) if names else []
             total = self.draw.choice(("sum", "mean", "squares", "weighted"))
-            yield replace(program, way=way, names=tuple(sorted(names, key=lambda name: int(name[1:]))) if way != "plain" else (), total=total)
+            yield replace(
+                program, way=way, names=tuple(sorted(names, key=lambda name: int(name[1:]))) if way != "plain" else (), total=total
+            )
 
 
 class _TooLarge(Exception):  # noqa: N818  # no error: the block is not added
@@ -563,4 +570,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     count, reports = check(seeds, targets, ways=ways, until=start + 60 * options.minutes)
     print(f"{count} programs on {', '.join(targets)} in {time.monotonic() - start:.0f} s, {len(reports)} differences")
     return bool(reports)
-
