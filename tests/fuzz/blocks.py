@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 ACTIVATIONS = (
     "jnp.tanh({x})", "nn.relu({x})", "nn.gelu({x})", "nn.silu({x})", "nn.sigmoid({x})", "nn.softplus({x})", "nn.elu({x})",
-    "nn.leaky_relu({x})", "jnp.maximum({x}, 0)", "jnp.where({x} > 0, {x}, 0.1 * {x})", "jnp.sin({x})", "jnp.exp(-{x} * {x})", "jnp.square(nn.relu({x}))",
-    "jnp.log1p(jnp.abs({x}))", "lax.rsqrt({x} * {x} + 1)", "jnp.clip({x}, -1, 1)", "nn.relu6({x})", "nn.softmax({x})", "nn.log_softmax({x})",
-    "{x} / (1 + jnp.abs({x}))", "jnp.sign({x}) * jnp.sqrt(jnp.abs({x}) + 1e-3)", "nn.hard_tanh({x})", "jax.scipy.special.erf({x})",
+    "nn.leaky_relu({x})", "jnp.maximum({x}, 0)", "jnp.where({x} > 0, {x}, 0.1 * {x})", "jnp.sin({x})",
+    "jnp.exp(-{x} * {x})", "jnp.square(nn.relu({x}))", "jnp.log1p(jnp.abs({x}))", "lax.rsqrt({x} * {x} + 1)", "jnp.clip({x}, -1, 1)",
+    "nn.relu6({x})", "nn.softmax({x})", "nn.log_softmax({x})", "{x} / (1 + jnp.abs({x}))", "jnp.sign({x}) * jnp.sqrt(jnp.abs({x}) + 1e-3)",
+    "nn.hard_tanh({x})", "jax.scipy.special.erf({x})",
     "jnp.arctan({x})", "jnp.cos({x}) + {x}", "jnp.expm1(jnp.minimum({x}, 1))", "{x} ** 2 - {x}", "jnp.power(jnp.abs({x}) + 0.5, 1.5)",
 )  # fmt: skip
 REDUCTIONS = ("sum", "mean", "max", "min", "var", "std", "sum", "mean", "prod")
@@ -71,8 +72,8 @@ def arithmetic(d: Draft) -> str:
     y = d.draw.choice([x, d.like(x), d.like(x), d.new((n,)), d.new((1,) * (len(d.shape(x)) - 1) + (n,)), d.emit(f"{x}[..., ::-1]")])
     forms = (
         "{x} + {y}", "{x} * {y}", "{x} - {y}", "{x} / (1 + {y} * {y})", "jnp.maximum({x}, {y})", "jnp.where({x} < {y}, {x}, {y} * 0.5)",
-        "{x} * nn.sigmoid({y})", "jnp.hypot({x}, {y})", "jnp.arctan2({x}, {y} * {y} + 1)", "0.9 * {x} + 0.1 * {y}", "jnp.logaddexp({x}, {y})",
-        "jnp.abs({x} - {y})", "{x} * {y} + {x}",
+        "{x} * nn.sigmoid({y})", "jnp.hypot({x}, {y})", "jnp.arctan2({x}, {y} * {y} + 1)", "0.9 * {x} + 0.1 * {y}",
+        "jnp.logaddexp({x}, {y})", "jnp.abs({x} - {y})", "{x} * {y} + {x}",
     )  # fmt: skip
     return d.emit(d.draw.choice(forms).format(x=x, y=y))
 
@@ -234,14 +235,8 @@ def attention(d: Draft) -> str:
     q = d.emit(f"({d.low(x)} @ {d.low(_weights(d, n, heads * groups * size, fan=n))}).reshape({b}, {t}, {heads * groups}, {size})")
     k, v = [d.emit(f"({d.low(x)} @ {d.low(_weights(d, n, heads * size, fan=n))}).reshape({b}, {t}, {heads}, {size})") for _ in "kv"]
     if size % 2 == 0 and d.draw.random() < 0.3:
-        angles = d.emit(f"jnp.arange({t})[:, None] * 10.0 ** (-jnp.arange({size // 2}) / {size})")
-        q, k = [
-            d.emit(
-                f"jnp.concatenate([{a}[..., :{size // 2}] * jnp.cos({angles})[:, None] - {a}[..., {size // 2}:] * jnp.sin({angles})[:, None], "
-                f"{a}[..., :{size // 2}] * jnp.sin({angles})[:, None] + {a}[..., {size // 2}:] * jnp.cos({angles})[:, None]], -1)"
-            )
-            for a in (q, k)
-        ]
+        angles = d.emit(f"(jnp.arange({t})[:, None] * 10.0 ** (-jnp.arange({size // 2}) / {size}))[:, None]")
+        q, k = [d.emit(f"cells.rotated({a}, {angles})") for a in (q, k)]
     if d.draw.random() < 0.2:
         causal = d.draw.random() < 0.5
         y = d.emit(f"nn.dot_product_attention({q}, {k}, {v}, is_causal={causal})")
@@ -266,7 +261,7 @@ def attention(d: Draft) -> str:
 def experts(d: Draft) -> str:
     """Draw a mixture of experts with biases: dense, top-k gathered, or dispatched by one-hot codes."""
     x = d.pick(rank=2)
-    b, n = d.shape(x)
+    _, n = d.shape(x)
     e, m = d.draw.choice((2, 3, 4, 8)), d.size()
     logits = d.emit(f"{d.full(x)} @ {_weights(d, n, e, fan=n)}")
     w, bias = _weights(d, e, n, m, fan=n), d.new((e, m))
@@ -311,9 +306,9 @@ def recurrence(d: Draft) -> str:
         h, y = d.emit(f"cells.gru({d.full(x)}, {d.new(state)}, {w}, {u}, {b}{reverse})", 2)
         return d.draw.choice((h, y))
     if form == 2:
-        w, u, b = _weights(d, n, m, fan=n), _weights(d, m, m, fan=m), d.new((m,))
+        w, u, b = [d.low(name) for name in (_weights(d, n, m, fan=n), _weights(d, m, m, fan=m), d.new((m,)))]
         h, y = d.emit(
-            f"lax.scan(lambda h, x: (jnp.tanh(x @ {d.low(w)} + h @ {d.low(u)} + {d.low(b)}),) * 2, {d.low(d.new(state))}, {d.low(x)}{reverse})",
+            f"lax.scan(lambda h, x: (jnp.tanh(x @ {w} + h @ {u} + {b}),) * 2, {d.low(d.new(state))}, {d.low(x)}{reverse})",
             2,
         )
         return d.draw.choice((h, y))
@@ -342,7 +337,7 @@ def control(d: Draft) -> str:
     if form == 1:
         return d.emit(f"lax.fori_loop(0, {d.draw.randint(1, 4)}, lambda i, x: jnp.sin(x) + 0.1 * i * {d.new((n,))}, {d.full(x)})")
     if form == 2:
-        i, y = d.emit(f"lax.fori_loop(0, 3, lambda i, c: (c[0] + 1, jnp.tanh(c[1] @ {w}) + c[1][..., ::-1]), (0, {d.full(x)}))", 2)
+        _, y = d.emit(f"lax.fori_loop(0, 3, lambda i, c: (c[0] + 1, jnp.tanh(c[1] @ {w}) + c[1][..., ::-1]), (0, {d.full(x)}))", 2)
         return str(y)
     if form == 3:
         branches = "[lambda x: x * 2, lambda x: jnp.tanh(x), lambda x: x[..., ::-1]]"
@@ -430,17 +425,14 @@ def convolution(d: Draft) -> str:
         x, kernel = d.new((b, c, h, w)), _weights(d, o, c, k, k, fan=k * k * c)
         y = d.emit(f"lax.conv_general_dilated({d.low(x)}, {d.low(kernel)}, ({stride}, {stride}), {padding})")
         return activation(d, d.emit(f"{y} + {d.low(d.new((o,)))}[:, None, None]"))
-    numbers = "dimension_numbers=('NHWC', 'HWIO', 'NHWC')"
     x = d.new((b, h, w, c))
+    layout = f"({stride}, {stride}), {padding}, dimension_numbers=('NHWC', 'HWIO', 'NHWC')"
     if form == 2:
-        y = d.emit(
-            f"lax.conv_general_dilated({d.low(x)}, {d.low(_weights(d, k, k, 1, c, fan=k * k))}, ({stride}, {stride}), {padding}, feature_group_count={c}, {numbers})"
-        )
+        kernel = _weights(d, k, k, 1, c, fan=k * k)
+        y = d.emit(f"lax.conv_general_dilated({d.low(x)}, {d.low(kernel)}, {layout}, feature_group_count={c})")
     else:
-        y = d.emit(
-            f"lax.conv_general_dilated({d.low(x)}, {d.low(_weights(d, k, k, c, o, fan=k * k * c))}, ({stride}, {stride}), {padding}, {numbers})"
-        )
-        y = d.emit(f"{y} + {d.low(d.new((o,)))}")
+        kernel = _weights(d, k, k, c, o, fan=k * k * c)
+        y = d.emit(f"lax.conv_general_dilated({d.low(x)}, {d.low(kernel)}, {layout}) + {d.low(d.new((o,)))}")
     y = activation(d, y)
     if d.draw.random() < 0.5 and min(d.shape(y)[1:3]) >= 2:
         window = "(1, 2, 2, 1), (1, 2, 2, 1), 'VALID'"
@@ -568,7 +560,7 @@ def dropout(d: Draft) -> str:
 
 #: Blocks, and how often they are drawn.
 BLOCKS: dict[Callable[[Any], str], int] = {
-    activation: 3, arithmetic: 3, combination: 4, linear: 4, bilinear: 3, einsum: 5, outer: 5, reduction: 4, norm: 4, transformer: 2, attention: 3, experts: 3,
-    recurrence: 3, control: 2, loss: 4, embedding: 2, convolution: 3, update: 2, quantised: 2, statistics: 3, indexing: 4, cumulative: 2, view: 4,
-    dropout: 1,
+    activation: 3, arithmetic: 3, combination: 4, linear: 4, bilinear: 3, einsum: 5, outer: 5, reduction: 4, norm: 4, transformer: 2,
+    attention: 3, experts: 3, recurrence: 3, control: 2, loss: 4, embedding: 2, convolution: 3, update: 2, quantised: 2, statistics: 3,
+    indexing: 4, cumulative: 2, view: 4, dropout: 1,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Recurrent networks as people write them, for random programs."""
+"""Parts of networks as people write them, in more than one statement, for random programs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from typing import Any
 
 import volta_fn.numpy as jnp
 from volta_fn import lax, nn
+
+
+def rotated(x: Any, angles: Any) -> Any:
+    """Return heads with rotary embeddings."""
+    left, right = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([left * jnp.cos(angles) - right * jnp.sin(angles), left * jnp.sin(angles) + right * jnp.cos(angles)], -1)
 
 
 def lstm(x: Any, h: Any, c: Any, w: Any, u: Any, b: Any, reverse: bool = False) -> tuple[Any, Any, Any]:

@@ -1,10 +1,10 @@
 """A program evaluated equation by equation in float64, and how far rounding may move its results.
 
 Every floating-point value is a float64 array, whatever dtype the program gives it. What rounding in those dtypes explains is measured: the
-program runs again, several times, and every result that its dtype would round is changed at random by as much. A sum changes by the rounding
-of its accumulator times the sum of its terms' absolute values. Values beyond a dtype's range become infinite; those below its normal numbers
-may become zero. Where a comparison, an index or a conversion to integers depends on the last digits, such runs disagree, and the bound
-covers both outcomes.
+program runs again, several times, and every result that its dtype would round is changed at random by as much. A sum changes by the
+rounding of its accumulator times the sum of its terms' absolute values. Values beyond a dtype's range become infinite; those below its
+normal numbers may become zero. Where a comparison, an index or a conversion to integers depends on the last digits, such runs disagree, and
+the bound covers both outcomes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from volta_fn.targets.numpy.backend import make_kernel
 #: Primitives whose results are exact for operands of any dtype.
 _EXACT = frozenset(
     {
-        "reshape", "transpose", "broadcast_in_dim", "squeeze", "rev", "iota", "slice", "concatenate", "pad", "gather", "select_n", "clamp", "max",
-        "min", "reduce_max", "reduce_min", "neg", "abs", "sign", "floor", "ceil", "round", "round_half_even", "rem", "sort", "top_k",
+        "reshape", "transpose", "broadcast_in_dim", "squeeze", "rev", "iota", "slice", "concatenate", "pad", "gather", "select_n", "clamp",
+        "max", "min", "reduce_max", "reduce_min", "neg", "abs", "sign", "floor", "ceil", "round", "round_half_even", "rem", "sort", "top_k",
         "dynamic_slice", "dynamic_update_slice", "scatter", "scatter_min", "scatter_max", "cummax", "cummin", "stop_gradient",
         "optimization_barrier", "real", "imag", "conj", "complex", "reduce_window_max", "reduce_window_min", "bitcast_convert_type",
         "nextafter",
@@ -39,8 +39,8 @@ _PRODUCTS = frozenset({"reduce_prod", "cumprod", "scatter_mul", "integer_pow", "
 #: Primitives that depend on the dtype of their operands.
 _IN_OWN_DTYPE = frozenset({"bitcast_convert_type", "nextafter", "reduce_precision", "random_bits"})
 
-#: How many times as far as it moved in the perturbed runs a result may be: functions err by some units in the last place, and the largest of
-#: a few random changes falls short of the largest possible one.
+#: How many times as far as it moved in the perturbed runs a result may be: functions err by some units in the last place, and the largest
+#: of a few random changes falls short of the largest possible one.
 _FACTOR = 16.0
 #: Perturbed runs before a difference is believed: those of every program, then more and stronger ones where a result seems to be wrong.
 _RUNS = ((1.0,) * 3, (1.0, 2.0, 4.0) * 4, (1.0, 2.0, 4.0, 8.0) * 12)

@@ -1,10 +1,10 @@
 """Compile random programs as people write them, and compare with the same programs evaluated equation by equation in float64.
 
-`python -m tests.fuzz lowering --count 20000` draws programs of blocks (`blocks.py`) with any subset of their intermediate values as results,
-transforms them (derivatives by any subset of the inputs, second derivatives, `vmap`, loops, `checkpoint`, mixed precision), and runs them as
-machine code and in NumPy; `--gpu` on a GPU. How far results may be off follows from the program (`evaluation.py`). What differs is made
-small and printed; what was once wrong is in `lowering.txt`, one program a block, which `--entry FILE` runs. A program is one way to
-transform one draft; its targets count once.
+`python -m tests.fuzz lowering --count 20000` draws programs of blocks (`blocks.py`) with any subset of their intermediate values as
+results, transforms them (derivatives by any subset of the inputs, second derivatives, `vmap`, loops, `checkpoint`, mixed precision), and
+runs them as machine code and in NumPy; `--gpu` on a GPU. How far results may be off follows from the program (`evaluation.py`). What
+differs is made small and printed; what was once wrong is in `lowering.txt`, one program a block, which `--entry FILE` runs. A program is
+one way to transform one draft; its targets count once.
 """
 
 from __future__ import annotations
@@ -387,12 +387,11 @@ class Draft:
                 way = "plain"
             names = self.draw.sample(names, self.draw.choice((1, len(names), self.draw.randint(1, len(names))))) if names else []
             total = self.draw.choice(("sum", "mean", "squares", "weighted"))
-            yield replace(
-                program, way=way, names=tuple(sorted(names, key=lambda name: int(name[1:]))) if way != "plain" else (), total=total
-            )
+            names = sorted(names, key=[*program.inputs].index) if way != "plain" else []
+            yield replace(program, way=way, names=tuple(names), total=total)
 
 
-class _TooLarge(Exception):  # noqa: N818  # no error: the block is not added
+class _TooLarge(Exception):  # no error: the block is not added
     """A value has too many elements."""
 
 
