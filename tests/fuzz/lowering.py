@@ -25,7 +25,7 @@ import numpy as np
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.fuzz import blocks, cells
+from tests.fuzz import blocks, cells, lowered
 from tests.fuzz.evaluation import Reference
 from tests.fuzz.programs import on_target
 from volta_fn import dtypes, lax, nn
@@ -419,19 +419,26 @@ class Case:
         self.program, self.arguments = program, program.arguments()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.reference = Reference(vf.make_jaxpr(program.function())(*self.arguments), self.arguments)
+            self.closed = vf.make_jaxpr(program.function())(*self.arguments)
+            self.reference = Reference(self.closed, self.arguments)
 
     def fault(self, target: str) -> str | None:
         """Return how the compiled program differs on a target, or its error."""
-        with on_target(target), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                results = [np.asarray(x) for x in vf.tree.leaves(vf.jit(self.program.function())(*self.arguments))]
+                results = self._results(target)
             except Exception as error:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 return f"{type(error).__name__}: {error!s:.300} ({Path(last.filename).name}:{last.lineno})"
         difference = self.reference.difference(results)
         return None if difference is None else str(difference)
+
+    def _results(self, target: str) -> list[np.ndarray]:
+        if target in lowered.TARGETS:
+            return lowered.run(self.closed, lowered.TARGETS[target], self.arguments)
+        with on_target(target):
+            return [np.asarray(x) for x in vf.tree.leaves(vf.jit(self.program.function())(*self.arguments))]
 
 
 def fault(program: Program, target: str) -> str | None:
@@ -555,9 +562,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many minutes")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--gpu", action="store_true", help="on a GPU, instead of machine code and NumPy")
+    parser.add_argument(
+        "--lowered", action="store_true", help="as it is lowered for each target, interpreted, and in NumPy: no code is generated"
+    )
     parser.add_argument("--entry", type=Path, help="run the programs of a file, separated by empty lines")
     options = parser.parse_args(argv)
-    targets = ("gpu",) if options.gpu else ("native", "numpy")
+    targets = ("gpu",) if options.gpu else ("numpy", *lowered.TARGETS) if options.lowered else ("native", "numpy", *lowered.TARGETS)
     if options.entry is not None:
         texts = [block for block in options.entry.read_text().split("\n\n") if block.strip()]
         faults = [(text, target, fault(Program.parse(text), target)) for text in texts for target in targets]
