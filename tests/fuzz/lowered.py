@@ -50,8 +50,8 @@ def _run(program: LoweredProgram, arguments: Sequence[np.ndarray]) -> list[np.nd
     for number, item in enumerate(program.items):
         results = _item(item, [read(v) for v in item.operands], program.target)
         for var, result in zip(item.results, results, strict=True):
-            assert (result.shape, result.dtype) == (var.aval.shape, var.aval.dtype), f"{result.dtype}{result.shape} for {var.aval}"
-            memory[var] = result
+            assert (result.size, result.dtype) == (var.aval.size, var.aval.dtype), f"{result.dtype}{result.shape} for {var.aval}"
+            memory[var] = result  # in another shape where it is the copy of an alias
         for var in {program.root(v) for v in (*item.operands, *item.results) if isinstance(v, Var)}:
             if program.last_use.get(var, -1) <= number:
                 del memory[var]
@@ -86,5 +86,5 @@ def _scan(item: Item, operands: Sequence[np.ndarray], *, length: int, reverse: b
         results = _run(item.programs[0], [*consts, *carry, *[row[step] for row in rows]])
         carry = results[:num_carry]
         for stack, value in zip(stacked, results[num_carry:], strict=True):
-            stack[step] = value.reshape(stack.shape[1:])  # axes of size 1 may lie elsewhere
+            stack[step] = value.reshape(stack.shape[1:])
     return [*carry, *stacked]
