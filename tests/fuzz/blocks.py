@@ -172,7 +172,7 @@ def outer(d: Draft) -> str:
         p = d.emit(f"{x}[:, None, :] - {x}[None, :, :]")
     else:
         p = d.emit(f"{x}[:, :, None] * {y}[:, None, :] + {d.new((n, 1))}")
-    return reduction(d, p)
+    return reduction(d, p) if d.draw.random() < 0.5 else d.emit(f"{p}.sum({d.draw.choice((0, 0, 1, 2))})")
 
 
 def reduction(d: Draft, x: str | None = None) -> str:
@@ -560,7 +560,7 @@ def dropout(d: Draft) -> str:
 
 #: Blocks, and how often they are drawn.
 BLOCKS: dict[Callable[[Any], str], int] = {
-    activation: 3, arithmetic: 3, combination: 4, linear: 4, bilinear: 3, einsum: 5, outer: 5, reduction: 4, norm: 4, transformer: 2,
+    activation: 3, arithmetic: 3, combination: 4, linear: 4, bilinear: 3, einsum: 5, outer: 5, reduction: 4, norm: 4, transformer: 4,
     attention: 3, experts: 3, recurrence: 3, control: 2, loss: 4, embedding: 2, convolution: 3, update: 2, quantised: 2, statistics: 3,
     indexing: 4, cumulative: 2, view: 4, dropout: 1,
 }  # fmt: skip

@@ -307,6 +307,7 @@ class Draft:
         self._inputs: dict[str, str] = {}
         self._lines: list[tuple[tuple[str, ...], str]] = []
         self._values: dict[str, Any] = {}
+        self._block: Callable[[Any], str] | None = None
 
     def size(self) -> int:
         """Return a random size: often one that the program has already."""
@@ -366,9 +367,10 @@ class Draft:
     def add(self) -> None:
         """Add a block, unless its values are refused or too large."""
         inputs, lines, values = dict(self._inputs), [*self._lines], dict(self._values)
-        block = self.draw.choices([*blocks.BLOCKS], [*blocks.BLOCKS.values()])[0]
+        if self._block is None or self.draw.random() > 0.3:  # networks repeat their blocks
+            self._block = self.draw.choices([*blocks.BLOCKS], [*blocks.BLOCKS.values()])[0]
         try:
-            block(self)
+            self._block(self)
         except (_TooLarge, VoltaError):
             self._inputs, self._lines, self._values = inputs, lines, values
 
