@@ -36,6 +36,8 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 
 _SIZE_WEIGHTS = (2, 3, 4, 4, 4, 2, 3, 2, 1, 2, 1, 1, 1, 1, 0.4, 0.5, 0.4, 0.2, 0.3, 0.2)
 #: The most elements of a value, and statements of a program.
 _LARGEST, _LONGEST = 20_000, 60
+#: Machine code whose results may take the memory of all arguments.
+DONATED = "native, donated"
 #: Examples of a batch, and steps of a loop around a program.
 _COPIES = 3
 
@@ -429,18 +431,26 @@ class Case:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                results = self._results(target)
+                calls = self._calls(target)
             except Exception as error:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 return f"{type(error).__name__}: {error!s:.300} ({Path(last.filename).name}:{last.lineno})"
-        difference = self.reference.difference(results)
-        return None if difference is None else str(difference)
+        differences = [self.reference.difference(results) for results in calls]
+        return next((str(difference) for difference in differences if difference is not None), None)
 
-    def _results(self, target: str) -> list[np.ndarray]:
+    def _calls(self, target: str) -> list[list[np.ndarray]]:
+        """Return the results of two calls, of which the second must leave those of the first and the arguments as they are."""
         if target in lowered.TARGETS:
-            return lowered.run(self.closed, lowered.TARGETS[target], self.arguments)
-        with on_target(target):
-            return [np.asarray(x) for x in vf.tree.leaves(vf.jit(self.program.function())(*self.arguments))]
+            return [lowered.run(self.closed, lowered.TARGETS[target], self.arguments)]
+        with on_target("native" if target == DONATED else target):
+            function = vf.jit(self.program.function(), donate_argnums=range(len(self.arguments)) if target == DONATED else ())
+            arguments = [jnp.array(x) for x in self.arguments]
+            calls = [vf.tree.leaves(function(*arguments))]
+            if target != DONATED:
+                calls.append(vf.tree.leaves(function(*arguments)))
+                unchanged = [np.array_equal(x, y) for x, y in zip(arguments, self.arguments, strict=True)]
+                assert all(unchanged), f"a call changed its arguments {unchanged}"
+            return [[np.asarray(x) for x in results] for results in calls]
 
 
 def fault(program: Program, target: str) -> str | None:
@@ -538,7 +548,7 @@ def check(seeds: range, targets: Sequence[str], *, ways: int = 4, until: float =
             except VoltaError:  # a derivative that does not exist
                 continue
             count += 1
-            for target in targets:
+            for target in targets if number == 0 else [target for target in targets if target != DONATED]:
                 text = case.fault(target)
                 if text is None:
                     continue
@@ -569,7 +579,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--entry", type=Path, help="run the programs of a file, separated by empty lines")
     options = parser.parse_args(argv)
-    targets = ("gpu",) if options.gpu else ("numpy", *lowered.TARGETS) if options.lowered else ("native", "numpy", *lowered.TARGETS)
+    targets = (
+        ("gpu",) if options.gpu else ("numpy", *lowered.TARGETS) if options.lowered else ("native", DONATED, "numpy", *lowered.TARGETS)
+    )
     if options.entry is not None:
         texts = [block for block in options.entry.read_text().split("\n\n") if block.strip()]
         faults = [(text, target, fault(Program.parse(text), target)) for text in texts for target in targets]

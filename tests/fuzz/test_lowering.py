@@ -12,12 +12,12 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.fuzz import lowering
+from tests.fuzz import lowered, lowering
 from tests.fuzz.evaluation import Difference, Reference
 from tests.stress.amount import rounds
 
 CORPUS = [block for block in (Path(__file__).parent / "lowering.txt").read_text().split("\n\n") if block.strip()]
-TARGETS = ("native", "numpy")
+TARGETS = ("native", lowering.DONATED, "numpy", *lowered.TARGETS)
 PARTS = 16
 
 
