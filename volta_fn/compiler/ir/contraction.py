@@ -19,6 +19,7 @@ from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Affine, along
 from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines, remainder
 from volta_fn.compiler.ir.views import row_major
+from volta_fn.dtypes import can_cast
 
 #: Sums, and the products that they are of.
 _PRODUCTS = {"reduce_sum": "mul", "reduce_or": "and"}
@@ -116,7 +117,10 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
 
 
 def _product(kernel: Kernel, total: int) -> tuple[Load, Load] | None:
-    """Return the operands of a summed product; None if the node sums something else."""
+    """Return the operands of a summed product; None if the node sums something else.
+
+    An operand may be converted to a dtype that has all numbers of its own, as they are read so.
+    """
     reduce = kernel.nodes[total]
     assert isinstance(reduce, Reduce)
     product = kernel.nodes[reduce.operand]
@@ -125,7 +129,7 @@ def _product(kernel: Kernel, total: int) -> tuple[Load, Load] | None:
     operands = []
     for n in product.operands:
         node = kernel.nodes[n]
-        if isinstance(node, Apply) and node.op == "convert_element_type":
+        if isinstance(node, Apply) and node.op == "convert_element_type" and can_cast(kernel.nodes[node.operands[0]].dtype, node.dtype):
             node = kernel.nodes[node.operands[0]]
         if not isinstance(node, Load) or node.mask:
             return None

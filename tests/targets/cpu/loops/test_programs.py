@@ -19,7 +19,8 @@ from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import lax
 from volta_fn.compiler.ir.analysis import overwritable
-from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.index import along
+from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
 from volta_fn.targets.cpu.loops import routine
 
 #: Lengths around those of vectors, of unrolled loops, and of blocks of sums.
@@ -42,6 +43,14 @@ def test_dtypes(dtype: str) -> None:
         reductions = lambda x: (x.sum(1), x.sum(0), x.max(1), x.min(0), lax.argmax(x, 1), lax.argmin(x, 0))
         for kernel in fuse_function(reductions, shaped(37, 40, dtype=dtype)).kernels:
             assert agrees(kernel, inputs_of(kernel), dtype)
+
+
+def test_copies_go_along_all_axes() -> None:
+    """A row's axis that is not reduced is outside of the copied range."""
+    index = (along(0), along(2), along(1))
+    load = Load(np.dtype(np.float32), 0, (3, 2, 2000), index, (), Constant.of(0, np.dtype(np.float32)))
+    kernel = Kernel((3, 2000, 2), 2, (Buffer(12_000, load.dtype),), (load,), (Store(load.shape, index, 0),))
+    assert agrees(kernel, inputs_of(kernel), "a copy")
 
 
 def test_whole_arrays_are_reduced_in_chunks() -> None:

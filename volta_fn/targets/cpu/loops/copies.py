@@ -37,7 +37,7 @@ class Copies:
 def copies_of(analysis: KernelAnalysis, vectors: Vectors) -> Copies | None:
     """Return what copies a kernel's elements; None if not all are copies."""
     kernel = analysis.kernel
-    if analysis.reduces or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
+    if analysis.reduction_axes or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
         return None
     itemsize = kernel.nodes[kernel.stores[0].value].dtype.itemsize
     if max(segment.end - segment.start for segment in vectors.segments) * itemsize < _LONG:

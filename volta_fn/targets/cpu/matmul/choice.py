@@ -10,10 +10,10 @@ from volta_fn.compiler.ir.kernel import Apply, Kernel
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable, rounds_to
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.matmul.dot_products import DotProducts
 from volta_fn.targets.cpu.matmul.dot_products import suits as few_rows
-from volta_fn.targets.cpu.matmul.epilogues import StoreStrided, StoreSums
+from volta_fn.targets.cpu.matmul.epilogues import StoreStrided, StoreSums, rounds_to
 from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue
 from volta_fn.targets.cpu.matmul.gemm import Gemm
 from volta_fn.targets.cpu.matmul.gemv import gemv
