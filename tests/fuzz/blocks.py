@@ -227,6 +227,23 @@ def transformer(d: Draft) -> str:
     return d.emit(f"{x} + {h}")
 
 
+def _softmax(d: Draft, x: str) -> str:
+    """Draw a softmax of logits, or something like it: written out, biased, unnormalised, along another axis."""
+    form = d.draw.randrange(9)
+    if form < 4:
+        return d.emit(f"nn.softmax({x}, -1)")
+    shift = d.emit(f"{x}.max(-1, keepdims=True)") if form != 4 else "1.0"
+    e = d.emit(f"jnp.exp({x} - jnp.where(jnp.isfinite({shift}), {shift}, 0))" if form == 5 else f"jnp.exp({x} - {shift})")
+    if form == 6:
+        return d.emit(f"{e} / ({e}.sum(-1, keepdims=True) + 1.0)")
+    if form == 7:
+        return d.emit(f"{e} / {e}.sum(-2, keepdims=True)")
+    if form == 8:
+        e = d.emit(f"jnp.where({x} > -1, {e}, 0.0)")
+        return d.emit(f"{e} / jnp.sqrt(jnp.square({e}).sum(-1, keepdims=True) + 1e-2)")
+    return d.emit(f"{e} / {e}.sum(-1, keepdims=True)")
+
+
 def attention(d: Draft) -> str:
     """Draw attention: heads, grouped keys, rotary embeddings, masks."""
     x = d.pick(rank=3)
@@ -252,7 +269,7 @@ def attention(d: Draft) -> str:
             logits = d.emit(f"jnp.where(jnp.arange({t}) <= {d.integers((b, 1, 1, 1), 0, t)}, {logits}, -1e9)")
         elif mask == 2:
             logits = d.emit(f"{logits} + {d.new((heads * groups, t, t))}")
-        weights = d.emit(f"nn.softmax({logits}, -1).astype({v}.dtype)")
+        weights = d.emit(f"{_softmax(d, logits)}.astype({v}.dtype)")
         y = d.emit(f"jnp.einsum('bhqk,bkhd->bqhd', {weights}, {v})")
     y = d.emit(f"{y}.reshape({b}, {t}, {heads * groups * size})")
     return d.emit(f"{x} + {y} @ {d.low(_weights(d, heads * groups * size, n, fan=heads * groups * size))}")
