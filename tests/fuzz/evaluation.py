@@ -100,6 +100,32 @@ class Reference:
         return None
 
 
+def slope_difference(
+    loss: ClosedJaxpr, arguments: Sequence[np.ndarray], positions: Sequence[int], gradient: Sequence[np.ndarray], seed: int = 0
+) -> str | None:
+    """Return how a gradient differs from a loss's slope along a random direction, by differences in float64.
+
+    Three steps of different lengths tell how exact the slope is, and whether the loss has a kink or a jump nearby.
+    """
+    rng = np.random.default_rng(seed)
+    evaluator = Evaluator(rng)
+    directions = [rng.standard_normal(g.shape) for g in gradient]
+
+    def moved(step: float) -> float:
+        values = [wide(x) for x in arguments]
+        for position, direction in zip(positions, directions, strict=True):
+            values[position] = values[position] + step * direction
+        return float(evaluator.program(loss, values)[0])
+
+    slopes = [(moved(h) - moved(-h)) / (2 * h) for h in (1e-4, 5e-5, 2.5e-5)]
+    products = [float((g * d).sum()) for g, d in zip(gradient, directions, strict=True)]
+    size = abs(moved(0.0)) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)])
+    bound = 8 * (max(slopes) - min(slopes)) + 1e-6 * size
+    if not np.isfinite([*slopes, *products]).all() or abs(sum(products) - slopes[-1]) <= bound:
+        return None
+    return f"output: the slope is {slopes[-1]:.9g} along a direction in which the gradient gives {sum(products):.9g} ± {bound:.3g}"
+
+
 def wide(value: Any) -> np.ndarray:
     """Return a value in float64 or complex128 if it is inexact."""
     array = np.asarray(value)

@@ -26,7 +26,7 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.fuzz import blocks, cells, lowered
-from tests.fuzz.evaluation import Reference
+from tests.fuzz.evaluation import Reference, slope_difference
 from tests.fuzz.programs import on_target
 from volta_fn import dtypes, lax, nn
 from volta_fn.errors import VoltaError
@@ -38,6 +38,8 @@ _SIZE_WEIGHTS = (2, 3, 4, 4, 4, 2, 3, 2, 1, 2, 1, 1, 1, 1, 0.4, 0.5, 0.4, 0.2, 0
 _LARGEST, _LONGEST = 20_000, 60
 #: Machine code whose results may take the memory of all arguments.
 DONATED = "native, donated"
+#: Not a target: the traced gradient beside slopes of the loss.
+SLOPES = "slopes"
 #: Examples of a batch, and steps of a loop around a program.
 _COPIES = 3
 
@@ -294,6 +296,8 @@ _WAYS: dict[str, Callable[[Program], Callable[..., Any]]] = {
     "adam": _adam,
 }
 _WAY_WEIGHTS = {"plain": 6, "grad": 8, "value_and_grad": 6, "adam": 2}
+#: Ways that give a gradient and nothing else.
+_GRADIENTS = frozenset({"grad", "checkpoint", "nested"})
 #: Ways in which the named inputs have an axis of examples or steps.
 _STACKED = frozenset({"vmap", "vmap_last", "vmap_grad", "scan", "scan_grad"})
 
@@ -428,6 +432,8 @@ class Case:
 
     def fault(self, target: str) -> str | None:
         """Return how the compiled program differs on a target, or its error."""
+        if target == SLOPES:
+            return self._slope_difference()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -437,6 +443,12 @@ class Case:
                 return f"{type(error).__name__}: {error!s:.300} ({Path(last.filename).name}:{last.lineno})"
         differences = [self.reference.difference(results) for results in calls]
         return next((str(difference) for difference in differences if difference is not None), None)
+
+    def _slope_difference(self) -> str | None:
+        if self.program.way not in _GRADIENTS or "float16" in str(self.program):  # constants of derivatives are rounded to 16 bits
+            return None
+        loss = vf.make_jaxpr(self.program.loss())(*self.arguments)
+        return slope_difference(loss, self.arguments, self.program.argnums(), self.reference.values)
 
     def _calls(self, target: str) -> list[list[np.ndarray]]:
         """Return the results of two calls, of which the second must leave those of the first and the arguments as they are."""
@@ -580,7 +592,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--entry", type=Path, help="run the programs of a file, separated by empty lines")
     options = parser.parse_args(argv)
     targets = (
-        ("gpu",) if options.gpu else ("numpy", *lowered.TARGETS) if options.lowered else ("native", DONATED, "numpy", *lowered.TARGETS)
+        ("gpu",)
+        if options.gpu
+        else (SLOPES, "numpy", *lowered.TARGETS)
+        if options.lowered
+        else (SLOPES, "native", DONATED, "numpy", *lowered.TARGETS)
     )
     if options.entry is not None:
         texts = [block for block in options.entry.read_text().split("\n\n") if block.strip()]

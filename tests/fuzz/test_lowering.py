@@ -17,7 +17,7 @@ from tests.fuzz.evaluation import Difference, Reference
 from tests.stress.amount import rounds
 
 CORPUS = [block for block in (Path(__file__).parent / "lowering.txt").read_text().split("\n\n") if block.strip()]
-TARGETS = ("native", lowering.DONATED, "numpy", *lowered.TARGETS)
+TARGETS = (lowering.SLOPES, "native", lowering.DONATED, "numpy", *lowered.TARGETS)
 PARTS = 16
 
 
@@ -113,6 +113,13 @@ def test_control_flow_is_evaluated() -> None:
     x = lowering.normal(0, (4, 3))
     assert difference(loop, loop, x) is None
     assert difference(loop, lambda x: vf.tree.map(lambda v: v + 1, loop(x)), x) is not None
+
+
+def test_slopes_tell_wrong_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = lowering.Program.parse("x0 = normal(0, (4, 5))\nv0 = jnp.sin(x0) * x0\nreturn v0\ngrad squares x0")
+    assert lowering.Case(program).fault(lowering.SLOPES) is None
+    monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda x: vf.grad(program.loss(), (0,))(x * 1.001))
+    assert lowering.fault(program, lowering.SLOPES) is not None
 
 
 def test_what_differs_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
