@@ -56,7 +56,7 @@ gelu: Elementwise = elementwise(
 )  # fmt: skip
 
 
-def _undefined(function: str, operand: str) -> Callable[..., Array]:
+def undefined(function: str, operand: str) -> Callable[..., Array]:
     """Return the derivative by an operand that has none: it raises."""
 
     def derivative(*_: Array) -> Array:
@@ -81,7 +81,7 @@ digamma: Elementwise = elementwise(
 )  # fmt: skip
 polygamma: Elementwise = elementwise(
     "polygamma", formula=gamma.polygamma, operands=dtypes.FLOATS,
-    derivatives=[_undefined("polygamma", "m"), lambda g, out, m, x: g * polygamma(m + 1.0, x)],
+    derivatives=[undefined("polygamma", "m"), lambda g, out, m, x: g * polygamma(m + 1.0, x)],
     domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}), doc="The m-th derivative of digamma at x.",
 )  # fmt: skip
 
@@ -89,7 +89,7 @@ polygamma: Elementwise = elementwise(
 
 zeta: Elementwise = elementwise(
     "zeta", formula=gamma.zeta, operands=dtypes.FLOATS,
-    derivatives=[_undefined("zeta", "x"), lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
+    derivatives=[undefined("zeta", "x"), lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
     domain=Domain(0.5, 3.0, operands={0: (2.0, 2.0)}),
     doc="Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, …; differentiable in q.",
 )  # fmt: skip
@@ -211,14 +211,14 @@ faddeeva_imag: Elementwise = elementwise(
 
 hyp1f1: Elementwise = elementwise(
     "hyp1f1", formula=hypergeometric.hyp1f1, operands=dtypes.FLOATS,
-    derivatives=[_undefined("hyp1f1", "a"), _undefined("hyp1f1", "b"), lambda g, out, a, b, x: g * (a / b * hyp1f1(a + 1.0, b + 1.0, x))],
+    derivatives=[undefined("hyp1f1", "a"), undefined("hyp1f1", "b"), lambda g, out, a, b, x: g * (a / b * hyp1f1(a + 1.0, b + 1.0, x))],
     domain=Domain(operands={0: (0.5, 2.0), 1: (1.0, 3.0)}),
     doc="Kummer's confluent hypergeometric function, the sum of (a)_k / (b)_k x^k / k!; differentiable in x.",
 )  # fmt: skip
 hyp2f1: Elementwise = elementwise(
     "hyp2f1", formula=hypergeometric.hyp2f1, operands=dtypes.FLOATS,
     derivatives=[
-        *[_undefined("hyp2f1", name) for name in "abc"],
+        *[undefined("hyp2f1", name) for name in "abc"],
         lambda g, out, a, b, c, x: g * (a * b / c * hyp2f1(a + 1.0, b + 1.0, c + 1.0, x)),
     ],
     domain=Domain(-2.0, 0.7, operands={0: (0.5, 2.0), 1: (0.5, 2.0), 2: (2.2, 3.0)}),
