@@ -158,6 +158,9 @@ from volta_fn.primitives.elementwise.special import digamma as digamma
 from volta_fn.primitives.elementwise.special import erf as erf
 from volta_fn.primitives.elementwise.special import erf_inv as erf_inv
 from volta_fn.primitives.elementwise.special import erfc as erfc
+from volta_fn.primitives.elementwise.special import erfcx as erfcx
+from volta_fn.primitives.elementwise.special import expi as expi
+from volta_fn.primitives.elementwise.special import expn as expn
 from volta_fn.primitives.elementwise.special import faddeeva_imag as faddeeva_imag
 from volta_fn.primitives.elementwise.special import faddeeva_real as faddeeva_real
 from volta_fn.primitives.elementwise.special import fresnel_cos as fresnel_cos

@@ -16,7 +16,7 @@ from volta_fn.primitives.elementwise.comparison import eq, gt
 from volta_fn.primitives.elementwise.exponential import exp, log
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.elementwise.trigonometric import cos, sin
-from volta_fn.primitives.formulas import bessel, dawson, error, faddeeva, gamma, hypergeometric, oscillating_integrals
+from volta_fn.primitives.formulas import bessel, dawson, error, exponential_integrals, faddeeva, gamma, hypergeometric, oscillating_integrals
 from volta_fn.primitives.formulas import owens_t as owen
 from volta_fn.primitives.formulas import spence as dilogarithm
 
@@ -136,6 +136,48 @@ dawsn: Elementwise = elementwise(
     "dawsn", formula=dawson.dawsn, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _dawson_slope(x, out)],
     doc="Dawson's integral, exp(-x^2) times the integral of exp(t^2) from 0 to x.",
 )  # fmt: skip
+
+
+def _expn_slope(n: Array, x: Array, out: Array) -> Array:
+    """Return -E(n - 1)(x), which for n = 0 is E0 (1 + 1/x)."""
+    first = eq(n, 0.0)
+    return -select(first, out * (1.0 + 1.0 / x), expn(select(first, n, n - 1.0), x))
+
+
+expn: Elementwise = elementwise(
+    "expn", formula=exponential_integrals.expn, operands=dtypes.FLOATS,
+    derivatives=[undefined("expn", "n"), lambda g, out, n, x: g * _expn_slope(n, x, out)],
+    domain=Domain(0.2, 4.0, operands={0: (2.0, 2.0)}), doc="En(x), the integral of exp(-x t) / t^n from t = 1 to infinity.",
+)  # fmt: skip
+
+
+def _expi_slope(x: Array) -> Array:
+    root = exp(0.5 * x)
+    return root / x * root
+
+
+expi: Elementwise = elementwise(
+    "expi", formula=exponential_integrals.expi, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _expi_slope(x)],
+    domain=Domain(avoid=(0.0,), margin=0.2), doc="The integral of exp(t) / t from -infinity to x, as a principal value.",
+)  # fmt: skip
+
+
+def _erfcx_slope(x: Array, out: Array) -> Array:
+    """Return 2 x erfcx(x) - 2 / sqrt(pi); far on the right, where that cancels, by the asymptotic series."""
+    far = gt(x, {4: 5.0, 8: 10.0}[max(x.dtype.itemsize, 4)])
+    inverse = 0.5 / _safe(x, ~far) / _safe(x, ~far)
+    series = as_value(np.zeros((), x.dtype))
+    for k in range(13, 0, -1):
+        series = inverse * (2.0 * k - 1.0) * (1.0 - series)
+    near = 2.0 * (select(far, as_value(np.zeros((), x.dtype)), x) * out) - _TWO_OVER_SQRT_PI
+    return select(far, -_TWO_OVER_SQRT_PI * series, near)
+
+
+erfcx: Elementwise = elementwise(
+    "erfcx", formula=exponential_integrals.erfcx, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _erfcx_slope(x, out)],
+    doc="exp(x^2) erfc(x).",
+)  # fmt: skip
+
 #: Farther away, x * x rounded gives the derivatives fewer and fewer digits, as near their zeros.
 _FRESNEL_SMALL = Domain(-1.3, 1.3, avoid=(-1.0, 1.0), margin=0.1)
 

@@ -9,7 +9,7 @@ import math
 
 from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.primitives.formulas.gamma import gamma_positive
-from volta_fn.primitives.formulas.logarithm import log
+from volta_fn.primitives.formulas.logarithm import log, log1p
 from volta_fn.primitives.formulas.powers import pow
 from volta_fn.primitives.formulas.values import Values
 
@@ -55,3 +55,41 @@ def power_over_gamma(a: Values, x: Values) -> Values:
     root = exp(point * -0.5)
     direct = point.called("pow", pow, shape) * root / (shape + 1.0).called("gamma_positive", gamma_positive) * root
     return far.select(by_series, direct)
+
+
+def log_rise(a: Values, b: Values) -> Values:
+    """Return log(gamma(a + b) / gamma(a)) for a >= LEAST, b >= 0, to full precision for small b."""
+    total = a + b
+    u, v = 1.0 / a, 1.0 / total
+    return (a - 0.5) * log1p(b * u) + b * (log(total) - 1.0) - b * u * v * _remainder_quotient(u, v)
+
+
+def _remainder_quotient(u: Values, v: Values) -> Values:
+    """Return the divided difference of `remainder` as a function of 1 / x at u and v."""
+    first, second = u * u, v * v
+    total, quotient = u.like(_SERIES[0]), u.like(0.0)
+    for coefficient in _SERIES[1:]:
+        quotient = quotient.mad(first, total)
+        total = total.mad(second, coefficient)
+    return total + u * (u + v) * quotient
+
+
+def log_rise_of_less_than_one(a: Values, b: Values) -> Values:
+    """Return log(gamma(a + b) / gamma(a)) for a > 0 and 0 <= b < 1, relative to b.
+
+    Where a < LEAST it is that of a + LEAST, less log of the product of (1 + b / (a + k)), k = 0, 1, …
+    """
+    far = a.compare("oge", LEAST)
+    near = far.select(LEAST, a)
+    product = b.like(0.0)  # less 1
+    for k in range(int(LEAST)):
+        term = b / (near + float(k))
+        product = product + term + product * term
+    by_series = log_rise(far.select(a, a + LEAST), b)
+    return far.select(by_series, by_series - log1p(product))
+
+
+def beta_quotient(p: Values, q: Values) -> Values:
+    """Return gamma(p + q) / (gamma(p + 1) gamma(q)) for p, q > 0 of at most some ten."""
+    top, below, after = ((v + 1.0).called("gamma_positive", gamma_positive) for v in (p + q, p, q))
+    return top / below / after * (q / (p + q))
