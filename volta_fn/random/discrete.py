@@ -122,7 +122,7 @@ def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype
     q = vnp.where(rarer, chance, 1.0 - chance)
     no_trials, no_chance = vnp.isnan(trials) | (trials < 0), vnp.isnan(q) | (q < 0)
     infinite = vnp.isinf(trials)
-    q = vnp.where(no_chance, 0.01, q)
+    q = vnp.where(no_chance, 0.01, lax.abs(q))  # gaps by -0.0 would lead backward
     few = no_trials | infinite | (trials * q <= 10.0)
     trials = lax.floor(trials)
     rounds = dtypes.finfo(wanted).max

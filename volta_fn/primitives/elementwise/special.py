@@ -16,7 +16,7 @@ from volta_fn.primitives.elementwise.comparison import eq, gt
 from volta_fn.primitives.elementwise.exponential import exp, log
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.elementwise.trigonometric import cos, sin
-from volta_fn.primitives.formulas import bessel, dawson, error, exponential_integrals, faddeeva, gamma, hypergeometric, oscillating_integrals
+from volta_fn.primitives.formulas import bessel, dawson, error, exponential_integrals, faddeeva, gamma, hypergeometric, normal_quantile, oscillating_integrals
 from volta_fn.primitives.formulas import owens_t as owen
 from volta_fn.primitives.formulas import spence as dilogarithm
 
@@ -39,6 +39,12 @@ erf_inv: Elementwise = elementwise(
     domain=Domain(-0.9, 0.9), doc="The inverse of erf.",
 )  # fmt: skip
 
+erf_inv_of_uniform: Elementwise = elementwise(
+    "erf_inv_of_uniform", formula=error.erf_inv_of_uniform, operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
+    domain=Domain(-0.9, 0.9), doc="The inverse of erf as XLA rounds it, of which normal random numbers are made.",
+)  # fmt: skip
+
 # normal distribution: its density is the derivative of its function
 
 
@@ -49,6 +55,10 @@ def _density(x: Array) -> Array:
 ndtr: Elementwise = elementwise(
     "ndtr", formula=error.ndtr, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _density(x)],
     doc="The normal distribution's function, exact far on the left.",
+)  # fmt: skip
+ndtri: Elementwise = elementwise(
+    "ndtri", formula=normal_quantile.ndtri, operands=dtypes.FLOATS, derivatives=[lambda g, out, p: g / _density(out)],
+    domain=Domain(0.05, 0.95), doc="The inverse of ndtr.",
 )  # fmt: skip
 gelu: Elementwise = elementwise(
     "gelu", formula=error.gelu, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (ndtr(x) + x * _density(x))],

@@ -248,7 +248,8 @@ def zeta(s: Values, q: Values) -> Values:
         first, second = k.equals(0.0), k.equals(1.0)
         start = left.select(first.select(least, second.select(1.0 - q, 1.0 - least)), q.above(0.0).select(q, 1.0))
         weight = left.select(first.select(sign, second.select(-sign, 1.0)), first.select(1.0, s.like(0.0)))
-        return [total + weight * s.called("zeta_positive", _zeta_positive, start)]
+        value = s.called("zeta_positive", _zeta_positive, start)
+        return [total + weight.equals(0.0).select(0.0, weight * value)]  # the value may be infinite
 
     (total,) = s.iterated(left.select(3.0, s.like(1.0)), add, s.like(0.0))
     out = (left & s.floor().compare("one", s)).select(math.nan, total)
