@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, Axis, axes_of, dtype_or, full_like_scalar, is_inexact, no_out, operand
+from volta_fn.numpy.arguments import Axis, axes_of, dtype_or, full_like_scalar, is_inexact, no_out, operand
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.declare import to_dtype
@@ -158,7 +158,7 @@ def nanvar(
     wanted = dtypes.real_dtype(dtype_or(dtype, dtypes.to_inexact(value.dtype)))
     axes = axes_of("nanvar", axis, value.ndim)
     result = reductions.var(value, axes, dtype, ddof=ddof, keepdims=True, where=there, mean=mean)
-    count = reductions.sum(there, axes, INDEX, keepdims=True)
+    count = reductions.sum(there, axes, dtypes.index_dtype(there.size), keepdims=True)
     enough = lax.gt(to_dtype(count, dtypes.accumulator(wanted)), to_dtype(ddof, dtypes.accumulator(wanted)))
     result = lax.select(enough, result, full_like_scalar(result, np.nan))
     return result if keepdims else lax.squeeze(result, axes)
