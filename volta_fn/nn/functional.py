@@ -12,6 +12,7 @@ from volta_fn.core.axes import axis_size
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.jit.fused import fused
+from volta_fn.numpy.arguments import narrowed, promote_inexact, wide
 from volta_fn.primitives.collectives.gathers import axis_index
 from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.scipy.special import logsumexp
@@ -31,9 +32,9 @@ def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = Fa
     Array(0., dtype=float32)
     """
     value = as_value(x)
-    total = logsumexp(value, axis, where=where, keepdims=keepdims)
+    total = logsumexp(wide(value), axis, where=where, keepdims=keepdims)
     ones = vnp.ones_like(value, dtype=total.dtype)
-    return total - vnp.log(vnp.sum(ones, axis, keepdims=keepdims, where=where))
+    return narrowed(total - vnp.log(vnp.sum(ones, axis, keepdims=keepdims, where=where)), value)
 
 
 def standardize(
@@ -63,7 +64,8 @@ def standardize(
     """
     if algorithm not in ("fast", "stable"):
         raise ArgumentError(f"standardize: algorithm is 'fast' or 'stable', got {algorithm!r}")
-    value = as_value(x)
+    operands = promote_inexact("standardize", x, *[v for v in (mean, variance) if v is not None])
+    value = wide(operands[0])
     centre = vnp.mean(value, axis, keepdims=True, where=where) if mean is None else mean
     if variance is not None:
         spread = variance
@@ -72,7 +74,7 @@ def standardize(
     else:
         squares = vnp.mean(vnp.square(value), axis, keepdims=True, where=where)
         spread = vnp.maximum(squares - vnp.square(centre), 0)
-    return (value - centre) / vnp.sqrt(spread + epsilon)
+    return narrowed((value - centre) / vnp.sqrt(spread + epsilon), operands[0])
 
 
 @fused
