@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
@@ -33,8 +35,11 @@ def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = Fa
     """
     value = as_value(x)
     total = logsumexp(wide(value), axis, where=where, keepdims=keepdims)
-    ones = vnp.ones_like(value, dtype=total.dtype)
-    return narrowed(total - vnp.log(vnp.sum(ones, axis, keepdims=keepdims, where=where)), value)
+    if where is None:
+        count: Any = np.asarray(value.size // max(total.size, 1), total.dtype)
+    else:
+        count = vnp.sum(vnp.ones_like(value, dtype=total.dtype), axis, keepdims=keepdims, where=where)
+    return narrowed(total - vnp.log(count), value)
 
 
 def standardize(
