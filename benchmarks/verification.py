@@ -1,4 +1,6 @@
-"""Measure what verification adds to compilation: `python -m benchmarks.verification [--repeat N] [WORKLOAD ...]`.
+"""Measure what verification adds to the time of compilation.
+
+    python -m benchmarks.verification [--repeat N] [WORKLOAD ...]
 
 Each program is traced and compiled anew, without any cache, with verification and without in alternation: as machine code of the CPU, as
 shaders of a GPU, and as NumPy's plan. Times are seconds of processor time of all threads, of the fastest of several compilations.
