@@ -32,6 +32,7 @@ from volta_fn.targets.wgsl.runtime.program_plan import Routines
 
 WORKLOADS = ("train/mlp", "train/lenet", "train/lstm", "train/gpt")
 
+
 def _machine_code(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
     cpu.CODE_CACHE.__init__()  # type: ignore[misc]  # forget all routines
     cpu.build(closed, donated, pipeline)
