@@ -84,7 +84,7 @@ def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None 
 def _verify_bindings(stage: str, program: ClosedJaxpr) -> None:
     jaxpr = program.jaxpr
     if [(v.aval.shape, v.aval.dtype) for v in jaxpr.constvars] != [(c.aval.shape, c.aval.dtype) for c in program.consts]:
-        raise CompilerError.of(stage, f"constants {_types(program.consts)} stand for variables {_types(jaxpr.constvars)}")
+        raise CompilerError.of(stage, f"constants {' '.join(str(c.aval) for c in program.consts)} stand for {_types(jaxpr.constvars)}")
     bound: set[Atom] = {*jaxpr.constvars, *jaxpr.invars}
     if len(bound) < len(jaxpr.constvars) + len(jaxpr.invars):
         raise CompilerError.of(stage, "an input is bound twice")
