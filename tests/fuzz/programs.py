@@ -366,7 +366,7 @@ def check(seeds: range, ways: dict[str, Lane], until: float = float("inf")) -> t
     return len(seeds), reports
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=20_000, help="how many programs (default 20,000)")
@@ -374,7 +374,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--gpu", action="store_true", help="also on the GPU")
     parser.add_argument("--jax", action="store_true", help="also in JAX")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     ways = lanes(gpu=options.gpu, jax=options.jax)
     count, reports = check(range(options.first, options.first + options.count), ways, time.monotonic() + options.seconds)
     print(f"{count} programs in {len(ways) + 1} ways, {len(reports)} differences")

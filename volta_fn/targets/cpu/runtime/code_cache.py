@@ -160,7 +160,7 @@ class CodeCache:
 
 
 def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
-    restored = [*[restores for *_, restores in compiled.launches[1:]], False][: len(compiled.launches)]
+    restored = [*[restores for *_, restores in compiled.launches[1:]], False][: len(compiled.launches)]  # none of results without elements
     launches = [
         LoadedLaunch(addresses[symbol], tasks, _mode(tasks, cost, restores, before_restoring), symbol, entry, code)
         for (symbol, tasks, cost, restores), before_restoring in zip(compiled.launches, restored, strict=True)
