@@ -77,7 +77,7 @@ class _PlanVerifier:
                 raise CompilerError.of(_PLAN, f"an output {atom.aval} lies in the block, which ends with the call")
 
     def _verify_memory(self, number: int, step: Step) -> None:
-        """Find the memory of a step's results, and verify that no value in it is read later."""
+        """Find the memory of results, and verify that no value in it is read later."""
         eqn = step.eqn
         for position, var in enumerate(eqn.outvars):
             memory: frozenset[Any] = frozenset((var,))
