@@ -1,4 +1,6 @@
-"""Measure what verification adds to compilation: `python -m benchmarks.verification [--repeat N] [WORKLOAD ...]`.
+"""Measure what verification adds to the time of compilation.
+
+    python -m benchmarks.verification [--repeat N] [WORKLOAD ...]
 
 Each program is traced and compiled anew, without any cache, with verification and without in alternation: as machine code of the CPU, as
 shaders of a GPU, and as NumPy's plan. Times are seconds of processor time of all threads, of the fastest of several compilations.
@@ -29,6 +31,7 @@ from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.runtime.program_plan import Routines
 
 WORKLOADS = ("train/mlp", "train/lenet", "train/lstm", "train/gpt")
+
 
 def _machine_code(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
     cpu.CODE_CACHE.__init__()  # type: ignore[misc]  # forget all routines

@@ -18,7 +18,7 @@ from volta_fn.errors import ArgumentError, UnknownSettingError
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.jit.fused import forget_fused
-from volta_fn.settings import current
+from volta_fn.settings import VERIFY, current
 
 
 def _plain(name: str) -> Callable[[Any], None]:
@@ -179,7 +179,7 @@ _DEFAULTS: dict[str, Any] = {
     "jax_default_prng_impl": "threefry2x32",
     "jax_random_seed_offset": 0,
     "jax_allow_f16_reductions": True,
-    "jax_enable_checks": current.verify,
+    "jax_enable_checks": VERIFY,
     "jax_platforms": None,
     "jax_platform_name": "",
     "jax_default_device": None,

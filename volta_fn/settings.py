@@ -6,7 +6,10 @@ They belong to the process, not to a thread. Modules read them where they matter
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+#: Whether the compiler verifies what it does, unless that is changed.
+VERIFY = os.environ.get("VOLTA_VERIFY", "0") != "0"
 
 
 @dataclass(slots=True)
@@ -46,7 +49,7 @@ class Settings:
     check_static_indices: bool = False
     disable_bwd_checks: bool = False
     allow_f16_reductions: bool = True
-    verify: bool = field(default_factory=lambda: os.environ.get("VOLTA_VERIFY", "0") != "0")
+    verify: bool = VERIFY
 
     @property
     def sees_results(self) -> bool:

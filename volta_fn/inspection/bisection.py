@@ -27,7 +27,7 @@ from volta_fn.core.array import array_spec, host_buffer, wrap
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.inspection.attribution import Attribution, locations_of
-from volta_fn.inspection.reference import Expected, excess
+from volta_fn.inspection.reference import Expected, elements, excess
 from volta_fn.inspection.wide_evaluation import expected_outputs, expected_values
 from volta_fn.jit.eager import PIPELINE, solid
 from volta_fn.lazy_imports import load
@@ -219,7 +219,7 @@ def _in_numpy(program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.
     """Run a program's equations in NumPy, each result in memory of its own."""
     backend = load("volta_fn.targets.numpy.backend")
     jaxpr = program.jaxpr
-    values: Values = dict(zip(jaxpr.constvars, map(host_buffer, program.consts), strict=True))
+    values: Values = dict(zip(jaxpr.constvars, map(elements, program.consts), strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
     with np.errstate(all="ignore"):
         for eqn in program.eqns:
@@ -249,7 +249,7 @@ class _Walk:
     def program(self, program: LoweredProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of a lowered program."""
         jaxpr = program.closed.jaxpr
-        values: Values = dict(zip(jaxpr.constvars, map(host_buffer, program.closed.consts), strict=True))
+        values: Values = dict(zip(jaxpr.constvars, map(elements, program.closed.consts), strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
         for item in program.items:
             if not item.is_needed:
@@ -321,7 +321,7 @@ class _Walk:
         Its memory, or that of its operands, is shared too early.
         """
         jaxpr = program.closed.jaxpr
-        values: Values = dict(zip(jaxpr.constvars, map(host_buffer, program.closed.consts), strict=True))
+        values: Values = dict(zip(jaxpr.constvars, map(elements, program.closed.consts), strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
         items = [item for item in program.items if item.is_needed]
         together = dict(values)

@@ -7,11 +7,12 @@ many times the largest such change is wrong. Sums lose digits to cancellation, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
 from volta_fn.jit.eager import PIPELINE
@@ -81,6 +82,11 @@ def evaluate(eqn: Equation, operands: Sequence[np.ndarray], wanted: Sequence[np.
     compute = silenced(make_kernel(eqn.primitive, avals, params, PIPELINE))
     results = compute(*given)
     return [np.asarray(r) for r in (results if eqn.primitive.multiple_results else (results,))]
+
+
+def elements(array: Any) -> np.ndarray:
+    """Return the elements of an array, on the host."""
+    return host_buffer(array)
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:

@@ -6,7 +6,7 @@ arithmetic: D. S. Parker, 1997). Results of compiled programs round elsewhere, b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from volta_fn.inspection.reference import (
     SUMS,
     Expected,
     absolute_operands,
+    elements,
     epsilon,
     evaluate,
     smallest,
@@ -77,7 +78,7 @@ class _Evaluation:
     def program(self, program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of a program."""
         jaxpr = program.jaxpr
-        values: Values = dict(zip(jaxpr.constvars, map(host_buffer, program.consts), strict=True))
+        values: Values = dict(zip(jaxpr.constvars, map(elements, program.consts), strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
         found = self.equations(program.eqns, values)
         return [self._read(found, v) for v in jaxpr.outvars]
@@ -175,4 +176,4 @@ def _cond(run: _Evaluation, args: list[np.ndarray], *, branches: Sequence[Closed
     return run.program(branches[min(max(int(args[0]), 0), len(branches) - 1)], args[1:])
 
 
-_LOOPS = {"scan": _scan, "while": _while, "cond": _cond}
+_LOOPS: dict[str, Callable[..., list[np.ndarray]]] = {"scan": _scan, "while": _while, "cond": _cond}

@@ -118,11 +118,12 @@ class ExpressionNumbers:
         for node in kernel.nodes:
             key: Any = node
             if isinstance(node, Load) and inputs is not None:
-                if inputs[node.input] is None:
+                number = inputs[node.input]
+                if number is None:
                     assert first is not None
                     found.append(first)
                     continue
-                key = replace(node, input=inputs[node.input])
+                key = replace(node, input=number)
             elif isinstance(node, Apply):
                 key = replace(node, operands=tuple([found[i] for i in node.operands]))
             elif isinstance(node, Reduce):

@@ -26,89 +26,92 @@ from volta_fn.errors import CompilerError
 # plans
 
 
-class _Value(NamedTuple):
-    """What a register holds: a variable, and the memory that it may share with others."""
-
-    var: Var
-    memory: frozenset[Any]
-
-
 def verify_plan(plan: Plan, program: ClosedJaxpr, donated: Sequence[bool]) -> None:
-    """Raise `CompilerError` if a step of a plan reads or overwrites a wrong value.
+    """Raise `CompilerError` if a step of a plan reads or overwrites a wrong value."""
+    _PlanVerifier(plan, program, donated).verify()
 
-    Memory is a number for each array that is made, and for an array in the plan's block also the bytes that it has there.
+
+class _PlanVerifier:
+    """Follows the values of a plan through registers and memory.
+
+    Memory is named by the variable that it was made for, or by the number of an array in the plan's block.
     """
-    jaxpr = program.jaxpr
-    held: dict[int, _Value] = {}
-    for register, var in [*zip(plan.inputs, jaxpr.invars, strict=True), *zip([r for r, _ in plan.constants], jaxpr.constvars, strict=True)]:
-        held[register] = _Value(var, frozenset((var,)))
-    last = {v: number for number, step in enumerate(plan.steps) for v in step.eqn.invars if isinstance(v, Var)}
-    last.update({v: len(plan.steps) for v in jaxpr.outvars if isinstance(v, Var)})
-    writable = {var for var, given in zip(jaxpr.invars, donated, strict=False) if given}
-    readonly = {*jaxpr.invars, *jaxpr.constvars} - writable
-    meeting = _meeting(plan)
-    owners: dict[Any, set[int]] = {}  # the registers whose values may lie in some memory
-    for register, value in held.items():
-        for memory in value.memory:
-            owners.setdefault(memory, set()).add(register)
-    for number, step in enumerate(plan.steps):
-        for operand, atom in zip(step.operands, step.eqn.invars, strict=True):
-            if isinstance(operand, int) and (operand not in held or held[operand].var is not atom):
-                _fail_step(step, f"register {operand} does not hold the operand {atom.aval}, but {_named(held, operand)}")
-        results = _results(step, held)
-        overwritten = {m for value in results for m in value.memory} - set(step.eqn.outvars)
-        if overwritten and not (step.eqn.primitive.views and step.into is None):
-            if not overwritten.isdisjoint(readonly):
+
+    def __init__(self, plan: Plan, program: ClosedJaxpr, donated: Sequence[bool]) -> None:
+        self.plan, self.jaxpr = plan, program.jaxpr
+        invars, constvars, outvars = self.jaxpr.invars, self.jaxpr.constvars, self.jaxpr.outvars
+        #: The variable that each register holds.
+        self.held: dict[int, Var] = dict(zip(plan.inputs, invars, strict=True))
+        self.held.update(zip([register for register, _ in plan.constants], constvars, strict=True))
+        self.last = {v: number for number, step in enumerate(plan.steps) for v in step.eqn.invars if type(v) is Var}
+        self.last.update({v: len(plan.steps) for v in outvars if type(v) is Var})
+        self.readonly = {*invars, *constvars} - {v for v, is_donated in zip(invars, donated, strict=False) if is_donated}
+        #: The memory that values may lie in, unless it is memory of their own, and the values that may lie in memory.
+        self.memory: dict[Var, frozenset[Any]] = {}
+        self.owners: dict[Any, list[Var]] = {}
+        self.meeting = _meeting(plan)
+
+    def verify(self) -> None:
+        """Follow the steps, then look at the outputs."""
+        held = self.held
+        for number, step in enumerate(self.plan.steps):
+            for operand, atom in zip(step.operands, step.eqn.invars, strict=True):
+                if type(operand) is int and held.get(operand) is not atom:
+                    _fail_step(step, f"register {operand} does not hold the operand {atom.aval}, but {self._contents(operand)}")
+            if step.into is not None or step.buffers or step.eqn.primitive.views:
+                self._verify_memory(number, step)
+            for register in step.frees:
+                held.pop(register, None)
+            for register, var in zip(step.results, step.eqn.outvars, strict=True):
+                if register in held and self.last.get(held[register], -1) > number:
+                    _fail_step(step, f"register {register} holds {held[register].aval}, which is read later")
+                held[register] = var
+            for register in step.frees:
+                if register in held and self.last.get(held[register], -1) > number:
+                    _fail_step(step, f"register {register} is freed, but {held[register].aval} is read later")
+                held.pop(register, None)
+        for operand, atom in zip(self.plan.outputs, self.jaxpr.outvars, strict=True):
+            if type(operand) is int and held.get(operand) is not atom:
+                raise CompilerError.of(_PLAN, f"register {operand} does not hold an output {atom.aval}, but {self._contents(operand)}")
+            if isinstance(atom, Var) and any(isinstance(m, int) for m in self._memory_of(atom)):
+                raise CompilerError.of(_PLAN, f"an output {atom.aval} lies in the block, which ends with the call")
+
+    def _verify_memory(self, number: int, step: Step) -> None:
+        """Find the memory of results, and verify that no value in it is read later."""
+        eqn = step.eqn
+        for position, var in enumerate(eqn.outvars):
+            memory: frozenset[Any] = frozenset((var,))
+            overwritten: frozenset[Any] = frozenset()
+            if position == 0 and step.into is not None:
+                memory = overwritten = self._memory_of(eqn.invars[step.into])
+            elif step.buffers and step.buffers[position] is not None:
+                memory = overwritten = frozenset((step.buffers[position],))
+            elif eqn.primitive.views:
+                memory = memory.union(*map(self._memory_of, eqn.invars))
+            if not overwritten.isdisjoint(self.readonly):
                 _fail_step(step, "it overwrites an argument that is not donated, or a constant")
-            for memory in [other for m in overwritten for other in meeting.get(m, (m,))]:
-                for register in owners.get(memory, ()):
-                    value = held.get(register)
-                    if value is not None and memory in value.memory and last.get(value.var, -1) > number:
-                        _fail_step(step, f"its result shares memory with {value.var.aval}, which is read later")
-        for register in step.frees:
-            held.pop(register, None)
-        for register, value in zip(step.results, results, strict=True):
-            if register in held and last.get(held[register].var, -1) > number:
-                _fail_step(step, f"register {register} holds {held[register].var.aval}, which is read later")
-            held[register] = value
-            for memory in value.memory:
-                owners.setdefault(memory, set()).add(register)
-        for register in step.frees:
-            if register in held and last.get(held[register].var, -1) > number:
-                _fail_step(step, f"register {register} is freed, but {held[register].var.aval} is read later")
-            held.pop(register, None)
-    for operand, atom in zip(plan.outputs, jaxpr.outvars, strict=True):
-        if isinstance(operand, int) and (operand not in held or held[operand].var is not atom):
-            raise CompilerError.of(_PLAN, f"register {operand} does not hold an output {atom.aval}, but {_named(held, operand)}")
-        if isinstance(operand, int) and any(isinstance(m, int) for m in held[operand].memory):
-            raise CompilerError.of(_PLAN, f"an output {atom.aval} lies in the block, which ends with the call")
+            for other in [other for m in overwritten for other in self.meeting.get(m, (m,))]:
+                for value in (*self.owners.get(other, ()), *([other] if isinstance(other, Var) else [])):
+                    if self.last.get(value, -1) > number:
+                        _fail_step(step, f"its result shares memory with {value.aval}, which is read later")
+            self.memory[var] = memory
+            for m in memory:
+                self.owners.setdefault(m, []).append(var)
+
+    def _memory_of(self, atom: Atom) -> frozenset[Any]:
+        if not isinstance(atom, Var):
+            return frozenset()
+        return self.memory.get(atom) or frozenset((atom,))
+
+    def _contents(self, register: int) -> str:
+        return str(self.held[register].aval) if register in self.held else "nothing"
 
 
 _PLAN = "register assignment"
 
 
-def _named(held: Mapping[int, _Value], register: int) -> str:
-    return f"{held[register].var.aval}" if register in held else "nothing"
-
-
 def _fail_step(step: Step, problem: str) -> NoReturn:
     raise CompilerError.of(_PLAN, problem, describe(step.eqn), step.eqn.source)
-
-
-def _results(step: Step, held: Mapping[int, _Value]) -> list[_Value]:
-    """Return the values of a step's results, with the memory that they get."""
-    eqn, results = step.eqn, []
-    for position, var in enumerate(eqn.outvars):
-        memory: frozenset[Any] = frozenset((var,))
-        if eqn.primitive.views:
-            memory = memory.union(*[held[o].memory for o in step.operands if isinstance(o, int)])
-        if position == 0 and step.into is not None:
-            operand = step.operands[step.into]
-            memory = held[operand].memory if isinstance(operand, int) else memory
-        elif step.buffers and step.buffers[position] is not None:
-            memory = frozenset((step.buffers[position],))
-        results.append(_Value(var, memory))
-    return results
 
 
 def _meeting(plan: Plan) -> dict[int, list[int]]:

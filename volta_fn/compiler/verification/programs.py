@@ -76,14 +76,15 @@ def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None 
         for eqn in current.eqns:
             if id(eqn) not in known:
                 _verify_types(stage, eqn)
-                pending.extend(sub_jaxprs(eqn.params))
+                if eqn.primitive.holds_programs or eqn.primitive.call_param:
+                    pending.extend(sub_jaxprs(eqn.params))
         current.derived[_VERIFIED] = (True,)
 
 
 def _verify_bindings(stage: str, program: ClosedJaxpr) -> None:
     jaxpr = program.jaxpr
     if [(v.aval.shape, v.aval.dtype) for v in jaxpr.constvars] != [(c.aval.shape, c.aval.dtype) for c in program.consts]:
-        raise CompilerError.of(stage, f"constants {_types(program.consts)} stand for variables {_types(jaxpr.constvars)}")
+        raise CompilerError.of(stage, f"constants {' '.join(str(c.aval) for c in program.consts)} stand for {_types(jaxpr.constvars)}")
     bound: set[Atom] = {*jaxpr.constvars, *jaxpr.invars}
     if len(bound) < len(jaxpr.constvars) + len(jaxpr.invars):
         raise CompilerError.of(stage, "an input is bound twice")
@@ -109,8 +110,14 @@ def _verify_types(stage: str, eqn: Equation) -> None:
     except (VoltaError, TypeError) as error:
         _fail(stage, f"operands that the primitive does not take: {error.args[0]}", eqn)
     expected: Sequence[ShapedArray] = derived if primitive.multiple_results else (derived,)
-    if [(a.shape, a.dtype) for a in expected] != [(v.aval.shape, v.aval.dtype) for v in eqn.outvars]:
+    results = eqn.outvars
+    if len(expected) != len(results) or not all(map(_is_type, expected, results)):
         _fail(stage, f"results of other types than the primitive's rule gives: {' '.join(map(str, expected))}", eqn)
+
+
+def _is_type(aval: ShapedArray, var: Var) -> bool:
+    own = var.aval
+    return own is aval or (own.shape == aval.shape and own.dtype == aval.dtype)
 
 
 def _verify_interface(stage: str, before: ClosedJaxpr, after: ClosedJaxpr) -> None:

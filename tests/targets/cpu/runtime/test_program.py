@@ -15,7 +15,8 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.errors import CallbackError
+from volta_fn.errors import CallbackError, CompilerError
+from volta_fn.targets.cpu.runtime import code_cache, disk_cache
 from volta_fn.targets.cpu.runtime.program import Program
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -183,3 +184,19 @@ def test_arguments_are_copied_once(size: int, donate: tuple[int, ...], make: Cal
         np.testing.assert_array_equal(x, wanted)
         np.testing.assert_array_equal(double, wanted * 2)
         np.testing.assert_array_equal(total, wanted)
+
+
+def test_what_llvm_refuses_is_an_error_with_equations_and_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def malformed(text: str, *suffix: str) -> bytes:
+        return original(text.replace("ret void", "ret float 0.0"), *suffix)
+
+    def odd(x: Any) -> Any:
+        return lax.scan(lambda c, r: (lax.sort(c * r), c), x[0], x)
+
+    original, fresh = code_cache.compile_object, code_cache.CodeCache()
+    monkeypatch.setattr(code_cache, "compile_object", malformed)
+    monkeypatch.setattr(code_cache.CODE_CACHE, "_recent", fresh._recent)
+    monkeypatch.setattr(disk_cache, "cache_dir", lambda: None)
+    with pytest.raises(CompilerError, match=r"(?s)code generation: LLVM refuses the module: .*in (the kernel of|sort)") as caught:
+        compiled(odd, np.ones((5, 7), np.float32))
+    assert caught.value.location is not None and caught.value.location.file == __file__
