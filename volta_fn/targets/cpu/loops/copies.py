@@ -25,6 +25,7 @@ class Copies:
     def emit(self, scope: VectorScope, start: Value, stop: Value) -> None:
         """Emit the copies between two positions along the axis."""
         f: Function = scope.nest.f
+        scope.nest.pending.discard(0)
         f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         for segment, source in zip(self.vectors.segments, self.sources, strict=True):
             low = greatest(f, start, i64(segment.start))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.index import along
+from volta_fn.compiler.ir.kernel import PendingStores
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -38,6 +39,7 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     else:
         body = _by_columns(schedule, root)
     over_tasks(nest.f, schedule.cut, body)
+    nest.pending.check()
     nest.f.finish()
     return Launch(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))))
 
@@ -60,7 +62,7 @@ def nest_of(f: Function, analysis: KernelAnalysis) -> LoopNest:
     """
     count = len(analysis.kernel.inputs)
     pointers = [buffer(f, n) for n in range(count + len(analysis.kernel.stores))]
-    return LoopNest(f, analysis, pointers[:count], pointers[count:], {}, set())
+    return LoopNest(f, analysis, pointers[:count], pointers[count:], {}, set(), PendingStores(analysis.kernel))
 
 
 def buffer(f: Function, number: int) -> Value:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from volta_fn.codegen.loops.scope import Scope
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, Position
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, PendingStores, Position
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
 
@@ -51,6 +51,7 @@ class LoopNest(NamedTuple):
     #: Where nodes are kept, and those of them that are there already.
     slots: dict[int, Slot]
     kept: set[int]
+    pending: PendingStores
     #: Loads of long arrays from end to end, which memory had better be told of in advance.
     streams: frozenset[int] = frozenset()
 
@@ -268,6 +269,7 @@ class VectorScope(Scope[Value, Number]):
         """Emit a store."""
         analysis = self.nest.analysis
         value, offset = analysis.kernel.stores[number].value, analysis.store_offsets[number]
+        self.nest.pending.discard(number)
         pointer = self.pointer(("store", number))
         if self.is_vector(offset.axes):
             assert self.lane is not None

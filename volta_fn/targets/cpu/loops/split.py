@@ -15,7 +15,7 @@ from volta_fn.codegen.loops.subkernels import Nodes, closure
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Affine, along
-from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, operands
+from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, PendingStores, operands
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import rounded_down
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -87,6 +87,11 @@ class Split:
         """Emit the address of the workspace."""
         return buffer(f, len(self.analysis.kernel.inputs) + len(self.analysis.kernel.stores))
 
+    @property
+    def later(self) -> list[int]:
+        """The stores that the second launch does."""
+        return [s for s in range(len(self.analysis.kernel.stores)) if s not in self.schedule.passes[0].stores]
+
     # chunks
 
     def first(self, module: Module) -> Launch:
@@ -118,6 +123,7 @@ class Split:
                 self.columns(code, root)
 
         over_tasks(f, self.cut, body)
+        nest.pending.check(self.later)
         f.finish()
         iterations = self.analysis.size(range(len(self.analysis.kernel.sizes)))
         return Launch(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
@@ -203,7 +209,8 @@ class Split:
         memory = self.memory(f)
         addresses = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.analysis.reduces]
         inputs = [*[buffer(f, n) for n in range(count)], *addresses]
-        return write(LoopNest(f, analysis, inputs, [buffer(f, count + s) for s in numbers], {}, set()), schedule_of(analysis))
+        outputs = [buffer(f, count + s) for s in numbers]
+        return write(LoopNest(f, analysis, inputs, outputs, {}, set(), PendingStores(analysis.kernel)), schedule_of(analysis))
 
     def combining(self) -> tuple[Kernel, list[int]]:
         """Return the kernel of the second launch, and the numbers of its stores.
@@ -211,7 +218,7 @@ class Split:
         Its inputs are the old ones and the partial results of every reduction.
         """
         old = self.analysis.kernel
-        numbers = [s for s in range(len(old.stores)) if s not in self.schedule.passes[0].stores]
+        numbers = self.later
         targets, nodes = [old.stores[s].value for s in numbers], Nodes(old)
         needed = closure(old, targets, self.analysis.reduces)
         for k, (n, node) in enumerate(self.analysis.reduces.items()):

@@ -104,6 +104,7 @@ class _Tiles:
         shader.emit("workgroupBarrier();")
         for store_step in self.store_steps(outer, corner):
             self.store(store_step, tiles)
+        self.root.nest.pending.check()
         return shader.dispatch(squares.total)
 
     def read(self, outer: LaneScope, corner: dict[int, str], tiles: dict[int, Array], block: tuple[str, str]) -> None:
