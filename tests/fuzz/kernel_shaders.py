@@ -18,7 +18,7 @@ from tests.targets.wgsl.running import capabilities, device
 from volta_fn.compiler.ir.analysis import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.routines import kernel_routines
 from volta_fn.targets.wgsl.scalars.number import is_supported
 
@@ -75,10 +75,19 @@ class Shaders:
                 for name, texts in _versions(routine).items():
                     yield _Trial(f"{name}{way}" + (f", results in operands {places}" if places else ""), routine, texts, places)
 
-    def _pipeline(self, source: str) -> Any:
+    def _pipeline(self, source: str, dispatch: Dispatch) -> Any:
+        """Return the layout of a dispatch's bindings, of which a shader may leave some unread, and its pipeline."""
         if source not in self._pipelines:
+            entries = []
+            for binding in range(len(dispatch.buffers)):
+                kind = "storage" if binding in dispatch.written_bindings else "read-only-storage"
+                entries.append({"binding": binding, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}})
+            layout = device().create_bind_group_layout(entries=entries)
             module = device().create_shader_module(code=source)
-            self._pipelines[source] = device().create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
+            pipeline = device().create_compute_pipeline(
+                layout=device().create_pipeline_layout(bind_group_layouts=[layout]), compute={"module": module, "entry_point": "main"}
+            )
+            self._pipelines[source] = layout, pipeline
         return self._pipelines[source]
 
     def _held(self, content: bytes) -> Any:
@@ -95,13 +104,13 @@ class Shaders:
         held = [self._held(content) for content in contents]
         run = encoder.begin_compute_pass()
         for dispatch, text in zip(trial.routine.dispatches, trial.texts, strict=True):
-            pipeline = self._pipeline(text)
+            layout, pipeline = self._pipeline(text, dispatch)
             entries = []
             for binding, number in enumerate(dispatch.buffers):
                 resource = {"buffer": held[number], "offset": self.before, "size": held[number].size - self.before}
                 entries.append({"binding": binding, "resource": resource})
             run.set_pipeline(pipeline)
-            run.set_bind_group(0, device().create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries))
+            run.set_bind_group(0, device().create_bind_group(layout=layout, entries=entries))
             run.dispatch_workgroups(*dispatch.groups)
         run.end()
         return _Encoded(trial.way, held, contents)
