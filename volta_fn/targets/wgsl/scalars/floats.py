@@ -24,7 +24,7 @@ def _is_zero(x: Lanes) -> bool:
 
 
 def _opaque(x: Lanes) -> Lanes:
-    """Return a literal zero as a value that compilers do not know."""
+    """Return a literal zero as a value that compilers do not know: what they make of a division by it is no number."""
     if not _is_zero(x):
         return x
     return x.zero() if x.text[0] != "(" else -x.zero()
@@ -147,7 +147,7 @@ _MORE: dict[str, Operation] = {
     "add": lambda x, y: _addend(x) + _apart(_addend(y)),
     "sub": _sub,
     "mul": lambda x, y: _opaque(x) * _opaque(y),
-    "div": lambda x, y: _opaque(x) / _apart(y),
+    "div": lambda x, y: _opaque(x) / _apart(_opaque(y)),
 }
 
 #: Of float32 and float64, of bfloat16, and of float16, of whose equal zeros NumPy takes the first.
