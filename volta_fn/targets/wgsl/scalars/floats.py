@@ -47,7 +47,7 @@ def _apart(x: Lanes) -> Lanes:
 
     NVIDIA's takes x - x for 0 and x / x for 1 in float64, though x may be NaN or infinite.
     """
-    return x.held() if x.type == "f64" and not _is_known(x) else x
+    return x.hidden() if x.type == "f64" and not _is_known(x) else x
 
 
 def _sub(x: Lanes, y: Lanes) -> Lanes:
