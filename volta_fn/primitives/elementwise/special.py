@@ -16,17 +16,7 @@ from volta_fn.primitives.elementwise.comparison import eq, gt
 from volta_fn.primitives.elementwise.exponential import exp, log
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.elementwise.trigonometric import cos, sin
-from volta_fn.primitives.formulas import (
-    bessel,
-    dawson,
-    error,
-    exponential_integrals,
-    faddeeva,
-    gamma,
-    hypergeometric,
-    normal_quantile,
-    oscillating_integrals,
-)
+from volta_fn.primitives.formulas import bessel, dawson, error, exponential_integrals, faddeeva, gamma, hypergeometric, normal_quantile, oscillating_integrals
 from volta_fn.primitives.formulas import owens_t as owen
 from volta_fn.primitives.formulas import spence as dilogarithm
 
