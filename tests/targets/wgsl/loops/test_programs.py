@@ -108,6 +108,16 @@ def test_nan_wins_and_the_first_of_equals() -> None:
     agrees(kernel, [long], "extremes of a long row with NaN")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "complex64"])
+def test_divisions_by_constant_zeros(dtype: str) -> None:
+    x = np.array([-2.0, 3.0, 0.0, np.inf]).astype(kernels_of(jnp.negative, shaped(4, dtype=dtype))[0].inputs[0].dtype)
+    for zero in (0.0, -0.0):
+        for kernel in kernels_of(
+            lambda x, zero=zero: (x / jnp.full(4, zero, x.dtype), jnp.full(4, zero, x.dtype) / x), shaped(4, dtype=dtype)
+        ):
+            agrees(kernel, [x], "divisions by zero")
+
+
 def test_reductions_of_nothing() -> None:
     f = lambda x: (x.sum(1), x.prod(1), lax.reduce_max(x, (1,)), (x + 1.0).sum(0))
     for kernel in kernels_of(f, shaped(3, 0)):

@@ -268,6 +268,10 @@ class Lanes(Values):
         """Return the same number, opaque to compilers that simplify sums."""
         return self * self.one()
 
+    def hidden(self) -> Lanes:
+        """Return the same number, of which compilers know nothing; it passes through an integer."""
+        return self._of_unknown(f"bitcast<u{self.bits}>({self.text})")
+
     def zero(self) -> Lanes:
         """Return 0.0 as a value that compilers do not know."""
         return self.one() - 1.0
