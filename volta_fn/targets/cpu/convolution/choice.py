@@ -88,7 +88,10 @@ class Algorithm(NamedTuple):
 
 
 def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algorithm]:
-    """Return the ways to compute a correlation; the `slow` ones, too, which are never the fastest."""
+    """Return the ways to compute a correlation.
+
+    With `slow`, return those that are never the fastest, too.
+    """
     c, work = builder.c, builder.work
     found = []
     for other in (False, True) if slow else (False,):
@@ -110,7 +113,10 @@ def _winograd(builder: CorrelationBuilder, scheme: Scheme) -> Winograd:
 
 
 def fastest(found: Sequence[Algorithm], wanted: str) -> Algorithm:
-    """Return the fastest way by the algorithm asked for, or by any if that is "auto" or does not apply."""
+    """Return the fastest way by the algorithm asked for.
+
+    It is the fastest of all if that is "auto", or does not apply.
+    """
     return min([a for a in found if a.name == wanted] or found, key=lambda a: a.nanoseconds)
 
 
