@@ -283,8 +283,38 @@ def _svd(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) 
     return found
 
 
+def _schur(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
+    a, t = _wide(inputs[0]), _wide(results[0])
+    below = np.tril(t, -1 if a.dtype.kind == "c" else -2)
+    found = [("below the diagonal", _norm(below), 0.0)]
+    if problem.params["compute_vectors"]:
+        z = _wide(results[1])
+        found += [("Z T Zᴴ - A", _norm(z @ t @ _adjoint(z) - a), _unit(problem) * max(1.0, _norm(a))), _orthonormal("Z", z, problem)]
+    return found
+
+
+def _eig(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
+    a, w = _wide(inputs[0]).astype(np.complex128), results[0].astype(np.complex128)
+    traces = np.trace(a, axis1=-2, axis2=-1) - w.sum(-1)
+    found = [("the sum of the eigenvalues", _norm(traces), _unit(problem) * max(1.0, _norm(a)) * 4)]
+    if problem.params["compute_vectors"]:
+        v = results[1].astype(np.complex128)
+        found.append(("A V - V w", _norm(a @ v - v * w[..., None, :]), _unit(problem) * max(1.0, _norm(a)) * 4))
+        found.append(("the lengths of vectors", _norm(np.linalg.norm(v, axis=-2) - 1), _unit(problem)))
+    return found
+
+
+def _like_reference(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
+    """Relative to the largest number, the distances from what LAPACK gives in 64-bit numbers."""
+    found = []
+    for number, (x, y) in enumerate(zip(results, _evaluated(problem.name, [_wide(x) for x in inputs], problem.params), strict=True)):
+        found.append((f"result {number}", _norm(_wide(x) - y), 50 * _unit(problem) * max(1.0, _norm(y))))
+    return found
+
+
 _RESIDUALS: dict[str, Callable[[Problem, list[np.ndarray], list[np.ndarray]], _Errors]] = {
-    "cholesky": _cholesky, "triangular_solve": _solve, "lu": _lu, "qr": _qr, "eigh": _eigh, "svd": _svd,
+    "cholesky": _cholesky, "triangular_solve": _solve, "lu": _lu, "qr": _qr, "eigh": _eigh, "svd": _svd, "schur": _schur, "eig": _eig,
+    **dict.fromkeys(("hessenberg", "tridiagonal", "householder_product", "tridiagonal_solve"), _like_reference),
 }  # fmt: skip
 
 

@@ -146,6 +146,7 @@ FAMILY_OF = {
     "top_k": "top_k",
     "dot_general": "product",
     "conv_general_dilated": "convolution",
+    **dict.fromkeys(("eig", "hessenberg", "schur", "tridiagonal", "householder_product", "tridiagonal_solve"), "condensed"),
     "fft": "fourier",
     "pad": "pad",
 }

@@ -94,6 +94,12 @@ def _algorithm(k: int, label: str = "algorithm", others: Mapping[str, Any] = Map
     return nth(label, k, "convolution.choice:fastest", lambda found, wanted: found, changes | dict(others))
 
 
+# factorisations
+
+_STACKS = [
+    *each("lapack.stacks", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
+]
+
 CHOICES: dict[str, Choices] = {
     "cumulative": [
         *each("library.cumulative", _CHUNK=(64, 192), _TASK=(1, 100), _VECTORS=(1, 2, 3), _CHAINS=(1, 3)),
@@ -180,10 +186,8 @@ CHOICES: dict[str, Choices] = {
         *each("fourier.passes", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
         *each("fourier.primes", _REGISTERS=(1, 2)),
     ],
-    "linalg": [
-        *each("lapack.stacks", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
-        *each("lapack.triangular", LARGE=(0,)),
-    ],
+    "linalg": [*_STACKS, *each("lapack.triangular", LARGE=(0,))],
+    "condensed": _STACKS,
 }  # fmt: skip
 
 #: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, limits of what is computed

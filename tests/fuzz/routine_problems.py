@@ -122,8 +122,8 @@ def values(operand: Operand) -> np.ndarray:
     """The elements of an operand.
 
     Kinds: `small` integers, whose sums are exact in every dtype of sums; `normal` numbers; `special` ones, with NaN, infinities and zeros
-    of both signs; `ends`, special ones with the greatest, the least and subnormal numbers; `few` different ones; `signs`; `near` one;
-    `indices` from `low` up to `high`, or all `different`; matrices that are `definite`, or `regular`.
+    of both signs; `ends`, special ones with the greatest, the least and subnormal numbers; `few` different ones; `signs`; `near` one, and
+    `large` beside it; `indices` from `low` up to `high`, or all `different`; matrices that are `definite`, or `regular`.
     """
     rng, dtype, shape = np.random.default_rng([operand.seed, 35]), dtypes.as_dtype(operand.dtype), operand.shape
     if operand.kind == "different":
@@ -151,6 +151,8 @@ def values(operand: Operand) -> np.ndarray:
         return rng.integers(0 if operand.dtype.startswith("uint") else -2, 2, shape).astype(np.float32).astype(dtype)
     if operand.kind == "normal":
         return rng.standard_normal(shape).astype(dtype)
+    if operand.kind == "large":
+        return (4 + rng.random(shape)).astype(dtype)
     if operand.kind == "near":
         return (1 + 0.02 * rng.standard_normal(shape)).astype(dtype)
     if operand.kind == "signs":
@@ -529,11 +531,35 @@ def attention(rng: Rng, room: int) -> Problem:
     return Problem("attention_gradient_routine", (*some, rows(form.cotangent, groups * shared, t, v_width)), {"form": form})
 
 
+def condensed(rng: Rng, room: int) -> Problem:
+    """A reduction to a condensed form, general eigenvalues, or what goes with them."""
+    name = pick(rng, ["eig", "hessenberg", "schur", "tridiagonal", "householder_product", "tridiagonal_solve"])
+    n = pick(rng, [k for k in (0, 1, 2, 3, 4, 5, 8, 17, 33, 65, 100) if k * k <= room])
+    stack = shape_of(rng, int(rng.integers(0, 3)), max(1, min(room, 1 << 13) // max(1, n * n)))
+    dtype, seed = pick(rng, ["float32", "float64", "complex64", "complex128"]), int(rng.integers(1 << 16))
+    square = Operand((*stack, n, n), dtype, "normal", seed)
+    if name == "tridiagonal_solve":
+        lower, upper = (Operand((*stack, n), dtype, "near", seed + k) for k in (1, 2))
+        diagonal = Operand((*stack, n), dtype, "large", seed)
+        return Problem(name, (lower, diagonal, upper, operand(rng, (*stack, n, size_of(rng, 9)), dtype)), {})
+    if name == "householder_product":
+        m = n + int(rng.integers(0, 4))
+        return Problem(
+            name, (Operand((*stack, m, n), dtype, "normal", seed), Operand((*stack, int(rng.integers(0, n + 1))), dtype, "small", seed)), {}
+        )
+    if name == "tridiagonal":
+        return Problem(name, (square._replace(kind="definite"),), {"lower": bool(rng.integers(2))})
+    return Problem(name, (square,), {} if name == "hessenberg" else {"compute_vectors": bool(rng.integers(2))})
+
+
 #: What draws the problems of a kind.
 FAMILIES: dict[str, Callable[[Rng, int], Problem]] = {
     "cumulative": cumulative, "sort": sorts, "top_k": top_k, "window": windows, "gather": gathers, "scatter": scatters,
     "dynamic_slice": dynamic_slices, "product": products, "convolution": convolutions, "fourier": transforms, "linalg": factorisations,
-    "attention": attention, "pad": paddings,
+    "condensed": condensed, "attention": attention, "pad": paddings,
 }  # fmt: skip
 #: Those of a target: the others are kernels there, or products.
-FAMILIES_OF = {"cpu": tuple(f for f in FAMILIES if f not in ("attention", "pad")), "wgsl": tuple(f for f in FAMILIES if f != "fourier")}
+FAMILIES_OF = {
+    "cpu": tuple(f for f in FAMILIES if f not in ("attention", "pad")),
+    "wgsl": tuple(f for f in FAMILIES if f not in ("fourier", "condensed")),
+}

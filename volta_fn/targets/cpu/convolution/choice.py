@@ -6,6 +6,7 @@ Correlations of one tap are matrix products: outputs by channels with channels b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from volta_fn.targets.cpu.convolution.igemm import Igemm
 from volta_fn.targets.cpu.convolution.igemm_plan import igemm_plan
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros
 from volta_fn.targets.cpu.convolution.winograd import Winograd
-from volta_fn.targets.cpu.convolution.winograd_plan import schemes_for, time_of, winograd_plan
+from volta_fn.targets.cpu.convolution.winograd_plan import Scheme, schemes_for, time_of, winograd_plan
 from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tilings_of
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided
@@ -59,7 +60,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
         if c.taps == 0:
             write_zeros(builder)
         else:
-            fastest(algorithms(builder), algorithm).write()
+            fastest(algorithms(builder), algorithm).writer().write()
         workspace = builder.workspace
         builders.append(builder)
     return assembled(module, builders, workspace)
@@ -78,35 +79,44 @@ class Algorithm(NamedTuple):
     Attributes:
         name: what a convolution's parameter `algorithm` calls it.
         nanoseconds: the estimated time; infinite if it is not chosen unless it is asked for.
-        write: what writes the code.
+        writer: what makes the writer of its code.
     """
 
     name: str
     nanoseconds: float
-    write: Callable[[], None]
+    writer: Callable[[], Igemm | Winograd | WinogradSums | Direct]
 
 
 def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algorithm]:
-    """Return the ways to compute a correlation; the `slow` ones, too, which are never the fastest."""
+    """Return the ways to compute a correlation.
+
+    With `slow`, return those that are never the fastest, too.
+    """
     c, work = builder.c, builder.work
     found = []
     for other in (False, True) if slow else (False,):
         if blocks := igemm_plan(c, work, builder.room, other=other):
             time = inf if other else max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _OVERHEAD)
-            found.append(Algorithm("igemm", time, lambda blocks=blocks: Igemm(builder, blocks).write()))
+            found.append(Algorithm("igemm", time, partial(Igemm, builder, blocks)))
     for scheme in schemes_for(c, work):
-        time = time_of(c, scheme)
-        found.append(Algorithm("winograd", time, lambda scheme=scheme: Winograd(builder, winograd_plan(c, work, scheme)).write()))
+        found.append(Algorithm("winograd", time_of(c, scheme), partial(_winograd, builder, scheme)))
     for tiling in tilings_of(c, work):
-        found.append(Algorithm("winograd", tiling.nanoseconds, lambda tiling=tiling: WinogradSums(builder, tiling).write()))
+        found.append(Algorithm("winograd", tiling.nanoseconds, partial(WinogradSums, builder, tiling)))
     full = 1.3 * c.outputs > -(-c.outputs // work.lanes) * work.lanes  # vectors along the outputs
     for way in direct_plans(c, work, builder.w_dtype):
-        found.append(Algorithm("direct", inf if full else way.cycles * _CYCLE * 1.2, lambda way=way: Direct(builder, way).write()))
+        found.append(Algorithm("direct", inf if full else way.cycles * _CYCLE * 1.2, partial(Direct, builder, way)))
     return found
 
 
+def _winograd(builder: CorrelationBuilder, scheme: Scheme) -> Winograd:
+    return Winograd(builder, winograd_plan(builder.c, builder.work, scheme))
+
+
 def fastest(found: Sequence[Algorithm], wanted: str) -> Algorithm:
-    """Return the fastest way by the algorithm asked for, or by any if that is "auto" or does not apply."""
+    """Return the fastest way by the algorithm asked for.
+
+    It is the fastest of all if that is "auto", or does not apply.
+    """
     return min([a for a in found if a.name == wanted] or found, key=lambda a: a.nanoseconds)
 
 

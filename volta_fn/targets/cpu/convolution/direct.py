@@ -62,7 +62,10 @@ class DirectPlan:
 
 
 def direct_plans(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> list[DirectPlan]:
-    """Return how to compute a correlation directly: a plan for each axis that vectors suit."""
+    """Return how to compute a correlation directly.
+
+    There is a plan for each axis that vectors suit.
+    """
     if not is_itself(work, w_dtype):
         return []
     return [way for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (way := _along(c, work, along)) is not None]
