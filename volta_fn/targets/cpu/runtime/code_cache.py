@@ -14,6 +14,7 @@ from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.runtime.recent import Recent
 from volta_fn.runtime.threads import run_together, thread_count
 from volta_fn.targets.cpu.runtime import disk_cache
+from volta_fn.targets.cpu.runtime.executor import Mode
 
 #: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
 _WORTH_SHARING = 20_000.0
@@ -26,7 +27,7 @@ class LoadedLaunch(NamedTuple):
 
     address: int
     tasks: int
-    shared: bool
+    mode: int
     symbol: str
     #: The name of the object's entry on disk.
     entry: str
@@ -121,7 +122,7 @@ class CodeCache:
             if routine is None:
                 return None
             suffix = f"_{name}"  # so that the routines of a program can be loaded together
-            launches = tuple([(p.symbol + suffix, p.tasks, p.cost) for p in routine.launches])
+            launches = tuple([(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
             shared = tuple([self._shared.compile(function) for function in routine.shared])
             found = disk_cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
             disk_cache.write_compiled(name, found)
@@ -131,7 +132,7 @@ class CodeCache:
         """Load routines at once, with what they share: little slower than loading one."""
         if not entries:
             return {}
-        symbols = [symbol for compiled in entries.values() for symbol, _, _ in compiled.launches]
+        symbols = [symbol for compiled in entries.values() for symbol, *_ in compiled.launches]
         shared = dict.fromkeys([name for compiled in entries.values() for name in compiled.shared])
         codes = [*[compiled.code for compiled in entries.values()], *self._shared.codes(shared)]
         loaded = load_objects(codes, symbols)
@@ -140,11 +141,18 @@ class CodeCache:
 
 
 def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
+    restored = [*[restores for *_, restores in compiled.launches[1:]], False]
     launches = [
-        LoadedLaunch(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry, code)
-        for symbol, tasks, cost in compiled.launches
+        LoadedLaunch(addresses[symbol], tasks, _mode(tasks, cost, restores, before_restoring), symbol, entry, code)
+        for (symbol, tasks, cost, restores), before_restoring in zip(compiled.launches, restored, strict=True)
     ]
-    return LoadedRoutine(tuple(launches), compiled.workspace, sum(cost for _, _, cost in compiled.launches))
+    return LoadedRoutine(tuple(launches), compiled.workspace, sum(cost for _, _, cost, _ in compiled.launches))
+
+
+def _mode(tasks: int, cost: float, restores: bool, before_restoring: bool) -> int:
+    long = cost > _WORTH_SHARING
+    ends = (long or restores) and not before_restoring
+    return (Mode.SHARED if long and tasks > 1 else 0) | (Mode.ENDS if ends else 0)
 
 
 CODE_CACHE = CodeCache()

@@ -79,7 +79,7 @@ class CommandWriter(ProgramWriter):
             self.slots.touch(slot, block)
         for launch in loaded.launches:
             if launch.tasks:
-                self.words += [Op.RUN, launch, launch.tasks, int(launch.shared), len(buffers), *buffers]
+                self.words += [Op.RUN, launch, launch.tasks, launch.mode, len(buffers), *buffers]
         self.slots.time += 1
 
     def host(self, item: Item, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
