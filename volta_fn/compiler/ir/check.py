@@ -68,7 +68,7 @@ def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> Non
         for axis, c in affine.terms:
             flat[axis] = flat.get(axis, 0) + stride * c
     filled = 1
-    for axis, c in sorted(flat.items(), key=lambda item: abs(item[1])):
+    for axis, c in sorted(flat.items(), key=lambda item: (abs(item[1]), kernel.sizes[item[0]])):
         _require(abs(c) == filled, f"store {number} writes an element twice, or leaves one out")
         filled *= kernel.sizes[axis]
     lowest = Affine(tuple(flat.items()), offset).bounds(kernel.sizes)[0]

@@ -15,7 +15,7 @@ Kernels are values: equal ones are equal and hash alike, whatever program they c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 from volta_fn.compiler.ir.index import Affine, Index, Range
 from volta_fn.core.aval import Shape
 from volta_fn.core.primitive import Reduction, reduction_of
+from volta_fn.errors import JaxprError
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,18 @@ class Kernel:
     def reduction_axes(self) -> tuple[int, ...]:
         """The axes of a row."""
         return tuple(range(self.parallel, len(self.sizes)))
+
+
+class PendingStores(set[int]):
+    """The stores of a kernel that have no code yet: whoever emits one removes it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(range(len(kernel.stores)))
+
+    def check(self, later: Collection[int] = ()) -> None:
+        """Raise `JaxprError` if stores have no code, other than those that come later."""
+        if missing := self.difference(later):
+            raise JaxprError(f"no code was generated for stores {sorted(missing)} of a kernel")
 
 
 def operands(node: Node) -> tuple[int, ...]:

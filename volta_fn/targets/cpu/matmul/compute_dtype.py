@@ -17,8 +17,6 @@ from volta_fn.targets.cpu.scalars.memory import first_of, masked_load, masked_st
 from volta_fn.targets.cpu.scalars.values import overload
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-#: Dtypes whose sums are float32.
-HALVES = (np.dtype(np.float16), _BFLOAT16)
 _FLOATS = {np.dtype(np.float16): "half", np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
@@ -61,7 +59,7 @@ def compute_type(dtype: np.dtype) -> ComputeType | None:
         return ComputeType("i32", 4, host().lanes(4), boolean=True)
     if dtype == np.float64:
         return ComputeType("double", 8, host().lanes(8))
-    return ComputeType("float", 4, host().lanes(4)) if dtype == np.float32 or dtype in HALVES else None
+    return ComputeType("float", 4, host().lanes(4)) if dtype == np.float32 or _half(dtype) else None
 
 
 def readable(dtype: np.dtype) -> bool:
@@ -79,6 +77,18 @@ def stored_as(dtype: np.dtype) -> str:
 def is_itself(work: ComputeType, dtype: np.dtype) -> bool:
     """Return True if numbers of a dtype need no conversion to the compute type."""
     return stored_as(dtype) == work.type and dtype != np.bool_
+
+
+def rounds_to(dtype: np.dtype, other: np.dtype) -> bool:
+    """Return True if `write` to another dtype converts sums of a dtype.
+
+    It rounds, or drops high bits. Other conversions need the sums in their own dtype first.
+    """
+    if dtype == other:
+        return True
+    if dtype.kind in "iu":
+        return other.kind in "iu" and other.itemsize <= dtype.itemsize
+    return readable(other) and ((dtype == np.float32 and _half(other)) or (dtype == np.float64 and other == np.float32))
 
 
 def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
@@ -134,6 +144,10 @@ def lanes_below(f: Function, count: Value, lanes: int) -> Value:
     numbers = Value(vector_of("i32", lanes), "<" + ", ".join(f"i32 {k}" for k in range(lanes)) + ">")
     capped = f.intrinsic("llvm.smin.i64", "i64", count, i64(lanes))
     return f.compare("icmp slt", numbers, f.splat(f.cast("trunc", capped, "i32"), lanes))
+
+
+def _half(dtype: np.dtype) -> bool:
+    return dtype == np.float16 or dtype == _BFLOAT16
 
 
 def _bfloat16_bits(f: Function, value: Value, lanes: int) -> Value:

@@ -9,7 +9,7 @@ import numpy as np
 from volta_fn.compiler.contractions.matmul_problem import Walk
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.blocking import Blocking
-from volta_fn.targets.cpu.matmul.compute_dtype import HALVES, ComputeType, is_itself, load, readable, write
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, load, write
 from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile, TileAddress
 from volta_fn.targets.cpu.matmul.task_loops import each, offset_of
 from volta_fn.targets.cpu.routine import Launch
@@ -52,18 +52,6 @@ class StoreSums:
 
     def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.dtype.itemsize} x i8]", offset)
-
-
-def rounds_to(dtype: np.dtype, other: np.dtype) -> bool:
-    """Return True if storing sums of a dtype as another converts them.
-
-    It rounds, or drops high bits. Other conversions need the sums in their own dtype first.
-    """
-    if dtype == other:
-        return True
-    if dtype.kind in "iu":
-        return other.kind in "iu" and other.itemsize <= dtype.itemsize
-    return readable(other) and ((dtype == np.float32 and other in HALVES) or (dtype == np.float64 and other == np.float32))
 
 
 class StoreStrided:
