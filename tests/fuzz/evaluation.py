@@ -111,15 +111,15 @@ def slope_difference(
     evaluator = Evaluator(rng)
     directions = [rng.standard_normal(g.shape) for g in gradient]
 
-    def moved(step: float) -> float:
+    def loss_at(step: float) -> float:
         values = [wide(x) for x in arguments]
         for position, direction in zip(positions, directions, strict=True):
             values[position] = values[position] + step * direction
         return float(evaluator.program(loss, values)[0])
 
-    slopes = np.array([(moved(h) - moved(-h)) / (2 * h) for h in (1e-4, 1e-5, 1e-6, 1e-7)])
+    slopes = np.array([(loss_at(h) - loss_at(-h)) / (2 * h) for h in (1e-4, 1e-5, 1e-6, 1e-7)])
     products = [float((g * d).sum()) for g, d in zip(gradient, directions, strict=True)]
-    bound = 1e-6 * (abs(moved(0.0)) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)]))
+    bound = 1e-6 * (abs(loss_at(0.0)) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)]))
     if not np.isfinite([*slopes, *products]).all() or (np.abs(sum(products) - slopes) <= bound).any():
         return None
     return f"output: the slope is {slopes[-1]:.9g} along a direction in which the gradient gives {sum(products):.9g} ± {bound:.3g}"

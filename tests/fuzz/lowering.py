@@ -78,7 +78,7 @@ class Program:
 
     @classmethod
     def parse(cls, text: str) -> Program:
-        """Return the program of a text that `str` has made; lines with # are comments."""
+        """Return the program of a text as `str` writes it, without lines that begin with #."""
         *statements, results, way = [line for line in text.strip().split("\n") if not line.startswith("#")]
         inputs, lines = {}, []
         for line in statements:
@@ -477,15 +477,15 @@ def fault(program: Program, target: str) -> str | None:
     return case.fault(target)
 
 
-def minimised(program: Program, target: str, redrawn: Callable[[int], Program] | None = None) -> Program:
+def minimised(program: Program, target: str, redraw: Callable[[int], Program] | None = None) -> Program:
     """Return a small program that differs, too: smaller sizes, fewer results, statements and inputs.
 
-    `redrawn` draws the program with sizes up to a limit.
+    `redraw` draws the program with sizes up to a limit.
     """
     smallest = program
-    if redrawn is not None:
+    if redraw is not None:
         for largest in (1, 2, 3, 4, 5, 8, 9, 16, 17, 33):
-            candidate = redrawn(largest)
+            candidate = redraw(largest)
             if fault(candidate, target) is not None:
                 smallest = candidate
                 break
@@ -604,8 +604,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.entry is not None:
         texts = [block for block in options.entry.read_text().split("\n\n") if block.strip()]
         faults = [(text, target, fault(Program.parse(text), target)) for text in texts for target in targets]
-        print(*[f"{target}: {found}\n{text}" for text, target, found in faults], sep="\n")
-        return any(found is not None for _, _, found in faults)
+        print(*[f"{target}: {difference}\n{text}" for text, target, difference in faults], sep="\n")
+        return any(difference is not None for _, _, difference in faults)
     start = time.monotonic()
     ways = 4
     seeds = range(options.seed, options.seed + -(-options.count // ways))
