@@ -577,7 +577,7 @@ def check(seeds: range, targets: Sequence[str], *, ways: int = 4, until: float =
                 print(report, flush=True)
         if seed % 16 == 15:
             vf.clear_caches()
-        if seed % 128 == 127:
+        if seed % 32 == 31:
             print(f"{count} programs, up to seed {seed}", file=sys.stderr, flush=True)
     return count, reports
 
