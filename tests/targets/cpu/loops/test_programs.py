@@ -244,6 +244,19 @@ def test_searches_end_early(size: int) -> None:
         assert bool(some) == bool(every) == value
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+@pytest.mark.parametrize("shape", [(40, 70), (12, 200), (10, 333)])
+def test_the_first_of_equals_where_rows_are_transposed(shape: tuple[int, int], dtype: str) -> None:
+    """The first comes after others in memory, some of them in the same lane."""
+    x = np.zeros(shape)
+    x[9, 0] = x[5, 1:] = 1
+    x = np.asarray(jnp.asarray(x).astype(dtype))
+    extremes = lambda x: (jnp.argmax(x.T), jnp.argmin(1 - x.T))
+    assert [int(i) for i in vf.jit(extremes)(x)] == [9, 9]
+    for kernel in kernels_of(extremes, shaped(*shape, dtype=dtype)):
+        assert agrees(kernel, [x.reshape(-1)], dtype)
+
+
 def test_rows_are_searched_each() -> None:
     (kernel,) = kernels_of(lambda x: x.any(1), shaped(40, 5000, dtype="bool"))
     x = np.zeros((40, 5000), bool)

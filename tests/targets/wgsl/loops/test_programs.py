@@ -131,6 +131,14 @@ def test_few_long_rows_are_reduced_in_chunks(function: Callable[..., Any], args:
     agrees(kernel, inputs_of(kernel), "chunks", 8.0)
 
 
+@pytest.mark.parametrize("size", [100_003, 123_457])
+def test_long_rows_of_counters_are_reduced_in_chunks(size: int) -> None:
+    """Chunks are neighbours in memory, and the last one is shorter."""
+    for kernel in kernels_of(lambda x: (jnp.arange(size, dtype="uint32") ^ x).max(), shaped(dtype="uint32")):
+        assert len(routine(kernel, DEVICES[0]).dispatches) == 2
+        agrees(kernel, [np.array([5], np.uint32)], "counters")
+
+
 def test_a_split_kernel_binds_no_more_buffers_than_there_are() -> None:
     f = lambda a, b, c, d, e, g: a * b + c * d + e * g - (a * b).max(1, keepdims=True)
     (kernel,) = kernels_of(f, *[shaped(2, 50_000)] * 6)

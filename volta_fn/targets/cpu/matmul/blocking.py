@@ -241,6 +241,7 @@ def _tasks(
     """Return how many tasks there are along the rows and along the columns."""
     row_panels, column_panels = panels
     rows, vectors = shape
+    stack = max(stack, 1)  # of no products
     panel = max(depth, 1) * vectors * work.lanes * work.itemsize
     few = row_panels <= _FEW or row_panels * rows * max(depth, 1) * work.itemsize <= _NEAR_BYTES
     columns = max(1, min(column_panels, (_STACK_BYTES if packed and few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))
