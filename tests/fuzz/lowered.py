@@ -18,15 +18,24 @@ from volta_fn.compiler.target import CONTROL_FLOW, Target, TargetCapabilities
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var, sub_jaxprs
 from volta_fn.jit.eager import PIPELINE
 from volta_fn.runtime.internals.errstate import silenced
-from volta_fn.targets.cpu.target import TARGET
+from volta_fn.targets.cpu.target import CpuTarget
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.target import WgslTarget
 
+
+class _EagerCpuTarget(CpuTarget):
+    """The CPU, for which values of few elements are recomputed, too, as otherwise those of many are."""
+
+    capabilities = CpuTarget.capabilities._replace(recompute_above=64)
+
+
 #: Targets by name: machine code, and GPUs with as much as one may have and as little as each one has.
 TARGETS: dict[str, Target] = {
-    "lowered for the CPU": TARGET,
+    "lowered for the CPU": _EagerCpuTarget(),
     "lowered for a rich GPU": WgslTarget(
-        TargetCapabilities(float16=True, float64=True, int64=True, fma=True, subgroups=True, buffers=64, kernel_buffers=64)
+        TargetCapabilities(
+            float16=True, float64=True, int64=True, fma=True, subgroups=True, buffers=64, kernel_buffers=64, recompute_above=64
+        )
     ),
     "lowered for a plain GPU": WgslTarget(TargetCapabilities(subnormals=False)),
 }

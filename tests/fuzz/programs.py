@@ -187,6 +187,7 @@ class Margins:
         """Return an array with undefined elements."""
         size = math.prod(shape) * dtype.itemsize
         block = np.full(size + 128, 0xA5, np.uint8)
+        block[64 : 64 + size] = 0xFF  # NaN, or -1
         self._made.append((block, size))
         return block[64 : 64 + size].view(dtype).reshape(shape)
 

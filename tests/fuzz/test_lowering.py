@@ -24,13 +24,16 @@ PARTS = 16
 def first_seed() -> int:
     """Return a seed that follows from the commit, so that each one tries other programs."""
     command = ["git", "rev-parse", "--short=7", "HEAD"]
-    commit = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return int(commit.stdout.strip()[:7] or "0", 16)
+    try:
+        commit = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):  # a source archive, or a machine without git
+        return 0
+    return int(commit.strip()[:7], 16)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_programs_agree_with_float64(part: int) -> None:
-    count = rounds(10)
+    count = rounds(5)
     first = first_seed() + part * count
     done, reports = lowering.check(range(first, first + count), TARGETS)
     assert done > 2 * count  # of four ways each, but for derivatives that do not exist
