@@ -59,7 +59,9 @@ def truncated_normal(
     quantiles = uniform(data, sizes, wanted, lax.erf(low / root), lax.erf(high / root))
     infinity = wanted.type(np.inf)
     # Rounding may reach the bounds, which are excluded.
-    return constrained(lax.clamp(lax.nextafter(low, infinity), root * lax.erf_inv_of_uniform(quantiles), lax.nextafter(high, -infinity)), out_sharding)
+    return constrained(
+        lax.clamp(lax.nextafter(low, infinity), root * lax.erf_inv_of_uniform(quantiles), lax.nextafter(high, -infinity)), out_sharding
+    )
 
 
 def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:

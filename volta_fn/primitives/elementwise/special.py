@@ -16,7 +16,17 @@ from volta_fn.primitives.elementwise.comparison import eq, gt
 from volta_fn.primitives.elementwise.exponential import exp, log
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.elementwise.trigonometric import cos, sin
-from volta_fn.primitives.formulas import bessel, dawson, error, exponential_integrals, faddeeva, gamma, hypergeometric, normal_quantile, oscillating_integrals
+from volta_fn.primitives.formulas import (
+    bessel,
+    dawson,
+    error,
+    exponential_integrals,
+    faddeeva,
+    gamma,
+    hypergeometric,
+    normal_quantile,
+    oscillating_integrals,
+)
 from volta_fn.primitives.formulas import owens_t as owen
 from volta_fn.primitives.formulas import spence as dilogarithm
 
@@ -173,7 +183,7 @@ expi: Elementwise = elementwise(
 
 
 def _erfcx_slope(x: Array, out: Array) -> Array:
-    """Return 2 x erfcx(x) - 2 / sqrt(pi); far on the right, where that cancels, by the asymptotic series."""
+    """Return 2 x erfcx(x) - 2 / sqrt(pi), far on the right by the asymptotic series."""
     far = gt(x, {4: 5.0, 8: 10.0}[max(x.dtype.itemsize, 4)])
     inverse = 0.5 / _safe(x, ~far) / _safe(x, ~far)
     series = as_value(np.zeros((), x.dtype))

@@ -12,6 +12,7 @@ from volta_fn.primitives.declare import promote_args
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.integrals import wofz
 
+
 @composite
 def expn(n: Any, x: Any) -> Array:
     """Return En(x), the integral of exp(-x t) / t^n over t from 1 to infinity.
