@@ -133,6 +133,23 @@ bessel_i1e: Elementwise = elementwise(
     domain=Domain(avoid=(0.0,), margin=0.2), doc="The modified Bessel function of order 1, scaled: exp(-|x|) I1(x).",
 )  # fmt: skip
 
+bessel_i0: Elementwise = elementwise(
+    "bessel_i0", formula=bessel.bessel_i0, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * bessel_i1(x)],
+    doc="The modified Bessel function of order 0.",
+)  # fmt: skip
+
+
+def _i1_slope(x: Array, out: Array) -> Array:
+    """Return I0(x) - I1(x) / x, which is one half at zero."""
+    at_zero = eq(x, 0.0)
+    return bessel_i0(x) - select(at_zero, as_value(np.full((), 0.5, x.dtype)), out / _safe(x, at_zero))
+
+
+bessel_i1: Elementwise = elementwise(
+    "bessel_i1", formula=bessel.bessel_i1, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _i1_slope(x, out)],
+    domain=Domain(avoid=(0.0,), margin=0.2), doc="The modified Bessel function of order 1.",
+)  # fmt: skip
+
 # integrals
 
 

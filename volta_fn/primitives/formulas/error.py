@@ -124,6 +124,8 @@ _SENSITIVITY = 1.25
 
 def erfc(x: Values) -> Values:
     """Return 1 - erf(x), with full precision where it is small."""
+    if x.bits == 32 and x.widens and not x.fuses:
+        return erfc(x.widened()).narrowed()
     size = x.abs()
     side = x.like(1.0).signed(x)
     return (_erfc_32(size) if x.bits == 32 and x.fuses else _erfc_positive(size)) * side + (1.0 - side)

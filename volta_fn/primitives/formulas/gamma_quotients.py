@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.exponential import exp
-from volta_fn.primitives.formulas.gamma import gamma, gamma_positive, gamma_sign, lgamma
+from volta_fn.primitives.formulas.gamma import digamma, gamma, gamma_positive, gamma_sign, lgamma
 from volta_fn.primitives.formulas.precision import in_float64
 from volta_fn.primitives.formulas.stirling import LEAST, log_rise
 from volta_fn.primitives.formulas.values import Values
@@ -145,6 +145,12 @@ def _product(z: Values, m: Values) -> Values:
 
     (product,) = z.iterated(m.abs(), multiply, z.like(1.0))
     return up.select(product, 1.0 / product)
+
+
+@in_float64
+def digamma_rise(a: Values, b: Values) -> Values:
+    """Return digamma(a + b) - digamma(a)."""
+    return (a + b).called("digamma", digamma) - a.called("digamma", digamma)
 
 
 @in_float64
