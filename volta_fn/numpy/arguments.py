@@ -85,6 +85,17 @@ def converted(function: str, value: Any, dtype: np.dtype, weak: bool = False) ->
         raise ArgumentError(f"{function}: the integer {value} does not fit {dtype.name}, the dtype of the other arguments") from None
 
 
+def wide(x: Array) -> Array:
+    """Return float16 and bfloat16 as float32, where intermediate values may exceed their range; other arrays as they are."""
+    dtype = dtypes.accumulator(x.dtype)
+    return x if dtype == x.dtype else lax.convert_element_type(x, dtype, x.weak_type)
+
+
+def narrowed(x: Array, like: Array) -> Array:
+    """Return what was computed of `wide(like)` in the precision of `like`: float16 or bfloat16, or as it is."""
+    return x if dtypes.accumulator(like.dtype) == like.dtype else lax.convert_element_type(x, like.dtype, x.weak_type)
+
+
 def no_out(function: str, out: None) -> None:
     """Raise `ArgumentError` if NumPy's `out` is given: arrays are immutable."""
     if out is not None:
@@ -97,8 +108,11 @@ def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
 
 
 def as_index(value: Array) -> Array:
-    """Return indices or counts in the dtype that results have: the default integers."""
-    return lax.convert_element_type(value, dtypes.default(INDEX))
+    """Return indices or counts in the dtype that results have.
+
+    That is the default integers, or int64 if they have been computed in it.
+    """
+    return lax.convert_element_type(value, dtypes.promote_types(value.dtype, dtypes.default(INDEX)))
 
 
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.numpy.arguments import axis_of, dtype_or, full_like_scalar, operand, promote_inexact
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.elementwise.cast import ROUNDED_FROM_FLOAT32
 from volta_fn.settings import current as settings
 
 _DLPACK = deferred("volta_fn.core.memory.dlpack")
@@ -84,17 +85,19 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     if isinstance(value, Array):
         return value if dtype is None else lax.convert_element_type(value, dtype)
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
-        return as_value(value) if dtype is None else from_host(_exactly(value, dtype))
+        return as_value(value) if dtype is None else _exactly(value, dtype)
     values = np.asarray(unmasked(value))
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.STORED:
         raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
     return from_host(values) if dtype is None else lax.convert_element_type(values, dtype)
 
 
-def _exactly(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Convert a Python scalar to a dtype; raise for an integer that does not fit."""
+def _exactly(value: Any, dtype: np.dtype) -> Array:
+    """Convert Python scalars to a dtype; raise for an integer that does not fit."""
+    if dtype in ROUNDED_FROM_FLOAT32 and (values := np.asarray(value)).dtype.kind in "biuf":
+        return lax.convert_element_type(values, dtype)
     try:
-        return np.asarray(value, dtype)
+        return from_host(np.asarray(value, dtype))
     except OverflowError:
         raise ArgumentError(f"array: the integer {value} does not fit {dtype.name}") from None
 
@@ -117,7 +120,7 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
         return from_host(values.astype(dtype_or(dtype, dtypes.default(np.dtype(np.float32)))))
     if dtype is None:
         dtype, _ = dtypes.promote(*[dtypes.dtype_and_weak_type(leaf) for leaf in _distinct_types(leaves)])
-    return from_host(_exactly(value, dtype))
+    return _exactly(value, dtype)
 
 
 def _distinct_types(leaves: Sequence[Any]) -> list[Any]:
@@ -381,7 +384,8 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
            [0., 1.]], dtype=float32)
     """
     rows, columns = canonical_shape((N, N if M is None else M), "eye: the size")
-    i, j = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
+    index = dtypes.index_dtype(rows + columns)
+    i, j = (lax.broadcasted_iota(index, (rows, columns), d) for d in (0, 1))
     result = lax.convert_element_type(
         lax.eq(lax.add(i, diagonal_offset(k, rows, columns)), j), dtype_or(dtype, dtypes.default(np.dtype(np.float32)))
     )
@@ -389,10 +393,11 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
 
 
 def diagonal_offset(k: Any, rows: int, columns: int) -> Array:
-    """Return a diagonal's offset as int32, limited to the corners of the matrix."""
+    """Return a diagonal's offset, limited to the corners of the matrix."""
+    index = dtypes.index_dtype(rows + columns)
     if isinstance(k, Tracer) and k.dtype in dtypes.INTEGERS and not k.shape:
-        return lax.convert_element_type(lax.clamp(k.dtype.type(-rows), k, k.dtype.type(columns)), np.int32)
-    return as_value(np.int32(max(-rows, min(as_integer(k, "k"), columns))))
+        return lax.convert_element_type(lax.clamp(k.dtype.type(-rows), k, k.dtype.type(columns)), index)
+    return as_value(index.type(max(-rows, min(as_integer(k, "k"), columns))))
 
 
 def identity(n: int, dtype: Any = None) -> Array:

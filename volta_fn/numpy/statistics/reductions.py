@@ -179,7 +179,8 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
     >>> jnp.count_nonzero(jnp.array([0, 3, 0, 4]))
     Array(2, dtype=int32)
     """
-    return sum(truth("count_nonzero", a), axis, dtypes.default(INDEX), keepdims=keepdims)
+    nonzero = truth("count_nonzero", a)
+    return sum(nonzero, axis, dtypes.index_dtype(nonzero.size, dtypes.default(INDEX)), keepdims=keepdims)
 
 
 @fused
@@ -207,7 +208,7 @@ def _arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool
     value = operand(name, "a", a)
     flat, dim = flat_or_axis(name, value, axis)
     _check_not_empty(name, flat, (dim,))
-    found = find(flat, dim, dtypes.default(INDEX))
+    found = find(flat, dim, dtypes.index_dtype(flat.shape[dim], dtypes.default(INDEX)))
     return restore(found, tuple(range(value.ndim)) if axis is None else (dim,), keepdims)
 
 
@@ -226,7 +227,7 @@ def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
     if where is None:
         shape = value.shape
         return math.prod([shape[i] for i in axes])
-    return sum(broadcast_to(operand("a reduction", "where", where), value.shape), axes, INDEX)
+    return sum(broadcast_to(operand("a reduction", "where", where), value.shape), axes, dtypes.index_dtype(value.size))
 
 
 def _working(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:
@@ -267,19 +268,27 @@ def var(
     >>> jnp.var(jnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(1.25, dtype=float32)
     """
-    no_out("var", out)
+    result, wanted = variance("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+    return lax.convert_element_type(result, wanted, result.weak_type)
+
+
+def variance(
+    function: str, a: Any, axis: Axis, dtype: Any, out: None, ddof: Any, keepdims: bool, where: Any, mean: Any, correction: Any
+) -> tuple[Array, np.dtype]:
+    """Return the variance in the accumulation dtype, and the dtype of the result."""
+    no_out(function, out)
     if correction is not None and ddof != 0:
-        raise ArgumentError(f"var: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
+        raise ArgumentError(f"{function}: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
     removed = ddof if correction is None else correction
-    value, wanted = _working(operand("var", "a", a), dtype, where)
-    axes = axes_of("var", axis, value.ndim)
+    value, wanted = _working(operand(function, "a", a), dtype, where)
+    axes = axes_of(function, axis, value.ndim)
     center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
     deviations = masked(lax.sub(value, center), where, 0)  # masked before squaring, so that masked NaN does not reach derivatives
     squares = _squared_magnitude(deviations)
     count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
     total = lax.reduce_sum(squares, axes)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
-    return restore(lax.convert_element_type(result, dtypes.real_dtype(wanted), result.weak_type), axes, keepdims)
+    return restore(result, axes, keepdims), dtypes.real_dtype(wanted)
 
 
 def _squared_magnitude(x: Array) -> Array:
@@ -298,4 +307,5 @@ def std(
     >>> jnp.std(jnp.array([1.0, 3.0]))
     Array(1., dtype=float32)
     """
-    return lax.sqrt(var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction))
+    result, wanted = variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+    return lax.convert_element_type(lax.sqrt(result), wanted, result.weak_type)
