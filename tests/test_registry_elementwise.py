@@ -27,6 +27,21 @@ ELEMENTWISE = [p for p in PRIMITIVES.values() if p.arity]
 #: Of the first operand of polygamma and zeta only numbers above 0 or 1 make sense; SciPy's Faddeeva function is NaN, or infinite of any
 #: sign, at infinities where it has limits; hypergeometric series have no value for most extreme parameters. Their edges are elsewhere.
 ELSEWHERE = {"polygamma", "zeta", "faddeeva_real", "faddeeva_imag", "hyp1f1", "hyp2f1"}
+#: SciPy's functions, and plain formulas of densities, are wrong, NaN or end the process at extreme shapes.
+ELSEWHERE |= {
+    "igamma",
+    "igammac",
+    "igamma_grad_a",
+    "random_gamma_grad",
+    "gamma_density",
+    "expn",
+    "beta",
+    "betaln",
+    "comb",
+    "poch",
+    "digamma_rise",
+}
+ELSEWHERE |= {"regularized_incomplete_beta", "betainc_grad_a", "betainc_grad_b", "beta_density", "boxcox", "boxcox1p", "digamma_rise"}
 ON_EDGES = [p for p in ELEMENTWISE if np.dtype(np.float32) in (p.dtypes or ()) and p.name not in ELSEWHERE]
 
 

@@ -150,7 +150,9 @@ from volta_fn.primitives.elementwise.exponential import sqrt as sqrt
 from volta_fn.primitives.elementwise.selection import clamp as clamp
 from volta_fn.primitives.elementwise.selection import select as select
 from volta_fn.primitives.elementwise.selection import select_n as select_n
+from volta_fn.primitives.elementwise.special import bessel_i0 as bessel_i0
 from volta_fn.primitives.elementwise.special import bessel_i0e as bessel_i0e
+from volta_fn.primitives.elementwise.special import bessel_i1 as bessel_i1
 from volta_fn.primitives.elementwise.special import bessel_i1e as bessel_i1e
 from volta_fn.primitives.elementwise.special import cos_integral as cos_integral
 from volta_fn.primitives.elementwise.special import dawsn as dawsn

@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import mpmath
 import numpy as np
 import scipy.special
 
@@ -41,6 +42,26 @@ def _fused_multiply_add(x: float, y: float, z: float) -> float:
 def _complex(re: np.ndarray, im: np.ndarray) -> np.ndarray:
     """Join components; re + 1j * im would be NaN for infinite ones."""
     return np.stack(np.broadcast_arrays(re, im), -1).astype(np.float64).view(np.complex128)[..., 0]
+
+
+def _difference(function: Callable[..., Any], position: int) -> Callable[..., np.ndarray]:
+    """Return a derivative of mpmath's function, as a difference with fifty digits."""
+
+    def derivative(*xs: float) -> float:
+        with mpmath.workdps(50):
+            step = mpmath.mpf(10) ** -15
+            above, below = (function(*[mpmath.mpf(x) + sign * step * (k == position) for k, x in enumerate(xs)]) for sign in (1, -1))
+            return float((above - below) / (2 * step))
+
+    return np.vectorize(derivative, otypes=[float])
+
+
+_GAMMAINC_BY_A = _difference(lambda a, x: mpmath.gammainc(a, 0, x, regularized=True), 0)
+_BETAINC_BY_A, _BETAINC_BY_B = (_difference(lambda a, b, x: mpmath.betainc(a, b, 0, x, regularized=True), k) for k in (0, 1))
+
+
+def _gamma_density(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return x ** (a - 1) * np.exp(-x) / scipy.special.gamma(a)
 
 
 #: Independent oracles for inexact dtypes, for primitives whose declared function is not NumPy's own.
@@ -79,6 +100,30 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "owens_t": scipy.special.owens_t,
     "faddeeva_real": lambda x, y: scipy.special.wofz(_complex(x, y)).real,
     "faddeeva_imag": lambda x, y: scipy.special.wofz(_complex(x, y)).imag,
+    "erf_inv_of_uniform": scipy.special.erfinv,
+    "ndtri": scipy.special.ndtri,
+    "erfcx": scipy.special.erfcx,
+    "expi": scipy.special.expi,
+    "expn": lambda n, x: scipy.special.expn(n.astype(int), x),
+    "igamma": scipy.special.gammainc,
+    "igammac": scipy.special.gammaincc,
+    "gamma_density": _gamma_density,
+    "igamma_grad_a": _GAMMAINC_BY_A,
+    "random_gamma_grad": lambda a, x: -_GAMMAINC_BY_A(a, x) / _gamma_density(a, x),
+    "regularized_incomplete_beta": scipy.special.betainc,
+    "beta_density": lambda a, b, x: x ** (a - 1) * (1 - x) ** (b - 1) / scipy.special.beta(a, b),
+    "betainc_grad_a": _BETAINC_BY_A,
+    "betainc_grad_b": _BETAINC_BY_B,
+    "beta": scipy.special.beta,
+    "betaln": scipy.special.betaln,
+    "comb": scipy.special.binom,
+    "poch": scipy.special.poch,
+    "digamma_rise": lambda a, b: scipy.special.digamma(a + b) - scipy.special.digamma(a),
+    "factorial": scipy.special.factorial,
+    "boxcox": scipy.special.boxcox,
+    "boxcox1p": scipy.special.boxcox1p,
+    "bessel_i0": lambda x: np.where(np.isinf(x), np.inf, scipy.special.i0(x)),
+    "bessel_i1": lambda x: np.where(np.isinf(x), x, scipy.special.i1(x)),
     "bessel_i0e": scipy.special.i0e,
     "bessel_i1e": scipy.special.i1e,
     "complex": lambda re, im: _complex(re, im),
@@ -105,7 +150,17 @@ COMPLEX_DOMAINS: dict[str, Domain] = {
 }
 
 #: Primitives whose derivative by some operands is zero by convention, unseen by finite differences: by which ones it is not.
-DIFFERENTIABLE: dict[str, tuple[int, ...]] = {"nextafter": (), "polygamma": (1,), "zeta": (1,), "hyp1f1": (2,), "hyp2f1": (3,)}
+DIFFERENTIABLE: dict[str, tuple[int, ...]] = {
+    "nextafter": (),
+    "polygamma": (1,),
+    "zeta": (1,),
+    "hyp1f1": (2,),
+    "hyp2f1": (3,),
+    "expn": (1,),
+}
+#: Incomplete functions have no second derivatives by their shapes; their first ones have tests of their own.
+DIFFERENTIABLE |= {"expn": (1,), "igamma": (1,), "igammac": (1,), "igamma_grad_a": (1,), "random_gamma_grad": ()}
+DIFFERENTIABLE |= {"regularized_incomplete_beta": (2,), "betainc_grad_a": (2,), "betainc_grad_b": (2,)}
 
 #: Results equal to the last bit in every dtype, where even rounding to float16 leaves no choice.
 EXACT = frozenset({"neg", "floor", "ceil", "round", "round_half_even", "nextafter", "max", "min", "clamp", "abs", "is_finite"})

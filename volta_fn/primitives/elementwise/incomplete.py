@@ -6,6 +6,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.elementwise.exponential import log, log1p
+from volta_fn.primitives.elementwise.gamma_quotients import digamma_rise
 from volta_fn.primitives.elementwise.special import digamma, undefined
 from volta_fn.primitives.formulas import incomplete_beta, incomplete_gamma
 
@@ -57,7 +58,7 @@ regularized_incomplete_beta: Elementwise = elementwise(
 
 
 def _beta_density_by(g: Array, out: Array, log_x: Array, a: Array, b: Array) -> Array:
-    return g * (out * (log_x + (digamma(a + b) - digamma(a))))
+    return g * (out * (log_x + digamma_rise(a, b)))
 
 
 beta_density: Elementwise = elementwise(

@@ -9,6 +9,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
+from volta_fn.primitives.elementwise.arithmetic import pow
 from volta_fn.primitives.elementwise.comparison import eq, lt
 from volta_fn.primitives.elementwise.exponential import exp, log, log1p
 from volta_fn.primitives.elementwise.selection import select
@@ -33,7 +34,7 @@ def _by_power(logarithm: Array, power: Array) -> Array:
 
 boxcox: Elementwise = elementwise(
     "boxcox", formula=power_transforms.boxcox, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x, power: g * exp(power * log(x)) / x, lambda g, out, x, power: g * _by_power(log(x), power)],
+    derivatives=[lambda g, out, x, power: g * (pow(x, power) / x), lambda g, out, x, power: g * _by_power(log(x), power)],
     domain=Domain(0.2, 4.0), doc="(x^power - 1) / power, and log(x) for the power 0.",
 )  # fmt: skip
 boxcox1p: Elementwise = elementwise(

@@ -133,6 +133,23 @@ bessel_i1e: Elementwise = elementwise(
     domain=Domain(avoid=(0.0,), margin=0.2), doc="The modified Bessel function of order 1, scaled: exp(-|x|) I1(x).",
 )  # fmt: skip
 
+bessel_i0: Elementwise = elementwise(
+    "bessel_i0", formula=bessel.bessel_i0, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * bessel_i1(x)],
+    doc="The modified Bessel function of order 0.",
+)  # fmt: skip
+
+
+def _i1_slope(x: Array, out: Array) -> Array:
+    """Return I0(x) - I1(x) / x, which is one half at zero."""
+    at_zero = eq(x, 0.0)
+    return bessel_i0(x) - select(at_zero, as_value(np.full((), 0.5, x.dtype)), out / _safe(x, at_zero))
+
+
+bessel_i1: Elementwise = elementwise(
+    "bessel_i1", formula=bessel.bessel_i1, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _i1_slope(x, out)],
+    domain=Domain(avoid=(0.0,), margin=0.2), doc="The modified Bessel function of order 1.",
+)  # fmt: skip
+
 # integrals
 
 
@@ -183,7 +200,7 @@ expi: Elementwise = elementwise(
 
 
 def _erfcx_slope(x: Array, out: Array) -> Array:
-    """Return 2 x erfcx(x) - 2 / sqrt(pi); far on the right, where that cancels, by the asymptotic series."""
+    """Return 2 x erfcx(x) - 2 / sqrt(pi), far on the right by the asymptotic series."""
     far = gt(x, {4: 5.0, 8: 10.0}[max(x.dtype.itemsize, 4)])
     inverse = 0.5 / _safe(x, ~far) / _safe(x, ~far)
     series = as_value(np.zeros((), x.dtype))

@@ -11,5 +11,7 @@ errors, and computing in float64); `exponential`, `logarithm`, `trigonometric` (
 `remainder`, `error`, `gamma`, `bessel`; `floats` (operations that are exact or rounded once), `complex_numbers`, `threefry`, `philox`.
 `numpy_rules` is arithmetic as NumPy evaluates it.
 
-Integrals and sums: `dawson`, `oscillating_integrals` (Fresnel, sine, cosine), `spence`, `owens_t`, `faddeeva` and `hypergeometric`.
+Integrals and sums: `dawson`, `oscillating_integrals` (Fresnel, sine, cosine), `exponential_integrals`, `spence`, `owens_t`, `faddeeva` and
+`hypergeometric`. Distributions: `normal_quantile`, `stirling` (densities), `gamma_quotients`, `incomplete_gamma` and `incomplete_beta`;
+`power_transforms`. Loops over terms have lengths that follow from the arguments, never from whether a term is small: they end for all.
 """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
+from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.primitives.formulas.precision import in_float64
 from volta_fn.primitives.formulas.values import Values
 
@@ -79,6 +81,25 @@ def bessel_i0e(x: Values) -> Values:
 def bessel_i1e(x: Values) -> Values:
     """Return exp(-|x|) I1(x), an odd function."""
     return _i1e(x) if _is_full(x) else _short_i1e(x)
+
+
+@in_float64
+def bessel_i0(x: Values) -> Values:
+    """Return I0(x)."""
+    return _grown(x.abs(), _i0e(x))
+
+
+@in_float64
+def bessel_i1(x: Values) -> Values:
+    """Return I1(x), an odd function."""
+    return _grown(x.abs(), _i1e(x))
+
+
+def _grown(size: Values, scaled: Values) -> Values:
+    """Return e^size times a function that is 0 at infinity; it may be finite where e^size is not."""
+    root = exp(size * 0.5)
+    infinite = size.equals(math.inf)
+    return infinite.select(size, infinite.select(0.0, root) * scaled * root).signed(scaled)
 
 
 def _is_full(x: Values) -> bool:

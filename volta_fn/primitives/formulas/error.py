@@ -124,6 +124,8 @@ _SENSITIVITY = 1.25
 
 def erfc(x: Values) -> Values:
     """Return 1 - erf(x), with full precision where it is small."""
+    if x.bits == 32 and x.widens and not x.fuses:
+        return erfc(x.widened()).narrowed()
     size = x.abs()
     side = x.like(1.0).signed(x)
     return (_erfc_32(size) if x.bits == 32 and x.fuses else _erfc_positive(size)) * side + (1.0 - side)
@@ -210,7 +212,7 @@ def _inverse_32(w: Values, coefficients: Sequence[Sequence[float]]) -> Values:
 
 
 def _inverse_by_log2(x: Values, rest: Values, exponent: Values) -> Values:
-    """Return the same as `_inverse_32` of XLA's coefficients by the target's own logarithm of 1 - x^2.
+    """Return `_inverse_32` of XLA's coefficients by the target's own logarithm.
 
     A small absolute error of w is enough for both polynomials. All that is not inside of (-1, 1) is in the rare branch; NaN, which may be
     in either, makes the product with x NaN.

@@ -24,7 +24,10 @@ _EI_TERMS = {32: (14.0, 1.9), 64: (22.0, 2.6)}
 
 @in_float64
 def expn(n: Values, x: Values) -> Values:
-    """Return En(x), the integral of exp(-x t) / t^n from t = 1 to infinity; NaN unless n is an integer >= 0 and x >= 0."""
+    """Return En(x), the integral of exp(-x t) / t^n from t = 1 to infinity.
+
+    NaN unless n is an integer >= 0 and x >= 0.
+    """
     valid = n.compare("oge", 0.0) & n.below(math.inf) & n.floor().equals(n) & x.compare("oge", 0.0)
     inside = valid & x.above(0.0) & x.below(math.inf)
     first = n.equals(0.0)
@@ -54,7 +57,10 @@ def _power_series(n: Values, x: Values) -> Values:
 
 
 def _fraction(n: Values, x: Values) -> Values:
-    """Return x + n - n / (x + n + 2 - 2 (n + 1) / …), e^-x over which is En(x), for x > 1 (Abramowitz & Stegun 5.1.22)."""
+    """Return x + n - n / (x + n + 2 - 2 (n + 1) / …), which divides e^-x to En(x).
+
+    It is for x > 1 (Abramowitz & Stegun 5.1.22).
+    """
     first, factor = _LEVELS[x.bits]
     last = (first + factor / x).ceil()
     base = x + n
@@ -68,7 +74,10 @@ def _fraction(n: Values, x: Values) -> Values:
 
 @in_float64
 def expi(x: Values) -> Values:
-    """Return Ei(x), the principal value of the integral of exp(t) / t from -inf to x; left of 0 it is -E1(-x)."""
+    """Return Ei(x), the principal value of the integral of exp(t) / t from -inf to x.
+
+    Left of 0 it is -E1(-x).
+    """
     right = x.above(0.0)
     far = x.compare("oge", _FAR) & x.below(math.inf)
     near = right & x.below(_FAR)
@@ -103,8 +112,9 @@ def _asymptotic(x: Values) -> Values:
 
 @in_float64
 def erfcx(x: Values) -> Values:
-    """Return exp(x^2) erfc(x): Schonfelder's interpolant (1978), far on the right the asymptotic series (Abramowitz & Stegun 7.1.23).
+    """Return exp(x^2) erfc(x).
 
+    It is Schonfelder's interpolant (1978), far on the right the asymptotic series (Abramowitz & Stegun 7.1.23).
     On the left e^(x^2) dominates; its exponent is split so that the larger summand is exact.
     """
     limit, size = ERFC_LIMITS[x.bits // 8], x.abs()

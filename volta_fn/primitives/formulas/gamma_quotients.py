@@ -1,4 +1,4 @@
-"""Quotients of gamma functions of any sign: beta, binomial coefficients, rising factorials.
+"""Quotients of gamma functions: beta, binomial coefficients, rising factorials.
 
 With large positive arguments the large terms of logarithms cancel by Stirling's series; poles and zeros are decided by the arguments.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.exponential import exp
-from volta_fn.primitives.formulas.gamma import gamma, gamma_positive, gamma_sign, lgamma
+from volta_fn.primitives.formulas.gamma import digamma, gamma, gamma_positive, gamma_sign, lgamma
 from volta_fn.primitives.formulas.precision import in_float64
 from volta_fn.primitives.formulas.stirling import LEAST, log_rise
 from volta_fn.primitives.formulas.values import Values
@@ -114,9 +114,9 @@ def poch(z: Values, m: Values) -> Values:
 
     Where both are poles it is (-1)^m gamma(1 - z) / gamma(1 - z - m); 0 where only the lower one is. For small integers m it is a product.
     """
-    pole, whole = _is_pole(z), _is_integer(m)
+    pole, integral = _is_pole(z), _is_integer(m)
     end = z + m
-    mirrored = pole & whole & end.compare("ole", 0.0)
+    mirrored = pole & integral & end.compare("ole", 0.0)
     start, stop = mirrored.select(1.0 - end, z), mirrored.select(1.0 - z, end)
     positive = start.above(0.0) & stop.above(0.0)
     up = m.compare("oge", 0.0)
@@ -131,7 +131,7 @@ def poch(z: Values, m: Values) -> Values:
     reflected = gamma_sign(x) * gamma_sign(y) * exp(_lgamma(y) - _lgamma(x))
     zero = pole & ~mirrored
     out = zero.select(0.0, positive.select(ratio, _is_pole(y).select(float("inf"), reflected)))
-    short = whole & m.abs().below(_SHORT)
+    short = integral & m.abs().below(_SHORT)
     out = short.select(_product(short.select(z, 1.0), short.select(m, 0.0)), out)
     return (z.is_nan() | m.is_nan()).select(float("nan"), m.equals(0.0).select(1.0, out))
 
@@ -145,6 +145,12 @@ def _product(z: Values, m: Values) -> Values:
 
     (product,) = z.iterated(m.abs(), multiply, z.like(1.0))
     return up.select(product, 1.0 / product)
+
+
+@in_float64
+def digamma_rise(a: Values, b: Values) -> Values:
+    """Return digamma(a + b) - digamma(a)."""
+    return (a + b).called("digamma", digamma) - a.called("digamma", digamma)
 
 
 @in_float64

@@ -1,8 +1,8 @@
 """The regularised incomplete beta function (the beta distribution function).
 
-A continued fraction (Didonato and Morris, "Significant digit computation of the incomplete beta function ratios", 1992) converges fast for x
-up to the distribution's mean; beyond it that of the complement does. Where the complement leaves no digits, for b < 1, there is a series of
-the difference, and where both parameters are large, an expansion in which the complementary error function is the first term (Temme,
+A continued fraction (Didonato and Morris, "Significant digit computation of the incomplete beta function ratios", 1992) converges fast for
+x up to the distribution's mean; beyond it that of the complement does. Where the complement leaves no digits, for b < 1, there is a series
+of the difference, and where both parameters are large, an expansion in which the complementary error function is the first term (Temme,
 "Incomplete Laplace integrals: uniform asymptotic expansion with application to the incomplete beta function", 1987). How many terms series
 and fractions need is known beforehand.
 """
@@ -38,7 +38,10 @@ _CUBIC_TERMS = {32: 8, 64: 17}
 
 
 class _Unit:
-    """Arguments inside the domain; p, q and y of the tail that is computed, z = 1 - y, and what is made of them."""
+    """Arguments inside the domain, and those of the tail that is computed.
+
+    That tail has the parameters p and q and ends at y = 1 - z.
+    """
 
     def __init__(self, a: Values, b: Values, x: Values) -> None:
         self.inside = a.above(0.0) & a.below(math.inf) & b.above(0.0) & b.below(math.inf) & x.above(0.0) & x.below(1.0)
@@ -77,7 +80,10 @@ def betainc(a: Values, b: Values, x: Values) -> Values:
 
 @in_float64
 def beta_density(a: Values, b: Values, x: Values) -> Values:
-    """Return x^(a - 1) (1 - x)^(b - 1) / B(a, b), the derivative by x; 0 where all is at one point."""
+    """Return x^(a - 1) (1 - x)^(b - 1) / B(a, b), the derivative by x.
+
+    It is 0 where all the probability is at one point.
+    """
     u = _Unit(a, b, x)
     end = a.like(0.0)
     for power, other, point in ((a, b, 0.0), (b, a, 1.0)):
@@ -132,7 +138,10 @@ def _levels(u: _Unit, skip_single: bool = False) -> tuple[Values, Values, Values
 
 
 def _level(n: Values, p: Values, q: Values, y: Values, distance: Values) -> tuple[Values, Values]:
-    """Return the n-th numerator, n >= 1, and the denominator before it; those of n = 1 over p."""
+    """Return the n-th numerator, n >= 1, and the term before it.
+
+    Those of n = 1 are divided by p.
+    """
     first = n.equals(1.0)
     below = p + (2.0 * n - 1.0)
     top = first.select(1.0, p + (n - 1.0)) * n / (below * below) * ((p + q + (n - 1.0)) * y) * ((q - n) * y)
@@ -142,7 +151,7 @@ def _level(n: Values, p: Values, q: Values, y: Values, distance: Values) -> tupl
 
 
 def _fraction(u: _Unit) -> Values:
-    """Return b0 + a1 / (b1 + a2 / (b2 + …)), of which y^p z^q / (p B(p, q)) is the multiple that is wanted."""
+    """Return b0 + a1 / (b1 + a2 / (b2 + …)), which divides y^p z^q / (p B(p, q))."""
     last, p, q, y, distance = _levels(u, skip_single=True)
 
     def level(k: Values, value: Values) -> Sequence[Values]:
@@ -174,9 +183,9 @@ def _complement(u: _Unit) -> Values:
 
 
 class _Deviation:
-    """H with H^2/2 = the deviance, Y = the distance from the mean over the deviation, to which H is near, and coefficients.
+    """H with H^2/2 = the deviance, near Y, the distance over the standard deviation.
 
-    1/H - 1/Y = k0 + k1 H + k2 H^2 + …
+    k is 1/H - 1/Y = k0 + k1 H + k2 H^2 + …
     """
 
     def __init__(self, u: _Unit) -> None:
@@ -274,7 +283,10 @@ def _fraction_slopes(u: _Unit) -> tuple[Values, Values, Values]:
 
 
 def _level_slopes(n: Values, p: Values, q: Values, y: Values, distance: Values) -> tuple[Values, Values, Values, Values]:
-    """Return the derivatives of both results of `_level` by p and q; the distance is y (p + q) - p."""
+    """Return the derivatives of both results of `_level` by p and q.
+
+    The distance is y (p + q) - p.
+    """
     first, k = n.equals(1.0), n - 1.0
     below = 1.0 / (p + (2.0 * n - 1.0))
     head = first.select(1.0, p + k)
@@ -289,8 +301,9 @@ def _level_slopes(n: Values, p: Values, q: Values, y: Values, distance: Values) 
 
 
 def _expansion_slopes(u: _Unit) -> tuple[Values, Values]:
-    """Return the derivatives of the expansion by p and q, but for terms of relative size 1 / p and 1 / q.
+    """Return the derivatives of the expansion by p and q.
 
+    Terms of relative size 1 / p and 1 / q are left out.
     That of the deviance by p is -log(1 + distance / p).
     """
     d = _Deviation(u)

@@ -1,8 +1,8 @@
 """The incomplete gamma functions (the gamma distribution function), derivatives.
 
 Three formulas share the quadrant of a > 0, x > 0: a power series up to x = a + 1, a continued fraction beyond, and Temme's uniform
-asymptotic expansion where a is large. For a < 1 and x up to 3/2 the upper function, which may be tiny, has a series of its own (Gautschi, "A
-computational procedure for incomplete gamma functions", 1979). How many terms series and fractions need is known beforehand.
+asymptotic expansion where a is large. For a < 1 and x up to 3/2 the upper function, which may be tiny, has a series of its own (Gautschi,
+"A computational procedure for incomplete gamma functions", 1979). How many terms series and fractions need is known beforehand.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class _Quadrant:
         self.small = self.before & below_one
 
     def at_ends(self, a: Values, x: Values, value: Values, low: float, high: float) -> Values:
-        """Return `value` inside; `low` where all the distribution is at most x, `high` where none is; else NaN."""
+        """Return `value` inside the quadrant, and at its ends one of the others.
+
+        That is `low` where all of the distribution is at most x, `high` where none is, else NaN.
+        """
         infinite_a, infinite_x = a.equals(math.inf), x.equals(math.inf)
         all_below = (infinite_x & a.compare("oge", 0.0) & ~infinite_a) | (a.equals(0.0) & x.above(0.0))
         none_below = (x.equals(0.0) & a.above(0.0)) | (infinite_a & x.compare("oge", 0.0) & ~infinite_x)
@@ -122,7 +125,10 @@ def _upper_series(q: _Quadrant) -> Values:
 
 
 def _fraction(q: _Quadrant) -> Values:
-    """Return x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / …) (A. & S. 6.5.31), from the last level on."""
+    """Return x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / …).
+
+    It is evaluated from the last level on (Abramowitz & Stegun 6.5.31).
+    """
     a, x = q.beyond.select(q.a, 1.0), q.beyond.select(q.x, 4.0)
     last = _levels(q, a, x)
 
@@ -149,7 +155,10 @@ def _deviation(q: _Quadrant) -> tuple[Values, Values, Values]:
 
 
 def _expansion(q: _Quadrant, upper: bool) -> Values:
-    """Return erfc(±eta sqrt(a/2))/2 and a correction (Temme 1979); eta^2/2 is `half`, and eta has mu's sign."""
+    """Return erfc(±eta sqrt(a/2))/2 and a correction (Temme 1979).
+
+    eta^2/2 is `half`, and eta has mu's sign.
+    """
     a, mu, half = _deviation(q)
     eta = (2.0 * half).sqrt().signed(mu)
     c0, c1, c2 = (eta.polynomial(c) for c in _TEMME)

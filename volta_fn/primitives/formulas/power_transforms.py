@@ -26,7 +26,7 @@ def boxcox1p(x: Values, power: Values) -> Values:
 
 
 def _transform(logarithm: Values, power: Values) -> Values:
-    """Return (e^(power log) - 1) / power; e^t may overflow where its quotient does not."""
+    """Return (e^(power log) - 1) / power, also where that power alone overflows."""
     exponent = power.equals(0.0).select(0.0, power * logarithm)
     close, large = exponent.abs().below(_NEGLIGIBLE[power.bits]), exponent.above(1.0)
     safe = close.select(1.0, power)

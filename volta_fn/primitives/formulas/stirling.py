@@ -58,7 +58,10 @@ def power_over_gamma(a: Values, x: Values) -> Values:
 
 
 def log_rise(a: Values, b: Values) -> Values:
-    """Return log(gamma(a + b) / gamma(a)) for a >= LEAST, b >= 0, to full precision for small b."""
+    """Return log(gamma(a + b) / gamma(a)) for a and a + b >= LEAST.
+
+    It has full precision for small b.
+    """
     total = a + b
     u, v = 1.0 / a, 1.0 / total
     return (a - 0.5) * log1p(b * u) + b * (log(total) - 1.0) - b * u * v * _remainder_quotient(u, v)

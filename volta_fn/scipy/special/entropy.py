@@ -153,7 +153,7 @@ def _two_terms(
     return out, total
 
 
-@fused
+@composite
 def entr(x: Any) -> Array:
     """Return -x log(x), the summand of entropy: 0 at 0, -inf for negative x.
 
@@ -161,8 +161,7 @@ def entr(x: Any) -> Array:
     >>> vf.scipy.special.entr(p).sum()
     Array(0.6931472, dtype=float32)
     """
-    (value,) = promote_args("entr", (x,), dtypes.FLOATS)
-    return vnp.where(value < 0, -np.inf, -_xlogx(value))
+    return vnp.where(x < 0, -np.inf, -_xlogx(x))
 
 
 @custom_jvp
@@ -227,12 +226,13 @@ def _divergence(x: Array, y: Array) -> Array:
 
     With s = r / (2 + r) the logarithm is 2 atanh(s), 1 + r is (1 + s) / (1 - s), and for small s large terms cancel.
     """
-    s = (x - y) / (x + y)
+    total = x + y
+    s = vnp.where(total < np.inf, (x - y) / total, (0.5 * x - 0.5 * y) / (0.5 * x + 0.5 * y))
     close = vnp.abs(s) < 0.5
     near = vnp.where(close, s, 0.0)
     square = near * near
     series = rising(square, tuple(1.0 / (2 * k + 3) for k in range(24 if x.dtype == np.float64 else 11)))
-    inner = 2.0 * y * square * (1.0 + near * (1.0 + near) * series) / (1.0 - near)
+    inner = (x - y) * near * (1.0 + near * (1.0 + near) * series)
     return vnp.where(close, inner, x * (_log_ratio(x, y) - 1.0) + y)
 
 

@@ -6,8 +6,6 @@ import functools
 import math
 from typing import Any
 
-import numpy as np
-
 from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array

@@ -1,0 +1,345 @@
+"""Write docs/reference/special_accuracy.md, the errors of special functions in float32.
+
+python tools/special_accuracy.py [--points 1000000]
+
+SciPy in float64 is the oracle. Where it differs by more than a few units, mpmath decides: SciPy is wrong at some extremes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mpmath as mp
+import numpy as np
+import scipy.special as ss
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+import volta_fn as vf  # noqa: E402
+from volta_fn import lax  # noqa: E402
+from volta_fn import numpy as vnp  # noqa: E402
+from volta_fn.scipy import special  # noqa: E402
+
+TARGET = ROOT / "docs" / "reference" / "special_accuracy.md"
+#: Differences from SciPy above it are decided by mpmath, at most so many of them.
+DOUBT, DECISIONS = 2.0, 200
+SMALLEST, LARGEST = 2.0**-149, float(np.finfo(np.float32).max)
+
+Array = np.ndarray
+Draw = Callable[[np.random.Generator, int], Array]
+
+
+class Case(NamedTuple):
+    """A function, SciPy's and mpmath's, how arguments are drawn, and by which it is differentiated."""
+
+    function: Callable[..., Any]
+    scipy: Callable[..., Any]
+    exact: Callable[..., Any]
+    draws: tuple[Draw, ...]
+    slopes: tuple[int, ...] = (0,)
+
+
+def anywhere(rng: np.random.Generator, count: int) -> Array:
+    """Draw from all bit patterns, and as many numbers between 2^-12 and 2^8, integers, and numbers next to integers."""
+    patterns = rng.integers(0, 2**32, count // 2, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    middle = np.exp2(rng.uniform(-12, 8, count // 4)) * rng.choice([-1.0, 1.0], count // 4)
+    integers = np.round(rng.uniform(-40, 40, count // 8)).astype(np.float32)
+    beside = np.nextafter(np.round(rng.uniform(-12, 12, count - count // 2 - count // 4 - count // 8)).astype(np.float32), np.float32(1e9))
+    out = np.concatenate([np.where(np.isfinite(patterns), patterns, np.float32(1.0)), middle, integers, beside]).astype(np.float32)
+    return rng.permutation(out)
+
+
+def positive(rng: np.random.Generator, count: int) -> Array:
+    """Draw the magnitudes of `anywhere`."""
+    return np.abs(anywhere(rng, count))
+
+
+def unit(rng: np.random.Generator, count: int) -> Array:
+    """Draw from [0, 1]: all exponents, and numbers close to 1 and to 1/2."""
+    small = np.exp2(rng.uniform(-149, 0, count // 4))
+    ends = 1 - np.exp2(rng.uniform(-24, -1, count // 4))
+    middle = 0.5 + rng.choice([-1.0, 1.0], count // 4) * np.exp2(rng.uniform(-25, -2, count // 4))
+    rest = rng.random(count - 3 * (count // 4))
+    return rng.permutation(np.concatenate([small, ends, middle, rest]).astype(np.float32))
+
+
+def symmetric(rng: np.random.Generator, count: int) -> Array:
+    """Draw from [-1, 1]."""
+    return (unit(rng, count) * rng.choice([-1.0, 1.0], count)).astype(np.float32)
+
+
+def order(rng: np.random.Generator, count: int) -> Array:
+    """Draw integers from 1 to 128, small ones more often."""
+    return np.round(np.exp2(rng.uniform(0, 7, count))).astype(np.float32)
+
+
+def above_one(rng: np.random.Generator, count: int) -> Array:
+    """Draw numbers above 1."""
+    return (1 + np.exp2(rng.uniform(-20, 7, count))).astype(np.float32)
+
+
+def one(name: str, exact: Callable[..., Any], draw: Draw = anywhere, scipy: Callable[..., Any] | None = None) -> Case:
+    """Return the case of a function of one argument that SciPy has by the same name."""
+    return Case(getattr(special, name), scipy or getattr(ss, name), exact, (draw,))
+
+
+def two(name: str, exact: Callable[..., Any], first: Draw = positive, second: Draw = positive, slopes: tuple[int, ...] = (0, 1)) -> Case:
+    """Return the case of a function of two arguments that SciPy has by the same name."""
+    return Case(getattr(special, name), getattr(ss, name), exact, (first, second), slopes)
+
+
+def _ndtri(p: Any) -> Any:
+    return -mp.sqrt(2) * mp.erfinv(1 - 2 * p)
+
+
+def _owens_t(h: Any, a: Any) -> Any:
+    return mp.quad(lambda t: mp.exp(-h * h * (1 + t * t) / 2) / (1 + t * t), [0, a]) / (2 * mp.pi)
+
+
+def _boxcox(x: Any, power: Any) -> Any:
+    return mp.log(x) if power == 0 else (x**power - 1) / power
+
+
+def _wofz(x: Any, y: Any) -> Any:
+    z = mp.mpc(x, y)
+    return mp.exp(-z * z) * mp.erfc(mp.mpc(0, -1) * z)
+
+
+def _log_ratio(x: Any, y: Any) -> Any:
+    return mp.log(x / y)
+
+
+def _comb(n: Any, k: Any) -> Any:
+    return mp.binomial(n, k) if k <= n else mp.mpf(0)
+
+
+def _sinc(x: Array) -> Array:
+    """Return NumPy's, which loses digits far from 0, of the distance from an integer."""
+    nearest = np.rint(x)
+    sine = np.sin(np.pi * (x - nearest)) * np.where(nearest % 2 == 0, 1.0, -1.0)
+    return np.where(x == 0, 1.0, sine / np.where(x == 0, 1.0, np.pi * x))
+
+
+CASES: dict[str, Case] = {
+    "digamma": one("digamma", mp.digamma, scipy=lambda x: np.where(x == 0, np.nan, ss.digamma(x))),
+    "gamma": one("gamma", mp.gamma, scipy=lambda x: np.where(x == -np.inf, np.nan, ss.gamma(x))),
+    "gammaln": one("gammaln", lambda x: mp.re(mp.loggamma(x))),
+    "loggamma": one("loggamma", mp.loggamma, positive),
+    "factorial": one("factorial", lambda n: mp.gamma(n + 1), positive),
+    "erf": one("erf", mp.erf),
+    "erfc": one("erfc", mp.erfc),
+    "erfcx": one("erfcx", lambda x: mp.exp(x * x) * mp.erfc(x)),
+    "erfinv": one("erfinv", mp.erfinv, symmetric),
+    "ndtr": one("ndtr", mp.ncdf),
+    "log_ndtr": one("log_ndtr", lambda x: mp.log(mp.ncdf(x))),
+    "ndtri": one("ndtri", _ndtri, unit),
+    "dawsn": one("dawsn", lambda x: mp.sqrt(mp.pi) / 2 * mp.exp(-x * x) * mp.erfi(x)),
+    "spence": one("spence", lambda x: mp.re(mp.polylog(2, 1 - x)), positive),
+    "exp1": one("exp1", mp.e1, positive),
+    "expi": one("expi", mp.ei),
+    "fresnel, S": Case(lambda x: special.fresnel(x)[0], lambda x: ss.fresnel(x)[0], mp.fresnels, (anywhere,)),
+    "fresnel, C": Case(lambda x: special.fresnel(x)[1], lambda x: ss.fresnel(x)[1], mp.fresnelc, (anywhere,)),
+    "sici, Si": Case(lambda x: special.sici(x)[0], lambda x: ss.sici(x)[0], mp.si, (anywhere,)),
+    "sici, Ci": Case(lambda x: special.sici(x)[1], lambda x: ss.sici(x)[1], mp.ci, (positive,)),
+    "i0": one("i0", lambda x: mp.besseli(0, x)),
+    "i0e": one("i0e", lambda x: mp.exp(-abs(x)) * mp.besseli(0, x)),
+    "i1": one("i1", lambda x: mp.besseli(1, x)),
+    "i1e": one("i1e", lambda x: mp.exp(-abs(x)) * mp.besseli(1, x)),
+    "expit": one("expit", lambda x: 1 / (1 + mp.exp(-x))),
+    "logit": one("logit", lambda x: mp.log(x / (1 - x)), unit),
+    "log_expit": one("log_expit", lambda x: -mp.log1p(mp.exp(-x))),
+    "softplus": Case(special.softplus, lambda x: np.logaddexp(x, 0), lambda x: mp.log1p(mp.exp(x)), (anywhere,)),
+    "exprel": one("exprel", lambda x: mp.expm1(x) / x),
+    "entr": one("entr", lambda x: -x * mp.log(x), positive),
+    "numpy.sinc": Case(vnp.sinc, _sinc, mp.sincpi, (anywhere,)),
+    "xlogy": two("xlogy", lambda x, y: x * mp.log(y)),
+    "xlog1py": two("xlog1py", lambda x, y: x * mp.log1p(y)),
+    "rel_entr": two("rel_entr", lambda x, y: x * _log_ratio(x, y)),
+    "kl_div": two("kl_div", lambda x, y: x * _log_ratio(x, y) - x + y),
+    "boxcox": two("boxcox", _boxcox, second=anywhere),
+    "boxcox1p": two("boxcox1p", lambda x, power: _boxcox(1 + x, power), second=anywhere),
+    "gammainc": two("gammainc", lambda a, x: mp.gammainc(a, 0, x, regularized=True)),
+    "gammaincc": two("gammaincc", lambda a, x: mp.gammainc(a, x, mp.inf, regularized=True)),
+    "beta": two("beta", mp.beta),
+    "betaln": two("betaln", lambda a, b: mp.log(abs(mp.beta(a, b)))),
+    "comb": Case(special.comb, lambda n, k: np.where(k > n, 0.0, ss.binom(n, k)), _comb, (positive, positive), (0, 1)),
+    "poch": two("poch", mp.rf),
+    "zeta": two("zeta", mp.zeta, above_one, positive, (1,)),
+    "polygamma": two("polygamma", lambda n, x: mp.psi(int(n), x), order, positive, (1,)),
+    "expn": Case(special.expn, lambda n, x: ss.expn(n.astype(int), x), mp.expint, (order, positive), (1,)),
+    "owens_t": two("owens_t", _owens_t, anywhere, anywhere),
+    "wofz, real": Case(
+        lambda x, y: special.wofz(lax.complex(x, y)).real,
+        lambda x, y: ss.wofz(x + 1j * y).real,
+        lambda x, y: mp.re(_wofz(x, y)),
+        (anywhere, positive),
+        (0, 1),
+    ),
+    "wofz, imaginary": Case(
+        lambda x, y: special.wofz(lax.complex(x, y)).imag,
+        lambda x, y: ss.wofz(x + 1j * y).imag,
+        lambda x, y: mp.im(_wofz(x, y)),
+        (anywhere, positive),
+        (0, 1),
+    ),
+    "betainc": Case(
+        special.betainc, ss.betainc, lambda a, b, x: mp.betainc(a, b, 0, x, regularized=True), (positive, positive, unit), (0, 1, 2)
+    ),
+}
+
+
+def units(actual: Array, exact: Array) -> Array:
+    """Return |actual - exact| in units in the last place of float32 numbers; infinite where one is NaN or infinite alone."""
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(np.float32)
+        unit_of = np.spacing(np.minimum(np.abs(rounded), np.float32(LARGEST)) * np.float32(1 - 2**-24)).astype(float)
+        same = (actual == rounded) & np.isinf(rounded) | np.isnan(actual) & np.isnan(exact)
+        error = np.abs(actual.astype(float) - exact) / unit_of
+    return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+
+
+def exactly(case: Case, point: Sequence[float]) -> float:
+    """Return mpmath's value, with fifty digits on the way; NaN where it has none."""
+    with mp.workdps(50):
+        try:
+            value = case.exact(*[mp.mpf(x) for x in point])
+            return float(mp.re(value))
+        except (ValueError, ZeroDivisionError, OverflowError, TypeError, mp.libmp.NoConvergence):
+            return float("nan")
+
+
+class Report(NamedTuple):
+    """The largest error and where it is, the error that a thousandth of the points exceeds, and seconds of a call."""
+
+    worst: float
+    at: tuple[float, ...]
+    seldom: float
+    seconds: float
+
+
+def arguments(case: Case, count: int, rng: np.random.Generator) -> list[Array]:
+    """Return `count` points."""
+    return [draw(rng, count) for draw in case.draws]
+
+
+def measured(case: Case, evaluate: Callable[..., Any], count: int, seed: int, decisions: int = DECISIONS) -> Report:
+    """Compare a function with SciPy at random points, and with mpmath where they differ."""
+    rng = np.random.default_rng(seed)
+    points = arguments(case, count, rng)
+    evaluate(*points)  # compiles
+    start = time.perf_counter()
+    actual = np.asarray(evaluate(*points))
+    seconds = time.perf_counter() - start
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = np.asarray(case.scipy(*[x.astype(float) for x in points]), float)
+    error = units(actual, expected)
+    doubtful = np.flatnonzero(error > DOUBT)
+    worst = doubtful[np.argsort(-error[doubtful])[: decisions // 2]]
+    chosen = np.union1d(worst, rng.choice(doubtful, min(doubtful.size, decisions // 2), replace=False)).astype(int)
+    exact = np.array([exactly(case, [float(x[i]) for x in points]) for i in chosen])
+    decided = units(actual[chosen], np.where(np.isnan(exact), expected[chosen], exact))
+    error[doubtful] = decided.max(initial=0.0)  # a sample stands for the others
+    error[chosen] = decided
+    top = int(np.argmax(error))
+    return Report(float(error[top]), tuple([float(x[top]) for x in points]), float(np.quantile(error, 0.999)), seconds)
+
+
+def slope_error(case: Case, count: int, seed: int) -> float:
+    """Return the largest error of derivatives in units of float32, at ordinary points where mpmath has them."""
+    rng = np.random.default_rng(seed)
+    worst = 0.0
+    drawn = [(np.asarray(draw(rng, 64 * count))) for draw in case.draws]
+    ordinary = np.all([(np.abs(x) > 2.0**-8) & (np.abs(x) < 24.0) for x in drawn], axis=0)
+    if len(drawn) == 3 or case.draws[0] in (unit, symmetric):
+        ordinary &= drawn[-1] < 1 - 2.0**-8
+    points = [x[ordinary][:count] for x in drawn]
+    slopes = np.asarray(vf.vmap(vf.grad(case.function, case.slopes))(*points))
+    for argument, slope in zip(case.slopes, slopes, strict=True):
+        exact = np.array([_slope(case, argument, [float(x[i]) for x in points]) for i in range(points[0].size)])
+        fine = np.isfinite(exact) & (np.abs(exact) > 1e-30) & (np.abs(exact) < 1e30)
+        worst = max(worst, float(units(slope[fine], exact[fine]).max(initial=0.0)))
+    return worst
+
+
+def _slope(case: Case, argument: int, point: Sequence[float]) -> float:
+    def moved(sign: int) -> Any:
+        return case.exact(*[mp.mpf(x) + sign * (k == argument) * mp.mpf(10) ** -15 for k, x in enumerate(point)])
+
+    if np.isnan(exactly(case, point)):
+        return float("nan")
+    with mp.workdps(50):
+        try:
+            return float(mp.re(moved(1) - moved(-1)) / (2 * mp.mpf(10) ** -15))
+        except (ValueError, ZeroDivisionError, OverflowError, TypeError, mp.libmp.NoConvergence):
+            return float("nan")
+
+
+#: Other targets: what chooses them, and for how many of the points.
+TARGETS = {"NumPy": ({"VOLTA_NATIVE": "0"}, 20), "GPU": ({"VOLTA_DEVICE": "gpu"}, 200)}
+
+HEAD = """# Accuracy of special functions
+
+The largest errors in float32, in units in the last place (made by `python tools/special_accuracy.py`): of {count:,} points per function,
+half of them drawn from all bit patterns of float32, the others near ordinary numbers, integers and the ends of domains. Functions of
+several arguments are tried at independent ones. The oracle is SciPy in float64, and mpmath with fifty digits where they differ by more than
+{doubt:g} units. *Compiled* is machine code, *seconds* are those of one such call; *NumPy* evaluates the same formulas without a compiler,
+on a twentieth of the points. *Slopes* are those of `grad` by all arguments that it is defined for, at ordinary points, beside differences
+with fifty digits.
+
+GPUs (here {gpu}, on a two-hundredth of the points) have no float64. What is computed in it elsewhere loses digits there: an exponential of
+size v has an error of v / 2 units, subnormal results and arguments are 0, and near zeros of a function only its absolute error is small.
+*Seldom* is the error that one point of a thousand exceeds there.
+
+| function | compiled | at | seconds | NumPy | slopes | GPU | GPU, seldom |
+| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |
+"""
+
+
+def worst_on_target(names: Sequence[str], count: int, seed: int, environment: dict[str, str]) -> dict[str, list[float]]:
+    """Return the worst error of each function, and one that is seldom exceeded, as another process measures them."""
+    command = [sys.executable, __file__, "--errors", "--points", str(count), "--seed", str(seed), *names]
+    out = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True).stdout
+    return dict(map(json.loads, out.splitlines()))
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=1_000_000, help="points per function")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--errors", action="store_true", help="print the errors on the target that the environment chooses, as JSON")
+    parser.add_argument("functions", nargs="*", help="only these, printed instead of written")
+    options = parser.parse_args()
+    names = options.functions or list(CASES)
+    if options.errors:
+        for name in names:
+            report = measured(CASES[name], vf.jit(CASES[name].function), options.points, options.seed)
+            print(json.dumps([name, [report.worst, report.seldom]]), flush=True)
+        return
+    others = [worst_on_target(names, options.points // part, options.seed, chosen) for chosen, part in TARGETS.values()]
+    rows = []
+    for name in names:
+        case = CASES[name]
+        report = measured(case, vf.jit(case.function), options.points, options.seed)
+        at = ", ".join(f"{x:.9g}" for x in report.at)
+        numpy, gpu = (worst[name] for worst in others)
+        cells = f"{report.worst:.1f} | {at} | {report.seconds:.2f} | {numpy[0]:.1f} | {slope_error(case, 24, options.seed):.0f}"
+        rows.append(f"| {name} | {cells} | {gpu[0]:.3g} | {gpu[1]:.1f} |")
+        print(rows[-1], flush=True)
+    if not options.functions:
+        gpu = vf.devices("gpu")[0].device_kind
+        TARGET.write_text(HEAD.format(count=options.points, doubt=DOUBT, gpu=gpu) + "\n".join(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()
