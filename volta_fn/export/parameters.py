@@ -1,4 +1,4 @@
-"""What parameters a primitive in a file may have: their names, and the kinds of their values.
+"""The parameters that a primitive in a file may have: names, and kinds of values.
 
 The rules of primitives take them to be right, as those that made a program have checked them.
 """
@@ -61,9 +61,9 @@ def check_parameters(primitive: Primitive, params: Mapping[str, Any]) -> None:
 
 @functools.cache
 def _names(primitive: Primitive) -> frozenset[str] | None:
-    """Return the names of a primitive's parameters, by its rule for types or its NumPy function.
+    """Return the names of a primitive's parameters.
 
-    None where that rule itself refuses others.
+    They are those of its rule for types, or of its NumPy function; None where that rule itself refuses others.
     """
     for rule in (primitive.abstract, primitive.evaluate):
         if rule is None:
