@@ -1,10 +1,10 @@
-"""Arrays: immutable, hashed by identity, copied, pickled, printed, exchanged."""
+"""Arrays: immutable, without a hash, copied, pickled, printed, exchanged."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,21 @@ def test_masked_arrays_are_refused(make: Callable[[Any], Any]) -> None:
         make(np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False]))
 
 
-def test_hash_is_by_identity_and_equality_by_element() -> None:
+def _hash_and_add(x: Any) -> Any:
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x)
+    with pytest.raises(TypeError, match="unhashable"):
+        _ = {x: 0}
+    assert not isinstance(x, Hashable)
+    return x * 2
+
+
+def test_arrays_have_no_hash_and_compare_by_element() -> None:
     x, y = jnp.asarray(X), jnp.asarray(X)
-    assert len({x, y, x}) == 2
+    for apply in (_hash_and_add, vf.jit(_hash_and_add), vf.vmap(_hash_and_add), vf.grad(lambda x: _hash_and_add(x).sum())):
+        apply(x)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(vf.random.key(0))
     assert isinstance(x == y, Array)
     np.testing.assert_array_equal(x == y, np.ones((2, 3), bool))
 

@@ -41,7 +41,25 @@ def test_log_sum_exp_differentiates_among_infinities_and_large_numbers():
     total = 2 + small
     expected = [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0, 0], [0, 1 / total, 1 / total, 0, small / total]]
     np.testing.assert_allclose(jacobian(lax.cumlogsumexp, x), expected, rtol=1e-12)
-    assert not np.isnan(jacobian(lax.cumlogsumexp, np.array([np.inf, 1.0, np.inf]))).any()
+    np.testing.assert_array_equal(jacobian(lax.cumlogsumexp, np.array([np.inf, 1.0, np.inf])), [[1, 0, 0], [1, 0, 0], [0.5, 0, 0.5]])
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("x", [[-np.inf, -np.inf, 0.0], [-np.inf] * 3, [-np.inf, 1.0, -np.inf], [np.inf, np.inf, -np.inf]])
+def test_weights_of_each_log_sum_exp_add_up_to_one(x, reverse):
+    """As those of `logaddexp` do, of equal infinities too."""
+    weights = jacobian(lambda v: lax.cumlogsumexp(v, reverse=reverse), np.array(x))
+    np.testing.assert_array_equal(np.sum(weights, 1), np.ones(3))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_derivatives_of_half_precision_accumulate_in_float32(dtype):
+    zeros, large = vf.numpy.zeros(70_000, dtype), vf.numpy.asarray([1000.0, 1000.0, 1e-3, 1e-3], dtype)
+    for function, x in ((lax.cumlogsumexp, zeros), (lax.cumprod, large)):
+        found, wanted = (np.asarray(vf.grad(lambda v: function(v)[-1])(v), np.float64) for v in (x, x.astype("float64")))
+        np.testing.assert_allclose(found, wanted, rtol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["cumprod", "cumlogsumexp"])

@@ -117,3 +117,59 @@ def wide_value(op, operands, **params):
     """Return what the evaluation rule makes of complex operands in the widest dtype that it takes."""
     dtype = np.complex128 if op in ("logistic", "sign") else np.clongdouble
     return PRIMITIVES[op].evaluate(*[v.astype(dtype) for v in operands], **params)
+
+
+#: Complex functions, with parameters, whose components are each right to some units in their last place.
+COMPONENTWISE = [
+    *[(op, {}) for op in "exp log log2 log1p sqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh sign abs".split()],
+    ("integer_pow", {"y": 2}),
+    ("integer_pow", {"y": -1}),
+]
+
+
+def exponent_pairs(dtype, step):
+    """Return complex numbers in all quadrants, with all pairs of exponents, from the smallest number to the largest, by a step."""
+    part = np.finfo(dtype).dtype
+    rng = np.random.default_rng(7)
+    exponents = np.arange(*{4: (-149, 128), 8: (-1074, 1024)}[part.itemsize], step)
+    pairs = np.array(np.meshgrid(exponents, exponents)).reshape(2, -1)
+    signs = rng.choice([-1.0, 1.0], pairs.shape)
+    with np.errstate(over="ignore"):
+        re, im = np.ldexp((signs * rng.uniform(1, 2, pairs.shape)).astype(part), pairs)
+    found = (re + 1j * im).astype(dtype)
+    return found[np.isfinite(found)]
+
+
+def _wide_log1p(z):
+    """As NumPy's adds 1 first."""
+    x, y = z.real, z.imag
+    near = (np.abs(x) < 0.5) & (np.abs(y) < 0.5)
+    return np.where(near, np.log1p(np.where(near, x * x + (2 * x + y * y), 0)) / 2, np.log1p(z).real) + 1j * np.arctan2(y, x + 1)
+
+
+_LOG_2 = np.log(np.longdouble(2))
+_WIDE = {
+    "log2": lambda z: np.log(z) / _LOG_2,
+    "log1p": _wide_log1p,
+    "sign": lambda z: z / np.abs(z),
+    **{f"a{name}": getattr(np, f"arc{name}") for name in "sin cos tan sinh cosh tanh".split()},
+}
+
+
+def assert_components(op, params, x, found, units):
+    """Compare each component with NumPy's function in 80 bits, whose exponents have room on both sides, in units in the last place."""
+    wide = x.astype(np.clongdouble)
+    with np.errstate(all="ignore"):
+        wanted = (
+            wide ** params["y"]
+            if op == "integer_pow" and params["y"] > 0
+            else 1 / wide
+            if params
+            else _WIDE.get(op, getattr(np, op, None))(wide)
+        )
+        part = found.real.dtype
+        for got, want in ((found.real, wanted.real), (found.imag, wanted.imag)):
+            rounded = want.astype(part)
+            close = np.abs(got - want) <= units * np.spacing(np.abs(rounded))
+            wrong = ~(close | (got == rounded))
+            assert not wrong.any(), f"{op}{params} of {x[wrong][:3]}: {got[wrong][:3]}, not {rounded[wrong][:3]}"

@@ -84,7 +84,8 @@ class Array(ArrayMethods):
         """Bytes of all elements."""
         return self.aval.nbytes
 
-    __hash__ = object.__hash__
+    #: As `==` compares element by element, an array in a set or as a key would never be found by its value.
+    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         if not self.shape:

@@ -254,12 +254,16 @@ class Zero:
 
 
 class Linear:
-    """A placeholder, without value, for an argument that needs a cotangent."""
+    """A placeholder, without value, for an argument that needs a cotangent.
 
-    __slots__ = ("aval",)
+    A rule that asks it for anything but its type computes with its value: the equation `use` is not linear in it.
+    """
 
-    def __init__(self, aval: ShapedArray) -> None:
+    __slots__ = ("aval", "use")
+
+    def __init__(self, aval: ShapedArray, use: Any) -> None:
         self.aval = aval
+        self.use = use
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -276,9 +280,22 @@ class Linear:
         """The argument's number of dimensions."""
         return self.aval.ndim
 
+    def refuse(self) -> NoReturn:
+        """Raise `GradientError`: the program is not linear."""
+        where = "" if self.use.source is None else f" (from {self.use.source})"
+        raise GradientError(
+            f"{self.use.primitive}{where} is not linear in an array of type {self.aval}, so it cannot be transposed. The array comes from "
+            "a tangent in a derivative rule, or from an argument of linear_transpose: such arrays may be added, scaled and moved, but not "
+            "compared, used as indices or conditions, or multiplied with each other. Compute what depends on values from the primals."
+        )
+
     def __jax_array__(self) -> NoReturn:
-        """Raise `GradientError`: a rule needs the value, so the program is not linear."""
-        raise GradientError(f"a program is not linear in an argument of type {self.aval}, or in two together, so it cannot be transposed")
+        self.refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # which protocols look for
+            raise AttributeError(name)
+        self.refuse()
 
     def __repr__(self) -> str:
         return f"Linear({self.aval!r})"

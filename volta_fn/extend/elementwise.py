@@ -42,6 +42,4 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Array:
     >>> convert_element_type(2**32 + 1, "int32")
     Array(1, dtype=int32)
     """
-    if type(operand) is int and not -(2**31) <= operand < 2**31:
-        operand = np.asarray(operand).astype(dtypes.canonical(dtypes.as_dtype(new_dtype)))
     return lax.convert_element_type(operand, new_dtype)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
@@ -12,6 +14,7 @@ from volta_fn.core.axes import axis_size
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.jit.fused import fused
+from volta_fn.numpy.arguments import narrowed, promote_inexact, wide
 from volta_fn.primitives.collectives.gathers import axis_index
 from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.scipy.special import logsumexp
@@ -31,9 +34,12 @@ def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = Fa
     Array(0., dtype=float32)
     """
     value = as_value(x)
-    total = logsumexp(value, axis, where=where, keepdims=keepdims)
-    ones = vnp.ones_like(value, dtype=total.dtype)
-    return total - vnp.log(vnp.sum(ones, axis, keepdims=keepdims, where=where))
+    total = logsumexp(wide(value), axis, where=where, keepdims=keepdims)
+    if where is None:
+        count: Any = np.asarray(value.size // max(total.size, 1), total.dtype)
+    else:
+        count = vnp.sum(vnp.ones_like(value, dtype=total.dtype), axis, keepdims=keepdims, where=where)
+    return narrowed(total - vnp.log(count), value)
 
 
 def standardize(
@@ -63,7 +69,8 @@ def standardize(
     """
     if algorithm not in ("fast", "stable"):
         raise ArgumentError(f"standardize: algorithm is 'fast' or 'stable', got {algorithm!r}")
-    value = as_value(x)
+    operands = promote_inexact("standardize", x, *[v for v in (mean, variance) if v is not None])
+    value = wide(operands[0])
     centre = vnp.mean(value, axis, keepdims=True, where=where) if mean is None else mean
     if variance is not None:
         spread = variance
@@ -72,7 +79,7 @@ def standardize(
     else:
         squares = vnp.mean(vnp.square(value), axis, keepdims=True, where=where)
         spread = vnp.maximum(squares - vnp.square(centre), 0)
-    return (value - centre) / vnp.sqrt(spread + epsilon)
+    return narrowed((value - centre) / vnp.sqrt(spread + epsilon), operands[0])
 
 
 @fused

@@ -8,7 +8,7 @@ from volta_fn import numpy as vnp
 from volta_fn import random
 from volta_fn.core.array import Array, as_value
 from volta_fn.nn.functional import one_hot
-from volta_fn.numpy.arguments import promote_inexact
+from volta_fn.numpy.arguments import narrowed, promote_inexact, wide
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.scipy.special.exponential import softmax
 
@@ -71,7 +71,8 @@ def normalize(x: Any, p: float = 2.0, axis: Any = 1, eps: float = 1e-12) -> Arra
     Array([[0.6, 0.8]], dtype=float32)
     """
     (value,) = promote_inexact("normalize", x)
-    return value / vnp.maximum(vnp.linalg.norm(value, p, axis=axis, keepdims=True), eps)
+    full = wide(value)
+    return narrowed(full / vnp.maximum(vnp.linalg.norm(full, p, axis=axis, keepdims=True), eps), value)
 
 
 def gumbel_softmax(key: Any, logits: Any, tau: float = 1.0, hard: bool = False, axis: int = -1) -> Array:

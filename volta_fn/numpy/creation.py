@@ -20,6 +20,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.numpy.arguments import axis_of, dtype_or, full_like_scalar, operand, promote_inexact
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
+from volta_fn.primitives.elementwise.cast import ROUNDED_FROM_FLOAT32
 from volta_fn.settings import current as settings
 
 _DLPACK = deferred("volta_fn.core.memory.dlpack")
@@ -84,17 +85,19 @@ def _from_object(value: Any, dtype: np.dtype | None) -> Array:
     if isinstance(value, Array):
         return value if dtype is None else lax.convert_element_type(value, dtype)
     if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
-        return as_value(value) if dtype is None else from_host(_exactly(value, dtype))
+        return as_value(value) if dtype is None else _exactly(value, dtype)
     values = np.asarray(unmasked(value))
     if values.dtype.kind in "OUSMmV" and values.dtype not in dtypes.STORED:
         raise ArgumentTypeError(f"array: {value!r:.80} of type {type(value).__name__} is not an array of numbers")
     return from_host(values) if dtype is None else lax.convert_element_type(values, dtype)
 
 
-def _exactly(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Convert a Python scalar to a dtype; raise for an integer that does not fit."""
+def _exactly(value: Any, dtype: np.dtype) -> Array:
+    """Convert Python scalars to a dtype; raise for an integer that does not fit."""
+    if dtype in ROUNDED_FROM_FLOAT32 and (values := np.asarray(value)).dtype.kind in "biuf":
+        return lax.convert_element_type(values, dtype)
     try:
-        return np.asarray(value, dtype)
+        return from_host(np.asarray(value, dtype))
     except OverflowError:
         raise ArgumentError(f"array: the integer {value} does not fit {dtype.name}") from None
 
@@ -117,7 +120,7 @@ def _from_sequence(value: Sequence[Any], dtype: np.dtype | None) -> Array:
         return from_host(values.astype(dtype_or(dtype, dtypes.default(np.dtype(np.float32)))))
     if dtype is None:
         dtype, _ = dtypes.promote(*[dtypes.dtype_and_weak_type(leaf) for leaf in _distinct_types(leaves)])
-    return from_host(_exactly(value, dtype))
+    return _exactly(value, dtype)
 
 
 def _distinct_types(leaves: Sequence[Any]) -> list[Any]:

@@ -38,7 +38,7 @@ def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, pre
     """
     x, y = promote("correlate", a, v)
     _check_vectors("correlate", x, y)
-    return _convolved("correlate", x, lax.rev(lax.conj(y), (0,)), mode, preferred_element_type)
+    return _convolved("correlate", x, lax.rev(lax.conj(y), (0,)), mode, preferred_element_type, late_middle=x.size < y.size)
 
 
 def _check_vectors(function: str, x: Array, y: Array) -> None:
@@ -53,7 +53,8 @@ def _operands(function: str, a: Any, v: Any, preferred_element_type: Any) -> lis
     return promote(function, a, v)
 
 
-def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type: Any) -> Array:
+def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type: Any, late_middle: bool = False) -> Array:
+    """Return the convolution; an even length has two middles, of which "same" takes the first, or the second with `late_middle`."""
     x, y = _operands(function, a, v, preferred_element_type)
     _check_vectors(function, x, y)
     if x.dtype == BOOL:
@@ -61,7 +62,8 @@ def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type:
     if x.size < y.size:
         x, y = y, x
     long, short = x.size, y.size
-    sides = {"full": (short - 1, short - 1), "same": (short // 2, short - short // 2 - 1), "valid": (0, 0)}
+    first = (short - 1) // 2 if late_middle else short // 2
+    sides = {"full": (short - 1, short - 1), "same": (first, short - 1 - first), "valid": (0, 0)}
     if mode not in sides:
         raise ArgumentError(f"{function}: mode must be 'full', 'same' or 'valid', got {mode!r}")
     kernel = lax.rev(y, (0,))

@@ -11,15 +11,11 @@ from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.optim.numerics import global_norm
-from volta_fn.optim.tree_rules import scaled_by, widened
+from volta_fn.optim.numerics import global_norm, normalized
+from volta_fn.optim.tree_rules import widened
 from volta_fn.optim.tree_utils.math import tree_add_scale, tree_vdot
 
 __all__ = ["matrix_inverse_pth_root", "nnls", "power_iteration"]
-
-
-def _normalized(v: Any) -> Any:
-    return scaled_by(1 / global_norm(v), v)
 
 
 def power_iteration(
@@ -48,7 +44,7 @@ def power_iteration(
     (Array(2., dtype=float32), Array([1., 0.], dtype=float32))
     """
     product, start = _operator(matrix, v0, key)
-    start = _normalized(start)
+    start = normalized(start)
     image = product(start)
 
     def running(state: tuple[Any, ...]) -> Array:
@@ -57,13 +53,13 @@ def power_iteration(
         return ~(vnp.abs(residual / value) < error_tolerance) & (step < num_iters)
 
     def iterate(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        vector = _normalized(state[1])
+        vector = normalized(state[1])
         image = product(vector)
         return vector, image, vnp.asarray(tree_vdot(vector, image)), state[3] + 1
 
     zero = vnp.zeros((), vnp.asarray(tree_vdot(start, image)).dtype)
     _, image, value, _ = lax.while_loop(running, iterate, (start, image, zero, vnp.zeros((), np.int32)))
-    return value, _normalized(image)
+    return value, normalized(image)
 
 
 def _operator(matrix: Any, v0: Any, key: Any) -> tuple[Callable[[Any], Any], Any]:

@@ -14,7 +14,7 @@ from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import DTypeError
-from volta_fn.optim.tree_rules import map_with_state, widened, widest_real
+from volta_fn.optim.tree_rules import map_with_state, scaled_by, widened, widest_real
 
 __all__ = ["abs_sq", "all_finite", "bias_correction", "global_norm", "safe_increment", "safe_int32_increment", "safe_norm"]
 __all__ += ["safe_root_mean_squares", "update_infinity_moment", "update_moment", "update_moment_per_elem_norm"]
@@ -66,6 +66,12 @@ def global_norm(updates: Any) -> Array:
     Array(5., dtype=float32)
     """
     return vnp.sqrt(sum_of_squares(updates))
+
+
+def normalized(updates: Any) -> Any:
+    """Divide a tree by its global norm; zeros stay zeros."""
+    norm = global_norm(updates)
+    return scaled_by(vnp.where(norm == 0, vnp.ones_like(norm), 1 / norm), updates)
 
 
 def real_dot(x: Any, y: Any) -> Array:

@@ -12,7 +12,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.nn.activations import relu
-from volta_fn.optim.numerics import global_norm
+from volta_fn.optim.numerics import global_norm, sum_of_squares
 from volta_fn.optim.tree_rules import branch, scaled_by
 from volta_fn.optim.tree_utils.math import tree_add_scale, tree_norm, tree_vdot
 from volta_fn.primitives.barriers import stop_gradient
@@ -61,8 +61,8 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
     return projection_box(tree, 0, scale)
 
 
-def simplex_rows(x: Array) -> Array:
-    """Project vectors along the last axis on the simplex of probabilities.
+def simplex_rows(x: Array, total: Any = 1) -> Array:
+    """Project vectors along the last axis on the positive numbers of a sum, by default that of probabilities.
 
     All elements that stay positive are lowered by one number (Held, Wolfe and Crowder 1974), which only depends on which these are: their
     choice has no derivative.
@@ -71,22 +71,22 @@ def simplex_rows(x: Array) -> Array:
         return x
     descending = vnp.flip(vnp.sort(stop_gradient(x), -1), -1)
     ranks = vnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
-    limits = (vnp.cumsum(descending, -1) - 1) / ranks
+    limits = (vnp.cumsum(descending, -1) - total) / ranks
     count = vnp.sum(descending > limits, -1, keepdims=True)
     limit = vnp.take_along_axis(limits, vnp.maximum(count - 1, 0), -1)
     chosen = stop_gradient(x) > limit
-    excess = (vnp.sum(vnp.where(chosen, x, 0), -1, keepdims=True) - 1) / vnp.maximum(vnp.sum(chosen, -1, keepdims=True), 1)
+    excess = (vnp.sum(vnp.where(chosen, x, 0), -1, keepdims=True) - total) / vnp.maximum(vnp.sum(chosen, -1, keepdims=True), 1)
     return vnp.where(chosen, relu(x - excess), vnp.where(vnp.isnan(limit), vnp.nan, vnp.zeros_like(x)))
 
 
 def projection_simplex(tree: Any, scale: Any = 1) -> Any:
-    """Project on the positive numbers whose sum is `scale`, a positive number.
+    """Project on the positive numbers whose sum is `scale`, which is not negative.
 
     >>> optim.projections.projection_simplex({"w": vnp.array([0.5, 2.0]), "b": vnp.array(1.5)})
     {'w': Array([0.  , 0.75], dtype=float32), 'b': Array(0.25, dtype=float32)}
     """
     vector, unravel = ravel_pytree(tree)
-    return unravel(scale * simplex_rows(vector / scale))
+    return unravel(simplex_rows(vector, scale))
 
 
 def projection_l1_sphere(tree: Any, scale: Any = 1) -> Any:
@@ -123,8 +123,9 @@ def projection_l2_ball(tree: Any, scale: Any = 1) -> Any:
     >>> optim.projections.projection_l2_ball([vnp.array([3.0, 4.0])])
     [Array([0.6, 0.8], dtype=float32)]
     """
-    square = tree_norm(tree, squared=True)
-    return scaled_by(scale / vnp.sqrt(vnp.maximum(square, scale**2)), tree)
+    square = sum_of_squares(tree)
+    outside = square > scale**2
+    return scaled_by(vnp.where(outside, scale / vnp.sqrt(vnp.where(outside, square, 1)), 1), tree)
 
 
 def projection_linf_ball(tree: Any, scale: Any = 1) -> Any:

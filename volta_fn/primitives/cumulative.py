@@ -22,7 +22,8 @@ from volta_fn.primitives.data_movement.joining import concatenate, pad
 from volta_fn.primitives.data_movement.movement import canonical_axis, linear_primitive, rev
 from volta_fn.primitives.data_movement.slicing import slice_in_dim
 from volta_fn.primitives.elementwise import comparison
-from volta_fn.primitives.elementwise.exponential import exp
+from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.exponential import gap, logistic
 from volta_fn.primitives.elementwise.selection import select
 
 
@@ -85,15 +86,19 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis: int, reverse: bool) -> tuple[Array, Any]:
         (operand,), (tangent,) = primals, tangents
-        out = bind(primitive, operand, axis=axis, reverse=reverse)
+        narrow, wide = operand.dtype, dtypes.accumulator(operand.dtype)
         if type(tangent) is Zero:
+            out = bind(primitive, operand, axis=axis, reverse=reverse)
             return out, Zero(out.aval.at_least_vspace())
+        operand, tangent = (convert_element_type(v, wide) for v in (operand, tangent))
+        out = bind(primitive, operand, axis=axis, reverse=reverse)
         reversed_axes = (axis,) if reverse else ()
         x, total, tangent = (rev(v, reversed_axes) for v in (operand, out, tangent))
         delay = [(int(i == axis), -int(i == axis), 0) for i in range(x.ndim)]
         before = pad(total, as_value(np.asarray(start, x.dtype)), delay) if x.shape[axis] else total
         by_before, by_x = derivatives(before, x, total)
-        return out, rev(_recurrence(by_before, tangent * by_x, axis), reversed_axes)
+        tangents_out = rev(_recurrence(by_before, tangent * by_x, axis), reversed_axes)
+        return convert_element_type(out, narrow), convert_element_type(tangents_out, narrow)
 
     primitive.jvp = jvp
     primitive.batch = _batch(primitive)
@@ -116,22 +121,20 @@ def _prevailing(lesser: Callable[[Array, Array], Array]) -> Derivatives:
 
 
 def _logaddexp_derivatives(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
-    """Return the derivatives of log(exp(before) + exp(x)).
+    """Return the derivatives of log(exp(before) + exp(x)), as `logaddexp` has them.
 
-    Each is a fraction of the sum; an infinity that equals the sum has all of it.
+    Each is a fraction of the sum, 1/2 of equal infinities. Before the first element, `before` is NaN: all of the sum is x.
     """
-
-    def fraction(term: Array) -> Array:
-        return exp(select(comparison.eq(term, out), as_value(np.zeros((), out.dtype)), term - out))
-
-    return fraction(before), fraction(x)
+    first = comparison.bitwise_and(comparison.ne(before, before), comparison.eq(out, out))
+    by_x = select(first, as_value(np.ones((), out.dtype)), logistic(gap(x, before)))
+    return logistic(gap(before, x)), by_x
 
 
 cumprod_p = _declare("cumprod", dtypes.NUMBERS, reduction_of("reduce_prod"), 1, lambda before, x, out: (x, before))
 cummax_p = _declare("cummax", dtypes.REALS, reduction_of("reduce_max"), np.nan, _prevailing(comparison.lt))
 cummin_p = _declare("cummin", dtypes.REALS, reduction_of("reduce_min"), np.nan, _prevailing(comparison.gt))
 cumlogsumexp_p = _declare(
-    "cumlogsumexp", dtypes.FLOATS, Reduction("logaddexp", lambda dtype: -np.inf, rounds=True), -np.inf, _logaddexp_derivatives
+    "cumlogsumexp", dtypes.FLOATS, Reduction("logaddexp", lambda dtype: -np.inf, rounds=True), np.nan, _logaddexp_derivatives
 )
 
 

@@ -253,9 +253,11 @@ reduce_prod: Reducer = reduction(
 def _shared_equally(tangent: Array, operand: Array, out: Array, axes: Axes) -> Array:
     """Return the mean tangent of the elements that equal the extremum."""
     chosen = bind(PRIMITIVES["eq"], operand, repeated(out, operand.shape, axes))
-    weights = bind(PRIMITIVES["convert_element_type"], chosen, new_dtype=operand.dtype, weak_type=False)
-    total = bind(reduce_sum_p, bind(PRIMITIVES["mul"], tangent, weights), axes=axes)
-    return bind(PRIMITIVES["div"], total, bind(reduce_sum_p, weights, axes=axes))
+    dtype = dtypes.accumulator(operand.dtype)  # the count and the sum may exceed float16
+    weights, wide = (bind(PRIMITIVES["convert_element_type"], x, new_dtype=dtype, weak_type=False) for x in (chosen, tangent))
+    total = bind(reduce_sum_p, bind(PRIMITIVES["mul"], wide, weights), axes=axes)
+    mean = bind(PRIMITIVES["div"], total, bind(reduce_sum_p, weights, axes=axes))
+    return bind(PRIMITIVES["convert_element_type"], mean, new_dtype=operand.dtype, weak_type=False)
 
 
 reduce_max: Reducer = reduction(

@@ -10,6 +10,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Linear, Zero
 from volta_fn.core.staging import backward, current_position, trace_rules
 from volta_fn.core.trace import current_trace
+from volta_fn.dtypes import BOOL
 from volta_fn.errors import MissingRuleError
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.transforms.marks import is_nonzero, marked, merge
@@ -91,7 +92,10 @@ def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Seque
             "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
         )
     current_position.set(eqn.position)
-    args = [known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval) for v in eqn.invars]
+    args = [known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
+    for arg in args:
+        if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
+            arg.refuse()
     if not primitive.multiple_results:
         return primitive.transpose(given[0], *args, **eqn.params)
     cotangents = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]
@@ -109,7 +113,7 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
     nonzero: list[bool] = []
 
     def run(*flat: Array) -> list[Array]:
-        args = merge(linear, map(Linear, marked(avals, linear)), flat[: len(known_avals)])
+        args = merge(linear, [None] * sum(linear), flat[: len(known_avals)])
         cts = merge(nonzero_cts, flat[len(known_avals) :], map(Zero, marked(outs, nonzero_cts, False)))
         results = marked(backward_pass(closed, linear, args, cts), linear)
         nonzero[:] = is_nonzero(results)

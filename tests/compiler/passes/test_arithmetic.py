@@ -104,7 +104,8 @@ def test_repeated_rounding_and_extrema_go() -> None:
 
 @pytest.mark.parametrize("dtype", [*REALS, *COMPLEX])
 def test_squares_are_products(dtype: Any) -> None:
-    assert left(lambda x: lax.integer_pow(x, 2), special(dtype)) == ["mul"]
+    """But for complex numbers, whose square has a formula without a difference of squares."""
+    assert left(lambda x: lax.integer_pow(x, 2), special(dtype)) == ["integer_pow" if dtype in COMPLEX else "mul"]
     assert left(lambda x: lax.integer_pow(x, 3), special(dtype)) == ["integer_pow"]
 
 

@@ -48,6 +48,50 @@ def test_units():
         optim.adaptive_grad_clip(-1.0)
 
 
+ZERO_LIMITS = {
+    "clip": lambda g: _updated(optim.clip(0.0), g),
+    "clip_by_global_norm": lambda g: _updated(optim.clip_by_global_norm(0.0), g),
+    "clip_by_block_norm": lambda g: _updated(optim.clip_by_block_norm(0.0), g),
+    "clip_by_block_rms": lambda g: _updated(optim.clip_by_block_rms(0.0), g),
+    "adaptive_grad_clip": lambda g: _updated(optim.adaptive_grad_clip(0.0), g),
+    "per_example_global_norm_clip": lambda g: optim.per_example_global_norm_clip(g, 0.0)[0],
+    "per_example_layer_norm_clip": lambda g: optim.per_example_layer_norm_clip(g, 0.0)[0],
+    "projection_l1_ball": lambda g: optim.projections.projection_l1_ball(g, 0.0),
+    "projection_l1_sphere": lambda g: optim.projections.projection_l1_sphere(g, 0.0),
+    "projection_l2_ball": lambda g: optim.projections.projection_l2_ball(g, 0.0),
+    "projection_linf_ball": lambda g: optim.projections.projection_linf_ball(g, 0.0),
+    "projection_simplex": lambda g: optim.projections.projection_simplex(g, 0.0),
+}
+
+
+def _updated(tx, grads):
+    return tx.update(grads, tx.init(grads), grads)[0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", ZERO_LIMITS)
+def test_a_limit_of_zero_leaves_zeros(name, dtype):
+    """Of zeros, too, and of a limit that a schedule has taken to zero in a program."""
+    for grads in ({k: np.zeros_like(g) for k, g in GRADS.items()}, GRADS):
+        grads = tree.map(lambda g: vf.numpy.asarray(g, dtype), grads)
+        for apply in (ZERO_LIMITS[name], vf.jit(ZERO_LIMITS[name])):
+            for leaf in tree.leaves(apply(grads)):
+                np.testing.assert_array_equal(leaf, np.zeros(leaf.shape))
+
+
+def test_norms_of_zero_divide_nothing():
+    zeros = {k: np.zeros_like(g) for k, g in GRADS.items()}
+    for tx in (optim.contrib.normalize(), optim.normalize_by_update_norm()):
+        assert not any(np.any(leaf) for leaf in tree.leaves(_updated(tx, zeros)))
+    value, vector = optim.power_iteration(np.zeros((3, 3), "float32"))
+    assert value == 0 and not np.any(vector)
+
+
+def test_projections_of_float16_sum_in_float32():
+    x = vf.numpy.asarray([300.0, -400.0], "float16")
+    np.testing.assert_allclose(optim.projections.projection_l2_ball(x), [0.6, -0.8], rtol=1e-3)
+
+
 def test_examples_are_clipped_as_by_optax():
     optax = pytest.importorskip("optax")
     for limit in (0.5, 4.0, 100.0):

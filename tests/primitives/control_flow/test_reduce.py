@@ -90,6 +90,15 @@ def test_derivatives_and_batches() -> None:
     np.testing.assert_allclose(vf.jit(vf.vmap(vf.jacfwd(log_sum)))(x), shares, rtol=1e-4)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_initial_value_counts_once_at_every_size(size: int) -> None:
+    """Of one element, too, where JAX leaves it out."""
+    x = np.arange(2.0 * size, dtype=np.float32).reshape(2, size)
+    combine = lambda a, b: lax.max(a, b)  # which no primitive is known for
+    for function in (lax.max, combine):
+        np.testing.assert_array_equal(lax.reduce(x, np.float32(2), function, (1,)), np.maximum(x.max(1), 2))
+
+
 def test_nothing_to_reduce() -> None:
     for computation in (lax.add, lambda a, b: a + b):
         assert float(lax.reduce(jnp.zeros((0,)), 2.0, computation, (0,))) == 2.0

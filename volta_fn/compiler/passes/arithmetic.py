@@ -152,11 +152,11 @@ def to_a_known_power(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "integer_pow")
 def square(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Rewrite x^1 to x and x^2 to x * x."""
+    """Rewrite x^1 to x, and x^2 to x * x, where these round alike: complex squares have a formula of their own."""
     (x,), power = eqn.invars, eqn.params["y"]
     if power == 1:
         return x
-    return program.emit(eqn, "mul", x, x) if power == 2 else None
+    return program.emit(eqn, "mul", x, x) if power == 2 and x.aval.dtype not in dtypes.COMPLEX else None
 
 
 @rule(RULES, "real", "imag")

@@ -89,7 +89,16 @@ def sinc(x: Any, /) -> Array:
     series = full_like_scalar(scaled, 1.0)
     for n in (8, 6, 4, 2):
         series = lax.sub(full_like_scalar(scaled, 1.0), lax.mul(lax.div(squared, full_like_scalar(scaled, n * (n + 1))), series))
-    return lax.select(near, series, lax.div(lax.sin(safe), safe))
+    sine = lax.sin(safe) if value.dtype in dtypes.COMPLEX else _sine_of_half_turns(value)
+    return lax.select(near, series, lax.div(sine, safe))
+
+
+def _sine_of_half_turns(x: Array) -> Array:
+    """Return sin(πx) of real x, to full precision around its zeros."""
+    nearest = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+    half = lax.mul(nearest, full_like_scalar(x, 0.5))
+    sine = lax.sin(lax.mul(lax.sub(x, nearest), full_like_scalar(x, math.pi)))
+    return lax.select(lax.ne(half, lax.floor(half)), lax.neg(sine), sine)
 
 
 def _sinc_radius(dtype: np.dtype) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy.arguments import axes_of, promote_inexact
+from volta_fn.numpy.arguments import axes_of, narrowed, promote_inexact, wide
 from volta_fn.numpy.linalg.decompositions import svdvals
 from volta_fn.numpy.linalg.operands import last_axis, matrices, safe_root, squared
 from volta_fn.numpy.linalg.solving import inv
@@ -80,8 +80,9 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     if isinstance(ord, str) or not isinstance(ord, (int, float, np.number)):
         raise ArgumentError(f"norm: the order of a vector norm must be a number, got {ord!r}")
     axes = axes_of("vector_norm", axis, value.ndim)
-    found = _VECTOR_NORMS.get(float(ord))
-    result = found(value, axes) if found else _power_norm(value, float(ord), axes)
+    function = _VECTOR_NORMS.get(float(ord))
+    full = wide(value)
+    result = narrowed(function(full, axes) if function else _power_norm(full, float(ord), axes), value)
     return lax.expand_dims(result, sorted(axes)) if keepdims else result
 
 
@@ -120,7 +121,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Array
     value = matrices("matrix_norm", "x", x)
     if not isinstance(ord, (str, int, float, np.number)) or ord not in _MATRIX_NORMS:
         raise ArgumentError(f"norm: the order of a matrix norm must be 'fro', 'nuc', 1, -1, 2, -2, inf or -inf, got {ord!r}")
-    result = _MATRIX_NORMS[ord](value)
+    result = narrowed(_MATRIX_NORMS[ord](wide(value)), value)
     return lax.expand_dims(result, (value.ndim - 2, value.ndim - 1)) if keepdims else result
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, overload
 
+import numpy as np
+
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import Axis, axes_of, dtype_or, full_like_scalar, is_complex, operand, promote_inexact
+from volta_fn.numpy.arguments import Axis, axes_of, dtype_or, full_like_scalar, is_complex, narrowed, operand, promote_inexact, wide
 from volta_fn.numpy.products import matmul
 from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.data_movement.movement import broadcast_to
@@ -35,8 +37,9 @@ def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = Fal
         value, weight = promote_inexact("average", a, weights)
         axes = axes_of("average", axis, value.ndim)
         weight = spread_weights("average", weight, value, axes)
-        total = reductions.sum(weight, axes, keepdims=keepdims)
-        result = lax.div(reductions.sum(lax.mul(value, weight), axes, keepdims=keepdims), total)
+        full = wide(weight)
+        sums = [reductions.sum(x, axes, keepdims=keepdims) for x in (full, lax.mul(wide(value), full))]
+        total, result = narrowed(sums[0], value), narrowed(lax.div(sums[1], sums[0]), value)
     return (result, broadcast_to(total, result.shape)) if returned else result
 
 
@@ -73,19 +76,28 @@ def cov(
     Array([[ 1., -1.],
            [-1.,  1.]], dtype=float32)
     """
-    variables = promote_inexact("cov", *[v for v in (m, y) if v is not None])
+    result, wanted = _covariance("cov", m, y, rowvar, bias, ddof, fweights, aweights, dtype)
+    return lax.convert_element_type(result, wanted, result.weak_type)
+
+
+def _covariance(
+    function: str, m: Any, y: Any, rowvar: bool, bias: bool, ddof: int | None, fweights: Any, aweights: Any, dtype: Any
+) -> tuple[Array, np.dtype]:
+    """Return the covariances in the accumulation dtype, and the dtype of the result."""
+    variables = promote_inexact(function, *[v for v in (m, y) if v is not None])
     if any(p.ndim > 2 for p in variables):
-        raise ShapeError(f"cov: m and y must have at most two dimensions, got shapes {[p.shape for p in variables]}")
+        raise ShapeError(f"{function}: m and y must have at most two dimensions, got shapes {[p.shape for p in variables]}")
     alone = len(variables) == 1 and fweights is aweights is None
     in_columns = alone and not rowvar and variables[0].ndim == 2 and variables[0].shape[0] != 1
     value = variables[0] if in_columns else lax.concatenate([_as_rows(p, rowvar) for p in variables], 0)
-    value = lax.convert_element_type(value, dtype_or(dtype, value.dtype))
+    wanted = dtype_or(dtype, value.dtype)
+    value = lax.convert_element_type(value, dtypes.accumulator(wanted))
     removed = (0 if bias else 1) if ddof is None else ddof
     if in_columns:  # which are summed where they are, without a transpose
         centered = lax.sub(value, reductions.mean(value, 0, keepdims=True))
         product = lax.dot_general(centered, lax.conj(centered), (((0,), (0,)), ((), ())))
         result = lax.div(product, full_like_scalar(value, max(value.shape[0] - removed, 0)))
-        return lax.reshape(result, ()) if result.shape == (1, 1) else result
+        return (lax.reshape(result, ()) if result.shape == (1, 1) else result), wanted
     weight = _observation_weights(value, fweights, aweights)
     if weight is None:
         center, factor = reductions.mean(value, 1, keepdims=True), full_like_scalar(value, max(value.shape[1] - removed, 0))
@@ -95,7 +107,7 @@ def cov(
     centered = lax.sub(value, center)
     other = centered if weight is None else lax.mul(centered, weight)
     result = lax.div(matmul(centered, lax.transpose(lax.conj(other), (1, 0))), factor)
-    return lax.reshape(result, ()) if result.shape == (1, 1) else result
+    return (lax.reshape(result, ()) if result.shape == (1, 1) else result), wanted
 
 
 def _as_rows(value: Array, rowvar: bool) -> Array:
@@ -136,7 +148,12 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
     Array([[1., 1.],
            [1., 1.]], dtype=float32)
     """
-    c = cov(x, y, rowvar, dtype=dtype)
+    c, wanted = _covariance("corrcoef", x, y, rowvar, False, None, None, None, dtype)
+    return lax.convert_element_type(_correlations(c), wanted, c.weak_type)
+
+
+def _correlations(c: Array) -> Array:
+    """Return covariances divided by both standard deviations."""
     if not c.ndim:
         return lax.div(c, c)
     n = c.shape[0]

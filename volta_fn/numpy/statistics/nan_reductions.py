@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import Axis, axes_of, dtype_or, full_like_scalar, is_inexact, no_out, operand
+from volta_fn.numpy.arguments import Axis, axes_of, full_like_scalar, is_inexact, operand
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.declare import to_dtype
@@ -152,16 +152,22 @@ def nanvar(
     >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
-    no_out("nanvar", out)
-    value = operand("nanvar", "a", a)
-    there = _present("nanvar", value, where)
-    wanted = dtypes.real_dtype(dtype_or(dtype, dtypes.to_inexact(value.dtype)))
-    axes = axes_of("nanvar", axis, value.ndim)
-    result = reductions.var(value, axes, dtype, ddof=ddof, keepdims=True, where=there, mean=mean)
-    count = reductions.sum(there, axes, dtypes.index_dtype(there.size), keepdims=True)
-    enough = lax.gt(to_dtype(count, dtypes.accumulator(wanted)), to_dtype(ddof, dtypes.accumulator(wanted)))
+    result, wanted = _variance("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean)
+    return lax.convert_element_type(result, wanted, result.weak_type)
+
+
+def _variance(
+    function: str, a: Any, axis: Axis, dtype: Any, out: None, ddof: Any, keepdims: bool, where: Any, mean: Any
+) -> tuple[Array, np.dtype]:
+    """Return the variance in the accumulation dtype, and the dtype of the result."""
+    value = operand(function, "a", a)
+    present = _present(function, value, where)
+    axes = axes_of(function, axis, value.ndim)
+    result, wanted = reductions.variance(function, value, axes, dtype, out, ddof, True, present, mean, None)
+    count = reductions.sum(present, axes, dtypes.index_dtype(present.size), keepdims=True)
+    enough = lax.gt(to_dtype(count, result.dtype), to_dtype(ddof, result.dtype))
     result = lax.select(enough, result, full_like_scalar(result, np.nan))
-    return result if keepdims else lax.squeeze(result, axes)
+    return (result if keepdims else lax.squeeze(result, axes)), wanted
 
 
 @fused
@@ -174,4 +180,5 @@ def nanstd(
     >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
-    return lax.sqrt(nanvar(a, axis, dtype, out, ddof, keepdims, where, mean))
+    result, wanted = _variance("nanstd", a, axis, dtype, out, ddof, keepdims, where, mean)
+    return lax.convert_element_type(lax.sqrt(result), wanted, result.weak_type)

@@ -216,4 +216,11 @@ def _between(low: Array, high: Array, weight: Array, method: str) -> Array:
         return lax.select(lax.gt(weight, half), high, low)
     if method == "midpoint":
         weight = lax.select(lax.gt(weight, full_like_scalar(weight, 0)), half, full_like_scalar(weight, 0))
-    return lax.add(lax.mul(low, lax.sub(full_like_scalar(weight, 1), weight)), lax.mul(high, weight))
+    return lax.add(_weighed(low, lax.sub(full_like_scalar(weight, 1), weight)), _weighed(high, weight))
+
+
+def _weighed(value: Array, weight: Array) -> Array:
+    """Return the product with a weight; an infinity of weight zero counts nothing."""
+    nothing = full_like_scalar(weight, 0)
+    ignored = lax.bitwise_and(lax.eq(weight, nothing), lax.eq(lax.abs(value), full_like_scalar(value, np.inf)))
+    return lax.mul(lax.select(ignored, full_like_scalar(value, 0), value), weight)

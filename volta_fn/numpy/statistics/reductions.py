@@ -268,19 +268,27 @@ def var(
     >>> jnp.var(jnp.array([1.0, 2.0, 3.0, 4.0]))
     Array(1.25, dtype=float32)
     """
-    no_out("var", out)
+    result, wanted = variance("var", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+    return lax.convert_element_type(result, wanted, result.weak_type)
+
+
+def variance(
+    function: str, a: Any, axis: Axis, dtype: Any, out: None, ddof: Any, keepdims: bool, where: Any, mean: Any, correction: Any
+) -> tuple[Array, np.dtype]:
+    """Return the variance in the accumulation dtype, and the dtype of the result."""
+    no_out(function, out)
     if correction is not None and ddof != 0:
-        raise ArgumentError(f"var: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
+        raise ArgumentError(f"{function}: give ddof or correction, not both; got ddof={ddof}, correction={correction}")
     removed = ddof if correction is None else correction
-    value, wanted = _working(operand("var", "a", a), dtype, where)
-    axes = axes_of("var", axis, value.ndim)
+    value, wanted = _working(operand(function, "a", a), dtype, where)
+    axes = axes_of(function, axis, value.ndim)
     center = restore(_mean(value, axes, where), axes, True) if mean is None else to_dtype(mean, value.dtype)
     deviations = masked(lax.sub(value, center), where, 0)  # masked before squaring, so that masked NaN does not reach derivatives
     squares = _squared_magnitude(deviations)
     count = lax.sub(to_dtype(element_count(value, axes, where), squares.dtype), to_dtype(removed, squares.dtype))
     total = lax.reduce_sum(squares, axes)
     result = lax.div(total, lax.max(count, full_like_scalar(count, 0.0)))
-    return restore(lax.convert_element_type(result, dtypes.real_dtype(wanted), result.weak_type), axes, keepdims)
+    return restore(result, axes, keepdims), dtypes.real_dtype(wanted)
 
 
 def _squared_magnitude(x: Array) -> Array:
@@ -299,4 +307,5 @@ def std(
     >>> jnp.std(jnp.array([1.0, 3.0]))
     Array(1., dtype=float32)
     """
-    return lax.sqrt(var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction))
+    result, wanted = variance("std", a, axis, dtype, out, ddof, keepdims, where, mean, correction)
+    return lax.convert_element_type(lax.sqrt(result), wanted, result.weak_type)

@@ -19,7 +19,7 @@ from volta_fn.optim.base import (
     stateless,
 )
 from volta_fn.optim.contrib.common import copied
-from volta_fn.optim.numerics import global_norm
+from volta_fn.optim.numerics import normalized
 from volta_fn.optim.tree_rules import count_zero, map_leaves, scaled_by, where
 from volta_fn.optim.updates import apply_updates
 
@@ -30,13 +30,13 @@ NormalizeState = EmptyState
 
 
 def normalize() -> GradientTransformation:
-    """Divide updates by their global norm.
+    """Divide updates by their global norm; zeros stay zeros.
 
     >>> tx = optim.contrib.normalize()
     >>> tx.update(vf.numpy.array([3.0, 4.0]), tx.init(None))[0]
     Array([0.6, 0.8], dtype=float32)
     """
-    return stateless(lambda updates, params: scaled_by(1 / global_norm(updates), updates))
+    return stateless(lambda updates, params: normalized(updates))
 
 
 class SAMState(NamedTuple):

@@ -44,12 +44,17 @@ def clip_by_block_norm(max_norm: Any) -> GradientTransformation:
 
 def clip_by_block_rms(threshold: Any) -> GradientTransformation:
     """Limit each leaf's root mean square to `threshold` (Shazeer and Stern, 2018)."""
-    return leaf_rule(lambda u: u / vnp.maximum(1, vnp.sqrt(vnp.mean(abs_sq(u))) / threshold) if u.size else u)
+
+    def rule(u: Array) -> Array:
+        rms = vnp.sqrt(vnp.mean(abs_sq(u)))
+        return u / vnp.where(rms <= threshold, vnp.ones_like(rms), rms / threshold)
+
+    return leaf_rule(lambda u: rule(u) if u.size else u)
 
 
 def _ratio(norm: Array, max_norm: Any) -> Array:
-    """Return the factor that bounds a norm; NaN for a norm of NaN."""
-    return vnp.where(norm < max_norm, vnp.ones_like(norm), max_norm / norm)
+    """Return the factor that bounds a norm; 1 for a norm of zero, NaN for one of NaN."""
+    return vnp.where(norm <= max_norm, vnp.ones_like(norm), max_norm / norm)
 
 
 def unitwise_norm(x: Array, axis: int | Sequence[int] | None = None) -> Array:

@@ -30,11 +30,10 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
     >>> vf.lax.full((2,), 7, "float32")
     Array([7., 7.], dtype=float32)
     """
-    value = as_value(fill_value)
+    value = convert_element_type(fill_value, as_value(fill_value).dtype) if dtype is None else convert_element_type(fill_value, dtype)
     if value.shape:
         raise ShapeError(f"full: the fill value must be a scalar, got an array of shape {value.shape}")
-    wanted = value.dtype if dtype is None else dtypes.as_dtype(dtype)
-    return constrained(broadcast(convert_element_type(value, wanted), canonical_shape(shape)), sharding)
+    return constrained(broadcast(value, canonical_shape(shape)), sharding)
 
 
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, *, sharding: Any = None) -> Array:
@@ -70,7 +69,7 @@ def square(x: Any) -> Array:
     Array([4., 9.], dtype=float32)
     """
     value = as_value(x)
-    return arithmetic.mul(value, value)
+    return arithmetic.integer_pow(value, 2) if value.dtype in dtypes.COMPLEX else arithmetic.mul(value, value)
 
 
 def reciprocal(x: Any) -> Array:

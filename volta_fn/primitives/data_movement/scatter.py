@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, Zero, reduction_of
@@ -254,12 +255,16 @@ def _extreme(name: str, combines: Reduction) -> Primitive:
         out = bind(primitive, operand, indices, updates, **params)
         if type(operand_tangent) is Zero and type(update_tangent) is Zero:
             return out, Zero(out.aval.at_least_vspace())
-        kept = convert_element_type(comparison.eq(operand, out), out.dtype)
-        taken = convert_element_type(comparison.eq(updates, _read_windows(out, indices, updates, params)), out.dtype)
+        dtype = dtypes.accumulator(out.dtype)  # the count and the sum may exceed float16
+        kept = convert_element_type(comparison.eq(operand, out), dtype)
+        taken = convert_element_type(comparison.eq(updates, _read_windows(out, indices, updates, params)), dtype)
         count = bind(scatter_add_p, kept, indices, taken, **params)
-        moved = arithmetic.mul(instantiate(update_tangent), taken)
-        total = bind(scatter_add_p, arithmetic.mul(instantiate(operand_tangent), kept), indices, moved, **params)
-        return out, arithmetic.div(total, count)
+        before, moved = [
+            arithmetic.mul(convert_element_type(instantiate(tangent), dtype), chosen)
+            for tangent, chosen in ((operand_tangent, kept), (update_tangent, taken))
+        ]
+        total = bind(scatter_add_p, before, indices, moved, **params)
+        return out, convert_element_type(arithmetic.div(total, count), out.dtype)
 
     primitive.jvp = jvp
     return primitive

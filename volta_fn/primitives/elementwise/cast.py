@@ -32,7 +32,32 @@ def _convert_evaluate(operand: np.ndarray, *, new_dtype: np.dtype, weak_type: bo
         return _saturate_to_bits(operand, new_dtype)
     if new_dtype in dtypes.INTEGERS and operand.dtype in dtypes.FLOATS:
         return _saturate(operand, new_dtype)
+    if new_dtype in ROUNDED_FROM_FLOAT32 and operand.dtype.itemsize >= 4 and operand.dtype != np.float32:
+        operand = _rounded_to_odd(operand)
     return operand.astype(new_dtype)
+
+
+#: Floats that ml_dtypes makes of float32, which would round float64 and wide integers twice.
+ROUNDED_FROM_FLOAT32 = dtypes.STORAGE_FLOATS | {np.dtype(dtypes.bfloat16)}
+
+
+def _rounded_to_odd(operand: np.ndarray) -> np.ndarray:
+    """Round float64 or integers to float32, to an odd last bit where that is inexact.
+
+    Rounding the result to a format of at most 22 bits of precision rounds as if it were the first time (Boldo and Melquiond, 2008).
+    """
+    if operand.dtype.kind in "iu" and operand.dtype.itemsize == 8:
+        # Beyond 2**53, where float64 has no odd integers, a bit below all ties stands for the lower ones.
+        low = operand & 0xFFF
+        large = (operand >= 2**53) | (operand <= -(2**53)) if operand.dtype.kind == "i" else operand >= 2**53
+        operand = np.where(large & (low != 0), operand - low + 0x800, operand)
+    wide = operand.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = wide.astype(np.float32)
+        toward = np.where(wide > near, np.float32(np.inf), np.float32(-np.inf))
+        odd = (near.view(np.uint32) & 1).astype(bool)
+        inexact = (near != wide) & ~np.isnan(wide)
+        return np.where(inexact & ~odd, np.nextafter(near, toward), near)
 
 
 def _saturate(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
@@ -55,7 +80,7 @@ def _saturate(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
 def _saturate_to_bits(operand: np.ndarray, new_dtype: np.dtype) -> np.ndarray:
     """Convert floats to integers of a few bits by the same rules."""
     info = dtypes.iinfo(new_dtype)
-    bounded = np.clip(np.nan_to_num(operand.astype(np.float32)), info.min, info.max)
+    bounded = np.clip(np.nan_to_num(operand.astype(np.float64)), info.min, info.max)
     return np.trunc(bounded).astype(np.int8).astype(new_dtype)
 
 
@@ -104,12 +129,12 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     Array([ 1, -1], dtype=int32)
     """
     dtype = dtypes.as_dtype(new_dtype)
+    if type(operand) is int and operand.bit_length() > 31:  # which no integer of the default width need hold
+        operand = float(operand) if operand.bit_length() > 64 and dtype in dtypes.INEXACT else np.asarray(operand)
     if (
         isinstance(operand, (np.ndarray, np.generic)) and operand.dtype in dtypes.STORED
     ):  # NumPy's own may be of a dtype that the device lacks
         return from_host(_convert_evaluate(np.asarray(operand), new_dtype=dtype, weak_type=weak_type), weak_type)
-    if type(operand) is int and dtype in dtypes.INEXACT and operand.bit_length() > 31:
-        operand = float(operand)  # which no integer of the default width need hold
     value = as_value(operand)
     aval = value.aval
     if aval.dtype == dtype and aval.weak_type == weak_type:

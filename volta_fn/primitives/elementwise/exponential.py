@@ -56,7 +56,7 @@ logistic: Elementwise = elementwise(
 )  # fmt: skip
 
 
-def _gap(x: Array, y: Array) -> Array:
+def gap(x: Array, y: Array) -> Array:
     """Return x - y, and 0 for equal infinities, whose difference is NaN."""
     same = comparison.bitwise_and(comparison.eq(x, y), comparison.bitwise_not(comparison.is_finite(x)))
     return select(same, as_value(np.zeros((), x.dtype)), x - y)
@@ -64,6 +64,6 @@ def _gap(x: Array, y: Array) -> Array:
 
 logaddexp: Elementwise = elementwise(
     "logaddexp", np.logaddexp, formula=logarithm.logaddexp, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x, y: g * logistic(_gap(x, y)), lambda g, out, x, y: g * logistic(_gap(y, x))],
+    derivatives=[lambda g, out, x, y: g * logistic(gap(x, y)), lambda g, out, x, y: g * logistic(gap(y, x))],
     doc="log(exp(x) + exp(y)), without overflow.",
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Complex numbers: pairs of floats with operators, and functions of them.
 
-Functions are right to some ulps of the complex number (not of each component), and have NumPy's branch cuts. Of infinite components and
+Functions other than exp2, expm1, pow and integer_pow are right to some ulps of each component, from the smallest subnormal number to the
+largest, and have NumPy's branch cuts. Of infinite components and
 NaN they are what C's standard says (annex G), but for expm1 and tanh, which follow the Array API standard.
 """
 
@@ -10,7 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from volta_fn.primitives.formulas import exponential, logarithm, powers, trigonometric
+from volta_fn.primitives.formulas import exponential, logarithm, trigonometric
+from volta_fn.primitives.formulas.precision import exact_product, exact_sum
 from volta_fn.primitives.formulas.values import Values
 
 
@@ -50,26 +52,44 @@ class Complex(NamedTuple):
         zero = other.re.abs()
         return Complex(both_zero.select(self.re / zero, re), both_zero.select(self.im / zero, im))
 
+    def squared(self) -> Complex:
+        """Return the square by factors, as a difference of squares cancels and may be that of infinities."""
+        re, im = self.re * 0.5, self.im * 0.5
+        product = (self.re * self.im).held()  # twice one of the factors may be infinite
+        return Complex((re - im) * (re + im) * 4.0, product + product)
+
     def conj(self) -> Complex:
         """Return re - i im."""
         return Complex(self.re, -self.im)
 
 
+#: What is above, below: by which even exponents of two such numbers are scaled, so that squares are normal numbers.
+_EXTREMES = {32: (1e15, 1e-15, -66, 96), 64: (1e150, 1e-150, -600, 600)}
+
+
+def _scales(large: Values, share: float = 1.0) -> tuple[Values, Values]:
+    """Return the power of two that moves a number to where squares are exact, and the inverse to a power of `share`."""
+    most, least, down, up = _EXTREMES[large.bits]
+    huge, tiny = large.above(most), large.below(least)
+    one = large.like(1.0)
+    return (
+        huge.select(2.0**down, tiny.select(2.0**up, one)),
+        huge.select(2.0 ** (-down * share), tiny.select(2.0 ** (-up * share), one)),
+    )
+
+
 def distance(x: Values, y: Values) -> Values:
-    """Return sqrt(x^2 + y^2) without squares that overflow.
+    """Return sqrt(x^2 + y^2) without squares that overflow or vanish.
 
     float32 computes in float64 where it can; else both are scaled by a power of two.
     """
-    large = x.abs().at_least(y.abs())
     infinite = x.abs().equals(math.inf) | y.abs().equals(math.inf)
     if x.bits == 32 and x.widens:
         a, b = x.widened(), y.widened()
         return infinite.select(math.inf, a.fma(a, b * b).sqrt().narrowed())
-    huge, tiny = large.above(1e15), large.below(1e-15)
-    down = huge.select(2.0**-64, tiny.select(2.0**64, x.like(1.0)))
-    up = huge.select(2.0**64, tiny.select(2.0**-64, x.like(1.0)))
-    a, b = x * down, y * down
-    root = a.mad(a, b * b).sqrt() * up
+    inward, outward = _scales(x.abs().at_least(y.abs()))
+    a, b = x * inward, y * inward
+    root = a.mad(a, b * b).sqrt() * outward
     return infinite.select(math.inf, x.compare("uno", y).select(math.nan, root))
 
 
@@ -126,10 +146,23 @@ def _one(z: Complex) -> Complex:
     return Complex(z.re.like(1.0), z.re.like(0.0))
 
 
+#: From where on e^x may be infinite, and where its product with the smallest number is.
+_GROWTH = {32: (88.0, 104.0), 64: (709.0, 745.0)}
+
+
+def _times_exp(x: Values, *factors: Values, scale: float = 1.0) -> list[Values]:
+    """Return `scale` e^x times factors of at most 1, where 0 times infinity is 0; e^x alone may be infinite."""
+    most, shift = _GROWTH[x.bits]
+    large = x.above(most) & x.below(math.inf)
+    power = _of(exponential.exp, large.select(x - shift, x))
+    half = large.select(math.exp(shift / 2), x.like(1.0))
+    return [_product(factor * (half * scale), power) * half for factor in factors]
+
+
 def exp(z: Complex) -> Complex:
     """Return e^x (cos y + i sin y)."""
     size = _of(exponential.exp, z.re)
-    re, im = _product(_of(trigonometric.cos, z.im), size), _product(_of(trigonometric.sin, z.im), size)
+    re, im = _times_exp(z.re, _of(trigonometric.cos, z.im), _of(trigonometric.sin, z.im))
     # At infinity any angle gives a number of that size.
     limit = _undirected(z.im) & _infinite(z.re)
     vanishes = z.im.equals(0.0) | (limit & z.re.below(0.0))
@@ -141,9 +174,13 @@ def expm1(z: Complex) -> Complex:
     less, half = _of(exponential.expm1, z.re), _of(trigonometric.sin, z.im * 0.5)
     undirected = _infinite(z.re) & _undirected(z.im)
     re = undirected.select(less, less * _of(trigonometric.cos, z.im) - half * half * 2.0)
-    im = _product(_of(trigonometric.sin, z.im), _of(exponential.exp, z.re))
+    (im,) = _times_exp(z.re, _of(trigonometric.sin, z.im))
     im = (undirected & z.re.below(0.0)).select(0.0, im)
     return Complex(re.equals(0.0).select(0.0, re), z.im.equals(0.0).select(z.im, im))
+
+
+#: The exponent of two by which subnormal numbers become normal.
+_RAISED = {32: 32, 64: 64}
 
 
 def _log_distance(x: Values, y: Values) -> Values:
@@ -154,9 +191,10 @@ def _log_distance(x: Values, y: Values) -> Values:
     a, b = x.abs(), y.abs()
     large, small = a.at_least(b), a.at_most(b)
     near = large.above(0.5) & large.below(2.0) & ~x.compare("uno", y)
-    around = _of(logarithm.log1p, (large - 1.0).mad(large + 1.0, small * small)) * 0.5
-    huge = large.above(1e30)  # where the distance may overflow, but not a quarter of it
-    scale, added = huge.select(0.25, x.like(1.0)), huge.select(math.log(4.0), x.like(0.0))
+    around = _of(logarithm.log1p, _less_one(large - 1.0, small)) * 0.5
+    huge, tiny = large.above(1e30), large.below(1e-30)  # where the distance may overflow, or be subnormal
+    scale = huge.select(0.25, tiny.select(2.0 ** _RAISED[x.bits], x.like(1.0)))
+    added = huge.select(math.log(4.0), tiny.select(-_RAISED[x.bits] * math.log(2.0), x.like(0.0)))
     return near.select(around, _of(logarithm.log, _of(distance, x * scale, y * scale)) + added)
 
 
@@ -166,18 +204,22 @@ def log(z: Complex) -> Complex:
 
 
 def _less_one(x: Values, y: Values) -> Values:
-    """Return (1 + x)^2 + y^2 - 1, which may be much smaller than its terms."""
+    """Return (1 + x)^2 + y^2 - 1 = 2 x + x^2 + y^2, which may be much smaller than its terms."""
     if x.bits == 32 and x.widens:
         a, b = x.widened(), y.widened()
-        return a.fma(a + 2.0, b * b).narrowed()
-    return x.mad(x + 2.0, y * y)
+        return a.fma(a, b.fma(b, a + a)).narrowed()
+    (a, a_rest), (b, b_rest) = exact_product(x, x), exact_product(y, y)
+    total, rest = exact_sum(x + x, b)
+    total, more = exact_sum(total, a)
+    return total + (rest + more + (a_rest + b_rest))
 
 
 def log1p(z: Complex) -> Complex:
-    """Return log |1 + z|^2 is log1p of x (2 + x) + y^2."""
+    """Return log |1 + z| = log1p(2 x + x^2 + y^2) / 2, and the angle."""
     x, y = z.re, z.im
-    near = x.abs().below(0.5) & y.abs().below(0.5)
-    size = near.select(_of(logarithm.log1p, _less_one(x, y)) * 0.5, _of(_log_distance, x + 1.0, y))
+    less = _less_one(x, y)
+    near = less.abs().below(0.75) & x.abs().below(3.0) & y.abs().below(3.0)
+    size = near.select(_of(logarithm.log1p, less) * 0.5, _of(_log_distance, x + 1.0, y))
     return Complex(size, _of(trigonometric.atan2, y, x + 1.0))
 
 
@@ -187,16 +229,22 @@ def sqrt(z: Complex) -> Complex:
     The larger component comes first, the other by division.
     """
     size = z.re.abs()
-    tiny, huge = _abs(z).below(1e-15), _abs(z).above(1e15)
-    down = huge.select(2.0**-64, tiny.select(2.0**64, size.like(1.0)))
-    up = huge.select(2.0**32, tiny.select(2.0**-32, size.like(1.0)))
-    large = ((_of(distance, z.re * down, z.im * down) + size * down) * 0.5).sqrt()
-    small = large.equals(0.0).select(0.0, (z.im.abs() * down) / (large + large))
-    large, small = large * up, small * up
+    inward, outward = _scales(size.at_least(z.im.abs()), 0.5)
+    large = ((_of(distance, z.re * inward, z.im * inward) + size * inward) * 0.5).sqrt() * outward
+    small = large.equals(0.0).select(0.0, z.im.abs() / (large + large))
     large = (_infinite(z.re) | _infinite(z.im)).select(math.inf, large)
     small = _infinite(z.im).select(math.inf, _infinite(z.re).select(z.im.is_nan().select(z.im, 0.0), small))
     left = z.re.below(0.0)
     return Complex(left.select(small, large), left.select(large, small).signed(z.im))
+
+
+def _moderation(large: Values) -> Values:
+    """Return a power of two by which the absolute value of a complex number is a normal number and finite."""
+    return large.above(1e38).select(0.5, large.below(1e-30).select(2.0 ** _RAISED[large.bits], large.like(1.0)))
+
+
+#: Below this a quotient may have lost digits.
+_SMALL = {32: 1e-37, 64: 1e-307}
 
 
 def reciprocal(z: Complex) -> Complex:
@@ -204,8 +252,11 @@ def reciprocal(z: Complex) -> Complex:
     flat = z.im.abs().compare("ole", z.re.abs())
     large, small = flat.select(z.re, z.im), flat.select(z.im, z.re)
     ratio = small / large
-    below = large + small * ratio
-    inverse, other = 1.0 / below, ratio / below
+    factor = _moderation(large.abs())
+    below = large * factor + small * factor * ratio
+    inverse = factor / below
+    lost = ratio.abs().below(_SMALL[large.bits]) & ratio.abs().above(0.0)
+    other = lost.select(small / (large * below), ratio * factor / below)
     return Complex(flat.select(inverse, other), -flat.select(other, inverse))
 
 
@@ -221,18 +272,26 @@ def logistic(z: Complex) -> Complex:
     return _select(left, power, _one(z)) / (_one(z) + power)
 
 
+def _grown(x: Values, direction: Complex, usual: Complex) -> Complex:
+    """Return a direction times e^|x| / 2 where that may be infinite by itself, else `usual`."""
+    large = x.abs().above(_GROWTH[x.bits][0]) & x.abs().below(math.inf)
+    return _select(large, Complex(*_times_exp(x.abs(), direction.re, direction.im, scale=0.5)), usual)
+
+
 def sinh(z: Complex) -> Complex:
     """Return sinh x cos y + i cosh x sin y."""
-    re = _product(_of(exponential.sinh, z.re), _of(trigonometric.cos, z.im))
-    im = _product(_of(trigonometric.sin, z.im), _of(exponential.cosh, z.re))
+    cos, sin = _of(trigonometric.cos, z.im), _of(trigonometric.sin, z.im)
+    re, im = _product(_of(exponential.sinh, z.re), cos), _product(sin, _of(exponential.cosh, z.re))
+    re, im = _grown(z.re, Complex(z.re.like(1.0).signed(z.re) * cos, sin), Complex(re, im))
     re = _undirected(z.im).select(z.re.equals(0.0).select(z.re, _infinite(z.re).select(math.inf, re)), re)
     return Complex(re, z.im.equals(0.0).select(z.im, im))
 
 
 def cosh(z: Complex) -> Complex:
     """Return cosh x cos y + i sinh x sin y."""
-    re = _product(_of(exponential.cosh, z.re), _of(trigonometric.cos, z.im))
-    im = _product(_of(exponential.sinh, z.re), _of(trigonometric.sin, z.im))
+    cos, sin = _of(trigonometric.cos, z.im), _of(trigonometric.sin, z.im)
+    re, im = _product(_of(exponential.cosh, z.re), cos), _product(_of(exponential.sinh, z.re), sin)
+    re, im = _grown(z.re, Complex(cos, z.re.like(1.0).signed(z.re) * sin), Complex(re, im))
     any_angle = _undirected(z.im) & _infinite(z.re)
     im = (_undirected(z.im) & z.re.equals(0.0)).select(0.0, (z.im.equals(0.0) & z.re.is_nan()).select(z.im, im))
     return Complex(any_angle.select(math.inf, re), im)
@@ -257,22 +316,23 @@ def tanh(z: Complex) -> Complex:
 def _asin_components(z: Complex) -> tuple[Values, Values, Values]:
     """Return |Re asin z|, |Re acos z| mirrored to the first quadrant, and |Im|.
 
-    After Hull, Fairgrieve and Tang (1997), without their rare cases.
+    After Hull, Fairgrieve and Tang (1997). Instead of their rare cases, y is taken out of sums of its squares, which may vanish, and far
+    out asin z is -i log 2iz.
     """
     x, y = z.re.abs(), z.im.abs()
+    far = x.above(1e9) | y.above(1e9)
     r, s = [_of(distance, x + d, y) for d in (1.0, -1.0)]
     a = (r + s) * 0.5
-    square = y * y
     outside = x.above(1.0)
-    gap = square / (r + (x + 1.0))  # r - (x + 1)
-    gap = (gap.is_nan()).select(0.0, gap)
-    mirrored = s + (x - 1.0).abs()
-    other = mirrored.equals(0.0).select(0.0, square / mirrored)
-    less = outside.select(gap + mirrored, gap + other) * 0.5  # a - 1
-    leg = outside.select(y * (((a + x) * (1.0 / (r + (x + 1.0)) + 1.0 / mirrored)) * 0.5).sqrt(), ((a + x) * (gap + mirrored) * 0.5).sqrt())
-    size = _of(logarithm.log1p, less + (less * (a + 1.0)).sqrt())
-    big = a.above(1e7)
-    size = big.select(_of(logarithm.log, a) + math.log(2.0), size)
+    sum_right, sum_left = r + (x + 1.0), s + (x - 1.0).abs()
+    rise = y / sum_right  # (r - (x + 1)) / y
+    other = sum_left.equals(0.0).select(0.0, y / sum_left)  # (s - |x - 1|) / y, at most 1
+    less = outside.select(y * rise + sum_left, y * (rise + other)) * 0.5  # a - 1
+    root = outside.select((less * (a + 1.0)).sqrt(), y.sqrt() * ((rise + other) * ((a + 1.0) * 0.5)).sqrt())
+    half = (a + x) * 0.5
+    leg = outside.select(y * (half * (1.0 / sum_right + 1.0 / sum_left)).sqrt(), (half * (y * rise + sum_left)).sqrt())
+    size = _of(logarithm.log1p, less + root)
+    size, leg = far.select(_of(_log_distance, x, y) + math.log(2.0), size), far.select(y, leg)
     # At infinity only the directions count.
     infinite = _infinite(x) | _infinite(y)
     x = infinite.select(_infinite(x).select(1.0, x.is_nan().select(x, 0.0)), x)
@@ -309,17 +369,24 @@ def acosh(z: Complex) -> Complex:
     return Complex(found.im.abs(), found.re.signed(z.im))
 
 
+#: From where on 1 is nothing beside the square.
+_FAR = {32: 1e7, 64: 1e14}
+
+
 def atanh(z: Complex) -> Complex:
     """Return log1p(4 x / ((1 - x)^2 + y^2)) / 4 + i arg(1 - |z|^2 + 2 i y) / 2."""
     x, y = z.re.abs(), z.im
-    far = x.above(1e7) | y.abs().above(1e7)
+    far = x.above(_FAR[x.bits]) | y.abs().above(_FAR[x.bits])
     rest = 1.0 - x
-    re = _of(logarithm.log1p, x * 4.0 / rest.mad(rest, y * y)) * 0.25
+    square = rest.mad(rest, y * y)
+    re = _of(logarithm.log1p, x * 4.0 / square) * 0.25
+    pole = (math.log(2.0) - _of(_log_distance, rest, y)) * 0.5  # where the square may vanish
+    re = square.below(1e-30).select(pole, re)
     im = _of(trigonometric.atan2, y + y, rest.mad(x + 1.0, -(y * y))) * 0.5
-    size = _of(distance, x, y)
+    quarter, size = x * 0.25, _of(distance, x * 0.25, y * 0.25)
     right_angle = y.is_nan().select(math.nan, x.like(math.pi / 2).signed(y))
     vanishes = _infinite(x) | _infinite(y) | (x.equals(0.0) & y.is_nan())
-    re = vanishes.select(0.0, far.select(x / size / size, re))
+    re = vanishes.select(0.0, far.select(quarter / size / size * 0.25, re))
     return Complex(re.signed(z.re), far.select(right_angle, im))
 
 
@@ -336,8 +403,9 @@ def sign(z: Complex) -> Complex:
 
     One infinite component gives its direction, two NaN; a component that is NaN does not count if the other is infinite.
     """
-    size = _abs(z)
     re_infinite, im_infinite = z.re.abs().equals(math.inf), z.im.abs().equals(math.inf)
+    z = _scaled(z, _moderation(z.re.abs().at_least(z.im.abs())))
+    size = _abs(z)
     one = z.re.like(1.0)
     along_re = re_infinite.select(one.signed(z.re), im_infinite.select(0.0, z.re / size))
     along_im = im_infinite.select(one.signed(z.im), re_infinite.select(0.0, z.im / size))
@@ -362,7 +430,13 @@ def _extremum(first_wins: Callable[[Values, Values], Values]) -> ComplexFormula:
 
 def integer_pow(z: Complex, *, y: int) -> Complex:
     """Return an integer power; a negative one is a reciprocal."""
-    power = powers.integer_pow(z, y=abs(y)) if y else _one(z)
+    power, square, exponent = None, z, abs(y)
+    while exponent:
+        if exponent & 1:
+            power = square if power is None else power * square
+        exponent >>= 1
+        square = square.squared() if exponent else square
+    power = _one(z) if power is None else power
     return reciprocal(power) if y < 0 else power
 
 

@@ -49,7 +49,15 @@ def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def sign(x: np.ndarray) -> np.ndarray:
     """Return -1, 0 (for -0.0, too) or 1; NaN stays; x / |x| for complex x."""
+    if x.dtype.kind == "c":
+        x = _scaled(x, _moderating(x))
     return np.sign(x) + x.dtype.type(0) if x.dtype.kind == "V" else np.sign(x)  # ml_dtypes keeps the sign of zeros
+
+
+def _moderating(x: np.ndarray) -> np.ndarray:
+    """Return factors, powers of two, by which the absolute values of complex numbers are normal numbers and finite."""
+    size = np.maximum(np.abs(x.real), np.abs(x.imag))
+    return np.where(size > 1e38, 0.5, np.where(size < 1e-30, 2.0**64 if size.dtype.itemsize == 8 else 2.0**32, 1.0)).astype(size.dtype)
 
 
 def round_half_away(x: np.ndarray) -> np.ndarray:
@@ -126,10 +134,35 @@ def log1p(x: np.ndarray) -> np.ndarray:
     if x.dtype.kind != "c":
         return np.log1p(x)
     re, im = x.real.astype(np.float64), x.imag.astype(np.float64)
-    near = (np.abs(re) < 0.5) & (np.abs(im) < 0.5)
-    inside = np.log1p(np.where(near, re * (re + 2) + im * im, 0)) / 2
+    near = (np.abs(re) < 3) & (np.abs(im) < 3)
+    less = _less_one(np.where(near, re, 3), np.where(near, im, 3))
+    near = np.abs(less) < 0.75
+    inside = np.log1p(np.where(near, less, 0)) / 2
     outside = np.log(np.hypot((re + 1) / 4, im / 4)) + np.log(4)
     return _complex(np.where(near, inside, outside), np.arctan2(im, re + 1), x.dtype)
+
+
+def _less_one(re: np.ndarray, im: np.ndarray) -> np.ndarray:
+    """Return (1 + re)^2 + im^2 - 1 of numbers of ordinary size, which may be much smaller than its terms."""
+    (first, first_rest), (second, second_rest) = _exact_square(re), _exact_square(im)
+    total, rest = _exact_sum(2 * re, second)
+    total, more = _exact_sum(total, first)
+    return total + (rest + more + (first_rest + second_rest))
+
+
+def _exact_square(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return x * x rounded, and the rounding error (Dekker)."""
+    split = x * 134217729.0
+    high = split - (split - x)
+    low, product = x - high, x * x
+    return product, ((high * high - product) + 2 * high * low) + low * low
+
+
+def _exact_sum(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return x + y rounded, and the rounding error (Knuth)."""
+    total = x + y
+    added = total - x
+    return total, (x - (total - added)) + (y - added)
 
 
 def tanh(x: np.ndarray) -> np.ndarray:
@@ -146,6 +179,10 @@ def tan(x: np.ndarray) -> np.ndarray:
     if x.dtype.kind != "c":
         return out
     return _complex(np.where(np.isinf(x.imag), np.copysign(0.0, x.real), out.real), out.imag, x.dtype)
+
+
+def _scaled(x: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    return _complex(x.real * factor, x.imag * factor, x.dtype)
 
 
 def _complex(re: np.ndarray, im: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -191,7 +228,7 @@ def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.n
 
     A negative power is the reciprocal of the positive one.
     """
-    if y == 2 and out is not None and x.dtype.itemsize != _NARROW:
+    if y == 2 and out is not None and x.dtype.itemsize != _NARROW and x.dtype.kind != "c":
         return np.multiply(x, x, out=out)
     result, square = None, _widened(x)
     exponent = abs(y)
@@ -199,9 +236,25 @@ def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.n
         if exponent & 1:
             result = square if result is None else np.multiply(result, square)
         exponent >>= 1
-        square = np.multiply(square, square) if exponent else square
-    result = np.ones_like(x) if result is None else np.reciprocal(result) if y < 0 else result
+        square = _square(square) if exponent else square
+    result = np.ones_like(x) if result is None else _reciprocal(result) if y < 0 else result
     return _rounded(result, x.dtype, out)
+
+
+def _square(x: np.ndarray) -> np.ndarray:
+    """Return x * x; of complex numbers by factors, as a difference of squares cancels and may be that of infinities."""
+    if x.dtype.kind != "c":
+        return np.multiply(x, x)
+    re, im = x.real * x.real.dtype.type(0.5), x.imag * x.real.dtype.type(0.5)
+    return _complex((re - im) * (re + im) * x.real.dtype.type(4.0), x.real * x.imag * x.real.dtype.type(2.0), x.dtype)
+
+
+def _reciprocal(x: np.ndarray) -> np.ndarray:
+    """Return 1 / x; of complex numbers without a divisor that overflows."""
+    if x.dtype.kind != "c":
+        return np.reciprocal(x)
+    factor = _moderating(x)
+    return _scaled(np.reciprocal(_scaled(x, factor)), factor)
 
 
 def _unsigned(x: np.ndarray) -> np.ndarray:

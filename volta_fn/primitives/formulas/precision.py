@@ -30,6 +30,24 @@ def exact_sum_ordered(x: V | float, y: V) -> tuple[V, V]:
     return total, y - (total - x)
 
 
+#: The first bit of magnitudes, and the number of bits below half a unit in the last place of bfloat16 from there on.
+_STICKY = ((24, 16), (39, 31), (54, 46))
+
+
+def with_sticky_bits(x: V, signed: bool) -> V:
+    """Replace bits of an integer that float32 would round away by one that lies below all ties of bfloat16.
+
+    The result is exact in float32, and rounding that to bfloat16 rounds as if it were the first time.
+    """
+    magnitude = x.below(0).select(~x, x) if signed else x
+    for first, low in _STICKY:
+        if first < x.bits:
+            rest = x & ((1 << low) - 1)
+            inexact = magnitude.compare("uge", 1 << first) & rest.compare("ne", 0)
+            x = inexact.select((x - rest) + (1 << (low - 1)), x)
+    return x
+
+
 Formula = Callable[..., Values]
 
 

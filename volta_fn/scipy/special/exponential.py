@@ -12,6 +12,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.jit import jit
 from volta_fn.jit.fused import fused
+from volta_fn.numpy.arguments import narrowed, wide
 from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.primitives.declare import promote_args
 from volta_fn.transforms.custom.custom_jvp import custom_jvp
@@ -52,15 +53,17 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
     else:
         values, weights = promote_args("logsumexp", (a, b), dtypes.INEXACT)
         values = vnp.where(weights == 0, -math.inf, values)
+    narrow = values
+    values, weights = wide(values), None if b is None else wide(weights)
     if where is not None:
         values = vnp.where(where, values, -math.inf)  # lest their derivatives be NaN
     shift = _shift(values, axis, where)
     terms = vnp.exp(values - shift)
-    total = vnp.sum(terms if b is None else terms * weights, axis, keepdims=True, where=where)
+    total = vnp.sum(terms if weights is None else terms * weights, axis, keepdims=True, where=where)
     sign = vnp.sign(total)
     size = vnp.abs(total) if return_sign else total
     empty = size == 0
-    out = vnp.where(empty, -math.inf, vnp.log(vnp.where(empty, 1, size)) + shift)
+    out, sign = narrowed(vnp.where(empty, -math.inf, vnp.log(vnp.where(empty, 1, size)) + shift), narrow), narrowed(sign, narrow)
     if not keepdims:
         out, sign = vnp.squeeze(out, axis), vnp.squeeze(sign, axis)
     return (out, sign) if return_sign else out
@@ -86,7 +89,11 @@ def _softmax(x: Array, axis: Axis, where: Any) -> Array:
     return terms / vnp.where(total == 0, 1, total)  # `where` may be all False
 
 
-_softmax_program = jit(_softmax, static_argnums=1)
+def _softmax_in_full(x: Array, axis: Axis, where: Any) -> Array:
+    return narrowed(_softmax(wide(x), axis, where), x)
+
+
+_softmax_program = jit(_softmax_in_full, static_argnums=1)
 
 
 @_softmax.defjvp
@@ -113,7 +120,11 @@ def _log_softmax(x: Array, axis: Axis, where: Any) -> Array:
     return out if where is None else vnp.where(where, out, -math.inf)
 
 
-_log_softmax_program = jit(_log_softmax, static_argnums=1)
+def _log_softmax_in_full(x: Array, axis: Axis, where: Any) -> Array:
+    return narrowed(_log_softmax(wide(x), axis, where), x)
+
+
+_log_softmax_program = jit(_log_softmax_in_full, static_argnums=1)
 
 
 @_log_softmax.defjvp

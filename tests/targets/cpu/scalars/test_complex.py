@@ -1,5 +1,8 @@
 """Complex arithmetic against NumPy's."""
 
+import itertools
+
+import mpmath
 import numpy as np
 import pytest
 
@@ -7,10 +10,13 @@ from tests.targets.cpu.scalars.running import run
 from tests.targets.scalar_samples import (
     COMPLEX_AT_INFINITY,
     COMPLEX_FUNCTIONS,
+    COMPONENTWISE,
+    assert_components,
     complex_arguments,
     complex_edges,
     complex_pairs,
     differs_at,
+    exponent_pairs,
     wide_value,
 )
 from volta_fn.core.primitive import PRIMITIVES
@@ -110,3 +116,35 @@ def test_what_they_are_compared_with_is_numpys(name, dtype):
 def test_complex_from_parts():
     x, y = np.arange(20, dtype="f4"), -np.arange(20, dtype="f4")
     np.testing.assert_array_equal(run("complex", x, y, out_dtype="c8"), x + 1j * y)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="the oracle has 80 bits")
+@pytest.mark.parametrize(("dtype", "step"), [(np.complex64, 5), (np.complex128, 37)], ids=["complex64", "complex128"])
+@pytest.mark.parametrize(("op", "params"), COMPONENTWISE)
+def test_components_at_all_exponents(op, params, dtype, step):
+    """Both as machine code and in NumPy, whose reciprocals lose digits of components that are subnormal on the way."""
+    x = exponent_pairs(np.dtype(dtype), step)
+    with np.errstate(all="ignore"):
+        evaluated = PRIMITIVES[op].evaluate(x, **params)
+    assert_components(op, params, x, run(op, x, out_dtype=evaluated.dtype, **params), 5)
+    if params == {"y": -1}:
+        ordinary = np.minimum(np.abs(x.real), np.abs(x.imag)) > np.finfo(dtype).tiny
+        x, evaluated = x[ordinary], evaluated[ordinary]
+    assert_components(op, params, x, evaluated, 5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_components_where_formulas_change(dtype):
+    """At 1 and -1, whose differences from them vanish, beside mpmath."""
+    with mpmath.workprec(1200):
+        tiny = np.finfo(dtype).smallest_subnormal
+        parts = [0.0, 1.0, -1.0, np.nextafter(dtype.type(1).real, 0), 0.5, tiny, -tiny, np.sqrt(tiny), 1e-20, -1e-30]
+        x = np.array([complex(a, b) for a, b in itertools.product(parts, repeat=2)], dtype)
+        for op in "log log1p sqrt asin acos asinh atan atanh".split():
+            z = x[(x != 0) & (x.real != 0) & (x.imag != 0)] if op != "sqrt" else x[x != 0]
+            wanted = np.array(
+                [complex(getattr(mpmath, op)(complex(v)) if op != "log1p" else mpmath.log(1 + mpmath.mpc(complex(v)))) for v in z]
+            )
+            found = run(op, z, out_dtype=dtype)
+            for got, want in ((found.real, wanted.real), (found.imag, wanted.imag)):
+                np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=2 * float(tiny), err_msg=op)

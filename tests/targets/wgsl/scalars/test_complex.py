@@ -7,10 +7,13 @@ import volta_fn  # noqa: F401  # declares the primitives
 from tests.targets.scalar_samples import (
     COMPLEX_AT_INFINITY,
     COMPLEX_FUNCTIONS,
+    COMPONENTWISE,
+    assert_components,
     complex_arguments,
     complex_edges,
     complex_pairs,
     differs_at,
+    exponent_pairs,
     wide_value,
 )
 from tests.targets.wgsl.scalars.running import Call, run
@@ -82,3 +85,16 @@ def test_functions(dtype):
         apart = np.where(actual == expected, 0, np.abs(actual - expected))
         near = (16 if call.op != "pow" else 200) * np.finfo(dtype).eps
         assert (apart <= near * np.abs(expected)).all(), (name, (apart / np.abs(expected)).max() / np.finfo(dtype).eps)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="the oracle has 80 bits")
+def test_components_at_all_exponents():
+    """Of normal numbers, as some devices have no others."""
+    x = exponent_pairs(DTYPES[0], 7)
+    x = x[np.minimum(np.abs(x.real), np.abs(x.imag)) > 1e-37]
+    calls = [Call(op, (0,), np.dtype(np.float32 if op == "abs" else np.complex64), params) for op, params in COMPONENTWISE]
+    for call, found in zip(calls, run(calls, [x]), strict=True):
+        part = found.real.dtype
+        subnormal = (np.abs(found.real) < 1e-36) | (np.abs(found.imag) < 1e-36) if call.op != "abs" else np.zeros(len(x), bool)
+        assert part == np.float32
+        assert_components(call.op, call.params, x[~subnormal], found[~subnormal], 6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from volta_fn.primitives.formulas.precision import with_sticky_bits
 from volta_fn.runtime.llvm.text import Function
 from volta_fn.targets.cpu.scalars.number import BFLOAT16, FLOAT16, Number, components_of, element, kind, rounded
 from volta_fn.targets.cpu.scalars.values import Lanes
@@ -32,6 +33,8 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
         return _saturated(x, after, type_) if before == "float" else _resized(x, before, type_)
     if before == "float":
         return _refloated(x, new, type_)
+    if new == BFLOAT16 and old.itemsize >= 4:
+        x = with_sticky_bits(x, before == "int")
     return rounded(x.cast("sitofp" if before == "int" else "uitofp", type_), new)
 
 
@@ -61,7 +64,7 @@ def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
         return x.cast("fpext", "double") if x.bits == 32 else x
     if x.bits == 32:
         return rounded(x, new)
-    return _rounded_to_odd(x).cast("fptrunc", "half").cast("fpext", "float") if new == FLOAT16 else rounded(x.cast("fptrunc", "float"), new)
+    return rounded(_rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.cast("fptrunc", "float"), new)
 
 
 def _rounded_to_odd(x: Lanes) -> Lanes:

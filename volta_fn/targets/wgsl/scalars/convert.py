@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from volta_fn.primitives.formulas.precision import with_sticky_bits
 from volta_fn.targets.wgsl.scalars.halves import bits_of_half, half_of_bits, rounded
 from volta_fn.targets.wgsl.scalars.integers import narrowed
 from volta_fn.targets.wgsl.scalars.number import BFLOAT16, FLOAT16, Number, kind, wgsl_type
@@ -38,6 +39,8 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
     if before == "float":
         return _saturated(x, new, type_) if after in ("int", "uint") else _refloated(x, new, type_)
     if after == "float":
+        if new == BFLOAT16 and old.itemsize >= 4:
+            x = with_sticky_bits(x, before == "int")
         return x.new(rounded(x.f, x.converted(type_).text, new), type_)
     wide = x.converted(f"{x.type[0]}{type_[1:]}")  # naga widens as the new type is signed
     return narrowed(wide.as_type(type_), new)
@@ -60,7 +63,7 @@ def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
     if type_ == "f64" or x.type == "f32":
         wide = x.converted(type_)
         return wide.new(rounded(x.f, wide.text, new), type_)
-    near = _rounded_to_odd(x) if new == FLOAT16 else x.converted("f32")
+    near = _rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.converted("f32")
     return near.new(rounded(x.f, near.text, new), "f32")
 
 

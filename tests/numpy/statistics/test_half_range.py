@@ -1,0 +1,82 @@
+"""Normalisations in float16 and bfloat16 whose results are representable, but not what is summed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from volta_fn import nn
+from volta_fn.scipy import special
+
+#: More numbers than float16's largest one.
+COUNT = 70_000
+ONES, ZEROS, CYCLE = np.ones(COUNT), np.zeros(COUNT), np.arange(COUNT) % 7.0
+SEGMENTS = np.zeros(COUNT, np.int32)
+#: Numbers whose squares exceed float16's range, and such whose squares vanish.
+LARGE, SMALL = np.array([300.0, -300.0, 200.0, 250.0]), np.array([2e-4, 1e-4, 3e-4, 1e-4])
+MATRIX = np.array([[300.0, -300.0, 10.0], [100.0, -200.0, 300.0]])
+
+CASES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
+    "max": (vnp.max, ONES),
+    "min": (vnp.min, ONES),
+    "nanmax": (vnp.nanmax, ONES),
+    "segment_max": (lambda x: vf.ops.segment_max(x, SEGMENTS, 1)[0], ONES),
+    "segment_min": (lambda x: vf.ops.segment_min(x, SEGMENTS, 1)[0], ONES),
+    "norm inf": (lambda x: vnp.linalg.norm(x, np.inf), ONES),
+    "logsumexp": (nn.logsumexp, ZEROS),
+    "weighted logsumexp": (lambda x: special.logsumexp(x, b=vnp.ones_like(x)), ZEROS),
+    "logmeanexp": (nn.logmeanexp, CYCLE),
+    "softmax": (lambda x: nn.softmax(x)[:7], CYCLE),
+    "log_softmax": (nn.log_softmax, CYCLE),
+    "softmin": (lambda x: nn.softmin(x)[:7], CYCLE),
+    "special.log_softmax": (special.log_softmax, CYCLE),
+    "average": (lambda x: vnp.average(x, weights=vnp.ones_like(x)), ONES),
+    "average of large numbers": (lambda x: vnp.average(x, weights=vnp.full_like(x, 2)), np.full(8, 60000.0)),
+    "weights of average": (lambda w: vnp.average(vnp.asarray(CYCLE, w.dtype), weights=w), ONES),
+    "std": (vnp.std, LARGE),
+    "std of small numbers": (vnp.std, SMALL),
+    "nanstd": (vnp.nanstd, LARGE),
+    "std of many": (vnp.std, CYCLE),
+    "var of many": (vnp.var, CYCLE),
+    "standardize": (nn.standardize, LARGE),
+    "standardize fast": (lambda x: nn.standardize(x, algorithm="fast"), LARGE),
+    "norm": (vnp.linalg.norm, LARGE),
+    "norm of small numbers": (vnp.linalg.norm, SMALL),
+    "norm 3": (lambda x: vnp.linalg.norm(x, 3), LARGE),
+    "norm -2": (lambda x: vnp.linalg.norm(x, -2), SMALL),
+    "frobenius": (lambda x: vnp.linalg.norm(x, "fro"), MATRIX),
+    "vector_norm": (lambda x: vnp.linalg.vector_norm(x, axis=1), MATRIX),
+    "matrix_norm": (vnp.linalg.matrix_norm, MATRIX),
+    "normalize": (lambda x: nn.normalize(x, axis=0)[0], LARGE),
+    "cosine_similarity": (lambda x: nn.cosine_similarity(x[0], x[1]), MATRIX),
+    "cov": (vnp.cov, CYCLE),
+    "corrcoef": (lambda x: vnp.corrcoef(x)[0, 1], MATRIX),
+    "layer norm": (lambda x: nn.LayerNorm.init(4)(x), LARGE),
+    "RMS norm": (lambda x: nn.RMSNorm.init(4)(x), LARGE),
+    "group norm": (lambda x: nn.GroupNorm.init(1, 2)(x[None]), MATRIX),
+}
+
+
+def _close(found: Any, wanted: Any, dtype: np.dtype, scale: float) -> None:
+    assert found.dtype == dtype
+    digits = 2e-3 if dtype == np.float16 else 2e-2
+    np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(wanted), rtol=digits, atol=1.2e-7 + digits * scale)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_results_and_gradients_are_those_of_float64_rounded(case: str, name: str) -> None:
+    function, numbers = CASES[case]
+    x = vnp.asarray(numbers, name)
+    wide = x.astype("float64")
+    for compute in (function, vf.jit(function)):
+        _close(compute(x), function(wide), x.dtype, 0.0)
+    cotangent = vnp.arange(1.0, 1.0 + vnp.size(function(x)), dtype="float64").reshape(vnp.shape(function(x))) % 4
+    found, wanted = (vf.grad(lambda y, d=y.dtype: vnp.sum(function(y) * cotangent.astype(d)))(y) for y in (x, wide))
+    _close(found, wanted, x.dtype, float(vnp.max(vnp.abs(wanted))))
