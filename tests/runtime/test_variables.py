@@ -34,6 +34,7 @@ WRONG = {
     "VOLTA_NUM_THREADS": ("0", "-1", "many", "999999999999999999999", "100000", "1025"),
     "VOLTA_TRACEBACK_FILTERING": ("of",),
     "VOLTA_VECTOR_BYTES": ("8", "wide"),
+    "VOLTA_VERIFY": ("yes",),
 }
 RIGHT = {
     "VOLTA_NUM_THREADS": ("1", "1024"),
