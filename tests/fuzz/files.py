@@ -28,8 +28,10 @@ from safetensors.numpy import load_file, save
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn import data, io
+from volta_fn import data, export, io
 from volta_fn.errors import VoltaError
+from volta_fn.export import container
+from volta_fn.lazy_imports import is_installed
 
 #: The most that the process may grow by, in bytes.
 MEMORY = 100_000_000
@@ -240,10 +242,64 @@ def _npy(path: Path) -> None:
     jnp.load(path)
 
 
+def _npz(path: Path) -> None:
+    with jnp.load(path) as archive:
+        for name in archive:
+            archive[name]
+
+
+def _npz_file(compressed: bool) -> bytes:
+    file = streams.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, **{name: ARRAYS[name] for name in ("w", "i")})
+    return file.getvalue()
+
+
 def _npy_file() -> bytes:
     file = streams.BytesIO()
     np.save(file, ARRAYS["w"])
     return file.getvalue()
+
+
+def _exported(path: Path) -> None:
+    loaded = export.deserialize(path.read_bytes())
+    if path.stat().st_size % 4 == 0 and all(aval.shape == (3,) for aval in loaded.in_avals):  # compiling takes a while
+        vf.tree.leaves(loaded.call(*[np.ones(3, aval.dtype) for aval in loaded.in_avals]))
+
+
+def _exported_file() -> bytes:
+    def function(x: vf.Array) -> dict[str, vf.Array]:
+        ordered = jnp.sort(x)[jnp.array([1, 0])] + 1
+        last, rows = vf.lax.scan(lambda c, row: (c + row, jnp.tanh(c)), x[0], x)
+        return {"ordered": ordered, "last": vf.lax.cond(last > 0, jnp.sin, jnp.cos, last), "rows": rows.astype("bfloat16")}
+
+    struct = vf.ShapeDtypeStruct((3,), "float32")
+    return bytes(export.export(vf.jit(function))(struct).serialize(vjp_order=1))
+
+
+def forged(content: bytes, draw: random.Random) -> bytes:
+    """Change bytes of an exported function, or its manifest, with the hash that belongs to it."""
+    if draw.random() < 0.2:
+        return mutated(content, draw)
+    manifest, chunks = container.unpack(content)
+    for _ in range(draw.choice((1, 1, 2))):
+        manifest = mutated_json(manifest, draw)
+    try:
+        return bytes(container.pack(manifest, [np.frombuffer(chunk, np.uint8) for chunk in chunks]))
+    except ValueError:  # NaN, which JSON has not
+        return mutated(content, draw)
+
+
+def _onnx(path: Path) -> None:
+    function, params = vf.onnx.load(path)
+    function(params, *[np.ones((2, 3), np.float32)] * len(function.input_names))
+
+
+def _onnx_files() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        weights = {"w": jnp.ones((3, 4)), "b": jnp.arange(4.0)}
+        vf.onnx.save(lambda p, x: jnp.tanh(x @ p["w"] + p["b"]).sum(1), weights, (jnp.ones((2, 3)),), path)
+        return [path.read_bytes()]
 
 
 _TABLE = b'price,rooms,city\n1.5,3,Rome\n,2,Oslo\n"3e4",7,"a,b"\n1e300,-4,"q""q"\n'
@@ -261,6 +317,9 @@ FORMATS = [
     Format("CSV", [_TABLE, _TABLE.replace(b"1e300", b"1e999")], fields, _csv),
     Format("CSV in gzip", [_TABLE], lambda content, draw: mutated(gzip.compress(fields(content, draw)), draw), _csv),
     Format("npy", [_npy_file()], mutated, _npy),
+    Format("npz", [_npz_file(False), _npz_file(True)], mutated, _npz),
+    Format("exported function", [_exported_file()], forged, _exported),
+    *([Format("ONNX", _onnx_files(), mutated, _onnx)] if is_installed("onnx") else []),
 ]
 
 

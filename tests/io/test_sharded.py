@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from volta_fn import io
 from volta_fn.errors import ArgumentError, CorruptFileError, SerializationError
+from volta_fn.io import sharded
 
 ARRAYS = {f"layer.{i}.weight": np.full((5, 5), i, np.float32) for i in range(5)}
 INDEX = "model.safetensors.index.json"
@@ -45,6 +47,43 @@ def test_index_and_folder_are_loaded(folder):
     assert opened.metadata["total_size"] == 500 and "layer.0.weight" in opened and "x" not in opened and len(opened) == 5
     with pytest.raises(KeyError):
         opened["x"]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_save_that_fails_leaves_what_was_there(failing, again, tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    if again:
+        io.save_safetensors(path, ARRAYS, max_shard_size=250)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    written = []
+
+    def full(descriptor):
+        written.append(descriptor)
+        if len(written) > failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SerializationError, match="cannot be written: No space left on device"):
+        io.save_safetensors(path, {name: value + 1 for name, value in ARRAYS.items()}, max_shard_size=250)
+    after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert after == before
+
+
+def test_a_disk_that_is_full_before_the_last_shard_changes_nothing(tmp_path, monkeypatch):
+    write, calls = sharded.write_file, []
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*arguments)
+
+    monkeypatch.setattr(sharded, "write_file", full)
+    with pytest.raises(SerializationError, match="cannot be written: No space left on device"):
+        io.save_safetensors(tmp_path / "model.safetensors", ARRAYS, max_shard_size=250)
+    assert len(calls) == 3
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("size", [500, "500", "1KB", "1 kib", "5GB", "500B"])

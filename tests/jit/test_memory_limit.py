@@ -142,7 +142,7 @@ def test_the_variable(tmp_path: Any) -> None:
         environment = {**os.environ, "VOLTA_MEMORY": limit, "VOLTA_DEVICE": "cpu"}
         done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
         if printed is None:
-            assert "ArgumentError: VOLTA_MEMORY must be a number of bytes, got 'much'" in done.stderr
+            assert "ArgumentError: VOLTA_MEMORY is 'much', but must be a number of bytes" in done.stderr
         else:
             assert done.stdout.startswith(printed) and bool(printed) == bool(done.stdout)
 

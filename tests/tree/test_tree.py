@@ -7,11 +7,14 @@ import dataclasses
 import functools
 import operator
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import volta_fn as vf
 from volta_fn import tree, tree_util
 from volta_fn.errors import TreeError
 
@@ -346,3 +349,54 @@ def test_paths_decide_what_is_a_leaf(t, depth):
     assert tree.leaves_with_path(t, is_leaf, is_leaf_takes_path=True) == ours
     assert tree.unflatten(treedef, [leaf for _, leaf in ours]) == t
     assert tree.map_with_path(lambda path, x: x, t, is_leaf=is_leaf, is_leaf_takes_path=True) == t
+
+
+def nested(levels: int) -> Any:
+    found: Any = 1.0
+    for number in range(levels):
+        found = [found] if number % 2 else {"a": found}
+    return found
+
+
+def cyclic(kind: str) -> Any:
+    container: Any = {"a": 1.0} if kind == "dict" else [1.0]
+    if kind == "dict":
+        container["b"] = container
+    else:
+        container.append((container,))
+    return container
+
+
+ENDLESS = {
+    "5,000 levels": lambda: nested(5000),
+    "100,000 levels": lambda: nested(100_000),
+    "list": lambda: cyclic("list"),
+    "dict": lambda: cyclic("dict"),
+}
+USERS: dict[str, Callable[[Any], Any]] = {
+    "leaves": tree.leaves,
+    "structure": tree.structure,
+    "flatten": tree.flatten,
+    "map": lambda t: tree.map(lambda x: x, t),
+    "with a path": tree.leaves_with_path,
+    "with a leaf": lambda t: tree.leaves(t, is_leaf=lambda x: x is None),
+    "argument": lambda t: vf.jit(lambda x: 1.0)(t),
+    "result": lambda t: vf.jit(lambda: t)(),
+    "gradient": lambda t: vf.grad(lambda x: 1.0)(t),
+    "carry": lambda t: vf.lax.scan(lambda c, x: (c, x), t, None, 2),
+}
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("made", ENDLESS)
+def test_trees_without_end_are_typed_errors(made: str, user: str) -> None:
+    with pytest.raises(TreeError, match="a tree contains itself, or has more levels"):
+        USERS[user](ENDLESS[made]())
+
+
+def test_an_endless_recursion_of_a_users_function_is_its_own() -> None:
+    def is_leaf(node: Any) -> bool:
+        return is_leaf(node)
+
+    with pytest.raises(RecursionError):
+        tree.leaves([1], is_leaf=is_leaf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import json
 import re
@@ -81,6 +82,25 @@ def test_a_page_of_ones_own(tmp_path: Path) -> None:
         export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=own)
     with pytest.raises(SerializationError, match=r"cannot be read"):
         export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=tmp_path / "none.html")
+
+
+@pytest.mark.parametrize("text", ["<!--<script>", "</script>", "<!-- volta_fn -->", "<SCRIPT", "a < b"])
+def test_no_text_ends_or_begins_an_element(text: str, tmp_path: Path) -> None:
+    page = export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=vf.web.Plain(file=text)).files[0].read_text()
+    found = re.search(r'id="settings">([^<]*)</script>', page)
+    assert found is not None
+    assert json.loads(found[1])["file"] == text
+
+
+def test_a_full_disk_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for format in ("html", "module"):
+        with pytest.raises(SerializationError, match=r"page.html cannot be written: No space left on device|page.bin cannot be written"):
+            export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", format=format)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

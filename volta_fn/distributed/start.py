@@ -15,6 +15,7 @@ from volta_fn.lazy_imports import deferred, is_installed
 _mpi_world = deferred("volta_fn.distributed.world")
 _watch = deferred("volta_fn.distributed.watch")
 _control = deferred("volta_fn.distributed.control")
+_variables = deferred("volta_fn.runtime.variables")
 
 #: Variables in which starters of MPI programs tell the number of processes.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
@@ -58,7 +59,7 @@ def initialize(
     True
     """
     global _initialized
-    limit = float(os.environ.get("VOLTA_COLLECTIVE_TIMEOUT") or 300) if timeout is None else timeout
+    limit = (_variables.value_of("VOLTA_COLLECTIVE_TIMEOUT") or 300.0) if timeout is None else timeout
     if not limit > 0:
         raise ArgumentError(f"distributed.initialize: timeout is a positive number of seconds, got {timeout!r}")
     if coordinator_address is not None:

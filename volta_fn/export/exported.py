@@ -15,10 +15,10 @@ from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.trace import bind
 from volta_fn.dtypes import INEXACT
-from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, GradientError, ShapeError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, GradientError, ShapeError, VoltaError
 from volta_fn.export import structures
 from volta_fn.export.container import pack, unpack
-from volta_fn.export.placement import described_shardings, shardings_on
+from volta_fn.export.placement import check_shardings, described_shardings, shardings_on
 from volta_fn.export.reading import read_constants, read_program
 from volta_fn.export.sources import Source, traced_source
 from volta_fn.export.symbolic import SymbolicScope
@@ -31,6 +31,8 @@ from volta_fn.transforms.custom.custom_vjp import custom_vjp
 _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 #: The oldest and newest of JAX's calling conventions that calls follow: arguments are flat, and sizes follow from their shapes.
 minimum_supported_calling_convention_version, maximum_supported_calling_convention_version = 9, 10
+#: What a program with wrong parameters leads to where it is compiled. Users' code, whose errors could be these, is in no file.
+_UNTYPED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 #: The most derivatives of derivatives in a file.
 _HIGHEST_ORDER = 8
 
@@ -153,8 +155,13 @@ def _check(manifest: Any) -> None:
     if not isinstance(manifest, dict) or not wanted <= manifest.keys() <= wanted | {"vjp", "shardings"}:
         raise CorruptFileError(f"the exported function is damaged: its manifest must have {sorted(wanted)}")
     lists = ("in_full", "programs", "constants", "platforms", "constraints")
-    if not all(isinstance(manifest[key], list) for key in lists) or type(manifest["name"]) is not str:
-        raise CorruptFileError(f"the exported function is damaged: {', '.join(lists)} must be lists, and its name a text")
+    texts = (
+        [manifest["name"], *manifest["platforms"], *manifest["constraints"]] if all(isinstance(manifest[k], list) for k in lists) else [0]
+    )
+    if not all(type(text) is str for text in texts):
+        raise CorruptFileError(
+            f"the exported function is damaged: {', '.join(lists)} must be lists, its name, platforms and constraints texts"
+        )
 
 
 class Exported:
@@ -175,7 +182,9 @@ class Exported:
         self._lock = threading.Lock()
         try:
             self._prepare()
-        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except CorruptFileError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, VoltaError) as error:
             raise CorruptFileError(f"the exported function is damaged: {type(error).__name__}: {error}"[:200]) from error
         if not self._names:
             self._program({})
@@ -200,6 +209,8 @@ class Exported:
             raise CorruptFileError("the exported function is damaged: its program does not fit its structures")
         sizes: list[Any] = [d for aval in self.in_avals for d in aval.shape if isinstance(d, Dimension)]
         self._names = sorted(frozenset().union(*[d.variables for d in sizes]))
+        self._scope = SymbolicScope(manifest["constraints"])
+        check_shardings(manifest.get("shardings"), len(self.in_avals))
 
     def __repr__(self) -> str:
         return f"<exported {self.fun_name}: {list(self.in_avals)} to {list(self.out_avals)}>"
@@ -248,7 +259,14 @@ class Exported:
         values = [as_value(x) for x in leaves]
         sizes = self._solved([v.shape for v in values])
         values = [converted(v, a, f"argument {i} of {self.fun_name}") for i, (v, a) in enumerate(zip(values, self.in_avals, strict=True))]
-        found: Sequence[Array] = self._function(sizes)(*values)
+        try:
+            found: Sequence[Array] = self._function(sizes)(*values)
+        except _UNTYPED as error:
+            if self._source is not None or isinstance(error, VoltaError):
+                raise
+            raise CorruptFileError(
+                f"the exported function is damaged: it cannot be compiled: {type(error).__name__}: {error}"[:300]
+            ) from error
         return found
 
     def _function(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
@@ -341,7 +359,7 @@ class Exported:
         wrong = [(d, size) for d, size in pairs if (d.evaluate(sizes) if isinstance(d, Dimension) else d) != size]
         if wrong:
             raise ShapeError(f"{self.fun_name} takes arguments of shapes {wanted}, got {list(shapes)}: {wrong[0][0]} is not {wrong[0][1]}")
-        scope = SymbolicScope(self._manifest["constraints"])
+        scope = self._scope
         if bad := [name for name, size in sizes.items() if not scope.allows(name, size)]:
             raise ShapeError(f"{self.fun_name} takes sizes with {list(scope.constraints)}, got {bad[0]} = {sizes[bad[0]]}")
         if broken := [r.text for r in scope.relations if r.names <= sizes.keys() and not r.holds(sizes)]:

@@ -23,13 +23,24 @@ def described_shardings(arguments: Any) -> dict[str, Any] | None:
     return {"axes": [[str(name), size] for name, size in axes.items()], "inputs": specs}
 
 
+def check_shardings(described: Any, count: int) -> None:
+    """Raise `CorruptFileError` unless this is the JSON of `count` shardings, or None."""
+    if described is None:
+        return
+    axes, specs = described["axes"], described["inputs"]
+    names = [name for name, _ in axes]
+    right = all(type(name) is str and type(size) is int and size > 0 for name, size in axes) and len({*names}) == len(names)
+    for spec in specs:
+        right = right and (spec is None or all(isinstance(some, list) and {*some} <= {*names} for some in spec))
+    if not right or len(specs) != count:
+        raise CorruptFileError("the exported function is damaged: it has not one sharding for each argument")
+
+
 def shardings_on(mesh: Any, described: Mapping[str, Any] | None, count: int) -> tuple[Any, ...]:
     """Return shardings on a mesh, given their JSON."""
     if described is None:
         return (None,) * count
     axes, specs = dict(described["axes"]), described["inputs"]
-    if len(specs) != count:
-        raise CorruptFileError("the exported function is damaged: it has not one sharding for each argument")
     if {str(name): size for name, size in mesh.shape.items()} != axes:
         raise ArgumentError(f"in_shardings_jax: the function was exported for axes {axes}, but the mesh has {dict(mesh.shape)}")
     return tuple([None if spec is None else NamedSharding(mesh, PartitionSpec(*map(tuple, spec))) for spec in specs])

@@ -19,6 +19,7 @@ from volta_fn.core.dimension import Dimension
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.errors import CorruptFileError, ShapeError, VoltaError
+from volta_fn.export.parameters import check_parameters
 from volta_fn.export.primitive_names import declare_all
 from volta_fn.export.values import decode, decode_aval
 
@@ -95,7 +96,7 @@ class _Reader:
         for name, operands, types, params in text["equations"]:
             atoms, outvars = read(operands), self._variables(types)
             values = {key: decode(self._sized(value), self._called) for key, value in params.items()}
-            equations.append(Equation(_primitive(name), atoms, outvars, values))
+            equations.append(Equation(_primitive(name, values), atoms, outvars, values))
             bound += outvars
         return ClosedJaxpr(Jaxpr(constvars, invars, read(text["outputs"]), equations), constants)
 
@@ -141,13 +142,15 @@ def _natural(value: Any) -> int:
     return value
 
 
-def _primitive(name: Any) -> Primitive:
+def _primitive(name: Any, params: Mapping[str, Any]) -> Primitive:
+    """Return a primitive that takes these parameters."""
     found = PRIMITIVES.get(name)
     if found is None:
         declare_all()
         found = PRIMITIVES.get(name)
     if found is None or found.effectful or found.expand is not None:
         raise CorruptFileError(f"this version of volta_fn has no primitive {name!r:.40} for files")
+    check_parameters(found, params)
     return found
 
 

@@ -215,7 +215,10 @@ class Checkpointer:
         return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found and int(found[1]) <= _LAST)
 
     def _is_checkpoint(self, step: int) -> bool:
-        """Tell whether a file has the header of a checkpoint: others are neither counted nor removed."""
+        """Return True if a file has the header of a checkpoint.
+
+        Others are neither counted nor removed.
+        """
         try:
             read_manifest(SafetensorsFile(self._path(step)))
         except (OSError, VoltaError):

@@ -5,6 +5,7 @@ The *shards*, `model-00001-of-00003.safetensors` and so on, have an *index*, `mo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -14,9 +15,9 @@ from typing import Any
 
 from volta_fn.errors import ArgumentError, CorruptFileError, SerializationError
 from volta_fn.io.arrays import on_host
-from volta_fn.io.atomic import write_text
+from volta_fn.io.atomic import replacing, to_disk, write_text
 from volta_fn.io.header import LONGEST_HEADER, parse_json
-from volta_fn.io.tensor_file import SafetensorsFile, write_tensors
+from volta_fn.io.tensor_file import SafetensorsFile, write_file, write_tensors
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -124,8 +125,11 @@ def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
         index.unlink(missing_ok=True)
         return
     names = [f"{path.stem}-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)]
-    for name, shard in zip(names, shards, strict=True):
-        write_tensors(path.with_name(name), shard, metadata)
+    with contextlib.ExitStack() as files:  # none is renamed before all are written
+        for name, shard in zip(names, shards, strict=True):
+            temporary = files.enter_context(replacing(path.with_name(name)))
+            write_file(temporary, shard, metadata, str(path.with_name(name)))
+            to_disk(temporary)
     total = sum(on_host(value).nbytes for value in arrays.values())
     shard_of = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
     write_text(index, json.dumps({"metadata": {**(metadata or {}), "total_size": total}, "weight_map": shard_of}, indent=2) + "\n")

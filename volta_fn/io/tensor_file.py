@@ -84,14 +84,19 @@ def _open(path: str) -> tuple[Header, mmap.mmap]:
 
 def write_tensors(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> None:
     """Write a file atomically."""
+    with replacing(path) as temporary:
+        write_file(temporary, arrays, metadata, str(path))
+
+
+def write_file(file: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None, name: str) -> None:
+    """Write a file, which errors call `name`."""
     texts = dict(metadata or {})
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
         raise ArgumentTypeError(f"the metadata of a safetensors file are texts by name, got {texts!r:.80}")
     hosts = {name: on_host(value) for name, value in arrays.items()}
     for name, host in hosts.items():
         check_storable(name, host.dtype)
-    with replacing(path) as temporary:
-        _write(temporary, hosts, texts, str(path))
+    _write(file, hosts, texts, name)
 
 
 def _write(file: Path, hosts: Mapping[str, np.ndarray], texts: dict[str, str], name: str) -> None:

@@ -89,7 +89,7 @@ class Archive(Mapping[str, Any]):
         return _with_bfloat16(found) if isinstance(found, np.ndarray) else found
 
     def _check_size(self, name: str) -> None:
-        """Compare what an array's header and the archive's directory claim with the bytes that there are."""
+        """Compare the sizes that an array's header and the directory claim."""
         directory = self._archive.zip
         info = directory.NameToInfo.get(name) or directory.getinfo(f"{name}.npy")
         most = max(_EXPANSION * info.compress_size, _ANY_EXPANSION)

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, OnnxError
+from volta_fn.errors import ArgumentError, CorruptFileError, OnnxError, VoltaError
 from volta_fn.onnx.graphs import Graph, GraphReader, Interpreter, Values, calls_of, check_order, parsed
 from volta_fn.onnx.tensors import dtype_of
 
@@ -49,7 +49,12 @@ def load(path: str | os.PathLike[str]) -> tuple[OnnxFunction, dict[str, Array]]:
     else:
         name, content, folder = str(path), Path(path).read_bytes(), Path(path).parent
     model = parsed(content, name)
-    function = OnnxFunction(model, GraphReader(folder))
+    try:
+        function = OnnxFunction(model, GraphReader(folder))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, VoltaError):
+            raise
+        raise CorruptFileError(f"{name} is damaged: {type(error).__name__}: {error}"[:300]) from error
     return function, function.parameters()
 
 

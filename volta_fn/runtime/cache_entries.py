@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from volta_fn.errors import ArgumentError
 from volta_fn.runtime.cache_dir import fault_of
+from volta_fn.runtime.variables import value_of
 
 _MAGIC = b"volta_fn object 4\n"
 _DIGEST = 32
@@ -42,12 +42,8 @@ class Entry(NamedTuple):
 
 def limit() -> int:
     """Return the most bytes of entries: VOLTA_CACHE_BYTES, or 1 GiB."""
-    wanted = os.environ.get("VOLTA_CACHE_BYTES")
-    if wanted is None:
-        return _LIMIT
-    if not wanted.isdigit():
-        raise ArgumentError(f"VOLTA_CACHE_BYTES is {wanted!r}; give a number of bytes")
-    return int(wanted)
+    wanted: int | None = value_of("VOLTA_CACHE_BYTES")
+    return _LIMIT if wanted is None else wanted
 
 
 def read(folder: Path, name: str) -> bytes | None:

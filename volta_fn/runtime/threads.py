@@ -13,19 +13,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from volta_fn.errors import ArgumentError
+from volta_fn.runtime.variables import value_of
 
 T = TypeVar("T")
 
 
 def thread_count() -> int:
     """Return VOLTA_NUM_THREADS, else the number of CPUs that the process may run on."""
-    wanted = os.environ.get("VOLTA_NUM_THREADS")
+    wanted: int | None = value_of("VOLTA_NUM_THREADS")
     if wanted is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not wanted.isdigit() or int(wanted) < 1:
-        raise ArgumentError(f"VOLTA_NUM_THREADS is {wanted!r}; give a number of threads, at least 1")
-    return int(wanted)
+    return wanted
 
 
 class AwaitedCall:

@@ -65,8 +65,9 @@ class CpuBackend(NumpyBackend):
 
     def __init__(self) -> None:
         #: Whether programs become machine code.
+        variables.check_all()
         self.native = may_compile()
-        self.accountant = Accountant(variables.number("VOLTA_MEMORY", int, "a number of bytes"))
+        self.accountant = Accountant(variables.value_of("VOLTA_MEMORY"))
 
     @property
     def target(self) -> Any:
@@ -302,4 +303,4 @@ def discover() -> list[Device]:
 def _count() -> int:
     """Return the number of the CPU's devices; programs of JAX's ask XLA for more."""
     asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None
-    return max(1, int(asked[1]) if asked else variables.number("VOLTA_CPU_DEVICES", int, "a number of devices") or 1)
+    return variables.check_device_count(max(1, int(asked[1]))) if asked else variables.value_of("VOLTA_CPU_DEVICES") or 1

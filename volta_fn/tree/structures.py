@@ -24,6 +24,13 @@ _flatten, _leaves, _structure = optree.tree_flatten, optree.tree_leaves, optree.
 _MISSING: Any = object()
 
 
+def _too_deep(error: RecursionError, is_leaf: Callable[..., bool] | None) -> BaseException:
+    """Return the error for a tree whose levels are too many to be followed."""
+    if is_leaf is not None and "flatten" not in str(error):
+        return error  # that of `is_leaf` itself
+    return TreeError("a tree contains itself, or has more levels than Python follows (some hundreds); break the cycle")
+
+
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """Return the leaves of a tree, depth first, and its structure.
 
@@ -35,7 +42,10 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     >>> unflatten(treedef, leaves)
     {'b': [1, 2], 'a': (3, None)}
     """
-    return _flatten(tree, is_leaf, namespace=NAMESPACE)
+    try:
+        return _flatten(tree, is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _too_deep(error, is_leaf) from None
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
@@ -58,7 +68,10 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     >>> leaves([1, (2, {"x": 3})])
     [1, 2, 3]
     """
-    return _leaves(tree, is_leaf, namespace=NAMESPACE)
+    try:
+        return _leaves(tree, is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _too_deep(error, is_leaf) from None
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
@@ -67,7 +80,10 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
     >>> structure([1, 2]) == structure(["a", "b"])
     True
     """
-    return _structure(tree, is_leaf, namespace=NAMESPACE)
+    try:
+        return _structure(tree, is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _too_deep(error, is_leaf) from None
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
@@ -80,7 +96,7 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) ->
 
     Raises `TreeError` with the path of the first difference.
     """
-    first, treedef = _flatten(tree, is_leaf, namespace=NAMESPACE)
+    first, treedef = flatten(tree, is_leaf)
     columns = [flatten_up_to(treedef, other, f"tree.map: argument {i}") for i, other in enumerate(rest, 2)]
     return treedef.unflatten([f(*row) for row in zip(first, *columns, strict=True)])
 
@@ -158,7 +174,10 @@ def flatten_with_path(
     """
     if is_leaf is not None and is_leaf_takes_path:
         return _flatten_by_path(tree, is_leaf)
-    accessors, items, treedef = optree.tree_flatten_with_accessor(tree, is_leaf, namespace=NAMESPACE)
+    try:
+        accessors, items, treedef = optree.tree_flatten_with_accessor(tree, is_leaf, namespace=NAMESPACE)
+    except RecursionError as error:
+        raise _too_deep(error, is_leaf) from None
     paths = (tuple(key_of(entry) for entry in accessor) for accessor in accessors)
     return list(zip(paths, items, strict=True)), treedef
 
@@ -210,7 +229,7 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
 
     Raises `TreeError` with the path of the first difference if it is not a prefix.
     """
-    items, treedef = _flatten(prefix_tree, is_leaf, namespace=NAMESPACE)
+    items, treedef = flatten(prefix_tree, is_leaf)
     subtrees = flatten_up_to(treedef, full_tree, "a tree and its prefix")
     counts = [structure(subtree).num_leaves for subtree in subtrees]
     return [item for item, count in zip(items, counts, strict=True) for _ in range(count)]

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.errors import ArgumentError, DeviceError
+from volta_fn.errors import DeviceError
+from volta_fn.runtime import variables
 from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import FORKED, native, wgpu
 
 #: Features that shaders may use, and the fields of `TargetCapabilities` that tell of them.
@@ -105,10 +106,7 @@ def open_device(adapter: Any) -> Opened:
     """
     if native().process != os.getpid():
         raise DeviceError(FORKED)
-    wanted = os.environ.get("VOLTA_GPU_LIMITS", "")
-    if wanted not in ("", "webgpu"):
-        raise ArgumentError(f"VOLTA_GPU_LIMITS must be 'webgpu' or not be set, got {wanted!r}")
-    least = wanted == "webgpu"
+    least = variables.value_of("VOLTA_GPU_LIMITS") == "webgpu"
     features = [] if least else [name for name in (*_FEATURES, _TIMESTAMPS) if name in adapter.features]
     limits = {name: value if least else adapter.limits[name] for name, value in _LIMITS.items()}
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -44,7 +43,7 @@ class Gpu:
     def __init__(self, adapter: Any) -> None:
         opened = open_device(adapter)
         self.opened, self.capabilities = opened, opened.capabilities
-        limit = variables.number("VOLTA_GPU_MEMORY", int, "a number of bytes")
+        limit = variables.value_of("VOLTA_GPU_MEMORY")
         self.watched = Watched()
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
@@ -68,9 +67,9 @@ class Gpu:
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
         self._constants: dict[Any, Buffer] = {}
         _abandoned.leave(self, (self.queue, self.pool, self.grids, self.pipelines))
-        if os.environ.get("VOLTA_GPU_CHECKS", "0") == "0":
+        if variables.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
-        if os.environ.get("VOLTA_GPU_TUNE", "0") != "0":
+        if variables.value_of("VOLTA_GPU_TUNE") == "1":
             find_by(self.capabilities.adapter, Trials(self))
 
     # buffers

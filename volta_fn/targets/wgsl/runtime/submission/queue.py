@@ -92,7 +92,7 @@ class Queue:
         self.polling = threading.RLock()
         self.process = os.getpid()
         _OPEN.attach(self, None)
-        timeout = variables.number("VOLTA_GPU_TIMEOUT", float, "a number of seconds")
+        timeout = variables.value_of("VOLTA_GPU_TIMEOUT")
         self.timeout = _TIMEOUT if timeout is None else timeout
         self.readbacks = Readbacks(self)
         self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)

@@ -1,0 +1,88 @@
+"""The parameters that a primitive in a file may have: names, and kinds of values.
+
+The rules of primitives take them to be right, as those that made a program have checked them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import Primitive
+from volta_fn.errors import CorruptFileError
+from volta_fn.primitives.attention import Form
+from volta_fn.primitives.convolution import ConvDimensionNumbers
+from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.fourier import FftType
+from volta_fn.primitives.ragged import RaggedDotDimensionNumbers
+
+_KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool,), "compute_q compute_uv compute_vectors conjugate_a full_matrices is_stable left_side lower moved reverse sort_eigenvalues"),
+    ((bool,), "transpose_a unique_indices unit_diagonal weak_type prevent_cse"),
+    ((int,), "axes axis base_dilation batch_group_count bit_width body_nconsts broadcast_dimensions cond_nconsts dimension dimensions"),
+    ((int,), "feature_group_count k length lhs_dilation limit_indices new_sizes num_captured num_carry num_consts num_keys padding"),
+    ((int,), "padding_config permutation rhs_dilation shape slice_sizes start_indices window_dilation window_dimensions window_strides y"),
+    ((int, bool), "donated unroll"),
+    ((int, NoneType), "strides"),
+    ((int, str), "word"),
+    ((str,), "algorithm name select"),
+    ((str, FftType), "kind"),
+    ((ClosedJaxpr,), "body_jaxpr branches call_jaxpr cond_jaxpr matvec solve transpose_solve vecmat"),
+    ((np.dtype,), "dtype index_dtype new_dtype"),
+    ((np.dtype, NoneType), "preferred_element_type"),
+    ((int, ConvDimensionNumbers, GatherDimensionNumbers, ScatterDimensionNumbers, RaggedDotDimensionNumbers), "dimension_numbers"),
+    ((Form,), "form"),
+    ((GatherScatterMode,), "mode"),
+    ((bool, int, float, complex, np.generic, NoneType), "fill_value"),
+)
+#: The kinds of the values of parameters, and of what is in tuples, by the parameters' names.
+KINDS: dict[str, tuple[type, ...]] = {name: kinds for kinds, names in _KINDS for name in names.split()}
+#: Tuples that are one value.
+_RECORDS = (Form, ConvDimensionNumbers, GatherDimensionNumbers, ScatterDimensionNumbers, RaggedDotDimensionNumbers)
+
+
+def check_parameters(primitive: Primitive, params: Mapping[str, Any]) -> None:
+    """Raise `CorruptFileError` unless a primitive takes these parameters."""
+    names = _names(primitive)
+    if names is not None and names != params.keys():
+        raise CorruptFileError(f"the primitive {primitive} has the parameters {sorted(names)}, got {sorted(params)!r:.200}")
+    for name, value in params.items():
+        kinds = KINDS.get(name)
+        wrong = [leaf for leaf in _leaves(value) if kinds is not None and not _is_of(leaf, kinds)]
+        if wrong:
+            raise CorruptFileError(f"the parameter {name} of the primitive {primitive} cannot be {wrong[0]!r:.80}")
+
+
+@functools.cache
+def _names(primitive: Primitive) -> frozenset[str] | None:
+    """Return the names of a primitive's parameters.
+
+    They are those of its rule for types, or of its NumPy function; None where that rule itself refuses others.
+    """
+    for rule in (primitive.abstract, primitive.evaluate):
+        if rule is None:
+            continue
+        if isinstance(rule, np.ufunc):
+            return frozenset()
+        rules = inspect.signature(rule).parameters.values()
+        if all(p.kind is not p.VAR_KEYWORD for p in rules):
+            return frozenset([p.name for p in rules if p.kind is p.KEYWORD_ONLY]) - {"out"}
+    return None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)) and not isinstance(value, _RECORDS):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _is_of(leaf: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(leaf, kinds) and (type(leaf) is not bool or bool in kinds)
