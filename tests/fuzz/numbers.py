@@ -40,8 +40,8 @@ _ELSEWHERE = (
     "roots",
     "polyfit",
 )
-#: Whose oracle follows its dtype, is NaN at infinity (`i0`), has no padding, which here counts as zeros times infinity, rounds pi (`sinc`), or
-#: whose products vanish in the dtype before they meet infinities.
+#: Whose oracle follows its dtype, is NaN at infinity (`i0`), has no padding, which here counts as zeros times infinity, or rounds pi
+#: (`sinc`), and whose products vanish in the dtype before they meet infinities.
 _ORACLE_DIFFERS = {f"numpy.{name}" for name in "spacing nextafter i0 polymul convolve correlate floor_divide sinc cumprod prod".split()} | {
     f"numpy.{name}" for name in "nanprod nancumprod cumulative_prod corrcoef".split()
 }

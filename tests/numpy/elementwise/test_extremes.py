@@ -28,8 +28,8 @@ def test_slopes_of_arctan2_at_all_sizes(dtype, ends):
     for y, x in [(dtype(a * s), dtype(b)) for a in ends for b in ends for s in (3, -4)]:
         found = vf.grad(vnp.arctan2, (0, 1))(y, x)
         square = mpmath.mpf(float(x)) ** 2 + mpmath.mpf(float(y)) ** 2
+        info = np.finfo(dtype)
         for slope, part in zip(found, (mpmath.mpf(float(x)), -mpmath.mpf(float(y))), strict=True):
             with np.errstate(over="ignore"):
-                np.testing.assert_allclose(
-                    slope, dtype(float(part / square)), rtol=8 * np.finfo(dtype).eps, atol=8 * float(np.finfo(dtype).tiny)
-                )
+                wanted = dtype(float(part / square))
+            np.testing.assert_allclose(slope, wanted, rtol=8 * info.eps, atol=8 * float(info.tiny))

@@ -90,12 +90,12 @@ def sinc(x: Any, /) -> Array:
     series = full_like_scalar(scaled, 1.0)
     for n in (8, 6, 4, 2):
         series = lax.sub(full_like_scalar(scaled, 1.0), lax.mul(lax.div(squared, full_like_scalar(scaled, n * (n + 1))), series))
-    sine = lax.sin(safe) if is_complex(value) else _sine_of_turns(lax.select(near, full_like_scalar(value, 0.5), value))
+    sine = lax.sin(safe) if is_complex(value) else _sinpi(lax.select(near, full_like_scalar(value, 0.5), value))
     return narrowed(lax.select(near, series, lax.div(sine, safe)), operand)
 
 
-def _sine_of_turns(x: Array) -> Array:
-    """Return sin(πx) of real x, whose distance from the nearest integer is exact; 0 of all large numbers."""
+def _sinpi(x: Array) -> Array:
+    """Return sin(πx) of real x, by the exact distance from the nearest integer."""
     nearest = lax.stop_gradient(lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN))
     sine = lax.sin(lax.mul(lax.sub(x, nearest), full_like_scalar(x, math.pi)))
     half = lax.mul(nearest, full_like_scalar(x, 0.5))
