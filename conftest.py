@@ -22,6 +22,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Tests combine arrays of all dtypes.
 os.environ.setdefault("VOLTA_NUMPY_DTYPE_PROMOTION", "standard")
 
+# The compiler verifies what it does; VOLTA_VERIFY=0 tells how long tests take without.
+os.environ.setdefault("VOLTA_VERIFY", "1")
+
 # A GPU in software (Mesa's) compiles a shader for a tenth of a second and runs it once: it need not optimise.
 os.environ.setdefault("GALLIVM_PERF", "nopt")
 

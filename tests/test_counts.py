@@ -10,7 +10,7 @@ from tools.count_lines import ROOT, count
 
 #: The most lines, and the most without docstrings, imports, comments and blank lines. The goals, set before
 #: `scipy` and Optax's modules came, are 68,000 and 38,000.
-LINES, CODE = 141_000, 75_000
+LINES, CODE = 160_000, 90_000
 
 
 def test_lines_of_the_package_and_of_its_files() -> None:

@@ -48,6 +48,7 @@ CAUGHT_AS = {
     "DerivativeError": AssertionError,
     "DonatedBufferError": RuntimeError,
     "JaxprError": ValueError,
+    "CompilerError": RuntimeError,
     "CallbackError": RuntimeError,
     "CheckError": (RuntimeError, ValueError),  # JAX raises the latter
     "RefError": ValueError,

@@ -109,6 +109,7 @@ ACTING: dict[str, Callable[[Any], None]] = {
     "jax_random_seed_offset": _seed_offset,
     "jax_check_static_indices": _debug("check_static_indices"),
     "jax_disable_bwd_checks": _debug("disable_bwd_checks"),
+    "jax_enable_checks": _debug("verify"),
     "jax_allow_f16_reductions": _debug("allow_f16_reductions"),
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
@@ -120,7 +121,7 @@ ACTING: dict[str, Callable[[Any], None]] = {
 ACCEPTED: dict[str, Any] = {
     **dict.fromkeys(
         """jax2tf_associative_scan_reductions
-        jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug jax_enable_checks
+        jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug
         jax_enable_custom_prng jax_enable_pgle jax_enable_recoverability jax_hlo_source_file_canonicalization_regex
         jax_log_checkpoint_residuals jax_no_execution jax_no_tracing jax_raise_persistent_cache_errors jax_remat3
         jax_scan3 jax_custom_vjp3 jax_softmax_custom_jvp jax_thread_guard jax_disable_vmap_shmap_error
@@ -178,6 +179,7 @@ _DEFAULTS: dict[str, Any] = {
     "jax_default_prng_impl": "threefry2x32",
     "jax_random_seed_offset": 0,
     "jax_allow_f16_reductions": True,
+    "jax_enable_checks": current.verify,
     "jax_platforms": None,
     "jax_platform_name": "",
     "jax_default_device": None,

@@ -134,6 +134,23 @@ def default(dtype: np.dtype) -> np.dtype:
     return _WIDENED.get(dtype, dtype)
 
 
+def index_dtype(size: int, least: np.dtype = _INT) -> np.dtype:
+    """Return the dtype of positions in, and counts of, so many elements.
+
+    It is `least` if that holds the number `size`, else int64. Raises `IntegerOverflowError` where `set_width` allows 32 bits alone.
+
+    >>> index_dtype(1000), index_dtype(3_000_000_000)
+    (dtype('int32'), dtype('int64'))
+    """
+    if size <= np.iinfo(least).max:
+        return least
+    if _CANONICAL:
+        raise IntegerOverflowError(
+            f"positions in {size} elements do not fit {least.name}; set jax_enable_x64 for indices of 64 bits, or split the array"
+        )
+    return _INT64
+
+
 _SHORT_KINDS = {"i": "i", "u": "u", "f": "f", "c": "c"}
 _SHORT_NAMES = {d: f"{_SHORT_KINDS[d.kind]}{d.itemsize * 8}" for d in NUMBERS - {_BF16}} | {
     _BOOL: "bool",

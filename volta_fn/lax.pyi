@@ -157,7 +157,11 @@ from volta_fn.primitives.elementwise.special import dawsn as dawsn
 from volta_fn.primitives.elementwise.special import digamma as digamma
 from volta_fn.primitives.elementwise.special import erf as erf
 from volta_fn.primitives.elementwise.special import erf_inv as erf_inv
+from volta_fn.primitives.elementwise.special import erf_inv_of_uniform as erf_inv_of_uniform
 from volta_fn.primitives.elementwise.special import erfc as erfc
+from volta_fn.primitives.elementwise.special import erfcx as erfcx
+from volta_fn.primitives.elementwise.special import expi as expi
+from volta_fn.primitives.elementwise.special import expn as expn
 from volta_fn.primitives.elementwise.special import faddeeva_imag as faddeeva_imag
 from volta_fn.primitives.elementwise.special import faddeeva_real as faddeeva_real
 from volta_fn.primitives.elementwise.special import fresnel_cos as fresnel_cos
@@ -168,6 +172,7 @@ from volta_fn.primitives.elementwise.special import hyp1f1 as hyp1f1
 from volta_fn.primitives.elementwise.special import hyp2f1 as hyp2f1
 from volta_fn.primitives.elementwise.special import lgamma as lgamma
 from volta_fn.primitives.elementwise.special import ndtr as ndtr
+from volta_fn.primitives.elementwise.special import ndtri as ndtri
 from volta_fn.primitives.elementwise.special import owens_t as owens_t
 from volta_fn.primitives.elementwise.special import polygamma as polygamma
 from volta_fn.primitives.elementwise.special import sin_integral as sin_integral

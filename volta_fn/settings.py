@@ -5,7 +5,8 @@ They belong to the process, not to a thread. Modules read them where they matter
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class Settings:
         legacy_prng_key: "allow", "warn" or "error": what happens when raw data serve as a key.
         default_prng_impl: the implementation of random keys, if none is named.
         allow_f16_reductions: whether numbers of 16 bits may be added up.
+        verify: whether the compiler verifies programs, kernels and memory after each pass (`VOLTA_VERIFY`).
         disable_bwd_checks: whether backward rules may return cotangents of other shapes and dtypes than their arguments have.
     """
 
@@ -44,6 +46,7 @@ class Settings:
     check_static_indices: bool = False
     disable_bwd_checks: bool = False
     allow_f16_reductions: bool = True
+    verify: bool = field(default_factory=lambda: os.environ.get("VOLTA_VERIFY", "0") != "0")
 
     @property
     def sees_results(self) -> bool:

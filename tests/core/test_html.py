@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -61,6 +62,38 @@ def test_statistics_of_equal_elements() -> None:
 def test_statistics_of_nothing_finite() -> None:
     assert statistics(np.array([np.nan])) == "1 NaN"
     assert statistics(np.zeros(0)) == sparkline(np.zeros(0)) == ""
+
+
+EXTREMES = {
+    "range": np.array([-1.7e308, 1.7e308]),
+    "sum": np.full(3, 1.7e308) * [1, 1, 0.5],
+    "neighbours": np.array([1.0, 1.0 + 2.0**-52]),
+    "subnormal": np.array([0.0, 5e-324]),
+    "subnormal neighbours": np.array([5e-324, 1e-323]),
+    "large neighbours": np.array([1e300, np.nextafter(1e300, np.inf)]),
+    "float32": np.array([-3.4e38, 3.4e38], np.float32),
+    "int64": np.array([-(2**63), 2**63 - 1]),
+    "uint64": np.array([0, 2**64 - 1], np.uint64),
+    "with others": np.array([-1.7e308, np.nan, 1.7e308, np.inf]),
+}
+
+
+@pytest.mark.parametrize("values", EXTREMES.values(), ids=EXTREMES)
+def test_extreme_numbers_are_shown(values: np.ndarray) -> None:
+    finite = values[np.isfinite(values.astype(np.float64))]
+    assert (bars := sparkline(finite))[0] != "▁" != bars[-1]
+    assert set(bars[1:-1]) <= {"▁", bars[0], bars[-1]}
+    array = jnp.asarray(values)
+    assert bars in shown(array)
+    assert bars in repr(vf.debug.view({"w": array}))
+    mean = float(sum(Fraction(float(x)) for x in finite) / finite.size)
+    assert f"mean {mean:.4g}" in statistics(values)
+
+
+def test_a_histogram_has_the_bins_of_numpy() -> None:
+    values = np.random.default_rng(0).normal(size=1000)
+    counts = np.histogram(values, 16)[0]
+    assert sparkline(values) == "".join("▁▂▃▄▅▆▇█"[int(np.ceil(n / counts.max() * 7))] for n in counts)
 
 
 def test_models_unfold() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +16,13 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.core.distribution import world
+from volta_fn.distributed import control
 from volta_fn.distributed.buckets import LARGE, buckets_of, wire_dtype
 from volta_fn.distributed.calls import Calls
 from volta_fn.distributed.control import Connection, Switchboard
 from volta_fn.distributed.programs import digest, first_difference, text_of
 from volta_fn.distributed.report import FOLDER, cause, report
+from volta_fn.distributed.world import MpiWorld
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError
 
 
@@ -61,11 +67,143 @@ def test_messages_reach_the_others_and_a_lost_process_is_announced() -> None:
     lines[2].send("left")
     lines[2].close()
     assert received(lines[0], 1) == [("left", 2)]
-    stranger = Connection("127.0.0.1", board.port, "guess", 1)
-    assert received(stranger, 1) == [("lost", 0)]
-    stranger.close()
     lines[0].close()
     board.stop()
+
+
+@pytest.fixture
+def board() -> Iterator[Switchboard]:
+    """A switchboard, whose thread is alive at the end."""
+    board = Switchboard("127.0.0.1", "secret")
+    yield board
+    assert board._thread.is_alive()
+    board.stop()
+
+
+WRONG = {
+    "not an object": b"[1]\n",
+    "no kind": b"{}\n{}\n",
+    "nested": b"[" * 100_000 + b"\n",
+    "a rank alone": b'{"rank":0}\n',
+    "the wrong secret": b'{"rank":0,"secret":"guess"}\n' * 5,
+    "binary": bytes(range(256)),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("content", WRONG.values(), ids=WRONG)
+def test_whoever_sends_anything_is_disconnected_alone(board: Switchboard, content: bytes) -> None:
+    """Whether they know the secret or not."""
+    lines = [Connection("127.0.0.1", board.port, "secret", rank) for rank in range(2)]
+    with socket.create_connection(("127.0.0.1", board.port)) as stranger:
+        stranger.sendall(content)
+        insider = Connection("127.0.0.1", board.port, "secret", 2)
+        insider._channel.sock.sendall(content)
+        insider.close()
+        assert received(lines[0], 1) == received(lines[1], 1) == [("lost", 2)]
+        lines[0].send("here", to=1)
+        assert received(lines[1], 1) == [("here", 0)]
+    lines[0].close()
+    assert received(lines[1], 1) == [("lost", 0)]
+    lines[1].close()
+
+
+def test_a_process_speaks_for_itself_alone(board: Switchboard) -> None:
+    lines = [Connection("127.0.0.1", board.port, "secret", rank) for rank in range(2)]
+    lines[0].send("failed", rank=1, text="why")
+    assert received(lines[1], 1) == [("failed", 0)]
+    for line in lines:
+        line.close()
+
+
+def test_the_secret_is_proved_on_both_sides_and_never_sent(board: Switchboard) -> None:
+    with pytest.raises(DistributedError, match=f"at 127.0.0.1:{board.port}: what listens there does not know the secret"):
+        Connection("127.0.0.1", board.port, "guess", 1)
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+        heard: list[bytes] = []
+
+        def listen() -> None:
+            peer, _ = impostor.accept()
+            with peer, socket.create_connection(("127.0.0.1", board.port)) as real:
+                peer.sendall(real.recv(32)[::-1])  # a number of its own
+                heard.append(peer.recv(1 << 10))
+                real.sendall(heard[0])  # the real one wants the answer to another number
+                peer.sendall(real.recv(32) or bytes(32))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        with pytest.raises(DistributedError, match="does not know the secret"):
+            Connection("127.0.0.1", impostor.getsockname()[1], "secret", 1)
+        thread.join()
+        assert len(heard[0]) == 68
+        assert b"secret" not in heard[0]
+
+
+def test_silent_strangers_leave_room_for_processes(
+    board: Switchboard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(control, "_PROOF", 0.5)
+    monkeypatch.setattr(control, "_MOST_UNPROVED", 2)
+    monkeypatch.setattr(logging.getLogger("volta_fn"), "propagate", True)
+    strangers = [socket.create_connection(("127.0.0.1", board.port)) for _ in range(5)]
+    line = Connection("127.0.0.1", board.port, "secret", 1)  # waits until the first ones are disconnected
+    assert len(board._unproved()) <= 2
+    for stranger in strangers:
+        stranger.close()
+    line.close()
+    assert "is disconnected: it has proved nothing in time" in caplog.text
+
+
+def test_a_message_is_of_bounded_length(board: Switchboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_LONGEST", 1000)
+    lines = [Connection("127.0.0.1", board.port, "secret", rank) for rank in range(2)]
+    lines[0].send("failed", text="x" * 900)
+    assert received(lines[1], 1) == [("failed", 0)]
+    lines[0]._channel.sock.sendall(b"x" * 1100)  # without an end
+    assert received(lines[1], 1) == [("lost", 0)]
+    for line in lines:
+        line.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "parsed"),
+    [("10.0.0.5:4000", ("10.0.0.5", 4000)), ("node-1", ("node-1", 0)), ("[::1]:80", ("::1", 80)), ("[::1]", ("::1", 0))],
+)
+def test_addresses(address: str, parsed: tuple[str, int]) -> None:
+    assert control.parse_address(address) == parsed
+
+
+@pytest.mark.parametrize("address", ["", ":80", "a:b", "a:99999", "a:-1", "a b", "::1", "a/b", "me@a", "http://a", "a?b", "a#b"])
+def test_wrong_addresses(address: str) -> None:
+    with pytest.raises(ArgumentError, match="coordinator_address is an interface"):
+        vf.distributed.initialize(coordinator_address=address)
+
+
+class SeveralMachines:
+    """MPI's communicator of two processes, as the first of them has it."""
+
+    rank, size = 0, 2
+
+    def allgather(self, name: str) -> list[str]:
+        return [name, "another"]
+
+    def bcast(self, value: object, root: int) -> object:
+        return value
+
+    def Barrier(self) -> None:
+        pass
+
+
+def test_several_machines_use_the_interface_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    world_of_two = MpiWorld(SeveralMachines(), 10.0, "127.0.0.2")
+    assert world_of_two.watch.connection._channel.sock.getpeername()[0] == "127.0.0.2"
+    world_of_two.stop()
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.1.1")
+    with pytest.raises(DistributedError, match=r"is that of the loopback interface there \(127.0.1.1\); name the interface"):
+        MpiWorld(SeveralMachines(), 10.0)
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "192.0.2.1")  # of no interface
+    with pytest.raises(DistributedError, match="process 0 cannot listen for the others at 192.0.2.1"):
+        MpiWorld(SeveralMachines(), 10.0)
 
 
 def test_the_cause_of_an_end_is_what_went_wrong_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -297,13 +297,13 @@ def _loaded(form: Format, path: Path) -> str:
     return "more than ten seconds" if time.monotonic() - begun > 10 else ""
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=1_000_000, help="how many files (default 1,000,000)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     done, wrong = check(options.count, options.seed, time.monotonic() + options.seconds)
     print(f"{done:,} files, {sum(wrong.values())} wrong")
     for fault, times in wrong.most_common():

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -194,14 +194,14 @@ def _attempt(activity: Callable[[int], bool], name: str, number: int, delay: flo
     return [f"{name}, attempt {number}, after {delay:.6f} s: {fault}" for fault in faults]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=10_000, help="how many interrupts (default 10,000)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="what is interrupted (default: all)")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     seen, wrong = check(options.count, options.seed, time.monotonic() + options.seconds, tuple(options.only))
     print(f"{sum(seen.values()):,} interrupts {dict(seen)}, {len(wrong)} wrong")
     print(*wrong, sep="\n")

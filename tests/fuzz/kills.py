@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,12 +95,12 @@ def check(count: int, seed: int = 0) -> Report:
     return Report(kills, finished, wrong)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=200, help="how often to kill (default 200)")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     report = check(options.count, options.seed)
     print(f"{report.kills} kills, {report.finished} runs ended, {len(report.wrong)} wrong")
     print(*report.wrong, sep="\n")

@@ -172,7 +172,7 @@ def in_processes(count: int, runs: Sequence[str], seed: int, until: float) -> tu
     return done, wrong
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=500, help="how many losses (default 500)")
@@ -180,7 +180,7 @@ def main() -> int:
     parser.add_argument("--runs", nargs="*", default=list(RUNS), help="which examples, or loop")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--here", action="store_true", help="in this process")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
     way = lose if options.here else in_processes
     done, wrong = way(options.count, options.runs, options.seed, time.monotonic() + options.seconds)

@@ -1,6 +1,6 @@
 """The calls of the catalogue with other numbers: ends of dtypes, infinities, NaN, zeros of both signs, other dtypes, empty arrays.
 
-    python -m tests.fuzz.numbers --count 20000
+    python -m tests.fuzz numbers --count 20000
 
 A call is tried with a share of its numbers replaced by the edges of a dtype: eagerly, as a jitted program and, where it has an oracle, by
 that in float64, rounded to the dtype. `--path` tries the functions whose path contains a text.

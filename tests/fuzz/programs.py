@@ -33,6 +33,9 @@ from volta_fn.targets.cpu.runtime import program as cpu_programs
 
 _NAMES = re.compile(r"\b[xv]\d+\b")
 _SIZES = (1, 2, 3, 5)
+#: Sizes that fill vectors of a CPU and leave some lanes over, and the most elements of results in programs without and with them.
+_LONG_SIZES = (15, 17, 33, 65, 129, 145, 257, 1025)
+_ELEMENTS, _LONG_ELEMENTS = 3000, 40_000
 _SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 1e3)
 #: How far apart results of equal inputs may be, relative to the largest, by the bits of a float.
 _TOLERANCE = {"float64": 1e-10, "float32": 3e-5, "float16": 1e-2, "bfloat16": 6e-2, "complex64": 1e-4, "complex128": 1e-9}
@@ -72,6 +75,7 @@ class Drawing:
         self.draw = random.Random(seed)
         self.numbers = np.random.default_rng(seed)
         self.special = self.draw.random() < 0.3
+        self.long = self.draw.random() < 0.15
         self.program = Program({})
         self.values: dict[str, Any] = {}
 
@@ -111,7 +115,10 @@ class Drawing:
         if fits and self.draw.random() < 0.85:
             return self.draw.choice(fits[-5:])
         axes = self.draw.randint(least, 3) if rank is None else rank
-        return self.new(self.draw.choice(dtypes), tuple([self.draw.choice(_SIZES) for _ in range(axes)]))
+        shape = [self.draw.choice(_SIZES) for _ in range(axes)]
+        if self.long and axes:
+            shape[self.draw.randrange(axes)] = self.draw.choice(_LONG_SIZES)
+        return self.new(self.draw.choice(dtypes), tuple(shape))
 
     def like(self, name: str, dtype: str | None = None) -> str:
         """Return a variable of the same shape."""
@@ -127,7 +134,7 @@ class Drawing:
             result = eval(text, {**OURS, **self.values})
         except VoltaError:
             result = None
-        if result is None or result.size > 3000 or result.ndim > 5:
+        if result is None or result.size > (_LONG_ELEMENTS if self.long else _ELEMENTS) or result.ndim > 5:
             self.values, self.program.inputs = values, inputs
             return
         name = f"v{len(self.program.lines)}"
@@ -168,7 +175,7 @@ def on_target(target: str) -> Iterator[None]:
 
 
 class Margins:
-    """NumPy, for programs in machine code: its small results lie between margins that tell whether something was written beside them."""
+    """NumPy, for programs in machine code: results lie between margins that tell whether something was written beside them."""
 
     def __init__(self) -> None:
         self._made: list[tuple[np.ndarray, int]] = []
@@ -195,7 +202,7 @@ MARGINS = Margins()
 
 def run(program: Program, target: str, way: str) -> Values | str:
     """Return a program's results, or its error: "eager", "jit" or "vmap"."""
-    with patch.object(cpu_programs, "np", MARGINS):
+    with patch.object(cpu_programs, "np", MARGINS), patch.object(cpu_programs, "LARGE", sys.maxsize):
         found = _run(program, target, way)
     try:
         MARGINS.check()
@@ -359,7 +366,7 @@ def check(seeds: range, ways: dict[str, Lane], until: float = float("inf")) -> t
     return len(seeds), reports
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=20_000, help="how many programs (default 20,000)")
@@ -367,7 +374,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many seconds")
     parser.add_argument("--gpu", action="store_true", help="also on the GPU")
     parser.add_argument("--jax", action="store_true", help="also in JAX")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     ways = lanes(gpu=options.gpu, jax=options.jax)
     count, reports = check(range(options.first, options.first + options.count), ways, time.monotonic() + options.seconds)
     print(f"{count} programs in {len(ways) + 1} ways, {len(reports)} differences")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +97,11 @@ def grown(name: str, part: int = 1) -> int:
     return in_memory() - before
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--part", type=int, default=1, help="do everything so many times less often")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     bad = False
     for name in PARTS:
         growth = grown(name, options.part)

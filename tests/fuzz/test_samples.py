@@ -11,7 +11,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.fuzz import files, interrupts, losses, numbers, programs, soak
+from tests.fuzz import control, files, interrupts, losses, numbers, programs, soak
 from tests.fuzz.planted_losses import POINTS, planted
 from tests.stress.amount import rounds
 
@@ -47,6 +47,12 @@ def parsed(block: str) -> programs.Program:
         elif not line.startswith("#"):
             program.lines.append((name, text))
     return program
+
+
+@pytest.mark.skipif(os.name != "posix", reason="addresses of the loopback interface are those of Linux")
+def test_whatever_is_sent_to_the_switchboard_messages_pass() -> None:
+    count, wrong = control.check(rounds(150))
+    assert (count, wrong) == (rounds(150), {})
 
 
 @pytest.mark.parametrize("block", CORPUS, ids=[block.strip().split("\n")[0].removeprefix("# ") for block in CORPUS])

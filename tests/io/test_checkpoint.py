@@ -380,6 +380,8 @@ def test_threads_may_save_and_read_at_once(checkpoints):
         "step_00000000003.safetensors",
         "step_\u0660\u0661\u0662\u0663\u0664\u0665\u0666\u0667\u0668\u0669.safetensors",
         "step_9999999999.safetensors/",
+        "step_99999999999999999999999.safetensors",
+        f"step_{2**63}.safetensors",
     ],
 )
 def test_files_of_similar_names_are_no_checkpoints(stray, checkpoints):
@@ -391,6 +393,23 @@ def test_files_of_similar_names_are_no_checkpoints(stray, checkpoints):
     checkpoints.save(2, {"x": 2})
     assert checkpoints.latest_step() == 2
     assert path.exists()
+
+
+def test_what_is_no_checkpoint_does_not_count_for_those_that_are_kept(tmp_path):
+    checkpoints = io.Checkpointer(tmp_path, keep=2)
+    strays = [
+        tmp_path / f"step_{name}.safetensors" for name in ("99999999999999999999999", "9223372036854775807", "0000000099", "0000000098")
+    ]
+    for stray, content in zip(strays, (b"", b"rubbish", bytes(100), None), strict=True):
+        stray.write_bytes(content) if content is not None else io.save_safetensors(stray, {"x": np.ones(2)})
+    for step in range(4):
+        checkpoints.save(step, {"x": step})
+    assert all(checkpoints.restore({"x": 0}, step) == {"x": step} for step in (2, 3))
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [*[s.name for s in strays], "step_0000000002.safetensors", "step_0000000003.safetensors"]
+    )
+    with pytest.raises(ArgumentError, match=f"a step is an integer from 0 to {2**63 - 1}"):
+        checkpoints.save(2**63, {"x": 1})
 
 
 def test_temporaries_of_others_stay(checkpoints):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import zipfile
 
 import numpy as np
+import pytest
 
 import volta_fn.numpy as vnp
+from volta_fn.errors import CorruptFileError
+from volta_fn.numpy import files
 
 
 def test_bfloat16_comes_back_from_a_file() -> None:
@@ -17,3 +21,67 @@ def test_bfloat16_comes_back_from_a_file() -> None:
     found = vnp.load(file)
     assert found.dtype == x.dtype
     assert found.tolist() == x.tolist()
+
+
+def archive_of(compressed: bool = True, **arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(file, **arrays)
+    return file.getvalue()
+
+
+def header_of(shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def zipped(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content)
+    return file.getvalue()
+
+
+def test_an_archive_is_a_mapping_of_arrays() -> None:
+    x, y = np.arange(6.0).reshape(2, 3), np.asarray(vnp.ones(3, "bfloat16"))
+    for compressed in (True, False):
+        with vnp.load(io.BytesIO(archive_of(compressed, x=x, y=y, z=np.zeros((0, 2), np.int8)))) as found:
+            assert sorted(found) == sorted(found.files) == ["x", "y", "z"]
+            assert len(found) == 3
+            assert "x" in found
+            assert "w" not in found
+            assert found["y"].dtype == y.dtype
+            np.testing.assert_array_equal(found["x"], x)
+            np.testing.assert_array_equal(found.f.x, x)
+            assert found["z"].shape == (0, 2)
+            with pytest.raises(KeyError, match="w"):
+                found["w"]
+
+
+def test_an_array_of_an_archive_has_the_size_that_it_claims() -> None:
+    for shape in ((10**12,), (2**40, 2**40), (3,), (1,)):
+        found = vnp.load(io.BytesIO(zipped(header_of(shape) + bytes(8))))
+        with pytest.raises(CorruptFileError, match=r"'x' of an archive claims \d+ bytes of elements, in a file of \d+"):
+            found["x"]
+
+
+def test_an_archive_does_not_expand_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_ANY_EXPANSION", 1 << 20)
+    found = vnp.load(io.BytesIO(archive_of(bomb=np.zeros(1 << 20), fine=np.zeros(1 << 16), dense=np.random.default_rng(0).random(1 << 18))))
+    with pytest.raises(CorruptFileError, match="'bomb' of an archive claims 8388736 bytes, more than the 1048576"):
+        found["bomb"]
+    assert found["fine"].sum() == 0
+    assert found["dense"].size == 1 << 18
+
+
+@pytest.mark.parametrize("content", [b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{", b"\x93NUMPY\x09\x00abc", header_of((2,))[:-3]])
+def test_a_damaged_array_of_an_archive_is_refused(content: bytes) -> None:
+    found = vnp.load(io.BytesIO(zipped(content)))
+    with pytest.raises(CorruptFileError):
+        found["x"]
+
+
+def test_pickles_of_an_archive_are_refused() -> None:
+    found = vnp.load(io.BytesIO(archive_of(x=np.array([{}], object))))
+    with pytest.raises(CorruptFileError, match="allow_pickle=False"):
+        found["x"]

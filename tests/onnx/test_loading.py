@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import volta_fn.onnx  # noqa: E402
 from tests.onnx.node_tests import sweep  # noqa: E402
 from tests.onnx.stored_tests import run_small, small_tests  # noqa: E402
 from volta_fn import numpy as vnp  # noqa: E402
-from volta_fn.errors import ArgumentError, CorruptFileError, OnnxError  # noqa: E402
+from volta_fn.errors import ArgumentError, CorruptFileError, OnnxError, OutOfMemoryError  # noqa: E402
 
 #: Of ONNX's tests, the share that runs here; ``python -m tests.onnx.node_tests`` runs all.
 EVERY = 24
@@ -161,3 +162,66 @@ def test_loops_and_conditions_run_eagerly_and_traced(traced: bool) -> None:
         assert float(run(params, vnp.float32(1.1), np.asarray(flag), np.asarray(count, np.int64))) == pytest.approx(
             start * 1.1**count, rel=1e-5
         )
+
+
+DAMAGED = {
+    "a cycle": [("Add", ["x", "z"], ["y"]), ("Add", ["y", "x"], ["z"])],
+    "a node that uses its own result": [("Add", ["x", "y"], ["y"])],
+    "an order against the edges": [("Neg", ["z"], ["y"]), ("Relu", ["x"], ["z"])],
+    "an unknown value": [("Relu", ["nothing"], ["y"])],
+    "a value that is computed twice": [("Relu", ["x"], ["y"]), ("Neg", ["x"], ["y"])],
+    "an input that is computed": [("Relu", ["x"], ["x"]), ("Neg", ["x"], ["y"])],
+    "a node that computes a value twice": [("Split", ["x"], ["y", "y"])],
+    "no output": [("Relu", ["x"], ["z"])],
+}
+
+
+def model_of(nodes: list[tuple[str, list[str], list[str]]], initializers: Sequence[Any] = ()) -> bytes:
+    """A model from x of 4 floats to y."""
+    inputs, outputs = ([helper.make_tensor_value_info(name, 1, shape)] for name, shape in (("x", [4]), ("y", None)))
+    attributes = {"Cast": {"to": 1}, "ConstantOfShape": {"value": helper.make_tensor("v", TensorProto.INT64, [1], [7])}}
+    made = [helper.make_node(*node, **attributes.get(node[0], {})) for node in nodes]
+    return helper.make_model(helper.make_graph(made, "g", inputs, outputs, list(initializers))).SerializeToString()
+
+
+@pytest.mark.parametrize("nodes", DAMAGED.values(), ids=DAMAGED)
+def test_a_value_is_computed_once_and_before_its_use(nodes: list[tuple[str, list[str], list[str]]]) -> None:
+    with pytest.raises(CorruptFileError, match="the model is damaged"):
+        vf.onnx.load(model_of(nodes))
+
+
+def test_inner_graphs_are_checked_too() -> None:
+    inner = helper.make_graph([helper.make_node("Relu", ["later"], ["z"])], "inner", [], [helper.make_tensor_value_info("z", 1, [4])])
+    nodes = [helper.make_node("If", ["c"], ["later"], then_branch=inner, else_branch=inner), helper.make_node("Relu", ["later"], ["y"])]
+    inputs, outputs = ([helper.make_tensor_value_info(name, kind, [])] for name, kind in (("c", TensorProto.BOOL), ("y", 1)))
+    with pytest.raises(CorruptFileError, match=r"the node Relu \(z\) uses 'later', which nothing before it computes"):
+        vf.onnx.load(helper.make_model(helper.make_graph(nodes, "g", inputs, outputs)).SerializeToString())
+
+
+@pytest.mark.parametrize("limit", [2**50, 2**33, 2**63 - 1])
+def test_ranges_without_room_are_refused(limit: int) -> None:
+    numbers = [helper.make_tensor(name, TensorProto.INT64, [], [value]) for name, value in (("a", 0), ("b", limit), ("d", 1))]
+    f, params = vf.onnx.load(model_of([("Range", ["a", "b", "d"], ["c"]), ("Cast", ["c"], ["y"])], numbers))
+    with pytest.raises(OutOfMemoryError, match=r"Range \(c\) makes \d+ numbers on the host, more than the 268435456"):
+        f(params, np.ones(4, np.float32))
+
+
+def test_values_without_room_are_refused() -> None:
+    sizes = helper.make_tensor("s", TensorProto.INT64, [2], [2**30, 2**30])
+    f, params = vf.onnx.load(model_of([("ConstantOfShape", ["s"], ["c"]), ("Relu", ["x"], ["y"])], [sizes]))
+    with pytest.raises(OutOfMemoryError, match=r"the node ConstantOfShape \(c\) has no room for its result"):
+        f(params, np.ones(4, np.float32))
+
+
+def test_a_range_of_steps_of_zero_is_an_error_of_the_model() -> None:
+    numbers = [helper.make_tensor(name, TensorProto.INT64, [], [value]) for name, value in (("a", 0), ("b", 3), ("d", 0))]
+    f, params = vf.onnx.load(model_of([("Range", ["a", "b", "d"], ["c"]), ("Cast", ["c"], ["y"])], numbers))
+    with pytest.raises(OnnxError, match="the node Range"):
+        f(params, np.ones(4, np.float32))
+
+
+def test_negative_dimensions_are_refused() -> None:
+    tensor = helper.make_tensor("w", TensorProto.FLOAT, [4], [1.0] * 4)
+    tensor.dims[0] = -4
+    with pytest.raises(CorruptFileError, match=r"the tensor 'w' has a negative dimension: \[-4\]"):
+        vf.onnx.load(model_of([("Add", ["x", "w"], ["y"])], [tensor]))

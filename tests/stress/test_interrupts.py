@@ -162,18 +162,58 @@ def test_an_interrupt_at_any_point_leaves_nothing_behind(activity: Callable[[flo
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("loop", ["while", "fori", "nested"])
+#: Loops that do not end, and what they begin with: of single numbers, of one element, of vectors, of steps on several threads, and nested.
+ENDLESS: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "while": (lambda x: lax.while_loop(lambda s: s[1] > -1, lambda s: (s[0] + 1, s[1]), (x, x.sum())), X),
+    "fori": (lambda x: lax.fori_loop(0, 1 << 50, lambda i, a: a * 0.5 + jnp.sum(a), x), X),
+    "nested": (
+        lambda x: lax.while_loop(lambda s: s.sum() > -1, lambda s: lax.fori_loop(0, 1 << 40, lambda i, a: jnp.sort(a) * 0.5, s), x),
+        X,
+    ),
+    "number": (lambda x: lax.while_loop(lambda s: s > -1, lambda s: s * 0.5 + 1, x), 1.0),
+    "counted": (lambda x: lax.fori_loop(0, 1 << 50, lambda i, a: a * 0.5 + 1, x), 1.0),
+    "integer": (lambda x: lax.while_loop(lambda s: s >= 0, lambda s: (s + 1) & 7, x), 0),
+    "element": (lambda x: lax.while_loop(lambda s: s[0] > -1, lambda s: s * 0.5 + 1, x), jnp.ones(1)),
+    "branch": (lambda x: lax.cond(x > 0, lambda y: lax.while_loop(lambda s: s > -1, lambda s: s * 0.5 + 1, y), lambda y: y, x), 1.0),
+    "inner": (lambda x: lax.fori_loop(0, 5, lambda i, y: lax.while_loop(lambda s: s > -1, lambda s: s * 0.5 + 1, y), x), 1.0),
+    "products": (lambda x: lax.fori_loop(0, 1 << 50, lambda i, a: a @ a * 1e-3, x), np.ones((400, 400), np.float32)),
+}
+
+
+@pytest.mark.parametrize("loop", ENDLESS)
 def test_an_endless_loop_ends(alarm: None, loop: str) -> None:
-    endless = {
-        "while": lambda x: lax.while_loop(lambda s: s[1] > -1, lambda s: (s[0] + 1, s[1]), (x, x.sum())),
-        "fori": lambda x: lax.fori_loop(0, 1 << 50, lambda i, a: a * 0.5 + jnp.sum(a), x),
-        "nested": lambda x: lax.while_loop(
-            lambda s: s.sum() > -1, lambda s: lax.fori_loop(0, 1 << 40, lambda i, a: jnp.sort(a) * 0.5, s), x
-        ),
-    }[loop]
-    jitted = vf.jit(endless)
+    endless, start = ENDLESS[loop]
+    compiled = vf.jit(endless).lower(start).compile()
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(start)
+    np.testing.assert_allclose(vf.jit(lambda x: x + 1)(X), np.asarray(X) + 1)
+
+
+@pytest.mark.parametrize("loop", ["number", "counted", "products"])
+def test_an_endless_loop_ends_without_jit(alarm: None, loop: str) -> None:
+    endless, start = ENDLESS[loop]
     signal.setitimer(signal.ITIMER_REAL, 2.0, 2.0)  # again, for where the first one ends the compilation
     with pytest.raises(KeyboardInterrupt):
-        jitted(X)
+        endless(start)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    np.testing.assert_allclose(vf.jit(lambda x: x + 1)(X), np.asarray(X) + 1)
+    np.testing.assert_allclose(X + 1, np.asarray(X) + 1)
+
+
+def test_a_loop_goes_on_after_a_handler_that_returns(alarm: None) -> None:
+    """And its result is that of a loop without signals."""
+    count = jnp.asarray(0, jnp.uint32)
+    steps = vf.jit(lambda n: lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 3 + s[0]), (count, count)))
+    steps(jnp.asarray(10, jnp.uint32))
+    calls: list[float] = []
+    signal.signal(signal.SIGALRM, lambda number, frame: calls.append(time.monotonic()))
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    turns = 1 << 28
+    while len(calls) < 2:  # a call takes 0.3 s
+        found = steps(jnp.asarray(turns, jnp.uint32))[1]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    value = np.array([0, 0, 1], np.uint32)  # (sum, turn, 1) is multiplied by a matrix in each turn
+    step, product = np.array([[3, 1, 0], [0, 1, 1], [0, 0, 1]], np.uint32), np.eye(3, dtype=np.uint32)
+    for _ in range(28):
+        step = step @ step
+    assert found == (product @ step @ value)[0]

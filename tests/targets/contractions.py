@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,13 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.ir.oracle import SimpleTarget, fuse_function
-from volta_fn import nn
+from volta_fn import lax, nn
+from volta_fn.compiler.ir.axes import simplified
+from volta_fn.compiler.ir.index import Range, along
 from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Node, Position, Reduce, Store, operands
+from volta_fn.compiler.ir.views import row_major
+from volta_fn.dtypes import as_dtype
 
 
 def kernels_in(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype: Any, target: SimpleTarget) -> list[Kernel]:
@@ -37,6 +43,64 @@ def check_results(kernel: Kernel, inputs: Sequence[np.ndarray], got: Sequence[np
         error = {"float16": 2e-2, "float64": 1e-12}.get(result.dtype.name, 1e-4) if result.dtype.kind in "fc" else 0.0
         scale = float(np.abs(want.astype(wide)).max()) + 1.0
         np.testing.assert_allclose(result.astype(wide), want.astype(wide), rtol=error, atol=error * scale)
+
+
+def outer_product_and_sum(e: Any, d: Any) -> Any:
+    """A product that is stored per term of its sum."""
+    product = e[:, :, None] * d[:, None, :]
+    return product, product.sum(0)
+
+
+def products_and_more() -> dict[str, Kernel]:
+    """A matrix product that stores more than a function of its sums, by what that is."""
+    (kernel,) = kernels_in(lambda x, w: x @ w + 1, [(6, 5), (5, 7)], np.float16, SimpleTarget(contracts=lambda kernel: True))
+    kernel = simplified(kernel)
+    (total,) = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
+    product = operands(kernel.nodes[total])[0]
+    lhs, rhs = operands(kernel.nodes[product])
+    every, size = row_major((along(0), along(1), along(2)), kernel.sizes), math.prod(kernel.sizes)
+    last = len(kernel.nodes)
+    one = Constant.of(1, kernel.nodes[product].dtype)
+
+    def storing(value: int, *nodes: Node) -> Kernel:
+        return replace(kernel, nodes=(*kernel.nodes, *nodes), stores=(*kernel.stores, Store((size,), (every,), value)))
+
+    largest = Reduce(kernel.nodes[product].dtype, "reduce_max", product)
+    return {
+        "the terms": storing(product),
+        "an operand": storing(lhs),
+        "the other operand": storing(rhs),
+        "a function of the terms": storing(last + 1, one, Apply(one.dtype, "add", (product, last))),
+        "the sum, per term": storing(total),
+        "a constant, per term": storing(last, one),
+        "the term's number": storing(last, Position(np.dtype(np.int32), along(2))),
+        "whether it is the first term": storing(last, Inside((Range(along(2), 0, 1),))),
+        "another reduction": replace(
+            kernel, nodes=(*kernel.nodes, largest), stores=(*kernel.stores, replace(kernel.stores[0], value=last))
+        ),
+    }
+
+
+#: Dtypes of operands and of their sums, where those are not the operands'.
+SUMS = [
+    *[(name, None) for name in ("bool", "int8", "uint16", "int32", "uint32", "int64", "float16", "bfloat16", "float32", "float64")],
+    *[("int8", "int16"), ("int8", "int32"), ("uint8", "uint32"), ("int16", "int64"), ("int32", "int64")],
+    *[("float16", "float32"), ("bfloat16", "float32"), ("float32", "float64")],
+]
+CONVERTED = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
+
+
+def converted_product(operand: str, sums: str | None, result: str, target: SimpleTarget) -> tuple[Kernel, list[np.ndarray]]:
+    """A product that is converted, and operands of which all sums are exact."""
+    dtype = as_dtype(operand)
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.dot_general(x, w, (((1,), (0,)), ((), ())), preferred_element_type=sums).astype(result)
+
+    (kernel,) = kernels_in(function, [(5, 19), (19, 21)], dtype, target)
+    least = 0 if dtype.kind in "ub" else -4
+    rng = np.random.default_rng(1)
+    return kernel, [rng.integers(least, 5, buffer.size).astype(dtype) for buffer in kernel.inputs]
 
 
 def gelu_layer(x: Any, w: Any, b: Any) -> Any:

@@ -8,7 +8,10 @@ pipeline, each once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
+from typing import Any
 
 from volta_fn.compiler.buffers.plan import Plan, make_plan
 from volta_fn.compiler.fusion.fuse import fuse
@@ -29,6 +32,11 @@ from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.target import CONTROL_FLOW, NodePass, Pass, ProgramPass, Target
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, program_cache
+from volta_fn.lazy_imports import deferred
+from volta_fn.settings import current as settings
+
+_PROGRAMS = deferred("volta_fn.compiler.verification.programs")
+_MEMORY = deferred("volta_fn.compiler.verification.memory")
 
 #: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
 EQUATION_PASSES = (
@@ -44,11 +52,12 @@ LOOP_PASSES = (
 #: Then once, followed by simplification if it changed the program (`optimize`).
 LOOP_FISSION = ProgramPass("loop fission", "Move matrix products that no iteration waits for out of scans.", move_products_out)
 #: Then the target's own `ProgramPass`es, and these, right before fusion, as kernels compute them where they are used.
+OVERLAP = ProgramPass("overlapped sums", "Start sums between processes early, and await them late.", overlap_sums)
 EXPANSIONS = (
     ProgramPass("random bits", "Expand random bits to integer operations on counters.", expand_random_bits),
     ProgramPass("one-hot indexing", "Expand gathers and scatters of one element per row to comparisons.", expand_onehot_indexing),
     ProgramPass("outer products", "Expand products without contracted axes to broadcasts and multiplications.", expand_outer_products),
-    ProgramPass("overlapped sums", "Start sums between processes early, and await them late.", overlap_sums),
+    OVERLAP,
 )
 
 
@@ -78,6 +87,48 @@ def passes_of(target: Target) -> list[Pass]:
     return [_kept_calls(target), *EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION, *early, *EXPANSIONS, *_fusion(target), *late]
 
 
+#: Told of each pass that runs on a program itself, not on those that it holds: (pass, program before it, program after it).
+Observer = Callable[[Pass, Any, Any], None]
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+#: What the passes do to the programs that a program holds, for observers.
+NESTED = Pass("nested programs", "Simplify the programs of control flow.", lambda program: program)
+
+
+@contextmanager
+def observed(observer: Observer | None) -> Iterator[None]:
+    """Tell `observer` of each pass while a block runs.
+
+    Results that are cached on a program need no pass.
+    """
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def _run(one: Pass, program: Any) -> Any:
+    """Run a pass, and verify what it made of a program."""
+    return _noted(one, program, one.run(program))
+
+
+def _simplify_nested(closed: ClosedJaxpr, rewrite: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
+    with observed(None):
+        result = simplify_nested(closed, rewrite)
+    _noted(NESTED, closed, result)
+    return result
+
+
+def _noted(one: Pass, before: Any, after: Any) -> Any:
+    if settings.verify:
+        _PROGRAMS.verify_pass(one.name, before, after)
+    observer = _observer.get()
+    if observer is not None:
+        observer(one, before, after)
+    return after
+
+
 #: A round of simplification is for what the one before made possible; two or three are enough.
 _ROUNDS = 8
 
@@ -102,11 +153,11 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
     The flag is True if another round would find nothing, because no control flow changed.
     """
     for simplification in EQUATION_PASSES:
-        closed = simplification.run(closed)
+        closed = _run(simplification, closed)
     live = closed
     for simplification in LOOP_PASSES:
-        closed = simplification.run(closed)
-    closed = simplify_nested(closed, simplify)
+        closed = _run(simplification, closed)
+    closed = _simplify_nested(closed, simplify)
     return closed, closed is live
 
 
@@ -114,7 +165,7 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
 def optimize(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Simplify a program and move products out of scans: what all targets begin with."""
     program = simplify(closed)
-    divided = LOOP_FISSION.run(simplify_nested(program, optimize))
+    divided = _run(LOOP_FISSION, _simplify_nested(program, optimize))
     if divided is not program:
         program = simplify(divided)
     return program
@@ -125,19 +176,23 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
 
     `writes` says which results an equation's kernel writes into given arrays.
     """
-    return make_plan(overlap_sums(optimize(closed)), donated, writes)
+    program = _run(OVERLAP, optimize(closed))
+    plan = make_plan(program, donated, writes)
+    if settings.verify:
+        _MEMORY.verify_plan(plan, program, donated)
+    return plan
 
 
 def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> FusedProgram:
     """Return a program as kernel calls and equations, before it gets routines."""
-    program = optimize(_kept_calls(target).run(closed))
+    program = optimize(_run(_kept_calls(target), closed))
     for expansion in (*[p for p in target.passes() if isinstance(p, ProgramPass)], *EXPANSIONS):
-        changed = expansion.run(program)
+        changed = _run(expansion, program)
         program = simplify(changed) if expansion.simplify_after and changed is not program else changed
     fusion, *late = _fusion(target)
-    found: FusedProgram = fusion.run(program)._replace(nested=nested)
+    found: FusedProgram = _run(fusion, program)._replace(nested=nested)
     for node_pass in (*late, *[p for p in target.passes() if isinstance(p, NodePass)]):
-        found = node_pass.run(found)
+        found = _run(node_pass, found)
     return found
 
 
@@ -155,7 +210,10 @@ def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredP
         last_use.update({found.root(v): number for v in item.operands if isinstance(v, Var)})
         producers.update(dict.fromkeys(item.results, number))
     last_use.update({found.root(v): len(items) for v in found.outputs if isinstance(v, Var)})
-    return LoweredProgram(target, found.closed, tuple(items), dict(found.roots), last_use, producers)
+    program = LoweredProgram(target, found.closed, tuple(items), dict(found.roots), last_use, producers)
+    if settings.verify:
+        _PROGRAMS.verify_lowered(program)
+    return program
 
 
 def _item(node: Node, target: Target) -> Item:
@@ -197,7 +255,7 @@ def early_routine_keys(closed: ClosedJaxpr, target: Target) -> Iterator[RoutineK
 
     Their code can be compiled while fusion, which takes long, still runs.
     """
-    for eqn in optimize(_kept_calls(target).run(closed)).eqns:
+    for eqn in optimize(_run(_kept_calls(target), closed)).eqns:
         key = None if is_product(eqn) or is_lowered(eqn) else _equation_key(eqn, target)
         if key is not None:
             yield key

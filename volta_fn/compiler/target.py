@@ -72,6 +72,12 @@ class TargetCapabilities(NamedTuple):
     recompute_above: int = 4096
 
 
+def forced(options: Any) -> str:
+    """Return the fields of options that differ from their defaults, as text."""
+    fields = {name: value for name, value in options._asdict().items() if value != options._field_defaults[name]}
+    return ", ".join(f"{name}=({forced(value)})" if hasattr(value, "_asdict") else f"{name}={value}" for name, value in fields.items())
+
+
 @dataclass(frozen=True)
 class Pass:
     """A step of the pipeline, with a one-line description of what it does."""

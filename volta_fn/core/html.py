@@ -71,8 +71,21 @@ def sparkline(values: np.ndarray) -> str:
     """
     if not values.size:
         return ""
-    counts, _ = np.histogram(values, _BINS)
+    values, _ = _scaled(values)
+    low, width = values.min(), np.ptp(values)
+    bins = np.minimum((values - low) / width * _BINS, _BINS - 1) if width else np.full(values.shape, _BINS // 2)
+    counts = np.bincount(bins.astype(np.int64), minlength=_BINS)
     return "".join(_BARS[int(np.ceil(count / counts.max() * (len(_BARS) - 1)))] for count in counts)
+
+
+def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return finite numbers divided by a power of 2, to at most 1, and its exponent.
+
+    Their differences and sums neither overflow nor underflow.
+    """
+    wide = values.astype(np.float64)
+    exponent = int(np.frexp(np.abs(wide).max())[1])
+    return np.ldexp(wide, -exponent), exponent
 
 
 def statistics(values: np.ndarray) -> str:
@@ -83,7 +96,10 @@ def statistics(values: np.ndarray) -> str:
     finite = wide[np.isfinite(wide)]
     if values.size == finite.size and finite.min() == finite.max():
         return f"{'all ' * (finite.size > 1)}{finite[0]:.4g}"
-    found = [f"{finite.min():.4g} … {finite.max():.4g}, mean {finite.mean():.4g}"] if finite.size else []
+    found = []
+    if finite.size:
+        scaled, exponent = _scaled(finite)
+        found.append(f"{finite.min():.4g} … {finite.max():.4g}, mean {np.ldexp(scaled.mean(), exponent):.4g}")
     counts = (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum()))
     found += [f"{count:,} {name}" for name, count in counts if count]
     return f"{', '.join(found)} {sparkline(finite)}".rstrip()

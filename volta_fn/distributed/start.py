@@ -14,6 +14,7 @@ from volta_fn.lazy_imports import deferred, is_installed
 
 _mpi_world = deferred("volta_fn.distributed.world")
 _watch = deferred("volta_fn.distributed.watch")
+_control = deferred("volta_fn.distributed.control")
 
 #: Variables in which starters of MPI programs tell the number of processes.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
@@ -40,7 +41,9 @@ def initialize(
     started by itself is a world of one, without MPI, so that the same script runs everywhere.
 
     Args:
-        coordinator_address: accepted for compatibility; MPI knows where the others are.
+        coordinator_address: where processes on several machines tell each other of failures: the address of an interface of the first
+            one's machine, with or without a port; by default the address that the machine's name stands for, and any port. On one
+            machine they use the loopback interface, whatever this says.
         num_processes, process_id: if given, checked against what MPI says.
         timeout: seconds that a collective may wait for a process, after which all end with an error that names those that are missing;
             by default VOLTA_COLLECTIVE_TIMEOUT, or 300.
@@ -58,11 +61,13 @@ def initialize(
     limit = float(os.environ.get("VOLTA_COLLECTIVE_TIMEOUT") or 300) if timeout is None else timeout
     if not limit > 0:
         raise ArgumentError(f"distributed.initialize: timeout is a positive number of seconds, got {timeout!r}")
+    if coordinator_address is not None:
+        _control.parse_address(coordinator_address)
     if world.current().size > 1:
         raise DistributedError("distributed.initialize was called before; call distributed.shutdown first")
     count = _started()
     if count > 1:
-        _connect(count, limit)
+        _connect(count, limit, coordinator_address)
     _check("num_processes", num_processes, world.current().size)
     _check("process_id", process_id, world.current().rank)
     _initialized = True
@@ -76,12 +81,12 @@ def _check(name: str, given: int | None, found: int) -> None:
         )
 
 
-def _connect(count: int, limit: float) -> None:
+def _connect(count: int, limit: float, address: str | None) -> None:
     if not is_installed("mpi4py"):
         raise MissingDependencyError(
             f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
         )
-    found = _mpi_world.connected(limit)
+    found = _mpi_world.connected(limit, address)
     world.set_current(found)
     _end_all_after_exceptions(found)
     atexit.register(shutdown)

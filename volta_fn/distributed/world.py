@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 import socket
 from collections.abc import Callable
@@ -10,10 +11,10 @@ from typing import Any, TypeVar
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.distributed.calls import Calls
 from volta_fn.distributed.communicator import Background, MpiCommunicator
-from volta_fn.distributed.control import Connection, Switchboard
+from volta_fn.distributed.control import LOOPBACK, Connection, Switchboard, parse_address
 from volta_fn.distributed.programs import digest, first_difference, text_of
 from volta_fn.distributed.watch import Watch
-from volta_fn.errors import ProgramMismatchError
+from volta_fn.errors import DistributedError, ProgramMismatchError
 from volta_fn.lazy_imports import load
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ T = TypeVar("T")
 class MpiWorld:
     """All processes of an MPI program."""
 
-    def __init__(self, comm: Any, limit: float) -> None:
+    def __init__(self, comm: Any, limit: float, address: str | None = None) -> None:
         self.comm = comm
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -30,17 +31,26 @@ class MpiWorld:
         self.background = Background()
         self._communicators: dict[tuple[int, ...], MpiCommunicator] = {}
         self._everyone = tuple(range(self.size))
-        self.watch = Watch(self._connected(), self.calls, limit)
+        self.watch = Watch(self._connected(address), self.calls, limit)
 
-    def _connected(self) -> Connection:
-        """Connect all processes to a switchboard in the first."""
+    def _connected(self, address: str | None) -> Connection:
+        """Connect all processes to a switchboard in the first.
+
+        On several machines it listens on the interface with the address.
+        """
         hosts = self.comm.allgather(socket.gethostname())
-        host = "127.0.0.1" if len({*hosts}) == 1 else hosts[0]
-        secret = board = None
+        host, port, secret, error = LOOPBACK, 0, "", ""
         if self.rank == 0:
-            secret = secrets.token_hex(16)
-            board = Switchboard("127.0.0.1" if host == "127.0.0.1" else "", secret)
-        port, secret = self.comm.bcast((board and board.port, secret), 0)
+            try:
+                if len({*hosts}) > 1:
+                    host, port = interface_of(hosts[0]) if address is None else parse_address(address)
+                secret = secrets.token_hex(32)
+                port = Switchboard(host, secret, port).port
+            except (DistributedError, OSError) as raised:
+                error = f"process 0 cannot listen for the others at {host}:{port}: {raised}"
+        host, port, secret, error = self.comm.bcast((host, port, secret, error), 0)
+        if error:
+            raise DistributedError(error)
         connection = Connection(host, port, secret, self.rank)
         self.comm.Barrier()
         return connection
@@ -92,6 +102,21 @@ class MpiWorld:
         self.watch.stop()
 
 
-def connected(limit: float) -> MpiWorld:
+def interface_of(name: str) -> tuple[str, int]:
+    """Return the address that this machine's name stands for, and port 0.
+
+    Raises:
+        DistributedError: the name is that of the loopback interface here.
+    """
+    found = socket.gethostbyname(name)
+    if ipaddress.ip_address(found).is_loopback:
+        raise DistributedError(
+            f"{name!r}, the name of its machine, is that of the loopback interface there ({found}); name the interface that the other "
+            "machines reach: distributed.initialize(coordinator_address='10.0.0.5')"
+        )
+    return found, 0
+
+
+def connected(limit: float, address: str | None = None) -> MpiWorld:
     """Return the world of the processes that MPI started."""
-    return MpiWorld(load("mpi4py.MPI").COMM_WORLD, limit)
+    return MpiWorld(load("mpi4py.MPI").COMM_WORLD, limit, address)

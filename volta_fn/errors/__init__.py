@@ -192,6 +192,28 @@ class JaxprError(VoltaError, ValueError):
     """A jaxpr is malformed: an unbound variable, or types that do not agree."""
 
 
+class CompilerError(VoltaError, RuntimeError):
+    """The compiler broke one of its own rules.
+
+    That is a fault of this package, not of the program. `stage` is the pass or the code generator that did,
+    `equation` what it compiled, and `location` the user's line of that.
+
+    >>> error = CompilerError.of("fusion", "a kernel reads past the end of its buffer", "add f32[3] f32[3] -> f32[3]")
+    >>> error.stage, error.equation
+    ('fusion', 'add f32[3] f32[3] -> f32[3]')
+    """
+
+    stage: str = ""
+    equation: str = ""
+
+    @classmethod
+    def of(cls, stage: str, problem: str, equation: str = "", location: SourceLocation | None = None) -> CompilerError:
+        """Return the error of a stage, with the equation and its line."""
+        error = cls(f"{stage}: {problem}" + (f"\n  in {equation}" if equation else ""))
+        error.stage, error.equation, error.location = stage, equation, location
+        return error
+
+
 class CallbackError(ExecutionError):
     """A Python callback raised, or returned something other than what it had promised."""
 

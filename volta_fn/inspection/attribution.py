@@ -5,9 +5,9 @@ Fusion keeps no record of what it fused: a kernel computes what lies between its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.nodes import KernelCall, equations_between
 from volta_fn.compiler.program import Item, LoweredProgram
 from volta_fn.core.jaxpr import Equation, Var, sub_jaxprs
 from volta_fn.source import SourceLocation
@@ -30,24 +30,11 @@ class Attribution:
         """Return the equations that an item computes, in the program's order."""
         if not isinstance(item.node, KernelCall):
             return [item.node]
-        found = self._between(item.operands, item.results)
+        found = equations_between(self._producers, item.operands, item.results)
         if not found:  # its results are partial sums, which the program before fusion does not have
             readers = [reader for result in item.results for reader in self._readers.get(result, ())]
-            found = self._between(item.operands, [v for reader in readers for v in reader.results])
+            found = equations_between(self._producers, item.operands, [v for reader in readers for v in reader.results])
         return sorted(found, key=lambda eqn: self._order[id(eqn)])
-
-    def _between(self, operands: Iterable[object], results: Sequence[Var]) -> list[Equation]:
-        """Return the equations on all ways from some results back to the operands."""
-        known, pending = set(operands), [*results]
-        found: dict[int, Equation] = {}
-        while pending:
-            var = pending.pop()
-            eqn = self._producers.get(var)
-            if eqn is None or var in known or id(eqn) in found:
-                continue
-            found[id(eqn)] = eqn
-            pending += [v for v in eqn.invars if isinstance(v, Var)]
-        return list(found.values())
 
 
 def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:

@@ -1,4 +1,4 @@
-"""`crosscheck`: compare a device with NumPy in 64 bits, equation by equation."""
+"""`crosscheck`: compare equations, and compiled programs, with NumPy in 64 bits."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import dtypes, tree
-from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, wrap
+from volta_fn import tree
+from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
 from volta_fn.core.device import Device, find_device
 from volta_fn.core.flatten import check_callable
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, sub_jaxprs
 from volta_fn.core.memory.transfer import device_put
-from volta_fn.inspection.reference import Expected, expected
+from volta_fn.inspection.bisection import UNIQUE, CompiledProgram, Miscompilation, differ, find_miscompilations
+from volta_fn.inspection.reference import Expected, excess, expected
 from volta_fn.jit.eager import PIPELINE, common_device, solid
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.interpret import Iteration, iterations, structured_by
 from volta_fn.source import SourceLocation
 from volta_fn.transforms.make_jaxpr import make_jaxpr
-
-#: Primitives whose results are not unique: signs of eigenvectors, order of equal elements. Only the results numbered here are compared.
-_UNIQUE: dict[str, tuple[int, ...]] = {
-    "eigh": (1,), "eig": (), "svd": (0,), "qr": (), "householder_product": (), "geqrf": (), "lu": (), "lu_pivots_to_permutation": (0,),
-    "schur": (), "hessenberg": (), "tridiagonal": (), "approx_top_k": (),
-}  # fmt: skip
 
 
 class Difference(NamedTuple):
@@ -68,7 +63,8 @@ class Difference(NamedTuple):
 class Crosscheck:
     """What `crosscheck` found: `differences` in order; none if all is well.
 
-    `skipped` are the primitives that have nothing to be compared with.
+    `skipped` are the primitives that have nothing to be compared with. `miscompilations` are the stages of the compiler that made the
+    program wrong which `jit` runs, and `compiled` says in words how that compares with its equations.
     """
 
     name: str
@@ -76,6 +72,8 @@ class Crosscheck:
     equations: int
     differences: tuple[Difference, ...]
     skipped: tuple[str, ...] = field(default=())
+    miscompilations: tuple[Miscompilation, ...] = field(default=())
+    compiled: str = ""
 
     @property
     def first(self) -> Difference | None:
@@ -84,12 +82,15 @@ class Crosscheck:
 
     def __bool__(self) -> bool:
         """Return True if nothing differs."""
-        return not self.differences
+        return not self.differences and not self.miscompilations
 
     def __str__(self) -> str:
         head = f"{self.name} on {self.device}: {self.equations:,} equations compared with NumPy in 64 bits, {len(self.differences)} differ"
+        stages = [str(stage).replace("\n", "\n  ") for stage in self.miscompilations]
         notes = [f"not compared: {', '.join(self.skipped)}"] if self.skipped else []
-        return "\n".join([head, *[f"  {difference}" for difference in self.differences], *notes])
+        return "\n".join(
+            [head, *[f"  {difference}" for difference in self.differences], self.compiled, *[f"  {stage}" for stage in stages], *notes]
+        )
 
     __repr__ = __str__
 
@@ -98,7 +99,12 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     """Make a function that compares `f` on a device with NumPy in 64 bits.
 
     Every equation runs on the device, compiled by itself, and in NumPy with the same operands in 64 bits. So the first equation that is
-    reported is where digits are lost, not one that inherits the loss. It finds mistakes of compilers and drivers, too.
+    reported is where digits are lost, not one that inherits the loss.
+
+    Then the program runs as `jit` compiles it. Where that differs from the equations by more than a few units in the last digit, its
+    kernels run one by one, each is compared with the equations that it computes, and the programs before and after each pass are compared.
+    So the pass, the kernel or the assignment of memory that is wrong is reported (`miscompilations`), with equations and lines; if all are
+    right, the difference is rounding that the program amplifies. Programs with effects run equation by equation only.
 
     Args:
         f: a function of pytrees of arrays, jitted or not.
@@ -114,6 +120,7 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     >>> import volta_fn as vf
     >>> vf.crosscheck(lambda x: vf.numpy.tanh(x) @ x)(vf.numpy.ones(3))
     <lambda> on CpuDevice(id=0): 2 equations compared with NumPy in 64 bits, 0 differ
+    compiled by jit, the program agrees with its equations
     """
     check_callable(f, "crosscheck")
     plain = f._fun if isinstance(f, Jitted) and not f._statics.some else f
@@ -123,12 +130,41 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
         values = [as_value(x) for x in tree.leaves((args, kwargs))]
         here = common_device(values) if device is None else find_device(device)
         closed = make_jaxpr(plain)(*args, **kwargs)
-        run = _Run(here)
-        run.program(closed, [device_put(v, here) for v in values])
+        run, arrays = _Run(here), [device_put(v, here) for v in values]
+        outputs = run.program(closed, arrays)
+        stages, compiled = _compare_compiled(closed, here, arrays, outputs)
         name = getattr(f, "__name__", "a function")
-        return Crosscheck(name, repr(here), run.count, tuple(run.differences), tuple(sorted(run.skipped)))
+        return Crosscheck(name, repr(here), run.count, tuple(run.differences), tuple(sorted(run.skipped)), tuple(stages), compiled)
 
     return checked
+
+
+#: What runs Python, or talks to other processes: it must not happen again.
+_ONCE = frozenset({"pure_callback", "psum_start", "psum_done"})
+
+
+def _runs_once(program: ClosedJaxpr) -> bool:
+    """Return True if running a program again may do or give something else."""
+    return any(
+        has_effects(eqn) or eqn.primitive.name in _ONCE or "axis_names" in eqn.params or any(map(_runs_once, sub_jaxprs(eqn.params)))
+        for eqn in program.eqns
+    )
+
+
+def _compare_compiled(
+    closed: ClosedJaxpr, device: Device, arguments: Sequence[Array], outputs: Sequence[Array]
+) -> tuple[list[Miscompilation], str]:
+    """Return the stages that made a compiled program wrong, and that in words."""
+    if _runs_once(closed):
+        return [], "not run as jit compiles it, as it calls Python functions or other processes"
+    program, values = CompiledProgram(closed, device), list(map(host_buffer, _concrete(arguments)))
+    found = program.run(values)
+    if not any(map(differ, found, map(host_buffer, _concrete(outputs)))):
+        return [], "compiled by jit, the program agrees with its equations"
+    stages = find_miscompilations(program, values, found)
+    if stages:
+        return stages, "compiled by jit, the program differs from its equations:"
+    return [], "compiled by jit, the program differs from its equations by rounding, which it amplifies: each kernel is right"
 
 
 class _Run:
@@ -184,11 +220,11 @@ class _Run:
         except (TypeError, ValueError, NotImplementedError, np.linalg.LinAlgError):
             self.skipped.add(name)
             return
-        numbers = _UNIQUE.get(name, range(len(results)))
+        numbers = UNIQUE.get(name, range(len(results)))
         if len(numbers) < len(results):
             self.skipped.add(f"{name} (results that are not unique)")
         for number in numbers:
-            found = _excess(results[number], wanted[number])
+            found = excess(results[number], wanted[number])
             if found is not None:
                 self._report(eqn, number, found, results[number], wanted[number])
 
@@ -213,30 +249,3 @@ class _Run:
 
 def _concrete(arrays: Sequence[Any]) -> Sequence[ConcreteArray]:
     return arrays
-
-
-def _excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:
-    """Return where a result is off the most, and how far; None if it is right.
-
-    The distance is in tolerances.
-    """
-    if not result.size:
-        return None
-    if wanted.tolerance is None:
-        wrong = result != wanted.values
-        return (int(np.argmax(wrong)), float("inf")) if np.any(wrong) else None
-    kind = np.complex128 if result.dtype in dtypes.COMPLEX else np.float64
-    with np.errstate(all="ignore"):
-        mine, right = result.astype(kind), wanted.values.astype(kind)
-        off = np.abs(mine - right) / wanted.tolerance
-        same = (
-            (mine == right) | (np.isnan(mine) & np.isnan(right)) | (~np.isfinite(mine) & _overflows(right, wanted.tolerance, result.dtype))
-        )
-    off = np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
-    worst = int(np.argmax(off))
-    return (worst, float(off.reshape(-1)[worst])) if off.reshape(-1)[worst] > 1 else None
-
-
-def _overflows(right: np.ndarray, tolerance: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return where a number is too large for a dtype, or is when it is rounded."""
-    return np.asarray(~(np.abs(right) + tolerance < float(dtypes.finfo(dtype).max)))

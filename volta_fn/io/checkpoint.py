@@ -13,14 +13,16 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
 from volta_fn.core.distribution import world
-from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, CorruptFileError, DamagedCheckpointWarning
+from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, CorruptFileError, DamagedCheckpointWarning, VoltaError
 from volta_fn.io.atomic import remove_leftovers
-from volta_fn.io.manifest import write_manifest
+from volta_fn.io.manifest import read_manifest, write_manifest
 from volta_fn.io.tensor_file import SafetensorsFile, write_tensors
 from volta_fn.io.training_state import Captured, capture, decode, encode
 
 #: The names of checkpoints: ten digits, or more without leading zeros.
-_NAME = re.compile(r"step_([0-9]{10}|[1-9][0-9]{10,})\.safetensors")
+_NAME = re.compile(r"step_([0-9]{10}|[1-9][0-9]{10,18})\.safetensors")
+#: The highest step.
+_LAST = 2**63 - 1
 
 
 class _Resumable(Protocol):
@@ -210,7 +212,15 @@ class Checkpointer:
     def _steps_on_disk(self) -> list[int]:
         entries = os.scandir(self.directory) if self.directory.is_dir() else ()
         names = (entry.name for entry in entries if entry.is_file())
-        return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+        return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found and int(found[1]) <= _LAST)
+
+    def _is_checkpoint(self, step: int) -> bool:
+        """Tell whether a file has the header of a checkpoint: others are neither counted nor removed."""
+        try:
+            read_manifest(SafetensorsFile(self._path(step)))
+        except (OSError, VoltaError):
+            return False
+        return True
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -232,13 +242,14 @@ class Checkpointer:
             number = operator.index(step)
         except TypeError as error:
             raise ArgumentTypeError(f"Checkpointer: a step is an integer, got {type(step).__name__} {step!r:.40}") from error
-        if number < 0:
-            raise ArgumentError(f"Checkpointer: a step is an integer from 0, got {number}")
+        if not 0 <= number <= _LAST:
+            raise ArgumentError(f"Checkpointer: a step is an integer from 0 to {_LAST}, got {number}")
         return self.directory / f"step_{number:010}.safetensors"
 
     def _remove_old(self, newest: int) -> None:
         if self.keep is None:
             return
         others = [step for step in self._steps_on_disk() if step != newest and not (self.keep_every and step % self.keep_every == 0)]
+        others = [step for step in others if self._is_checkpoint(step)]
         for step in others[: max(len(others) - (self.keep - 1), 0)]:
             self._path(step).unlink(missing_ok=True)

@@ -111,8 +111,11 @@ def dtype_or(dtype: Any, default: np.dtype) -> np.dtype:
 
 
 def as_index(value: Array) -> Array:
-    """Return indices or counts in the dtype that results have: the default integers."""
-    return lax.convert_element_type(value, dtypes.default(INDEX))
+    """Return indices or counts in the dtype that results have.
+
+    That is the default integers, or int64 if they have been computed in it.
+    """
+    return lax.convert_element_type(value, dtypes.promote_types(value.dtype, dtypes.default(INDEX)))
 
 
 def axes_of(function: str, axis: Axis, ndim: int) -> tuple[int, ...]:

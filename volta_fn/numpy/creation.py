@@ -384,7 +384,8 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
            [0., 1.]], dtype=float32)
     """
     rows, columns = canonical_shape((N, N if M is None else M), "eye: the size")
-    i, j = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
+    index = dtypes.index_dtype(rows + columns)
+    i, j = (lax.broadcasted_iota(index, (rows, columns), d) for d in (0, 1))
     result = lax.convert_element_type(
         lax.eq(lax.add(i, diagonal_offset(k, rows, columns)), j), dtype_or(dtype, dtypes.default(np.dtype(np.float32)))
     )
@@ -392,10 +393,11 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
 
 
 def diagonal_offset(k: Any, rows: int, columns: int) -> Array:
-    """Return a diagonal's offset as int32, limited to the corners of the matrix."""
+    """Return a diagonal's offset, limited to the corners of the matrix."""
+    index = dtypes.index_dtype(rows + columns)
     if isinstance(k, Tracer) and k.dtype in dtypes.INTEGERS and not k.shape:
-        return lax.convert_element_type(lax.clamp(k.dtype.type(-rows), k, k.dtype.type(columns)), np.int32)
-    return as_value(np.int32(max(-rows, min(as_integer(k, "k"), columns))))
+        return lax.convert_element_type(lax.clamp(k.dtype.type(-rows), k, k.dtype.type(columns)), index)
+    return as_value(index.type(max(-rows, min(as_integer(k, "k"), columns))))
 
 
 def identity(n: int, dtype: Any = None) -> Array:

@@ -29,7 +29,8 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:
 
 
 def _on_or_below(rows: int, columns: int, k: int) -> Array:
-    i, j = (lax.broadcasted_iota(np.int32, (rows, columns), d) for d in (0, 1))
+    index = dtypes.index_dtype(rows + columns)
+    i, j = (lax.broadcasted_iota(index, (rows, columns), d) for d in (0, 1))
     return lax.ge(lax.add(i, diagonal_offset(k, rows, columns)), j)
 
 
@@ -160,7 +161,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Array, ...]:
     Array([[2., 0.],
            [0., 2.]], dtype=float32)
     """
-    return (lax.iota(INDEX, n),) * ndim
+    return (lax.iota(dtypes.index_dtype(n), n),) * ndim
 
 
 def diag_indices_from(arr: Any) -> tuple[Array, ...]:
@@ -173,7 +174,7 @@ def diag_indices_from(arr: Any) -> tuple[Array, ...]:
 
 def _indices(pair: Any) -> tuple[Array, Array]:
     rows, columns = pair
-    wanted = dtypes.default(INDEX)
+    wanted = dtypes.index_dtype(max(map(int, [*rows[-1:], *columns[-1:]]), default=0), dtypes.default(INDEX))
     return array(rows.astype(wanted)), array(columns.astype(wanted))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 
@@ -11,12 +13,16 @@ from volta_fn.core.array import Array
 from volta_fn.errors import CorruptFileError, OutOfMemoryError
 from volta_fn.numpy.creation import array
 
+#: How many times its compressed size, and how many bytes, an array of an archive may have.
+_EXPANSION, _ANY_EXPANSION = 64, 1 << 28
+
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     """Load an .npy file's array or an .npz archive; arguments as of `numpy.load`.
 
     Raises `CorruptFileError` for a file that NumPy cannot read, and for pickles, unless the caller passes `allow_pickle`;
-    `OutOfMemoryError` for an array without room. NumPy reads the arrays of an archive when they are asked for, with its own errors.
+    `OutOfMemoryError` for an array without room. The arrays of an archive are read when they are asked for, with the same errors. One that
+    claims more than 64 times its compressed size, and more than 256 MiB, is refused: read such an archive, if you trust it, by NumPy.
     """
     try:
         loaded = np.load(file, *args, **kwargs)
@@ -26,9 +32,81 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
         if (isinstance(error, OSError) and error.errno is not None) or isinstance(error, TypeError):  # no file, or a mistake in the call
             raise
         raise CorruptFileError(f"numpy.load cannot read {file!r:.200}: {error}") from error
-    if isinstance(loaded, np.ndarray) and loaded.dtype == np.dtype("V2"):  # what NumPy's files make of bfloat16
-        loaded = loaded.view(dtypes.bfloat16)
-    return array(loaded) if isinstance(loaded, np.ndarray) else loaded
+    if isinstance(loaded, np.lib.npyio.NpzFile):
+        return Archive(loaded)
+    return array(_with_bfloat16(loaded)) if isinstance(loaded, np.ndarray) else loaded
+
+
+def _with_bfloat16(loaded: np.ndarray) -> np.ndarray:
+    return loaded.view(dtypes.bfloat16) if loaded.dtype == np.dtype("V2") else loaded  # what NumPy's files make of bfloat16
+
+
+class Archive(Mapping[str, Any]):
+    """The arrays of an .npz archive by name, as `load` returns them.
+
+    Each is read when it is asked for, and is a NumPy array. Close the archive, or use it as a context.
+    """
+
+    def __init__(self, archive: Any) -> None:
+        self._archive = archive
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._archive.close()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._archive)
+
+    def __len__(self) -> int:
+        return len(self._archive)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._archive
+
+    def __repr__(self) -> str:
+        return repr(self._archive)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an array.
+
+        Raises `KeyError` if there is none of the name, `CorruptFileError` if it is damaged or claims too much, and `OutOfMemoryError`.
+        """
+        try:
+            if name in self._archive:
+                self._check_size(name)
+            found = self._archive[name]
+        except (KeyError, CorruptFileError):
+            raise
+        except MemoryError as error:
+            raise OutOfMemoryError(f"numpy.load: there is no room for {name!r}: {error}") from error
+        except Exception as error:
+            raise CorruptFileError(f"numpy.load cannot read {name!r} of an archive: {error}") from error
+        return _with_bfloat16(found) if isinstance(found, np.ndarray) else found
+
+    def _check_size(self, name: str) -> None:
+        """Compare what an array's header and the archive's directory claim with the bytes that there are."""
+        directory = self._archive.zip
+        info = directory.NameToInfo.get(name) or directory.getinfo(f"{name}.npy")
+        most = max(_EXPANSION * info.compress_size, _ANY_EXPANSION)
+        if info.file_size > most:
+            raise CorruptFileError(
+                f"numpy.load: {name!r} of an archive claims {info.file_size} bytes, more than the {most} that it may have"
+            )
+        with directory.open(info) as file:
+            if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+                return
+        with directory.open(info) as file:
+            version = np.lib.format.read_magic(file)
+            read = {(1, 0): np.lib.format.read_array_header_1_0}.get(version, np.lib.format.read_array_header_2_0)
+            shape, _, dtype = read(file)
+            size = math.prod(shape) * dtype.itemsize
+            if not dtype.hasobject and file.tell() + size != info.file_size:
+                raise CorruptFileError(f"numpy.load: {name!r} of an archive claims {size} bytes of elements, in a file of {info.file_size}")
 
 
 def save(file: Any, arr: Any, allow_pickle: bool = False) -> None:

@@ -7,6 +7,7 @@ negative indices count from the end), "clip" or "wrap".
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -82,32 +83,34 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 
 
 def positions_of_nonzero(a: Any, size: int | None, fill_value: Any) -> list[Array]:
-    """Return the indices that `nonzero` does, as int32."""
+    """Return the indices that `nonzero` does, as int32 if that holds them."""
     mask = truth("nonzero", a)
     if not mask.ndim:
         raise ShapeError("nonzero: a must have at least one dimension; use atleast_1d(a)")
     flat = lax.reshape(mask, (mask.size,))
     if size is None:
-        found = concrete("nonzero", "a", flat, _SIZE_ADVICE)
-        return [array(i.astype(np.int32)) for i in np.unravel_index(np.flatnonzero(found), mask.shape)]
+        index, found = dtypes.index_dtype(mask.size), concrete("nonzero", "a", flat, _SIZE_ADVICE)
+        return [array(i.astype(index)) for i in np.unravel_index(np.flatnonzero(found), mask.shape)]
     count = as_integer(size, "nonzero: size")
     positions = _positions_of(flat, count)
-    there = lax.lt(lax.iota(INDEX, count), lax.reduce_sum(lax.convert_element_type(flat, INDEX), (0,)))
+    index = dtypes.index_dtype(max(mask.size, count))
+    there = lax.lt(lax.iota(index, count), lax.reduce_sum(lax.convert_element_type(flat, index), (0,)))
     fills = fill_value if isinstance(fill_value, (tuple, list)) else [fill_value] * mask.ndim
     if len(fills) != mask.ndim:
         raise ArgumentError(f"nonzero: fill_value needs one entry for each of {mask.ndim} dimensions, got {len(fills)}")
     indices = unravel_index(positions, mask.shape) if mask.size else [positions] * mask.ndim
-    return [lax.select(there, i, to_dtype(0 if f is None else f, INDEX)) for i, f in zip(indices, fills, strict=True)]
+    return [lax.select(there, i, to_dtype(0 if f is None else f, index)) for i, f in zip(indices, fills, strict=True)]
 
 
 def _positions_of(mask: Array, count: int) -> Array:
     """Return the positions of the first `count` true elements; 0 if there are fewer."""
+    index = dtypes.index_dtype(max(mask.size, count))
     if not mask.size or not count:
-        return broadcast_to(array(np.int32(0)), (count,))
-    rank = lax.cumsum(lax.convert_element_type(mask, INDEX), 0) - 1
-    target = lax.select(mask, rank, np.int32(count))
-    zeros = broadcast_to(array(np.int32(0)), (count,))
-    return zeros.at[target].set(lax.iota(INDEX, mask.size), mode="drop")
+        return broadcast_to(array(index.type(0)), (count,))
+    rank = lax.cumsum(lax.convert_element_type(mask, index), 0) - 1
+    target = lax.select(mask, rank, index.type(count))
+    zeros = broadcast_to(array(index.type(0)), (count,))
+    return zeros.at[target].set(lax.iota(index, mask.size), mode="drop")
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Array:
@@ -222,7 +225,7 @@ def take_along_axis(
         mode, fill_value = "fill", 0
     if wrap_negative_indices is False:
         beyond = 0 if mode in ("clip", lax.GatherScatterMode.CLIP) else value.shape[dim]
-        index = lax.convert_element_type(index, dtypes.promote_types(index.dtype, INDEX))  # which the size fits
+        index = lax.convert_element_type(index, dtypes.promote_types(index.dtype, dtypes.index_dtype(value.shape[dim])))
         index = lax.select(lax.lt(index, full_like_scalar(index, 0)), full_like_scalar(index, beyond), index)
     others = tuple([i for i in range(value.ndim) if i != dim])
     if mode is fill_value is None and value.shape[dim] and all(value.shape[i] == index.shape[i] for i in others):
@@ -323,8 +326,9 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
         return value
     if not new.size:
         raise ArgumentError("place: vals must not be empty")
-    rank = lax.cumsum(lax.convert_element_type(chosen, INDEX), 0) - 1
-    picked = new[lax.rem(lax.max(rank, np.int32(0)), np.int32(new.size))]
+    index = dtypes.index_dtype(max(value.size, new.size))
+    rank = lax.cumsum(lax.convert_element_type(chosen, index), 0) - 1
+    picked = new[lax.rem(lax.max(rank, index.type(0)), index.type(new.size))]
     return lax.reshape(lax.select(chosen, picked, lax.reshape(value, (value.size,))), value.shape)
 
 
@@ -424,6 +428,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
     given = shape if isinstance(shape, (tuple, list, np.ndarray)) or np.ndim(shape) else (shape,)
     index = _index_array("unravel_index", indices)
     wide = index.dtype if index.dtype.itemsize >= 4 else INDEX  # sizes need not fit the dtype of the indices
+    wide = dtypes.index_dtype(math.prod([int(n) for n in given if isinstance(n, (int, np.integer))]), wide)
     sizes = [lax.convert_element_type(n, wide) for n in given]
     at = lax.convert_element_type(index, wide)
     zero, one = full_like_scalar(at, 0), full_like_scalar(at, 1)
@@ -452,10 +457,12 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise", order: s
         raise ArgumentError(f"ravel_multi_index: {len(sizes)} dimensions need as many index arrays, got {len(components)}")
     if order not in ("C", "F"):
         raise ArgumentError(f"ravel_multi_index: order must be 'C' or 'F', got {order!r}")
-    components = [_bounded("ravel_multi_index", "multi_index", i, n, mode) for i, n in zip(components, sizes, strict=True)]
-    strides = np.cumprod([1, *sizes[::-1]])[:-1][::-1] if order == "C" else np.cumprod([1, *sizes])[:-1]
     terms = promote("ravel_multi_index", *components)
+    if dtype is None and math.prod(sizes) > dtypes.iinfo(terms[0].dtype).max:
+        dtype = dtypes.index_dtype(math.prod(sizes), INDEX)
     terms = terms if dtype is None else [lax.convert_element_type(t, dtype) for t in terms]
+    terms = [_bounded("ravel_multi_index", "multi_index", t, n, mode) for t, n in zip(terms, sizes, strict=True)]
+    strides = np.cumprod([1, *sizes[::-1]])[:-1][::-1] if order == "C" else np.cumprod([1, *sizes])[:-1]
     total = full_like_scalar(terms[0], 0)
     for term, stride in zip(terms, strides.tolist(), strict=True):
         total = lax.add(total, lax.mul(term, full_like_scalar(term, stride)))

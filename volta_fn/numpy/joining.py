@@ -12,7 +12,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, no_out, operand, promote
+from volta_fn.numpy.arguments import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, no_out, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to
 
@@ -256,7 +256,7 @@ def _without(value: Array, indices: Array, dim: int) -> Array:
     """
     length = value.shape[dim]
     is_named = broadcast_to(array(np.int8(0)), (length,)).at[indices].set(np.int8(1))
-    _, order = lax.sort((is_named, lax.iota(INDEX, length)), num_keys=1)
+    _, order = lax.sort((is_named, lax.iota(dtypes.index_dtype(length), length)), num_keys=1)
     return value[(slice(None),) * dim + (lax.slice_in_dim(order, 0, max(length - indices.size, 0)),)]
 
 
@@ -319,9 +319,10 @@ def _insert_block(value: Array, new: Array, at: Array, dim: int) -> Array:
     """Insert a block before a traced position."""
     length, count = value.shape[dim], new.shape[dim]
     shape = tuple([count if i == dim else n for i, n in enumerate(value.shape)])
-    position = lax.convert_element_type(at, INDEX)
-    start = lax.clamp(np.int32(0), lax.select(position < 0, position + length, position), np.int32(length))
-    result = lax.iota(np.int32, length + count)
+    index = dtypes.index_dtype(length + count)
+    position = lax.convert_element_type(at, index)
+    start = lax.clamp(index.type(0), lax.select(position < 0, position + length, position), index.type(length))
+    result = lax.iota(index, length + count)
     source = lax.select(result < start, result, lax.select(result < start + count, result - start + length, result - count))
     return lax.concatenate([value, broadcast_to(new, shape)], dim)[(slice(None),) * dim + (source,)]
 

@@ -303,7 +303,8 @@ def _is_extrapolate(given: Any) -> bool:
 
 def _between(at: Array, points: Array, values: Array) -> Array:
     """Interpolate at points between two of the given ones."""
-    upper = lax.clamp(np.int32(1), searchsorted(points, at, side="right"), np.int32(points.size - 1))
+    index = dtypes.index_dtype(points.size)
+    upper = lax.clamp(index.type(1), searchsorted(points, at, side="right"), index.type(points.size - 1))
     lower = upper - 1
     width = lax.sub(points[upper], points[lower])
     empty = lax.eq(width, full_like_scalar(width, 0))

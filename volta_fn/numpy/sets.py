@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, as_index, axis_of, concrete, full_like_scalar, is_complex, is_inexact, operand, promote
+from volta_fn.numpy.arguments import as_index, axis_of, concrete, full_like_scalar, is_complex, is_inexact, operand, promote
 from volta_fn.numpy.creation import array
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.indexing import positions_of_nonzero
@@ -64,14 +64,15 @@ def _grouped(rows: Array, equal_nan: bool) -> _Groups:
     n, m = rows.shape
     if equal_nan and is_complex(rows):  # a NaN in either component makes the number one
         rows = lax.select(isnan(rows), full_like_scalar(rows, np.nan), rows)
-    position = lax.iota(INDEX, n)
+    index = dtypes.index_dtype(n)
+    position = lax.iota(index, n)
     keys = [lax.index_in_dim(rows, j, 1, keepdims=False) for j in range(m)]
     *columns, order = lax.sort((*keys, position), num_keys=m) if m else (position,)
     differs = broadcast_to(array(np.bool_(False)), (max(n - 1, 0),))
     for column in columns:
         differs = lax.bitwise_or(differs, _unlike_neighbours(column, equal_nan))
     starts = lax.concatenate([broadcast_to(array(np.bool_(True)), (min(n, 1),)), differs], 0)
-    group = lax.cumsum(lax.convert_element_type(starts, INDEX), 0) - 1
+    group = lax.cumsum(lax.convert_element_type(starts, index), 0) - 1
     return _Groups(order, starts, group, reductions.count_nonzero(starts))
 
 
@@ -124,13 +125,13 @@ def unique(
         size = int(concrete("unique", "ar", groups.number, _SIZE_ADVICE))
     (bounds,) = positions_of_nonzero(groups.starts, size + 1, n)
     starts = lax.slice_in_dim(bounds, 0, size)
-    there = lax.lt(starts, np.int32(n))
-    first = groups.order[lax.min(starts, np.int32(max(n - 1, 0)))] if n else starts
+    there = lax.lt(starts, starts.dtype.type(n))
+    first = groups.order[lax.min(starts, starts.dtype.type(max(n - 1, 0)))] if n else starts
     results = [_values(slices, first, there, fill_value, dim)]
     if return_index:
-        results.append(as_index(lax.select(there, first, np.int32(0) if not n else groups.order[0])))
+        results.append(as_index(lax.select(there, first, first.dtype.type(0) if not n else groups.order[0])))
     if return_inverse:
-        inverse = broadcast_to(array(np.int32(0)), (n,)).at[groups.order].set(groups.group)
+        inverse = broadcast_to(array(groups.group.dtype.type(0)), (n,)).at[groups.order].set(groups.group)
         results.append(as_index(lax.reshape(inverse, shape) if axis is None else inverse))
     if return_counts:
         results.append(as_index(lax.sub(lax.slice_in_dim(bounds, 1, size + 1), starts)))
@@ -196,7 +197,7 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
             found = lax.bitwise_or(found, lax.eq(lax.index_in_dim(tests, number, keepdims=False), value))
     else:
         ordered = lax.sort(tests)
-        nearest = ordered[lax.min(searchsorted(ordered, value), np.int32(tests.size - 1))]
+        nearest = ordered[lax.min(searchsorted(ordered, value), dtypes.index_dtype(tests.size).type(tests.size - 1))]
         found = lax.eq(nearest, value)
     return lax.bitwise_not(found) if invert else found
 
@@ -231,8 +232,8 @@ def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> 
     fill = to_dtype(0 if fill_value is None else fill_value, values.dtype)
     if not size or not values.size:
         return broadcast_to(fill, (size,))
-    chosen = values[lax.min(index, np.int32(values.size - 1))]
-    there = lax.lt(index, np.int32(values.size))
+    chosen = values[lax.min(index, index.dtype.type(values.size - 1))]
+    there = lax.lt(index, index.dtype.type(values.size))
     if fill_value is None:
         fill = lax.select(there[0], chosen[0], fill)
     return lax.select(there, chosen, fill)
@@ -288,9 +289,10 @@ def _first_positions(values: Array, wanted: Array, there: Array) -> Array:
     """
     if not values.size:
         return broadcast_to(array(np.int32(0)), wanted.shape)
-    ordered, order = lax.sort((values, lax.iota(INDEX, values.size)), num_keys=1)
-    at = lax.min(searchsorted(ordered, wanted), np.int32(values.size - 1))
-    return lax.select(there, order[at], np.int32(values.size))
+    index = dtypes.index_dtype(values.size)
+    ordered, order = lax.sort((values, lax.iota(index, values.size)), num_keys=1)
+    at = lax.min(searchsorted(ordered, wanted), index.type(values.size - 1))
+    return lax.select(there, order[at], index.type(values.size))
 
 
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape, sizes_of
 from volta_fn.core.memory.transfer import constrained
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, BroadcastError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands
+from volta_fn.numpy.arguments import Axis, axes_of, axis_of, concrete, flat_or_axis, narrow, operand, operands
 from volta_fn.numpy.creation import array
 from volta_fn.primitives.data_movement import movement
 
@@ -340,11 +340,12 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
         if numbers.size and numbers.min() < 0:
             raise ArgumentError(f"repeat: repeats must not be negative, got {numbers}")
         total_repeat_length = int(numbers.sum())
-    ends = lax.cumsum(lax.convert_element_type(counts, INDEX), 0)
+    index = dtypes.index_dtype(max(total_repeat_length, value.shape[dim]))
+    ends = lax.cumsum(lax.convert_element_type(counts, index), 0)
     # Element i of the result comes from the first slice whose cumulative count exceeds i.
-    passed = lax.le(ends, lax.reshape(lax.iota(INDEX, total_repeat_length), (total_repeat_length, 1)))
-    source = lax.reduce_sum(lax.convert_element_type(passed, INDEX), (1,))
-    source = lax.min(source, np.int32(value.shape[dim] - 1))
+    passed = lax.le(ends, lax.reshape(lax.iota(index, total_repeat_length), (total_repeat_length, 1)))
+    source = lax.reduce_sum(lax.convert_element_type(passed, index), (1,))
+    source = lax.min(source, index.type(value.shape[dim] - 1))
     return constrained(value[(slice(None),) * dim + (source,)], out_sharding)
 
 

@@ -50,8 +50,14 @@ def argsort(
     if descending:
         # Reverse before and after sorting: equal elements keep their order.
         value = lax.rev(value, (dim,))
-    _, result = lax.sort((value, lax.broadcasted_iota(dtype_or(dtype, dtypes.default(INDEX)), value.shape, dim)), dimension=dim, num_keys=1)
+    _, result = lax.sort((value, _positions(value, dim, dtype)), dimension=dim, num_keys=1)
     return lax.sub(full_like_scalar(result, value.shape[dim] - 1), lax.rev(result, (dim,))) if descending else result
+
+
+def _positions(value: Array, dim: int, dtype: Any = None) -> Array:
+    """Return the position of each element along a dimension."""
+    wanted = dtypes.index_dtype(value.shape[dim], dtypes.default(INDEX)) if dtype is None else dtype_or(dtype, INDEX)
+    return lax.broadcasted_iota(wanted, value.shape, dim)
 
 
 def _no_kind(function: str, kind: None, order: None) -> None:
@@ -83,7 +89,7 @@ def lexsort(keys: Any, axis: int = -1) -> Array:
     if not values[0].ndim:
         return lax.iota(dtypes.default(INDEX), 1)[0]
     dim = axis_of("lexsort", axis, values[0].ndim)
-    operands = (*reversed(values), lax.broadcasted_iota(dtypes.default(INDEX), values[0].shape, dim))
+    operands = (*reversed(values), _positions(values[0], dim))
     return lax.sort(operands, dimension=dim, num_keys=len(values))[-1]
 
 
@@ -114,13 +120,15 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     found = _selected("argpartition", a, kth, axis)
     if found is None:
         return _sorted_argpartition(a, kth, axis)
-    return wrap(found.astype(INDEX), array_spec(ShapedArray(a.shape, INDEX), a._spec.device))
+    dtype = dtypes.index_dtype(a.shape[axis])
+    return wrap(found.astype(dtype), array_spec(ShapedArray(a.shape, dtype), a._spec.device))
 
 
 @fused
 def _sorted_argpartition(a: Any, kth: int, axis: int) -> Array:
     _check_kth("argpartition", a, kth, axis)
-    return lax.convert_element_type(argsort(a, axis), INDEX)
+    positions = argsort(a, axis)
+    return lax.convert_element_type(positions, dtypes.index_dtype(positions.shape[axis]))
 
 
 def _selected(function: str, a: Any, kth: int, axis: int) -> np.ndarray | None:
@@ -163,7 +171,7 @@ def top_k(a: Any, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: b
         raise ArgumentError(f"top_k: k must be from 0 to {value.shape[dim]}, the length of axis {axis}, got {k}")
     if mode == "largest":
         return lax.top_k(value, k, axis=dim)
-    values, indices = lax.sort((value, lax.broadcasted_iota(INDEX, value.shape, dim)), dimension=dim, num_keys=1)
+    values, indices = lax.sort((value, _positions(value, dim, dtypes.index_dtype(value.shape[dim]))), dimension=dim, num_keys=1)
     return lax.slice_in_dim(values, 0, k, axis=dim), lax.slice_in_dim(indices, 0, k, axis=dim)
 
 
@@ -205,16 +213,18 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
 @fused
 def _rank(haystack: Array, needles: Array, side: str) -> Array:
     """Return how many elements of a sorted vector come before each needle."""
-    size, rank = haystack.shape[0], broadcast_to(array(np.int32(0)), needles.shape)
+    size = haystack.shape[0]
+    index = dtypes.index_dtype(size)
+    rank = broadcast_to(array(index.type(0)), needles.shape)
     if size <= FEW:
         for number in range(size):
             before = _goes_after(lax.index_in_dim(haystack, number, keepdims=False), needles, side)
-            rank = lax.add(rank, lax.convert_element_type(before, INDEX))
+            rank = lax.add(rank, lax.convert_element_type(before, index))
         return rank
     for bit in reversed(range(size.bit_length())):
-        longer = lax.add(rank, np.int32(1 << bit))
-        last = haystack.at[lax.min(lax.sub(longer, np.int32(1)), np.int32(size - 1))].get(mode="promise_in_bounds")
-        fits = lax.bitwise_and(lax.le(longer, np.int32(size)), _goes_after(last, needles, side))
+        longer = lax.add(rank, index.type(1 << bit))
+        last = haystack.at[lax.min(lax.sub(longer, index.type(1)), index.type(size - 1))].get(mode="promise_in_bounds")
+        fits = lax.bitwise_and(lax.le(longer, index.type(size)), _goes_after(last, needles, side))
         rank = lax.select(fits, longer, rank)
     return rank
 
@@ -250,6 +260,6 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
         return broadcast_to(array(np.int32(0)), operand("digitize", "x", x).shape)
     side = "right" if not right else "left"
     rising = searchsorted(edges, x, side)
-    falling = lax.sub(np.int32(size), searchsorted(lax.rev(edges, (0,)), x, side))
+    falling = lax.sub(rising.dtype.type(size), searchsorted(lax.rev(edges, (0,)), x, side))
     is_rising = lax.ge(lax.index_in_dim(edges, -1, keepdims=False), lax.index_in_dim(edges, 0, keepdims=False))
-    return lax.convert_element_type(lax.select(is_rising, rising, falling), INDEX)
+    return lax.select(is_rising, rising, falling)

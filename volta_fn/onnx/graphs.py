@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.errors import CorruptFileError, OnnxError, VoltaError
+from volta_fn.errors import CorruptFileError, OnnxError, OutOfMemoryError, VoltaError
 from volta_fn.lazy_imports import load
 from volta_fn.onnx.operators import OPERATORS, Node
 from volta_fn.onnx.operators.registry import as_array
@@ -47,6 +47,9 @@ class Call:
     attributes: dict[str, Any]
     #: The file's own node, for definitions that depend on it.
     proto: Any = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.op} ({self.name or ', '.join(self.outputs)})"
 
 
 @dataclass
@@ -113,8 +116,10 @@ class Interpreter:
             found = self._called(call, inputs, values, graph)
         except (VoltaError, NotImplementedError):
             raise
-        except (TypeError, ValueError, LookupError, AttributeError, ZeroDivisionError) as error:
-            raise OnnxError(f"the node {call.op} ({call.name or ', '.join(call.outputs)}) cannot be run: {error}") from error
+        except MemoryError as error:
+            raise OutOfMemoryError(f"the node {call} has no room for its result: {error}") from error
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            raise OnnxError(f"the node {call} cannot be run: {error}") from error
         for name, value in zip(call.outputs, found if isinstance(found, tuple | list) else (found,), strict=False):
             values[name] = value
 
@@ -245,6 +250,32 @@ def _on_host(op: str, inputs: Sequence[Any]) -> bool:
     known = [chunk for v in inputs if v is not None for chunk in (v if isinstance(v, tuple) else (v,))]
     small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in _HOST_KINDS or v.size <= _FEW) for v in known)
     return small and (bool(known) or op in _HOST)
+
+
+def check_order(graph: Graph, outer: frozenset[str] = frozenset()) -> None:
+    """Check that each value of a graph is computed once, and before its use.
+
+    Raises `CorruptFileError`. A graph in a node also has the values of the graphs around it, `outer`.
+    """
+    names = {"", *outer, *graph.inputs, *graph.initializers}
+    computed = {*graph.inputs, *graph.initializers}
+    for call in graph.calls:
+        _check_names(f"the node {call}", call.inputs, names)
+        for value in call.attributes.values():
+            if isinstance(value, Graph):
+                check_order(value, frozenset(names))
+        for name in filter(None, call.outputs):
+            if name in computed:
+                raise CorruptFileError(f"the model is damaged: the node {call} computes {name!r}, which there is already")
+            computed.add(name)
+            names.add(name)
+    _check_names("the graph", graph.outputs, names)
+
+
+def _check_names(user: str, used: Sequence[str], names: set[str]) -> None:
+    missing = [name for name in used if name not in names]
+    if missing:
+        raise CorruptFileError(f"the model is damaged: {user} uses {missing[0]!r}, which nothing before it computes")
 
 
 def calls_of(graph: Graph) -> list[Call]:

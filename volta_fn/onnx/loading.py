@@ -12,7 +12,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, OnnxError
-from volta_fn.onnx.graphs import Graph, GraphReader, Interpreter, Values, calls_of, parsed
+from volta_fn.onnx.graphs import Graph, GraphReader, Interpreter, Values, calls_of, check_order, parsed
 from volta_fn.onnx.tensors import dtype_of
 
 #: Floats with at most so many elements are constants, unless they have the rank of weights.
@@ -33,7 +33,7 @@ def load(path: str | os.PathLike[str]) -> tuple[OnnxFunction, dict[str, Array]]:
 
     Raises:
         OnnxError: the model has operators that are not supported; the message lists all of them.
-        CorruptFileError: it is no model, or its data do not fit.
+        CorruptFileError: it is no model, its data do not fit, or a value is computed twice, or used before it is computed.
         DTypeError: it has tensors of dtypes that arrays do not have.
         MissingDependencyError: the package onnx is not installed.
 
@@ -60,6 +60,7 @@ class OnnxFunction:
         versions = {o.domain: o.version for o in model.opset_import}
         functions = {(f.domain, f.name): f for f in model.functions}
         self._graph = reader.graph(model.graph)
+        check_order(self._graph)
         self._interpreter = Interpreter(reader, versions, functions)
         self._types = {i.name: i.type.tensor_type for i in model.graph.input}
         self._check_operators([reader.call(node) for f in model.functions for node in f.node])
@@ -86,7 +87,8 @@ class OnnxFunction:
     def __call__(self, params: dict[str, Any], *inputs: Any, **named: Any) -> Any:
         """Run the model.
 
-        Raises `ArgumentError` for parameters or inputs that are missing or unknown, and `OnnxError` where a traced value decides a shape.
+        Raises `ArgumentError` for parameters or inputs that are missing or unknown, `OnnxError` where a traced value decides a shape, and
+        `OutOfMemoryError` where a value has no room.
         """
         values: Values = {"": None}
         graph = self._graph

@@ -56,8 +56,10 @@ def from_tensor(tensor: Any, folder: Path) -> np.ndarray:
     Raises `CorruptFileError` if its data do not fit its shape, or are missing, and `DTypeError` for dtypes that arrays do not have.
     """
     dtype_of(tensor.data_type)
+    if any(size < 0 for size in tensor.dims):
+        raise CorruptFileError(f"the tensor {tensor.name!r} has a negative dimension: {list(tensor.dims)}")
     try:
         values: np.ndarray = library().numpy_helper.to_array(tensor, str(folder))
-    except (ValueError, OSError, TypeError, library().checker.ValidationError) as error:
+    except (ValueError, OSError, TypeError, MemoryError, library().checker.ValidationError) as error:
         raise CorruptFileError(f"the tensor {tensor.name!r} cannot be read: {error}") from error
     return values.astype(dtype_of(tensor.data_type), copy=False)

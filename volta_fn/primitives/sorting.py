@@ -197,6 +197,10 @@ def _declare_extreme(name: str, value: Primitive) -> Primitive:
             raise DTypeError(f"{name}: index_dtype must be an integer dtype, got {index_dtype.name}")
         if len(axes) != 1 or not 0 <= axes[0] < operand.ndim or not operand.shape[axes[0]]:
             raise ShapeError(f"{name} needs one axis, of at least one element, of an operand of shape {operand.shape}; got axes {axes}")
+        if operand.shape[axes[0]] - 1 > np.iinfo(index_dtype).max:
+            raise ShapeError(
+                f"{name}: positions along axis {axes[0]} of shape {operand.shape} do not fit {index_dtype.name}; use a wider one"
+            )
         return ShapedArray(operand.shape[: axes[0]] + operand.shape[axes[0] + 1 :], index_dtype)
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:

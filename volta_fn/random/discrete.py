@@ -122,11 +122,11 @@ def binomial(key: Any, n: Any, p: Any, shape: Sequence[int] | None = None, dtype
     q = vnp.where(rarer, chance, 1.0 - chance)
     no_trials, no_chance = vnp.isnan(trials) | (trials < 0), vnp.isnan(q) | (q < 0)
     infinite = vnp.isinf(trials)
-    q = vnp.where(no_chance, 0.01, q)
-    few = no_trials | (trials * q <= 10.0)
+    q = vnp.where(no_chance, 0.01, lax.abs(q))  # gaps by -0.0 would lead backward
+    few = no_trials | infinite | (trials * q <= 10.0)
     trials = lax.floor(trials)
     rounds = dtypes.finfo(wanted).max
-    gaps = _binomial_by_gaps(data, vnp.where(few, trials, 0.0), q, sizes, wanted, rounds)
+    gaps = _binomial_by_gaps(data, vnp.where(few & ~infinite, trials, 0.0), q, sizes, wanted, rounds)
     rejection = _binomial_by_rejection(data, vnp.where(few, 1e4, trials), vnp.where(few, 0.5, q), sizes, wanted, rounds)
     invalid = no_trials | no_chance
     out = vnp.where(few, gaps, rejection)

@@ -42,7 +42,7 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_shardi
 def _normal(data: Array, shape: Shape, dtype: np.dtype) -> Array:
     above_minus_one = np.nextafter(np.asarray(-1.0, dtype), np.asarray(0.0, dtype))
     # Uniform in the open interval (-1, 1), whose length rounds to 2, the only rounding.
-    return lax.erf_inv(2.0 * unit_uniform(data, shape, dtype) + above_minus_one) * dtype.type(_SQRT_2)
+    return lax.erf_inv_of_uniform(2.0 * unit_uniform(data, shape, dtype) + above_minus_one) * dtype.type(_SQRT_2)
 
 
 def truncated_normal(
@@ -59,7 +59,7 @@ def truncated_normal(
     quantiles = uniform(data, sizes, wanted, lax.erf(low / root), lax.erf(high / root))
     infinity = wanted.type(np.inf)
     # Rounding may reach the bounds, which are excluded.
-    return constrained(lax.clamp(lax.nextafter(low, infinity), root * lax.erf_inv(quantiles), lax.nextafter(high, -infinity)), out_sharding)
+    return constrained(lax.clamp(lax.nextafter(low, infinity), root * lax.erf_inv_of_uniform(quantiles), lax.nextafter(high, -infinity)), out_sharding)
 
 
 def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:

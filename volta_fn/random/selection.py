@@ -89,7 +89,9 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
     dim = canonical_axis(axis, value.ndim)
     if independent or value.ndim == 1:
         return constrained(_shuffle(data, value, dim), out_sharding)
-    return constrained(take(value, _shuffle(data, lax.iota(INT, value.shape[dim]), 0), dim), out_sharding)
+    return constrained(
+        take(value, _shuffle(data, lax.iota(dtypes.index_dtype(value.shape[dim], INT), value.shape[dim]), 0), dim), out_sharding
+    )
 
 
 def _population(function: str, x: Any) -> Array:
@@ -98,7 +100,8 @@ def _population(function: str, x: Any) -> Array:
         return value
     if value.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"{function}: give an array with at least one dimension, or an integer, got {value.aval}")
-    return lax.iota(dtypes.default(INT), int(concrete_or_raise(value, f"the population of {function}")))
+    count = int(concrete_or_raise(value, f"the population of {function}"))
+    return lax.iota(dtypes.index_dtype(count, dtypes.default(INT)), count)
 
 
 def _shuffle(data: Array, x: Array, axis: int) -> Array:
@@ -146,7 +149,11 @@ def choice(
         raise ArgumentError(f"choice: cannot draw {draws} of {population} elements without replacement")
     if p is None and not replace:
         return lax.reshape(lax.slice_in_dim(permutation(data, value, dim), 0, draws, 1, dim), full_shape)
-    indices = randint(data, (draws,), 0, population) if p is None else _weighted(data, p, population, draws, replace, mode)
+    indices = (
+        randint(data, (draws,), 0, population, dtypes.index_dtype(population, dtypes.default(INT)))
+        if p is None
+        else _weighted(data, p, population, draws, replace, mode)
+    )
     return lax.reshape(take(value, indices, dim), full_shape)
 
 

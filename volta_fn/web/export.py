@@ -176,5 +176,8 @@ def _packed(data: bytes) -> str:
 
 
 def _compact(value: Any) -> str:
-    """Return JSON that may stand in a script: no end of an element in it."""
-    return json.dumps(value, separators=(",", ":")).replace("</", "<\\/")
+    """Return JSON that may stand in a script.
+
+    Texts have no end of an element in them, nor the beginning of a comment, after which the end of the script would not be found.
+    """
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

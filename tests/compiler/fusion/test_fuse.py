@@ -80,6 +80,42 @@ def test_rows_are_one_kernel(name: str, function: Callable[..., Any], args: tupl
     same_as_jit(function, partition, *values_for(args))
 
 
+def test_sums_over_columns_that_merge_with_two_others_are_one_kernel() -> None:
+    """The third sum joins the first, which is longer and takes it in, and then, as that one, the second."""
+    f = lambda x, y: (jnp.sin(jnp.cos(x) * x).sum(0), y.sum(0), (x * y).sum(0))
+    partition = fuse_function(f, X, X)
+    assert [len(k.stores) for k in partition.kernels] == [3]
+    same_as_jit(f, partition, *values_for((X, X)))
+
+
+def mixed_precision_block(p: dict[str, Any], x: Any) -> Any:
+    """A residual block with layer norms, whose products and sums over columns are bfloat16."""
+
+    def half(a: Any) -> Any:
+        return a.astype(jnp.bfloat16)
+
+    def norm(x: Any, g: Any, b: Any) -> Any:
+        mean = x.mean(-1, keepdims=True)
+        variance = jnp.maximum((x * x).mean(-1, keepdims=True) - mean * mean, 0.0)
+        return (x - mean) * (lax.rsqrt(variance + 1e-5) * g) + b
+
+    h = half(norm(x, p["g"], p["b"])) @ half(p["w1"]) + half(p["b1"])
+    x = x + nn.relu(h) @ half(p["w2"]) + half(p["b2"])
+    return ((half(norm(x, p["g2"], p["b3"])) @ half(p["w3"])).astype(jnp.float32) ** 2).mean()
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_the_gradient_of_a_residual_block_in_mixed_precision(products: bool) -> None:
+    vectors = dict.fromkeys(("g", "b", "g2", "b3", "b2"), (48,))
+    shapes = {**vectors, "w1": (48, 64), "b1": (64,), "w2": (64, 48), "w3": (48, 62)}
+    parameters = {name: vf.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+    gradient, x = vf.grad(mixed_precision_block, argnums=(0, 1)), vf.ShapeDtypeStruct((8, 32, 48), "float32")
+    partition = fuse_function(gradient, parameters, x, target=SimpleTarget(contracts=lambda kernel: products, kernel_buffers=48))
+    inputs = dict(zip(shapes, values_for(tuple(parameters.values())), strict=True)), *values_for((x,))
+    for actual, wanted in zip(run(partition, *vf.tree.leaves(inputs)), vf.tree.leaves(vf.jit(gradient)(*inputs)), strict=True):
+        assert_close(actual, np.asarray(wanted), 0.05, "a gradient in bfloat16")
+
+
 def test_a_chain_and_its_views_are_one_kernel() -> None:
     f = lambda x: jnp.tanh(lax.rev(x, (0,)).T * 2.0 + 1.0).reshape(4, 32)
     partition = fuse_function(f, X)

@@ -10,13 +10,17 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.ir.oracle import SimpleTarget, equations_apart, fuse_function, run
+from tests.targets.contractions import outer_product_and_sum, products_and_more
 from volta_fn import nn
+from volta_fn.codegen.loops.subkernels import restricted
+from volta_fn.compiler.ir.check import check_kernel
 from volta_fn.compiler.ir.contraction import Contraction, contraction_of
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.nodes import FusedProgram
 from volta_fn.compiler.ir.printing import format_kernel
 
+PRODUCTS_AND_MORE = products_and_more()
 TARGET = SimpleTarget(contracts=lambda kernel: contraction_of(kernel) is not None)
 
 
@@ -135,6 +139,20 @@ def test_the_epilogue_is_a_kernel_on_sums(turn: bool) -> None:
 def test_other_reductions_are_none(function: Any) -> None:
     found = [contraction_of(kernel) for kernel in fuse_function(function, X, W).kernels]
     assert None in found
+
+
+@pytest.mark.parametrize("more", [*PRODUCTS_AND_MORE])
+def test_a_product_that_stores_more_than_a_function_of_its_sums_is_none(more: str) -> None:
+    kernel = PRODUCTS_AND_MORE[more]
+    check_kernel(kernel)
+    assert contraction_of(restricted(kernel, [0])) is not None
+    assert contraction_of(kernel) is None
+
+
+def test_an_outer_product_beside_its_sum_is_none() -> None:
+    (kernel,) = fused(outer_product_and_sum, numbers(6, 5), numbers(6, 7)).kernels
+    assert len(kernel.stores) == 2
+    assert contraction_of(kernel) is None
 
 
 def test_integers_bools_and_half_floats() -> None:

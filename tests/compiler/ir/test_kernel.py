@@ -14,7 +14,7 @@ from volta_fn import lax, nn
 from volta_fn.compiler.ir.check import check_kernel
 from volta_fn.compiler.ir.index import Range, along
 from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Store, levels, stages
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, PendingStores, Reduce, Store, levels, remainder, stages
 from volta_fn.errors import JaxprError, VoltaError
 
 F32 = np.dtype(np.float32)
@@ -93,3 +93,46 @@ def test_interior_padding_splits_the_axis() -> None:
     spread = kernel_of(lambda x: lax.pad(x, np.float32(0), [(0, 1, 1)]), x)
     assert spread.sizes == (3, 2)
     assert interpret(spread, x)[0].tolist() == [1, 0, 2, 0, 3, 0]
+
+
+def row_sums(*stores: Store) -> Kernel:
+    """A kernel that sums the rows of an array of shape (3, 2), twice each sum, and the stores that are given."""
+    load = Load(F32, 0, (3, 2), (ROWS, COLUMNS), (), Constant.of(0, F32))
+    bias = Load(F32, 1, (3,), (ROWS,), (), Constant.of(0, F32))
+    nodes = (load, Reduce(F32, "reduce_sum", 0), bias, Apply(F32, "add", (1, 2)))
+    return Kernel((3, 2), 1, (Buffer(6, F32), Buffer(3, F32)), nodes, (Store((3,), (ROWS,), 3), *stores))
+
+
+SUMS = Load(F32, 0, (3,), (ROWS,), (), Constant.of(0, F32))
+
+
+def test_the_remainder_has_all_stores_and_no_row() -> None:
+    rest = remainder(row_sums(Store((3,), (ROWS,), 2)), {1: SUMS})
+    assert rest is not None
+    kernel, inputs = rest
+    check_kernel(kernel)
+    assert (kernel.sizes, kernel.parallel, inputs) == ((3,), 1, (1,))
+    x, b = np.arange(3, dtype=np.float32), np.array([5, 6, 7], np.float32)
+    for got, wanted in zip(interpret(kernel, x, b), (x + b, b), strict=True):
+        assert np.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("value", [0, 1, 2])
+def test_there_is_no_remainder_where_something_is_stored_per_element(value: int) -> None:
+    kernel = row_sums(Store((3, 2), (ROWS, COLUMNS), value))
+    check_kernel(kernel)
+    assert remainder(kernel, {1: SUMS}) is None
+
+
+def test_there_is_no_remainder_with_another_reduction() -> None:
+    assert remainder(row_sums(), {}) is None
+
+
+def test_stores_without_code_are_an_error() -> None:
+    pending = PendingStores(row_sums(Store((3,), (ROWS,), 1)))
+    with pytest.raises(JaxprError, match=r"stores \[0, 1\]"):
+        pending.check()
+    pending.discard(0)
+    pending.check(later=[1])
+    with pytest.raises(JaxprError, match=r"stores \[1\]"):
+        pending.check()

@@ -53,7 +53,8 @@ def test_slopes_match_differences(low: float, high: float) -> None:
 
 def test_only_slopes_asked_for_are_computed() -> None:
     text = str(vf.make_jaxpr(vf.grad(special.betainc, 2))(1.0, 2.0, 0.5))
-    assert text.count("while[") == 1, text
+    assert "beta_density" in text
+    assert "betainc_grad" not in text
 
 
 def test_the_ends() -> None:
@@ -61,7 +62,9 @@ def test_the_ends() -> None:
     b = np.array([2.0, 2, 1, 1, 1, 1, 1, 1, 1], np.float32)
     x = np.array([0.0, 1, 0.5, 0.5, -0.1, 1.1, 0.5, 0.5, NAN], np.float32)
     np.testing.assert_array_equal(special.betainc(a, b, x), [0, 1, 1, NAN, NAN, NAN, 0, NAN, NAN])
-    assert vf.grad(special.betainc, 2)(1.0, 1.0, 0.0) == 0.0
+    by_x = vf.grad(special.betainc, 2)
+    assert [float(by_x(a, b, x)) for a, b, x in ((1.0, 3.0, 0.0), (2.0, 3.0, 0.0), (0.5, 3.0, 0.0), (3.0, 1.0, 1.0))] == [3, 0, INF, 3]
+    assert [float(v) for v in vf.grad(special.betainc, (0, 1))(2.0, 3.0, 0.0)] == [0, 0]
 
 
 def test_integers_scalars_and_shapes() -> None:

@@ -11,11 +11,14 @@ import numpy as np
 
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, SignalWord
 
 #: Code that is not freed.
 _KEPT: list[LoadedCode] = []
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+#: What a routine calls for signals to be handled, and its record, before the pointers to the buffers.
+_NO_SIGNAL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda signals: 0)
+_SIGNALS = np.array([ctypes.cast(_NO_SIGNAL, ctypes.c_void_p).value, *[0] * (len(SignalWord) - 1)], np.int64)
 
 #: Bytes around outputs and workspace that a routine must leave as they are.
 _MARGIN = 64
@@ -32,6 +35,14 @@ def entries(text: str, symbols: tuple[str, ...], shared: tuple[SharedFunction, .
 @functools.cache
 def _code(function: SharedFunction) -> bytes:
     return compile_object(function.text)
+
+
+class Pointers:
+    """The pointers that a launch is given, with a record of signals for which nothing is to be done."""
+
+    def __init__(self, addresses: Sequence[int]) -> None:
+        self.words = np.array([_SIGNALS.ctypes.data, *addresses, 0], np.int64)
+        self.address = self.words[1:].ctypes.data
 
 
 class Guarded:
@@ -74,12 +85,12 @@ def run_routine(
     made = [held[places[n]] if n in places else Guarded(size) for n, size in enumerate(sizes)]
     extra = [Guarded(routine.workspace)] if routine.workspace else []
     memory = [*held, *made, *extra]
-    pointers = np.array([m.raw.ctypes.data + m.start for m in memory] + [0], np.int64)
+    pointers = Pointers([m.raw.ctypes.data + m.start for m in memory])
     addresses = entries(routine.text, tuple([launch.symbol for launch in routine.launches]), routine.shared)
     for launch, address in zip(routine.launches, addresses, strict=True):
         cuts = np.linspace(0, launch.tasks, max(1, min(chunks, launch.tasks)) + 1).astype(int).tolist()
         for begin, end in reversed(list(itertools.pairwise(cuts))):
-            _ENTRY(address)(pointers.ctypes.data, begin, end)
+            _ENTRY(address)(pointers.address, begin, end)
     for number, (guarded, old) in enumerate(zip(held, before, strict=True)):
         guarded.check(f"operand {number}")
         assert number in places.values() or (guarded.inside == old).all(), f"operand {number} was changed"

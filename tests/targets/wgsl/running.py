@@ -17,8 +17,9 @@ from volta_fn.targets.wgsl.scalars import Shader
 #: The features that shaders may use, and the names of their capabilities.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
 
-#: What results and workspaces are full of before a routine runs, and what a buffer has behind its end.
-_FILLING = 0xA5
+#: What results and workspaces are full of before a routine runs, and operands have behind their ends: NaN in every dtype. And what results
+#: and workspaces have behind theirs, so that a NaN that is written there shows.
+_FILLING, _GUARD = 0xFF, 0xA5
 _MARGIN = 64
 
 
@@ -66,48 +67,64 @@ def _padded(size: int) -> int:
 class _Held:
     """A buffer with a margin that tells whether somebody wrote beyond its end."""
 
-    def __init__(self, content: bytes) -> None:
-        self.size = len(content)
-        data = content + bytes([_FILLING]) * (_padded(self.size) - self.size + _MARGIN)
+    def __init__(self, content: bytes, margin: int) -> None:
+        self.size, self.margin = len(content), bytes([margin])
+        data = content + self.margin * (_padded(self.size) - self.size + _MARGIN)
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC
         self.buffer = device().create_buffer_with_data(data=data, usage=usage)
 
     def content(self, what: str) -> bytes:
         """Its bytes. Fails if the margin is not what it was."""
         data = bytes(device().queue.read_buffer(self.buffer))
-        assert data[_padded(self.size) :] == bytes([_FILLING]) * _MARGIN, f"{what}: written beyond its end"
+        assert data[_padded(self.size) :] == self.margin * _MARGIN, f"{what}: written beyond its end"
         return data[: self.size]
 
 
 def run_routine(
-    routine: Routine, inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], Any]], *, margins: bool = True
+    routine: Routine,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[tuple[tuple[int, ...], Any]],
+    *,
+    margins: bool = True,
+    place: int | None = None,
 ) -> list[np.ndarray]:
     """The results of a routine. Fails if an operand is changed, or memory behind results or workspaces, or if better shaders differ.
 
-    Shaders that ask for a buffer's length see the margin, too, unless there are none.
+    Shaders that ask for a buffer's length see the margin, too, unless there are none. The first result may be in the memory of the operand
+    at a `place`: then it begins as that, and the first dispatch is left out.
     """
-    found = _run(routine, [d.source for d in routine.dispatches], inputs, outputs, margins)
+    found = _run(routine, [d.source for d in routine.dispatches], inputs, outputs, margins, place)
     if any(d.better is not None for d in routine.dispatches):
-        for x, y in zip(found, _run(routine, [d.best for d in routine.dispatches], inputs, outputs, margins), strict=True):
+        for x, y in zip(found, _run(routine, [d.best for d in routine.dispatches], inputs, outputs, margins, place), strict=True):
             assert x.tobytes() == y.tobytes(), "a better shader gives other bits"
     return found
 
 
 def _run(
-    routine: Routine, texts: Sequence[str], inputs: Sequence[np.ndarray], outputs: Sequence[tuple[tuple[int, ...], Any]], margins: bool
+    routine: Routine,
+    texts: Sequence[str],
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[tuple[tuple[int, ...], Any]],
+    margins: bool,
+    place: int | None,
 ) -> list[np.ndarray]:
     sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in outputs]
     contents = [np.ascontiguousarray(x).tobytes() for x in inputs]
     contents += [bytes([_FILLING]) * size for size in (*sizes, *routine.workspaces)]
-    held = [_Held(c) for c in contents]
+    if place is not None:
+        contents[len(inputs)] = contents[place]
+    held = [_Held(c, _FILLING if number < len(inputs) else _GUARD) for number, c in enumerate(contents)]
     encoder = device().create_command_encoder()
     run = encoder.begin_compute_pass()
-    for dispatch, text in zip(routine.dispatches, texts, strict=True):
+    for number, (dispatch, text) in enumerate(zip(routine.dispatches, texts, strict=True)):
+        if place is not None and number == 0:
+            continue
+        assert place not in dispatch.buffers or place is None, f"dispatch {number} binds the operand whose memory is the result's"
         pipeline = _pipeline(text)
         entries = []
-        for place, number in enumerate(dispatch.buffers):
-            size = held[number].buffer.size if margins else _padded(held[number].size)
-            entries.append({"binding": place, "resource": {"buffer": held[number].buffer, "offset": 0, "size": size}})
+        for binding, buffer in enumerate(dispatch.buffers):
+            size = held[buffer].buffer.size if margins else _padded(held[buffer].size)
+            entries.append({"binding": binding, "resource": {"buffer": held[buffer].buffer, "offset": 0, "size": size}})
         run.set_pipeline(pipeline)
         run.set_bind_group(0, device().create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries))
         run.dispatch_workgroups(*dispatch.groups)

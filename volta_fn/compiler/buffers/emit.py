@@ -17,7 +17,10 @@ from volta_fn.compiler.program import HostStep, Item, LoweredProgram, fits
 from volta_fn.compiler.target import CALLS_PROCESSES, CALLS_PYTHON
 from volta_fn.core.array import host_buffer
 from volta_fn.core.jaxpr import Atom, Literal, Var
+from volta_fn.lazy_imports import deferred
+from volta_fn.settings import current as settings
 
+_MEMORY = deferred("volta_fn.compiler.verification.memory")
 _LOG = logging.getLogger("volta_fn")
 
 
@@ -31,6 +34,8 @@ class ProgramWriter:
         self.slots = Slots()
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
+        #: Follows values through slots, if the compiler verifies what it does.
+        self.verifier = _MEMORY.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
@@ -70,16 +75,25 @@ class ProgramWriter:
         An output whose target is None is not stored.
         """
         values = _Values(self, program, inputs, targets, block)
+        contents = None if self.verifier is None else self.verifier.program(program, inputs, targets)
         for number, item in enumerate(program.items):
             if item.is_needed:
-                self.item(item, values.operands(item), values.results(number, item), block)
+                operands, results = values.operands(item), values.results(number, item)
+                if contents is not None:
+                    contents.item(number, operands, results)
+                self.item(item, operands, results, block)
         stored: set[Var] = set()
         for out, target in zip(program.closed.jaxpr.outvars, targets, strict=True):
             root = program.root(out) if isinstance(out, Var) else None
             if root is not None and root not in stored and values.wanted.get(root) is target:
                 stored.add(root)
             elif target is not None and out.aval.size:
-                self.copy(target, values.operand(out), out.aval.size * out.aval.dtype.itemsize, block)
+                source = values.operand(out)
+                if contents is not None:
+                    contents.copy(target, source, out)
+                self.copy(target, source, out.aval.size * out.aval.dtype.itemsize, block)
+        if contents is not None:
+            contents.finish()
 
 
 class _Values:

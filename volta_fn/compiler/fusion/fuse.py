@@ -381,15 +381,19 @@ class _Fuser:
         for item in self.items:
             if not isinstance(item, Group) or item.reduced is None:
                 continue
+            group = item
             for var in item.reads:
                 others = consumers.setdefault(var, [])
-                self._merge_with_first(others, item)
-                others.append(item)
+                group = self._merged_with_first(others, group)
+                others.append(group)
 
-    def _merge_with_first(self, others: Sequence[Group], group: Group) -> None:
-        """Merge a group with the first of others that reduces over the same columns."""
+    def _merged_with_first(self, others: Sequence[Group], group: Group) -> Group:
+        """Merge a group with the first of others that reduces over the same columns.
+
+        Return the group that both are now, or else the given one.
+        """
         for other in others:
             union = union_of_columns(other, group) if self.items[other.position] is other and other is not group else None
             if union is not None:
-                self.united(other, group, union)
-                return
+                return self.united(other, group, union)
+        return group

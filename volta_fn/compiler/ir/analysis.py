@@ -104,15 +104,15 @@ class KernelAnalysis:
         """Return the scalar operations with their numbers."""
         return [(n, node) for n, node in enumerate(self.kernel.nodes) if isinstance(node, Apply)]
 
-    def streams(self, axis: int) -> frozenset[int]:
+    def streams(self, axis: int, at_any_length: bool = False) -> frozenset[int]:
         """Return the loads that read long arrays in the order of memory.
 
-        The loop over `axis` is the innermost.
+        The loop over `axis` is the innermost. Arrays `at_any_length` count as long.
         """
         order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
         terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms
         found = [n for n, offset in self.load_offsets.items() if offset.terms == terms]
-        return frozenset([n for n in found if self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
+        return frozenset([n for n in found if at_any_length or self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
 
 
 def overwritable(kernel: Kernel, output: int) -> list[int]:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from volta_fn.compiler.ir.index import Affine, Index, Range
-from volta_fn.compiler.ir.kernel import Inside, Kernel, Load, affines, levels, operands
-from volta_fn.core.aval import Shape
-from volta_fn.errors import JaxprError
+from volta_fn.compiler.ir.kernel import Apply, Inside, Kernel, Load, Node, Reduce, affines, levels, operands
+from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.errors import JaxprError, VoltaError
 
 
 def check_kernel(kernel: Kernel) -> None:
     """Raise `JaxprError` unless the kernel is well formed.
 
-    Nodes read earlier nodes; axes exist; loads stay inside their buffers wherever their masks let them through; a value per element of a
-    row is stored at an index of its own, and every element of an output is written.
+    Nodes read earlier nodes, and have the dtypes that their primitives give; axes exist; loads stay inside their buffers wherever their
+    masks let them through; a value per element of a row is stored at an index of its own, and every element of an output is written.
     """
+    _require(0 <= kernel.parallel <= len(kernel.sizes), f"{kernel.parallel} of {len(kernel.sizes)} axes number the rows")
     for number, node in enumerate(kernel.nodes):
-        _require(all(i < number for i in operands(node)), f"node {number} reads a later node")
+        _require(all(0 <= i < number for i in operands(node)), f"node {number} reads a later node")
+        _check_dtype(kernel, node, number)
         _require(all(axis < len(kernel.sizes) for a in affines(node) for axis in a.axes), f"node {number} uses an axis that does not exist")
         if isinstance(node, Load):
             _check_load(kernel, node, number)
@@ -25,6 +33,9 @@ def check_kernel(kernel: Kernel) -> None:
             _require(bool(node.ranges), f"node {number} asks for no condition")
     per_element = levels(kernel)
     for number, store in enumerate(kernel.stores):
+        _require(0 <= store.value < len(kernel.nodes), f"store {number} keeps a node that does not exist")
+        _require(len(store.index) == len(store.shape), f"store {number} has an index of another rank than its output")
+        _require(all(axis < len(kernel.sizes) for a in store.index for axis in a.axes), f"store {number} uses an axis that does not exist")
         _check_store(kernel, store.shape, store.index, number)
         depends = {axis for a in store.index for axis in a.axes}
         varies = per_element[store.value]
@@ -40,7 +51,28 @@ def _single(kernel: Kernel) -> set[int]:
     return {axis for axis, size in enumerate(kernel.sizes) if size == 1}
 
 
+def _check_dtype(kernel: Kernel, node: Node, number: int) -> None:
+    read = [kernel.nodes[i].dtype for i in operands(node)]
+    if isinstance(node, Apply):
+        gives = _scalar_result(node.op, tuple(read), node.params)
+        _require(gives == node.dtype, f"node {number} is {node.dtype}, but {node.op} of {', '.join(map(str, read))} gives {gives}")
+    elif isinstance(node, Reduce):
+        gives = node.dtype if node.is_index else read[0]
+        _require(gives == node.dtype, f"node {number} is {node.dtype}, but {node.op} of {read[0]} gives {gives}")
+
+
+@lru_cache(maxsize=4096)
+def _scalar_result(op: str, dtypes: tuple[np.dtype, ...], params: tuple[tuple[str, Any], ...]) -> np.dtype | str:
+    """Return the dtype of an operation on scalars, or why there is none."""
+    try:
+        result: ShapedArray = PRIMITIVES[op].abstract(*[ShapedArray((), dtype) for dtype in dtypes], **dict(params))
+    except (VoltaError, TypeError) as error:
+        return f"no result: {error.args[0]}"
+    return result.dtype
+
+
 def _check_load(kernel: Kernel, node: Load, number: int) -> None:
+    _require(0 <= node.input < len(kernel.inputs), f"node {number} reads a buffer that does not exist")
     buffer = kernel.inputs[node.input]
     _require(math.prod(node.shape) == buffer.size and node.dtype == buffer.dtype, f"node {number} sees another array than its buffer is")
     _require(len(node.index) == len(node.shape), f"node {number} has an index of another rank than its buffer")
@@ -48,9 +80,40 @@ def _check_load(kernel: Kernel, node: Load, number: int) -> None:
         return
     for affine, size in zip(node.index, node.shape, strict=True):
         inside = Range(affine, 0, size)
-        asked = inside.canonical()
-        guarded = any(r.value == asked.value and r.low >= asked.low and r.high <= asked.high for r in node.mask)
-        _require(bool(inside.holds(kernel.sizes)) or guarded, f"node {number} may read outside of its buffer")
+        _require(bool(inside.holds(kernel.sizes)) or _is_guarded(kernel, node, inside), f"node {number} may read outside of its buffer")
+
+
+def _is_guarded(kernel: Kernel, node: Load, inside: Range) -> bool:
+    """Return True if a condition holds wherever the load's mask lets it through."""
+    asked = inside.canonical()
+    if any(r.value == asked.value and r.low >= asked.low and r.high <= asked.high for r in node.mask):
+        return True
+    intervals = _narrowed(node.mask, kernel.sizes)
+    if intervals is None:
+        return True  # it never lets it through
+    least = inside.value.offset + sum(min(c * intervals[axis][0], c * intervals[axis][1]) for axis, c in inside.value.terms)
+    greatest = inside.value.offset + sum(max(c * intervals[axis][0], c * intervals[axis][1]) for axis, c in inside.value.terms)
+    return inside.low <= least and greatest < inside.high
+
+
+def _narrowed(mask: Sequence[Range], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Return the bounds of each axis where all conditions hold.
+
+    None if they never do.
+    """
+    intervals = [(0, size - 1) for size in sizes]
+    for _ in range(2):  # what one condition narrows may let another narrow more
+        for condition in mask:
+            ends = {axis: sorted((c * intervals[axis][0], c * intervals[axis][1])) for axis, c in condition.value.terms}
+            for axis, c in condition.value.terms:
+                others = [end for other, end in ends.items() if other != axis]
+                low = condition.low - condition.value.offset - sum(end[1] for end in others)
+                high = condition.high - 1 - condition.value.offset - sum(end[0] for end in others)
+                first, last = (-(-low // c), high // c) if c > 0 else (-(high // -c), -low // -c)
+                intervals[axis] = (max(intervals[axis][0], first), min(intervals[axis][1], last))
+                if intervals[axis][0] > intervals[axis][1]:
+                    return None
+    return intervals
 
 
 def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> None:
@@ -68,7 +131,7 @@ def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> Non
         for axis, c in affine.terms:
             flat[axis] = flat.get(axis, 0) + stride * c
     filled = 1
-    for axis, c in sorted(flat.items(), key=lambda item: abs(item[1])):
+    for axis, c in sorted(flat.items(), key=lambda item: (abs(item[1]), kernel.sizes[item[0]])):
         _require(abs(c) == filled, f"store {number} writes an element twice, or leaves one out")
         filled *= kernel.sizes[axis]
     lowest = Affine(tuple(flat.items()), offset).bounds(kernel.sizes)[0]

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from volta_fn.compiler.contractions.matmul_problem import Operand, Problem, Walk, merged
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Affine, along
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Node, Reduce, affines, levels, operands
+from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines, remainder
 from volta_fn.compiler.ir.views import row_major
+from volta_fn.dtypes import can_cast
 
 #: Sums, and the products that they are of.
 _PRODUCTS = {"reduce_sum": "mul", "reduce_or": "and"}
@@ -76,39 +76,24 @@ class Contraction(NamedTuple):
         Also return which inputs of the kernel are its inputs from the second on. The first is a matrix of sums, whose rows are numbered by
         batch and rows, and which has room for `width` columns (by default for all): it may hold some of them.
         """
-        old, row = self.kernel, (*self.batch, *self.rows)
-        kept = self._after_sum()
-        new = {n: k for k, n in enumerate(kept)}
-        inputs = tuple(sorted({node.input for n in kept if isinstance(node := old.nodes[n], Load)}))
+        epilogue = self._remainder(width)
+        assert epilogue is not None, "contraction_of refuses such kernels"
+        return epilogue
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the sums and an epilogue are all that the kernel computes."""
+        return self._remainder(None) is not None
+
+    def _remainder(self, width: int | None) -> tuple[Kernel, Axes] | None:
+        row, dtype = (*self.batch, *self.rows), self.kernel.nodes[self.total].dtype
         shape = self.size(row), width or self.size(self.columns)
-        nodes: list[Node] = []
-        for n in kept:
-            node = old.nodes[n]
-            if isinstance(node, Reduce):
-                node = Load(node.dtype, 0, shape, (self._number(row), self._number(self.columns)), (), Constant.of(0, node.dtype))
-            elif isinstance(node, Load):
-                node = replace(node, input=inputs.index(node.input) + 1)
-            elif isinstance(node, Apply):
-                node = replace(node, operands=tuple([new[i] for i in node.operands]))
-            nodes.append(node)
-        buffers = (Buffer(math.prod(shape), old.nodes[self.total].dtype), *[old.inputs[i] for i in inputs])
-        stores = tuple([replace(s, value=new[s.value]) for s in old.stores])
-        return Kernel(old.sizes[: old.parallel], old.parallel, buffers, tuple(nodes), stores), inputs
+        sums = Load(dtype, 0, shape, (self._number(row), self._number(self.columns)), (), Constant.of(0, dtype))
+        return remainder(self.kernel, {self.total: sums})
 
     def _number(self, axes: Axes) -> Affine:
         """Return the row-major number of an iteration along some axes."""
         return row_major(tuple(map(along, axes)), tuple([self.kernel.sizes[a] for a in axes]))
-
-    def _after_sum(self) -> list[int]:
-        """Return the sum, and the other nodes that the stores need."""
-        found: set[int] = set()
-        waiting = [store.value for store in self.kernel.stores]
-        while waiting:
-            n = waiting.pop()
-            if n not in found:
-                found.add(n)
-                waiting += () if n == self.total else operands(self.kernel.nodes[n])
-        return sorted(found | {self.total})
 
 
 @lru_cache(maxsize=1024)
@@ -122,38 +107,34 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     product = _product(kernel, sums[0]) if sums else None
     if product is None:
         return None
-    lhs, rhs, under = product
-    per_element = levels(kernel)
-    if any(per_element[n] and n not in under for n in range(len(kernel.nodes))):
-        return None
+    lhs, rhs = product
     left, right = _axes(lhs), _axes(rhs)
     outer = range(kernel.parallel)
     rows, columns = tuple([a for a in outer if a in left - right]), tuple([a for a in outer if a in right - left])
     batch = tuple([a for a in outer if a not in (*rows, *columns)])
-    return Contraction(kernel, lhs, rhs, sums[0], batch, rows, columns) if rows and columns else None
+    contraction = Contraction(kernel, lhs, rhs, sums[0], batch, rows, columns)
+    return contraction if rows and columns and contraction.is_complete else None
 
 
-def _product(kernel: Kernel, total: int) -> tuple[Load, Load, set[int]] | None:
-    """Return the operands of a summed product, and the nodes that only it needs.
+def _product(kernel: Kernel, total: int) -> tuple[Load, Load] | None:
+    """Return the operands of a summed product; None if the node sums something else.
 
-    None if the node sums something else.
+    An operand may be converted to a dtype that has all numbers of its own, as they are read so.
     """
     reduce = kernel.nodes[total]
     assert isinstance(reduce, Reduce)
     product = kernel.nodes[reduce.operand]
     if not isinstance(product, Apply) or product.op != _PRODUCTS.get(reduce.op):
         return None
-    found, under = [], {reduce.operand}
+    operands = []
     for n in product.operands:
-        under.add(n)
         node = kernel.nodes[n]
-        if isinstance(node, Apply) and node.op == "convert_element_type":
-            under.add(node.operands[0])
+        if isinstance(node, Apply) and node.op == "convert_element_type" and can_cast(kernel.nodes[node.operands[0]].dtype, node.dtype):
             node = kernel.nodes[node.operands[0]]
         if not isinstance(node, Load) or node.mask:
             return None
-        found.append(node)
-    return found[0], found[1], under
+        operands.append(node)
+    return operands[0], operands[1]
 
 
 def _axes(load: Load) -> frozenset[int]:

@@ -15,7 +15,8 @@ Kernels are values: equal ones are equal and hash alike, whatever program they c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 from volta_fn.compiler.ir.index import Affine, Index, Range
 from volta_fn.core.aval import Shape
 from volta_fn.core.primitive import Reduction, reduction_of
+from volta_fn.errors import JaxprError
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,18 @@ class Kernel:
         return tuple(range(self.parallel, len(self.sizes)))
 
 
+class PendingStores(set[int]):
+    """The stores of a kernel that have no code yet: whoever emits one removes it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(range(len(kernel.stores)))
+
+    def check(self, later: Collection[int] = ()) -> None:
+        """Raise `JaxprError` if stores have no code, other than those that come later."""
+        if missing := self.difference(later):
+            raise JaxprError(f"no code was generated for stores {sorted(missing)} of a kernel")
+
+
 def operands(node: Node) -> tuple[int, ...]:
     """Return the numbers of the nodes that a node reads."""
     if isinstance(node, Apply):
@@ -197,3 +211,42 @@ def stages(kernel: Kernel) -> tuple[int, ...]:
         before = max([result[i] for i in operands(node)], default=0)
         result.append(before + isinstance(node, Reduce))
     return tuple(result)
+
+
+def remainder(kernel: Kernel, computed: Mapping[int, Load]) -> tuple[Kernel, tuple[int, ...]] | None:
+    """Return all that a kernel computes but some nodes, as a kernel over its rows.
+
+    A recogniser that computes reductions in loops of its own generates everything else from the remainder, which has every store of the
+    kernel and no row. `computed` replaces nodes by loads, whose inputs come first. Also return which inputs of the kernel are the others.
+    None if a store, or a node that it needs, is per element of a row, or is another reduction.
+    """
+    needed: set[int] = set()
+    pending = [store.value for store in kernel.stores]
+    while pending:
+        n = pending.pop()
+        if n not in needed:
+            needed.add(n)
+            pending += () if n in computed else operands(kernel.nodes[n])
+    nodes = {n: computed.get(n, kernel.nodes[n]) for n in sorted(needed | computed.keys())}
+    indices = [a for node in nodes.values() for a in affines(node)] + [a for store in kernel.stores for a in store.index]
+    if any(isinstance(node, Reduce) for node in nodes.values()) or any(axis >= kernel.parallel for a in indices for axis in a.axes):
+        return None
+    inputs = tuple(sorted({node.input for n, node in nodes.items() if isinstance(node, Load) and n not in computed}))
+    new = {n: k for k, n in enumerate(nodes)}
+
+    def numbered(n: int, node: Node) -> Node:
+        if isinstance(node, Load):
+            return node if n in computed else replace(node, input=inputs.index(node.input) + len(computed))
+        return replace(node, operands=tuple([new[i] for i in node.operands])) if isinstance(node, Apply) else node
+
+    buffers = tuple([Buffer(math.prod(load.shape), load.dtype) for load in sorted(computed.values(), key=lambda load: load.input)])
+    return (
+        Kernel(
+            kernel.sizes[: kernel.parallel],
+            kernel.parallel,
+            (*buffers, *[kernel.inputs[i] for i in inputs]),
+            tuple([numbered(n, node) for n, node in nodes.items()]),
+            tuple([replace(store, value=new[store.value]) for store in kernel.stores]),
+        ),
+        inputs,
+    )

@@ -62,6 +62,20 @@ class FusedProgram(NamedTuple):
         return [self.roots.get(v, v) for v in reads(node)]
 
 
+def equations_between(producers: Mapping[Var, Equation], operands: Iterable[Var | object], results: Iterable[Var]) -> list[Equation]:
+    """Return the equations on all ways from some results back to the operands."""
+    known, pending = set(operands), [*results]
+    found: dict[int, Equation] = {}
+    while pending:
+        var = pending.pop()
+        eqn = producers.get(var)
+        if eqn is None or var in known or id(eqn) in found:
+            continue
+        found[id(eqn)] = eqn
+        pending += [v for v in eqn.invars if isinstance(v, Var)]
+    return list(found.values())
+
+
 class DefUse:
     """The producer and the consumers of each variable, as numbers of nodes."""
 

@@ -90,16 +90,16 @@ def sinc(x: Any, /) -> Array:
     series = full_like_scalar(scaled, 1.0)
     for n in (8, 6, 4, 2):
         series = lax.sub(full_like_scalar(scaled, 1.0), lax.mul(lax.div(squared, full_like_scalar(scaled, n * (n + 1))), series))
-    sine = lax.sin(safe) if is_complex(value) else _sinpi(lax.select(near, full_like_scalar(value, 0.5), value))
+    sine = lax.sin(safe) if value.dtype in dtypes.COMPLEX else _sine_of_half_turns(value)
     return narrowed(lax.select(near, series, lax.div(sine, safe)), operand)
 
 
-def _sinpi(x: Array) -> Array:
-    """Return sin(πx) of real x, by the exact distance from the nearest integer."""
-    nearest = lax.stop_gradient(lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN))
-    sine = lax.sin(lax.mul(lax.sub(x, nearest), full_like_scalar(x, math.pi)))
+def _sine_of_half_turns(x: Array) -> Array:
+    """Return sin(πx) of real x, to full precision around its zeros."""
+    nearest = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
     half = lax.mul(nearest, full_like_scalar(x, 0.5))
-    return lax.select(lax.eq(half, lax.floor(half)), sine, lax.neg(sine))
+    sine = lax.sin(lax.mul(lax.sub(x, nearest), full_like_scalar(x, math.pi)))
+    return lax.select(lax.ne(half, lax.floor(half)), lax.neg(sine), sine)
 
 
 def _sinc_radius(dtype: np.dtype) -> float:

@@ -198,8 +198,9 @@ def _slope(value: Array, spacing: Array, dim: int) -> Array:
     if not points.ndim:
         first, last = section(value, 0, 1), section(value, -1, None)
         steps = lax.sub(lax.concatenate([section(value, 1, None), last], dim), lax.concatenate([first, section(value, 0, -1)], dim))
-        number = lax.broadcasted_iota(np.int32, value.shape, dim)
-        at_end = lax.bitwise_or(lax.eq(number, np.int32(0)), lax.eq(number, np.int32(size - 1)))
+        index = dtypes.index_dtype(size)
+        number = lax.broadcasted_iota(index, value.shape, dim)
+        at_end = lax.bitwise_or(lax.eq(number, index.type(0)), lax.eq(number, index.type(size - 1)))
         return lax.div(steps, lax.mul(lax.select(at_end, full_like_scalar(steps, 1), full_like_scalar(steps, 2)), points))
     along = [size - 1 if i == dim else 1 for i in range(value.ndim)]
     gaps = lax.reshape(diff(points), along)

@@ -40,8 +40,10 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     length = int(length)
     value = value if value.dtype in dtypes.INTEGERS else lax.convert_element_type(value, INDEX)
     most = full_like_scalar(value, min(length, dtypes.iinfo(value.dtype).max))  # clamped before conversion: numbers may exceed int32
-    index = lax.convert_element_type(lax.clamp(full_like_scalar(value, 0), value, most), INDEX)
-    amount = array(dtypes.default(INDEX).type(1)) if weights is None else operand("bincount", "weights", weights)
+    index = lax.convert_element_type(lax.clamp(full_like_scalar(value, 0), value, most), dtypes.index_dtype(length))
+    amount = (
+        array(dtypes.index_dtype(value.size, dtypes.default(INDEX)).type(1)) if weights is None else operand("bincount", "weights", weights)
+    )
     if weights is not None and amount.shape != value.shape:
         raise ShapeError(f"bincount: weights must have the shape of x, {value.shape}, got {amount.shape}")
     return constrained(_scattered(index, broadcast_to(amount, value.shape), length), out_sharding)
@@ -149,15 +151,16 @@ def _columns(sample: Any) -> Array:
 def _binned(columns: Sequence[Array], edges: Sequence[Array], amounts: Array) -> Array:
     sizes = [e.size - 1 for e in edges]
     total = int(np.prod(sizes, dtype=np.int64))
-    flat = full_like_scalar(lax.iota(INDEX, 1), 0)
+    index_dtype = dtypes.index_dtype(total)
+    flat = full_like_scalar(lax.iota(index_dtype, 1), 0)
     outside = full_like_scalar(lax.eq(flat, flat), False)
     for column, edge, size in zip(columns, edges, sizes, strict=True):
         last = lax.index_in_dim(edge, -1, keepdims=False)
-        bin_ = lax.sub(searchsorted(edge, column, side="right"), np.int32(1))
-        bin_ = lax.select(lax.eq(column, last), np.int32(size - 1), bin_)
-        outside = lax.bitwise_or(outside, lax.bitwise_or(lax.lt(bin_, np.int32(0)), lax.ge(bin_, np.int32(size))))
-        flat = lax.add(lax.mul(flat, np.int32(size)), bin_)
-    index = lax.select(outside, np.int32(total), flat)
+        bin_ = lax.sub(lax.convert_element_type(searchsorted(edge, column, side="right"), index_dtype), index_dtype.type(1))
+        bin_ = lax.select(lax.eq(column, last), index_dtype.type(size - 1), bin_)
+        outside = lax.bitwise_or(outside, lax.bitwise_or(lax.lt(bin_, index_dtype.type(0)), lax.ge(bin_, index_dtype.type(size))))
+        flat = lax.add(lax.mul(flat, index_dtype.type(size)), bin_)
+    index = lax.select(outside, index_dtype.type(total), flat)
     return lax.reshape(_scattered(index, amounts, total), sizes)
 
 

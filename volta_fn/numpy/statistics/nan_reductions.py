@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import INDEX, Axis, axes_of, full_like_scalar, is_inexact, operand
+from volta_fn.numpy.arguments import Axis, axes_of, full_like_scalar, is_inexact, operand
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.statistics import cumulative, reductions
 from volta_fn.primitives.declare import to_dtype
@@ -164,7 +164,7 @@ def _variance(
     present = _present(function, value, where)
     axes = axes_of(function, axis, value.ndim)
     result, wanted = reductions.variance(function, value, axes, dtype, out, ddof, True, present, mean, None)
-    count = reductions.sum(present, axes, INDEX, keepdims=True)
+    count = reductions.sum(present, axes, dtypes.index_dtype(present.size), keepdims=True)
     enough = lax.gt(to_dtype(count, result.dtype), to_dtype(ddof, result.dtype))
     result = lax.select(enough, result, full_like_scalar(result, np.nan))
     return (result if keepdims else lax.squeeze(result, axes)), wanted

@@ -147,7 +147,7 @@ def _along_last(ordered: Array, fraction: Array, method: str, skip_nan: bool) ->
     """Return quantiles of sorted vectors (NaN last), of shape (quantiles, vectors...)."""
     missing = _count(isnan(ordered))
     work = dtypes.accumulator(ordered.dtype)
-    last = lax.convert_element_type(lax.sub(np.int32(ordered.shape[-1] - 1), missing), work)
+    last = lax.convert_element_type(lax.sub(missing.dtype.type(ordered.shape[-1] - 1), missing), work)
     position = _position(_per_vector(lax.convert_element_type(fraction, work), last), last, method)
     low, high = lax.floor(position), lax.ceil(position)
     f_low, f_high = _element(ordered, low), _element(ordered, high)
@@ -156,7 +156,7 @@ def _along_last(ordered: Array, fraction: Array, method: str, skip_nan: bool) ->
 
 
 def _count(truth: Array) -> Array:
-    return lax.reduce_sum(lax.convert_element_type(truth, INDEX), (truth.ndim - 1,))
+    return lax.reduce_sum(lax.convert_element_type(truth, dtypes.index_dtype(truth.shape[-1])), (truth.ndim - 1,))
 
 
 def _per_vector(fraction: Array, vectors: Array) -> Array:
@@ -175,7 +175,7 @@ def _position(fraction: Array, last: Array, method: str) -> Array:
 
 def _lost(ordered: Array, missing: Array, skip_nan: bool) -> Array:
     """Return True for vectors without quantiles: with a NaN, or of NaN only."""
-    return lax.ge(missing, np.int32(ordered.shape[-1])) if skip_nan else lax.gt(missing, np.int32(0))
+    return lax.ge(missing, missing.dtype.type(ordered.shape[-1])) if skip_nan else lax.gt(missing, missing.dtype.type(0))
 
 
 def _weighted(ordered: Array, weight: Array, fraction: Array, skip_nan: bool) -> Array:
@@ -200,7 +200,8 @@ def _weighted(ordered: Array, weight: Array, fraction: Array, skip_nan: bool) ->
 
 def _element(ordered: Array, position: Array) -> Array:
     """Return the element at an integer position, for each quantile and vector."""
-    index = lax.clamp(np.int32(0), lax.convert_element_type(position, INDEX), np.int32(ordered.shape[-1] - 1))
+    dtype = dtypes.index_dtype(ordered.shape[-1])
+    index = lax.clamp(dtype.type(0), lax.convert_element_type(position, dtype), dtype.type(ordered.shape[-1] - 1))
     grid = [lax.broadcasted_iota(INDEX, index.shape, i) for i in range(1, index.ndim)]
     return ordered[(*grid, index)]
 

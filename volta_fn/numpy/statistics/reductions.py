@@ -179,7 +179,8 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Array:
     >>> jnp.count_nonzero(jnp.array([0, 3, 0, 4]))
     Array(2, dtype=int32)
     """
-    return sum(truth("count_nonzero", a), axis, dtypes.default(INDEX), keepdims=keepdims)
+    nonzero = truth("count_nonzero", a)
+    return sum(nonzero, axis, dtypes.index_dtype(nonzero.size, dtypes.default(INDEX)), keepdims=keepdims)
 
 
 @fused
@@ -207,7 +208,7 @@ def _arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool
     value = operand(name, "a", a)
     flat, dim = flat_or_axis(name, value, axis)
     _check_not_empty(name, flat, (dim,))
-    found = find(flat, dim, dtypes.default(INDEX))
+    found = find(flat, dim, dtypes.index_dtype(flat.shape[dim], dtypes.default(INDEX)))
     return restore(found, tuple(range(value.ndim)) if axis is None else (dim,), keepdims)
 
 
@@ -226,7 +227,7 @@ def element_count(value: Array, axes: tuple[int, ...], where: Any) -> Any:
     if where is None:
         shape = value.shape
         return math.prod([shape[i] for i in axes])
-    return sum(broadcast_to(operand("a reduction", "where", where), value.shape), axes, INDEX)
+    return sum(broadcast_to(operand("a reduction", "where", where), value.shape), axes, dtypes.index_dtype(value.size))
 
 
 def _working(value: Array, dtype: Any, where: Any) -> tuple[Array, np.dtype]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import lax
 from volta_fn import numpy as vnp
-from volta_fn.errors import OnnxError
+from volta_fn.errors import OnnxError, OutOfMemoryError
 from volta_fn.onnx.operators.registry import Node, as_array, operator
 from volta_fn.onnx.tensors import dtype_of
 
@@ -46,13 +46,19 @@ def constant_of_shape(node: Node, wanted: Any) -> Any:
 
 
 _SMALL = 1024
+#: The most numbers of a range, which decide shapes or are indices.
+_MOST = 1 << 28
 
 
 @operator("Range")
 def arange(node: Node, start: Any, limit: Any, delta: Any) -> Any:
     """Return numbers from `start` on, below `limit`."""
     begin, end, step = [node.host(v, "start, limit or delta").reshape(()) for v in (start, limit, delta)]
+    if not step:
+        raise OnnxError(f"the node {node} has steps of 0")
     count = max(0, math.ceil((end - begin) / step))
+    if count > _MOST:
+        raise OutOfMemoryError(f"{node} makes {count} numbers on the host, more than the {_MOST} that there may be")
     return (begin + np.arange(count).astype(begin.dtype) * step).astype(begin.dtype)
 
 

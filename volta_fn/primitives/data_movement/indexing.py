@@ -150,6 +150,7 @@ def default_fill(dtype: np.dtype) -> Any:
 
     It is the least signed integer, the greatest unsigned one, True, or NaN.
     """
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
+    if dtype in dtypes.INTEGERS | dtypes.STORAGE_INTEGERS:
+        info = dtypes.iinfo(dtype)
+        return info.min if info.min < 0 else info.max
     return True if dtype.kind == "b" else np.nan

@@ -329,6 +329,8 @@ def rev(operand: Any, dimensions: Sequence[int]) -> Array:
 def _iota_abstract(*, dtype: np.dtype, shape: Shape, dimension: int) -> ShapedArray:
     if not 0 <= dimension < len(shape):
         raise AxisError(f"iota dimension {dimension} is out of range for shape {shape}")
+    if dtype in dtypes.INTEGERS and dtype.itemsize >= 4 and shape[dimension] - 1 > np.iinfo(dtype).max:
+        raise ShapeError(f"iota: the positions along dimension {dimension} of shape {shape} do not fit {dtype.name}; use int64")
     return ShapedArray(shape, dtype)
 
 

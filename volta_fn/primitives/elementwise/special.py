@@ -16,7 +16,7 @@ from volta_fn.primitives.elementwise.comparison import eq, gt
 from volta_fn.primitives.elementwise.exponential import exp, log
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.elementwise.trigonometric import cos, sin
-from volta_fn.primitives.formulas import bessel, dawson, error, faddeeva, gamma, hypergeometric, oscillating_integrals
+from volta_fn.primitives.formulas import bessel, dawson, error, exponential_integrals, faddeeva, gamma, hypergeometric, normal_quantile, oscillating_integrals
 from volta_fn.primitives.formulas import owens_t as owen
 from volta_fn.primitives.formulas import spence as dilogarithm
 
@@ -39,6 +39,12 @@ erf_inv: Elementwise = elementwise(
     domain=Domain(-0.9, 0.9), doc="The inverse of erf.",
 )  # fmt: skip
 
+erf_inv_of_uniform: Elementwise = elementwise(
+    "erf_inv_of_uniform", formula=error.erf_inv_of_uniform, operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
+    domain=Domain(-0.9, 0.9), doc="The inverse of erf as XLA rounds it, of which normal random numbers are made.",
+)  # fmt: skip
+
 # normal distribution: its density is the derivative of its function
 
 
@@ -50,13 +56,17 @@ ndtr: Elementwise = elementwise(
     "ndtr", formula=error.ndtr, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _density(x)],
     doc="The normal distribution's function, exact far on the left.",
 )  # fmt: skip
+ndtri: Elementwise = elementwise(
+    "ndtri", formula=normal_quantile.ndtri, operands=dtypes.FLOATS, derivatives=[lambda g, out, p: g / _density(out)],
+    domain=Domain(0.05, 0.95), doc="The inverse of ndtr.",
+)  # fmt: skip
 gelu: Elementwise = elementwise(
     "gelu", formula=error.gelu, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (ndtr(x) + x * _density(x))],
     doc="x ndtr(x), exact far on the left; an operation by itself since one evaluation of the tail does for both signs.",
 )  # fmt: skip
 
 
-def _undefined(function: str, operand: str) -> Callable[..., Array]:
+def undefined(function: str, operand: str) -> Callable[..., Array]:
     """Return the derivative by an operand that has none: it raises."""
 
     def derivative(*_: Array) -> Array:
@@ -81,7 +91,7 @@ digamma: Elementwise = elementwise(
 )  # fmt: skip
 polygamma: Elementwise = elementwise(
     "polygamma", formula=gamma.polygamma, operands=dtypes.FLOATS,
-    derivatives=[_undefined("polygamma", "m"), lambda g, out, m, x: g * polygamma(m + 1.0, x)],
+    derivatives=[undefined("polygamma", "m"), lambda g, out, m, x: g * polygamma(m + 1.0, x)],
     domain=Domain(0.2, 4.0, operands={0: (1.0, 1.0)}), doc="The m-th derivative of digamma at x.",
 )  # fmt: skip
 
@@ -89,7 +99,7 @@ polygamma: Elementwise = elementwise(
 
 zeta: Elementwise = elementwise(
     "zeta", formula=gamma.zeta, operands=dtypes.FLOATS,
-    derivatives=[_undefined("zeta", "x"), lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
+    derivatives=[undefined("zeta", "x"), lambda g, out, x, q: g * (-x * zeta(x + 1.0, q))],
     domain=Domain(0.5, 3.0, operands={0: (2.0, 2.0)}),
     doc="Hurwitz's zeta function, the sum of (q + k)^-x over k = 0, 1, …; differentiable in q.",
 )  # fmt: skip
@@ -136,6 +146,48 @@ dawsn: Elementwise = elementwise(
     "dawsn", formula=dawson.dawsn, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _dawson_slope(x, out)],
     doc="Dawson's integral, exp(-x^2) times the integral of exp(t^2) from 0 to x.",
 )  # fmt: skip
+
+
+def _expn_slope(n: Array, x: Array, out: Array) -> Array:
+    """Return -E(n - 1)(x), which for n = 0 is E0 (1 + 1/x)."""
+    first = eq(n, 0.0)
+    return -select(first, out * (1.0 + 1.0 / x), expn(select(first, n, n - 1.0), x))
+
+
+expn: Elementwise = elementwise(
+    "expn", formula=exponential_integrals.expn, operands=dtypes.FLOATS,
+    derivatives=[undefined("expn", "n"), lambda g, out, n, x: g * _expn_slope(n, x, out)],
+    domain=Domain(0.2, 4.0, operands={0: (2.0, 2.0)}), doc="En(x), the integral of exp(-x t) / t^n from t = 1 to infinity.",
+)  # fmt: skip
+
+
+def _expi_slope(x: Array) -> Array:
+    root = exp(0.5 * x)
+    return root / x * root
+
+
+expi: Elementwise = elementwise(
+    "expi", formula=exponential_integrals.expi, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _expi_slope(x)],
+    domain=Domain(avoid=(0.0,), margin=0.2), doc="The integral of exp(t) / t from -infinity to x, as a principal value.",
+)  # fmt: skip
+
+
+def _erfcx_slope(x: Array, out: Array) -> Array:
+    """Return 2 x erfcx(x) - 2 / sqrt(pi); far on the right, where that cancels, by the asymptotic series."""
+    far = gt(x, {4: 5.0, 8: 10.0}[max(x.dtype.itemsize, 4)])
+    inverse = 0.5 / _safe(x, ~far) / _safe(x, ~far)
+    series = as_value(np.zeros((), x.dtype))
+    for k in range(13, 0, -1):
+        series = inverse * (2.0 * k - 1.0) * (1.0 - series)
+    near = 2.0 * (select(far, as_value(np.zeros((), x.dtype)), x) * out) - _TWO_OVER_SQRT_PI
+    return select(far, -_TWO_OVER_SQRT_PI * series, near)
+
+
+erfcx: Elementwise = elementwise(
+    "erfcx", formula=exponential_integrals.erfcx, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _erfcx_slope(x, out)],
+    doc="exp(x^2) erfc(x).",
+)  # fmt: skip
+
 #: Farther away, x * x rounded gives the derivatives fewer and fewer digits, as near their zeros.
 _FRESNEL_SMALL = Domain(-1.3, 1.3, avoid=(-1.0, 1.0), margin=0.1)
 
@@ -211,14 +263,14 @@ faddeeva_imag: Elementwise = elementwise(
 
 hyp1f1: Elementwise = elementwise(
     "hyp1f1", formula=hypergeometric.hyp1f1, operands=dtypes.FLOATS,
-    derivatives=[_undefined("hyp1f1", "a"), _undefined("hyp1f1", "b"), lambda g, out, a, b, x: g * (a / b * hyp1f1(a + 1.0, b + 1.0, x))],
+    derivatives=[undefined("hyp1f1", "a"), undefined("hyp1f1", "b"), lambda g, out, a, b, x: g * (a / b * hyp1f1(a + 1.0, b + 1.0, x))],
     domain=Domain(operands={0: (0.5, 2.0), 1: (1.0, 3.0)}),
     doc="Kummer's confluent hypergeometric function, the sum of (a)_k / (b)_k x^k / k!; differentiable in x.",
 )  # fmt: skip
 hyp2f1: Elementwise = elementwise(
     "hyp2f1", formula=hypergeometric.hyp2f1, operands=dtypes.FLOATS,
     derivatives=[
-        *[_undefined("hyp2f1", name) for name in "abc"],
+        *[undefined("hyp2f1", name) for name in "abc"],
         lambda g, out, a, b, c, x: g * (a * b / c * hyp2f1(a + 1.0, b + 1.0, c + 1.0, x)),
     ],
     domain=Domain(-2.0, 0.7, operands={0: (0.5, 2.0), 1: (0.5, 2.0), 2: (2.2, 3.0)}),

@@ -111,11 +111,14 @@ def _factors_above_two(x: Values) -> Values:
 
 
 def _lgamma_near(x: Values, logarithm: Values) -> Values:
-    return _lgamma_unit(x) + x.below(1.0).select(-logarithm, logarithm)
+    return lgamma_unit(x) + x.below(1.0).select(-logarithm, logarithm)
 
 
-def _lgamma_unit(x: Values) -> Values:
-    """Return lgamma of the number in [1, 2] that differs from x by an integer."""
+def lgamma_unit(x: Values) -> Values:
+    """Return lgamma of the number in [1, 2] that differs from x by an integer.
+
+    For x < 1 that is 1 + x, with full precision near its zeros.
+    """
     t = x.below(1.0).select(x, _unit_base(x) - 1.0)
     return t * (t - 1.0) * t.mad(2.0, -1.0).polynomial(LGAMMA)
 
@@ -177,6 +180,9 @@ def _digamma_far(x: Values, inverse: Values) -> Values:
     return log(x) - inverse * 0.5 - square * square.polynomial(DIGAMMA_FAR)
 
 
+#: There gamma is infinite, and its root is not, by width.
+_GAMMA_LIMITS = {32: 40.0, 64: 180.0}
+
 #: Below this, gamma(x) is 1 / x to double precision; exp(lgamma(x)) would lose as many digits as log(x) has before the point.
 _TINY = 2.0**-56
 
@@ -185,10 +191,10 @@ _TINY = 2.0**-56
 def gamma(x: Values) -> Values:
     """Return the gamma function; NaN at the negative integers and at -infinity.
 
-    The exponential of a logarithm of size v has an error of v / 2 ulp, which float64 can spare and float32 cannot.
+    The exponential of a logarithm of size v has an error of v / 2 ulp, which is left to negative numbers.
     """
     pole = x.below(0.0) & x.floor().equals(x)
-    value = _by_logarithm(x) if x.bits == 64 else x.above(0.0).choose(_gamma_positive, _by_logarithm, x)
+    value = x.above(0.0).choose(gamma_positive, _by_logarithm, x)
     return pole.select(math.nan, x.abs().below(_TINY).select(1.0 / x, value))
 
 
@@ -196,13 +202,13 @@ def _by_logarithm(x: Values) -> Values:
     return gamma_sign(x) * exp(lgamma(x))
 
 
-def _gamma_positive(x: Values) -> Values:
-    """Return gamma of positive float32; above 40 as at 40, where it is infinite."""
-    return x.below(FAR).choose(_gamma_near, _gamma_far, x.capped(40.0))
+def gamma_positive(x: Values) -> Values:
+    """Return gamma of positive numbers; from some number on it is infinite."""
+    return x.below(FAR).choose(_gamma_near, _gamma_far, x.capped(_GAMMA_LIMITS[x.bits]))
 
 
 def _gamma_near(x: Values) -> Values:
-    unit = exp(_lgamma_unit(x))
+    unit = exp(lgamma_unit(x))
     return x.below(1.0).select(unit / x, unit * _factors_above_two(x))
 
 
@@ -242,7 +248,8 @@ def zeta(s: Values, q: Values) -> Values:
         first, second = k.equals(0.0), k.equals(1.0)
         start = left.select(first.select(least, second.select(1.0 - q, 1.0 - least)), q.above(0.0).select(q, 1.0))
         weight = left.select(first.select(sign, second.select(-sign, 1.0)), first.select(1.0, s.like(0.0)))
-        return [total + weight * s.called("zeta_positive", _zeta_positive, start)]
+        value = s.called("zeta_positive", _zeta_positive, start)
+        return [total + weight.equals(0.0).select(0.0, weight * value)]  # the value may be infinite
 
     (total,) = s.iterated(left.select(3.0, s.like(1.0)), add, s.like(0.0))
     out = (left & s.floor().compare("one", s)).select(math.nan, total)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from volta_fn.core.interned import Left
+from volta_fn.errors import CompilerError
 from volta_fn.runtime.internals.nogil import emit, parse, run_passes
 from volta_fn.runtime.llvm import half_rounding, lapack, numpy_sorts
 from volta_fn.runtime.llvm.host import Host, host, llvm
@@ -39,10 +40,13 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
     if made_for is not here:
         machine = _target_machine()
         machine._owned = True  # by the list: llvmlite must not free it at the end of the process
-    module = parse(text)
-    module.triple = here.triple
-    module.data_layout = str(machine.target_data)
-    module.verify()
+    try:
+        module = parse(text)
+        module.triple = here.triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise CompilerError.of("code generation", f"LLVM refuses the module: {str(error).strip()}") from error
     if suffix:
         for named in (*module.functions, *module.global_variables):
             if not named.is_declaration:

@@ -15,8 +15,9 @@ from volta_fn.core.array import Array
 from volta_fn.core.primitive import Zero
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
+from volta_fn.primitives.elementwise import power_transforms
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.stirling import excess_near, rising
+from volta_fn.scipy.special.stirling import rising
 from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
 expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + exp(-x)), without overflow.")
@@ -34,7 +35,14 @@ def logit(x: Any) -> Array:
 
 @custom_jvp
 def _logit(x: Array) -> Array:
-    return vnp.log(x / (1.0 - x))
+    """Return log1p((2 x - 1) / (1 - x)) around 1/2, for x < 1/2 by 1 - x."""
+    if x.dtype in dtypes.COMPLEX:
+        return vnp.log(x / (1.0 - x))
+    lower = x < 0.5
+    ends = (x < 0.25) | (x > 0.75)
+    centre = vnp.where(ends, 0.5, x)
+    distance = vnp.log1p(vnp.abs(2.0 * centre - 1.0) / vnp.where(lower, centre, 1.0 - centre))
+    return vnp.where(ends, vnp.log(x / (1.0 - x)), vnp.where(lower, -distance, distance))
 
 
 _logit.defjvps(lambda g, out, x: g / (x * (1.0 - x)))
@@ -62,8 +70,11 @@ def softplus(x: Any) -> Array:
 
 @custom_jvp
 def _exprel(x: Array) -> Array:
-    zero = x == 0
-    return vnp.where(zero, 1.0, vnp.where(x == np.inf, x, vnp.expm1(x) / vnp.where(zero, 1.0, x)))
+    tiny, large = vnp.abs(x) < dtypes.finfo(x.dtype).eps, x > 80.0
+    safe = vnp.where(tiny, 1.0, x)
+    root = vnp.exp(0.5 * vnp.where(large, x, 0.0))  # e^x may overflow where its quotient by x does not
+    out = vnp.where(large, root / safe * root, vnp.expm1(vnp.where(large, 0.0, safe)) / safe)
+    return vnp.where(tiny, 1.0 + 0.5 * x, vnp.where(x == np.inf, x, out))
 
 
 def _exprel_slope(x: Array) -> Array:
@@ -196,7 +207,10 @@ def _log_ratio(x: Array, y: Array) -> Array:
     """Return log(x / y) of positive numbers, to full precision where x is close to y."""
     beyond = (x - y) / y
     close = vnp.abs(beyond) < 0.5
-    return vnp.where(close, vnp.log1p(vnp.where(close, beyond, 0.0)), vnp.log(x) - vnp.log(y))
+    ratio = x / y
+    normal = (ratio > dtypes.finfo(x.dtype).tiny) & (ratio < np.inf)
+    far = vnp.where(normal, vnp.log(vnp.where(normal, ratio, 1.0)), vnp.log(x) - vnp.log(y))
+    return vnp.where(close, vnp.log1p(vnp.where(close, beyond, 0.0)), far)
 
 
 @custom_jvp
@@ -209,14 +223,17 @@ _relative_entropy.defjvps(lambda g, out, x, y: g * (_log_ratio(x, y) + 1.0), lam
 
 @custom_jvp
 def _divergence(x: Array, y: Array) -> Array:
-    """Compute it as y ((1 + r) log(1 + r) - r) with r = x/y - 1 for small r."""
-    beyond = (x - y) / y
-    close = vnp.abs(beyond) < 0.1
-    near = vnp.abs(beyond) < 0.5
-    log_ratio = vnp.log1p(vnp.where(near, beyond, 0.0))
-    r = vnp.where(close, beyond, 0.0)
-    far = x * (vnp.where(near, log_ratio, vnp.log(x) - vnp.log(y)) - 1.0) + y
-    return vnp.where(close, y * (r * log_ratio - excess_near(r)), far)
+    """Compute it as y ((1 + r) log(1 + r) - r) with r = x/y - 1.
+
+    With s = r / (2 + r) the logarithm is 2 atanh(s), 1 + r is (1 + s) / (1 - s), and for small s large terms cancel.
+    """
+    s = (x - y) / (x + y)
+    close = vnp.abs(s) < 0.5
+    near = vnp.where(close, s, 0.0)
+    square = near * near
+    series = rising(square, tuple(1.0 / (2 * k + 3) for k in range(24 if x.dtype == np.float64 else 11)))
+    inner = 2.0 * y * square * (1.0 + near * (1.0 + near) * series) / (1.0 - near)
+    return vnp.where(close, inner, x * (_log_ratio(x, y) - 1.0) + y)
 
 
 _divergence.defjvps(lambda g, out, x, y: g * _log_ratio(x, y), lambda g, out, x, y: g * ((y - x) / y))
@@ -229,7 +246,7 @@ def boxcox(x: Any, lmbda: Any) -> Array:
     >>> vf.scipy.special.boxcox(vf.numpy.array([1.0, 4.0]), 0.5)
     Array([0., 2.], dtype=float32)
     """
-    return _power_transform(vnp.log(x), lmbda)
+    return power_transforms.boxcox(x, lmbda)
 
 
 @composite
@@ -239,26 +256,4 @@ def boxcox1p(x: Any, lmbda: Any) -> Array:
     >>> vf.scipy.special.boxcox1p(vf.numpy.array([0.0, 3.0]), 0.5)
     Array([0., 2.], dtype=float32)
     """
-    return _power_transform(vnp.log1p(x), lmbda)
-
-
-@custom_jvp
-def _power_transform(log: Array, power: Array) -> Array:
-    safe = vnp.where(power == 0, 1.0, power)
-    return vnp.where(power == 0, log, vnp.expm1(safe * log) / safe)
-
-
-def _by_power(log: Array, power: Array) -> Array:
-    """Return the derivative by the power: log² (t e^t - e^t + 1) / t², t = power log.
-
-    For small t the quotient is the sum of (k + 1) t^k / (k + 2)!.
-    """
-    t = power * log
-    close = vnp.abs(t) < 0.5
-    small, large = vnp.where(close, t, 0.0), vnp.where(close, 1.0, t)
-    near = log * log * rising(small, tuple((k + 1) / math.factorial(k + 2) for k in range(14)))
-    slope = (large - 1.0) * vnp.exp(large) + 1.0
-    return vnp.where(close, near, slope / vnp.where(close, 1.0, power) ** 2)
-
-
-_power_transform.defjvps(lambda g, out, log, power: g * vnp.exp(power * log), lambda g, out, log, power: g * _by_power(log, power))
+    return power_transforms.boxcox1p(x, lmbda)

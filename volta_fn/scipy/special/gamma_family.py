@@ -14,9 +14,9 @@ from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
+from volta_fn.primitives.elementwise import gamma_quotients
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.complex_gamma import gamma_of_complex, log_gamma_of_complex
-from volta_fn.scipy.special.stirling import beta_size, combinations, log_beta, rise
 
 gammaln = promoted(lax.lgamma, "gammaln", "Return log |gamma(x)|; infinite at 0, -1, -2, ….")
 gamma = promoted(
@@ -40,7 +40,7 @@ def gammasgn(x: Any) -> Array:
 
 @fused
 def loggamma(x: Any) -> Array:
-    """Compute log Γ(x), NaN for x <= 0; `gammaln` takes the magnitude of Γ.
+    """Compute log Γ(x), NaN for x < 0; `gammaln` takes the magnitude of Γ.
 
     Of complex numbers it is the branch that is continuous off the negative axis, NaN at the poles.
 
@@ -50,7 +50,7 @@ def loggamma(x: Any) -> Array:
     (value,) = promote_args("loggamma", (x,), dtypes.INEXACT)
     if value.dtype in dtypes.COMPLEX:
         return log_gamma_of_complex(value)
-    return vnp.where(value > 0, lax.lgamma(value), vnp.array(np.nan, value.dtype))
+    return vnp.where(value >= 0, lax.lgamma(value), vnp.array(np.nan, value.dtype))
 
 
 def factorial(n: Any, exact: bool = False) -> Array:
@@ -68,7 +68,7 @@ def factorial(n: Any, exact: bool = False) -> Array:
 
 @composite
 def _factorial(n: Any) -> Array:
-    return vnp.where(n < 0, 0.0, lax.gamma_function(vnp.where(n < 0, 0.0, n) + 1.0))
+    return gamma_quotients.factorial(n)
 
 
 @composite
@@ -82,11 +82,7 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Array:
     """
     if repetition:
         return vnp.where((k == 0) & (N >= 0), 1.0, comb(N + k - 1.0, k))
-    possible = (k <= N) & (N >= 0) & (k >= 0)
-    n, chosen = vnp.where(possible, N, 0.0), vnp.where(possible, k, 0.0)
-    fewer = vnp.minimum(chosen, n - chosen)
-    ways = combinations(n, fewer)
-    return vnp.where(possible, ways, 0.0)
+    return gamma_quotients.comb(N, k)
 
 
 @composite
@@ -96,8 +92,7 @@ def poch(z: Any, m: Any) -> Array:
     >>> vf.scipy.special.poch(3.0, 2.0).round(3)
     Array(12., dtype=float32)
     """
-    ratio = gammasgn(z + m) * gammasgn(z) * rise(z, m)
-    return vnp.where(m == 0, 1.0, ratio)
+    return gamma_quotients.poch(z, m)
 
 
 @composite
@@ -107,7 +102,7 @@ def betaln(a: Any, b: Any) -> Array:
     >>> vf.scipy.special.betaln(2.0, 3.0).round(4)
     Array(-2.4849, dtype=float32)
     """
-    return log_beta(a, b)
+    return gamma_quotients.betaln(a, b)
 
 
 @composite
@@ -117,7 +112,7 @@ def beta(a: Any, b: Any) -> Array:
     >>> vf.scipy.special.beta(2.0, 3.0).round(4)
     Array(0.0833, dtype=float32)
     """
-    return gammasgn(a) * gammasgn(b) * gammasgn(a + b) * beta_size(a, b)
+    return gamma_quotients.beta(a, b)
 
 
 def multigammaln(a: Any, d: int) -> Array:

@@ -4,14 +4,45 @@ A routine is LLVM IR with entry points, each called a *launch*. A launch does a 
 to threads; the next launch begins when all are done. The tasks, and so the results, are the same for any number of threads. An entry point
 is ``void symbol(ptr buffers, i64 begin, i64 end)``: it does the tasks from `begin` up to `end`. `buffers` is an array of pointers: to the
 operands, the results, and (if the routine asks for some) a workspace, in this order. Arrays are contiguous, and aligned to their elements
-at least; results and workspaces are uninitialised, and share no memory with operands.
+at least; results and workspaces are uninitialised, and share no memory with operands. The pointer before the first one is that to the
+call's `SignalWord` record, for tasks that may take long.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
-from volta_fn.runtime.llvm.text import SharedFunction
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64
+
+
+class SignalWord(IntEnum):
+    """Words of a call's record of signals."""
+
+    #: ``i64 handle(ptr record)`` has Python handle signals, at most once a second, and returns the status.
+    HANDLE = 0
+    #: 0 as long as the program is to go on.
+    STATUS = 1
+    #: The second in which signals were last handled.
+    SECOND = 2
+
+
+def signals_of(f: Function, buffers: Value) -> Value:
+    """Emit the address of the record of signals of the call whose buffers these are."""
+    return f.load("ptr", f.at(buffers, "ptr", i64(-1)), 8)
+
+
+def signal_status(f: Function, signals: Value) -> Value:
+    """Emit the status of a call, which another thread may have set."""
+    return f.let("i64", f"load atomic i64, {f.at(signals, 'i64', i64(SignalWord.STATUS))} monotonic, align 8")
+
+
+def handle_signals(f: Function, signals: Value) -> Value:
+    """Emit the handling of signals; return the status.
+
+    Unless it is 0, the routine ends without its results.
+    """
+    return f.let("i64", f"call i64 {f.load('ptr', signals, 8).name}({signals})")
 
 
 @dataclass(frozen=True)
@@ -23,6 +54,8 @@ class Launch:
     tasks: int
     #: Estimated nanoseconds of all tasks on one thread; below 20,000 no other thread is woken.
     cost: float
+    #: Whether it restores what an earlier launch has changed outside of the program, and so runs even if a signal's handler has raised.
+    restores: bool = False
 
 
 @dataclass(frozen=True)

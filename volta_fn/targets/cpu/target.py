@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.wrapped_indices import keep_negative_indices
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.target import Pass, ProgramPass, RoutineMaker, Target, TargetCapabilities
+from volta_fn.compiler.target import Pass, ProgramPass, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
@@ -42,6 +42,18 @@ class CpuTarget(Target):
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
         return matmul.contraction(kernel) or loops.routine(kernel)
+
+    def kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
+        """Yield every routine that the target may generate for a kernel.
+
+        Each comes with the choices that are forced for it.
+        """
+        for product in matmul.contraction_options(kernel):
+            if (routine := matmul.contraction(kernel, product)) is not None:
+                yield f"product: {forced(product)}", routine
+        for options in loops.options_of(kernel):
+            if (routine := loops.routine(kernel, options)) is not None:
+                yield f"loops: {forced(options)}", routine
 
     def passes(self) -> Sequence[Pass]:
         """Return the pass that the CPU adds."""

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from volta_fn import dtypes
 from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, default_fill
 
 Dims = tuple[int, ...]
@@ -236,7 +237,8 @@ def _windows(array: np.ndarray, dims: Dims, sizes: Dims, absent: Dims) -> np.nda
     """Return the array as a view (valid starts, *window) of overlapping windows."""
     window = [dim for dim in range(array.ndim) if dim not in absent]
     shape = [array.shape[dim] - sizes[dim] + 1 for dim in dims] + [sizes[dim] for dim in window]
-    return as_strided(array, shape, [array.strides[dim] for dim in (*dims, *window)])
+    bytes_ = array.view(np.uint8) if array.dtype in dtypes.STORAGE else array  # NumPy has no strided views of some of these
+    return as_strided(bytes_, shape, [array.strides[dim] for dim in (*dims, *window)]).view(array.dtype)
 
 
 # Gather.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn import nn
+from volta_fn import lax, nn
 from volta_fn import numpy as jnp
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.passes.attention import replace_attention
@@ -163,3 +163,63 @@ def test_masks_of_other_numbers() -> None:
     check(lambda *arrays: by_einsum(*arrays, fill=-3.0, kept=kept), {"attention_routine": 1}, Q, K, V)
     check(lambda *arrays: by_einsum(*arrays, fill=-3.0), {"attention_routine": 1}, Q, K, V)  # causal, and yet all keys count
     check(gradient(by_einsum), {}, Q, K, V)  # the gradient needs the weights
+
+
+def almost(weights: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Something that is written as attention is, of as many queries as keys, with weights as a function of logits and of itself."""
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        return weights(jnp.einsum("bthd,bshd->bhts", q / 2.8, k), lambda w: jnp.einsum("bhts,bshd->bthd", w, v))
+
+    return function
+
+
+def exponentials(logits: Any) -> Any:
+    return jnp.exp(logits - logits.max(-1, keepdims=True))
+
+
+def normalised(powers: Any) -> Any:
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def first_key(logits: Any) -> Any:
+    """A mask that compares numbers of rows of one row alone."""
+    seen = lax.broadcasted_iota(np.int32, (1, T), 1) <= lax.broadcasted_iota(np.int32, (1, T), 0)
+    return jnp.where(seen, logits, -1e38)
+
+
+def wrapped_mask(logits: Any) -> Any:
+    """A comparison of unsigned numbers, of which the first ones are the largest."""
+    row, column = (lax.broadcasted_iota(np.uint8, (T, T), axis) - np.uint8(2) for axis in (0, 1))
+    return jnp.where(column <= row, logits, -1e38)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    {
+        "sums of other rows": lambda logits, product: (lambda w: product(w / w.sum(-1)[..., None, :]))(exponentials(logits)),
+        "the largest of other rows": lambda logits, product: product(normalised(jnp.exp(logits - logits.max(-1)[..., None, :]))),
+        "whole logits": lambda logits, product: product(nn.softmax(logits.astype(np.int32).astype(np.float32))),
+        "whole weights": lambda logits, product: product(nn.softmax(logits).astype(np.int8).astype(np.float32)),
+        "weights of eight bits": lambda logits, product: product(nn.softmax(logits).astype(jnp.float8_e4m3fn).astype(np.float32)),
+        "the first key": lambda logits, product: product(nn.softmax(first_key(logits))),
+        "a wrapped mask": lambda logits, product: product(nn.softmax(wrapped_mask(logits))),
+    }.items(),
+    ids=lambda case: case[0],
+)
+def test_what_is_almost_attention(weights: tuple[str, Callable[..., Any]]) -> None:
+    old, new = programs(almost(weights[1]), Q, Q + 1, V[:, :T])
+    wanted, given = (np.asarray(NumpyBackend().compile(closed, (), pipeline)(False, Q, Q + 1, V[:, :T])[0]) for closed in (old, new))
+    np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_of_another_order_are_left_as_they_are() -> None:
+    """A transpose between two reshapes that are no others' inverses."""
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        product = lax.dot_general(k, q, (((2,), (2,)), ((0,), (0,))))
+        logits = product.reshape(8, 2, 3).swapaxes(1, 2).reshape(4, 3, 4)
+        return jnp.einsum("hts,hsd->htd", nn.softmax(logits), v)
+
+    arrays = [RNG.standard_normal(shape, np.float32) for shape in ((4, 3, 5), (4, 4, 5), (4, 4, 5))]
+    compare(*programs(function, *arrays), {}, *arrays)

@@ -12,6 +12,7 @@ import volta_fn as vf
 from tests.compiler.passes.common import names
 from volta_fn import lax
 from volta_fn import numpy as jnp
+from volta_fn.compiler.passes.loop_fission.move_products import move_products_out
 from volta_fn.compiler.pipeline import optimize, simplify
 from volta_fn.core.array import as_value
 from volta_fn.core.staging import eval_jaxpr
@@ -28,6 +29,7 @@ def divided(function: Callable[..., Any], *args: Any) -> list[list[str]]:
     after = optimize(before)
     assert optimize(before) is after is optimize(after)
     vf.check_jaxpr(after)
+    vf.check_jaxpr(move_products_out(simplify(before)))
     values = [as_value(x) for x in vf.tree.leaves(args)]
     for found, expected in zip(eval_jaxpr(after, *values), eval_jaxpr(before, *values), strict=True):
         assert found.dtype == expected.dtype

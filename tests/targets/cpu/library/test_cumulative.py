@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,14 @@ def test_narrow_and_complex(name: str, dtype: str) -> None:
     x = np.random.default_rng(0).uniform(0.9, 1.1, (3, 50)).astype(dtype)
     check(name, [x], {"axis": 1, "reverse": False}, exact=False)
     check(name, [x], {"axis": 0, "reverse": True}, exact=False)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "int16", "float32"])
+def test_nothing_is_written_beyond_a_last_vector_of_any_size(dtype: str, reverse: bool) -> None:
+    for rest in (1, 2, 15, 17, 31, 33):
+        for shape, axis in (((3, 128 + rest), 0), ((2, 128 + rest), 1), ((131_072 + rest,), 0)):
+            check("cummax", [(np.arange(math.prod(shape)) % 5).reshape(shape).astype(dtype)], {"axis": axis, "reverse": reverse})
 
 
 def test_nan_and_infinity() -> None:

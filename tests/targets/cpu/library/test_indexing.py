@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import volta_fn as vf
 from tests.targets.cpu.library.checking import check
-from tests.targets.cpu.running import entries
+from tests.targets.cpu.running import Pointers, entries
 from tests.targets.index_cases import COLUMNS, COMBINED, MODES, ROWS, gathers
 from tests.targets.reference import assert_same, reference
 from volta_fn.compiler.pipeline import lower
@@ -100,10 +100,10 @@ def run_in_place(name: str, inputs: list[np.ndarray], params: dict[str, Any]) ->
     assert routine is not None
     held = [x.copy() for x in inputs]
     room = np.zeros(max(1, routine.workspace), np.uint8)
-    pointers = np.array([x.ctypes.data for x in (*held, held[IN_PLACE[name]], room)], np.int64)
+    pointers = Pointers([x.ctypes.data for x in (*held, held[IN_PLACE[name]], room)])
     symbols = tuple([phase.symbol for phase in routine.launches])
     for phase, address in zip(routine.launches, entries(routine.text, symbols), strict=True):
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(pointers.ctypes.data, 0, phase.tasks)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(pointers.address, 0, phase.tasks)
     return held[IN_PLACE[name]]
 
 

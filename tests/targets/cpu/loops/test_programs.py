@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,12 @@ from tests.targets.cpu.loops.kernels import agrees, run_kernel
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import lax
-from volta_fn.compiler.ir.analysis import overwritable
-from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.codegen.loops import passes
+from volta_fn.codegen.loops.passes import Pass
+from volta_fn.compiler.ir.analysis import KernelAnalysis, overwritable
+from volta_fn.compiler.ir.index import along
+from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
+from volta_fn.errors import JaxprError
 from volta_fn.targets.cpu.loops import routine
 
 #: Lengths around those of vectors, of unrolled loops, and of blocks of sums.
@@ -42,6 +47,14 @@ def test_dtypes(dtype: str) -> None:
         reductions = lambda x: (x.sum(1), x.sum(0), x.max(1), x.min(0), lax.argmax(x, 1), lax.argmin(x, 0))
         for kernel in fuse_function(reductions, shaped(37, 40, dtype=dtype)).kernels:
             assert agrees(kernel, inputs_of(kernel), dtype)
+
+
+def test_copies_go_along_all_axes() -> None:
+    """A row's axis that is not reduced is outside of the copied range."""
+    index = (along(0), along(2), along(1))
+    load = Load(np.dtype(np.float32), 0, (3, 2, 2000), index, (), Constant.of(0, np.dtype(np.float32)))
+    kernel = Kernel((3, 2000, 2), 2, (Buffer(12_000, load.dtype),), (load,), (Store(load.shape, index, 0),))
+    assert agrees(kernel, inputs_of(kernel), "a copy")
 
 
 def test_whole_arrays_are_reduced_in_chunks() -> None:
@@ -231,6 +244,19 @@ def test_searches_end_early(size: int) -> None:
         assert bool(some) == bool(every) == value
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+@pytest.mark.parametrize("shape", [(40, 70), (12, 200), (10, 333)])
+def test_the_first_of_equals_where_rows_are_transposed(shape: tuple[int, int], dtype: str) -> None:
+    """The first comes after others in memory, some of them in the same lane."""
+    x = np.zeros(shape)
+    x[9, 0] = x[5, 1:] = 1
+    x = np.asarray(jnp.asarray(x).astype(dtype))
+    extremes = lambda x: (jnp.argmax(x.T), jnp.argmin(1 - x.T))
+    assert [int(i) for i in vf.jit(extremes)(x)] == [9, 9]
+    for kernel in kernels_of(extremes, shaped(*shape, dtype=dtype)):
+        assert agrees(kernel, [x.reshape(-1)], dtype)
+
+
 def test_rows_are_searched_each() -> None:
     (kernel,) = kernels_of(lambda x: x.any(1), shaped(40, 5000, dtype="bool"))
     x = np.zeros((40, 5000), bool)
@@ -252,3 +278,16 @@ def test_long_ranges_are_copied(dtype: str) -> None:
     for function in functions:
         for kernel in fuse_function(function, *args).kernels:
             assert agrees(kernel, inputs_of(kernel), dtype)
+
+
+def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = passes.passes_of
+
+    def forgetful(analysis: KernelAnalysis) -> list[Pass]:
+        return [replace(one, stores=[]) for one in whole(analysis)]
+
+    monkeypatch.setattr(passes, "passes_of", forgetful)
+    for shape in ((4, 300), (2, 400_000)):
+        (kernel,) = kernels_of(lambda x: (x * 2, (x * 2).sum(1)), shaped(*shape))
+        with pytest.raises(JaxprError, match="no code was generated"):
+            routine(kernel)

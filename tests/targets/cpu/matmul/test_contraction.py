@@ -10,13 +10,27 @@ import pytest
 
 import volta_fn.numpy as jnp
 from tests.compiler.ir.oracle import SimpleTarget, fuse_function
-from tests.targets.contractions import attention, check_results, gelu_layer, inputs_of, kernels_in
+from tests.targets.contractions import (
+    CONVERTED,
+    SUMS,
+    attention,
+    check_results,
+    converted_product,
+    gelu_layer,
+    inputs_of,
+    kernels_in,
+    outer_product_and_sum,
+    products_and_more,
+)
+from tests.targets.cpu.loops.kernels import agrees
 from tests.targets.cpu.running import run_routine
+from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.matmul import contraction, contracts
 
 pytest.importorskip("llvmlite")
 
+PRODUCTS_AND_MORE = products_and_more()
 TARGET = SimpleTarget(kernel_buffers=48, contracts=contracts)
 
 
@@ -75,3 +89,29 @@ def test_what_this_lane_leaves_to_others() -> None:
     assert not kernels_of(lambda x, w: x @ w, [(4, 5), (5, 6)], np.complex64)
     partition = fuse_function(lambda x, w: x[:, ::2] @ w, np.ones((4, 10), np.float32), np.ones((5, 6), np.float32), target=TARGET)
     assert [contracts(kernel) for kernel in partition.kernels] == [False, True]
+
+
+@pytest.mark.parametrize("more", [*PRODUCTS_AND_MORE])
+def test_what_a_product_stores_beside_functions_of_its_sums_is_left_to_loops(more: str) -> None:
+    kernel = PRODUCTS_AND_MORE[more]
+    assert contraction(kernel) is None
+    assert agrees(kernel, inputs_of(kernel), more)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+@pytest.mark.parametrize("shape", [(4, 3, 2), (16, 8, 8), (5, 33, 70), (300, 17, 16)])
+def test_an_outer_product_beside_its_sum(shape: tuple[int, int, int], dtype: Any) -> None:
+    k, m, n = shape
+    (kernel,) = kernels_of(outer_product_and_sum, [(k, m), (k, n)], dtype)
+    assert contraction(kernel) is None
+    assert agrees(kernel, inputs_of(kernel), "an outer product", 4.0)
+
+
+@pytest.mark.parametrize(("operand", "sums"), SUMS)
+def test_sums_of_any_dtype_are_converted_to_any_other(operand: str, sums: str | None) -> None:
+    for result in CONVERTED:
+        kernel, inputs = converted_product(operand, sums, result, TARGET)
+        routine = contraction(kernel)
+        assert routine is not None
+        (got,) = run_routine(routine, inputs, [(s.shape, b.dtype) for s, b in zip(kernel.stores, kernel.outputs, strict=True)])
+        assert got.tobytes() == interpret(kernel, *inputs)[0].tobytes(), result

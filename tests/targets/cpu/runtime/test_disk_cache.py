@@ -11,7 +11,7 @@ from volta_fn.targets.cpu.runtime import disk_cache
 pytest.importorskip("llvmlite")
 
 
-ENTRY = disk_cache.Compiled(b"code\x00with\nlines", (("first", 3, 1.5), ("second", 1, 0.0)), 128)
+ENTRY = disk_cache.Compiled(b"code\x00with\nlines", (("first", 3, 1.5, False), ("second", 1, 0.0, True)), 128)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,11 +17,15 @@ pytest.importorskip("llvmlite")
 
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.routine import SignalWord
 from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
 
 
-def pool_and_task() -> tuple[list[int], int]:
-    """A pool of its own (share, work, reset), and a routine that adds 1 to the int64 with the task's number, slowly."""
+def pool_and_task() -> tuple[list[int], list[int]]:
+    """A pool of its own (share, work, reset), a slow routine that adds 1 to the int64 with the task's number, and two handlers of signals.
+
+    The first of these does nothing. The second says that the program is to end.
+    """
     module = Module()
     write_pool(module)
     buffers, begin, end = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
@@ -35,23 +40,38 @@ def pool_and_task() -> tuple[list[int], int]:
 
     f.loop(begin, end, 1, [], count)
     f.finish()
-    *pool, task = load_object(compile_object(str(module)), ["share", "work", "reset", "task"])
-    return pool, task
+    signals = Value("ptr", "%signals")
+    f = Function(module, "nothing", [signals], "i64")
+    f.finish(i64(0))
+    f = Function(module, "ends", [signals], "i64")
+    f.do(f"store atomic i64 -3, {f.at(signals, 'i64', i64(SignalWord.STATUS))} monotonic, align 8")
+    f.finish(i64(-3))
+    *pool, task, nothing, ends = load_object(compile_object(str(module)), ["share", "work", "reset", "task", "nothing", "ends"])
+    return pool, [task, nothing, ends]
+
+
+class Buffers:
+    """The pointers of a launch whose only buffer is `counts`."""
+
+    def __init__(self, counts: np.ndarray, handle: int) -> None:
+        self.signals = np.array([handle, *[0] * (len(SignalWord) - 1)], np.int64)
+        self.words = np.array([self.signals.ctypes.data, counts.ctypes.data], np.int64)
+        self.address = self.words[1:].ctypes.data
 
 
 @pytest.mark.parametrize("tasks, threads", [(0, 4), (1, 4), (7, 4), (10_000, 4), (10_000, 70)])
 def test_each_task_is_done_once(tasks: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by more threads than there are parts."""
     monkeypatch.setenv("VOLTA_NUM_THREADS", str(threads))
-    (share_address, work, reset), task = pool_and_task()
+    (share_address, work, reset), (task, nothing, _) = pool_and_task()
     workers = Workers(work, reset)
     share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
 
     def many(rounds: int) -> None:
         counts = np.zeros(max(tasks, 1), np.int64)
-        buffers = np.array([counts.ctypes.data], np.int64)
+        buffers = Buffers(counts, nothing)
         for _ in range(rounds):
-            share(task, buffers.ctypes.data, tasks)
+            share(task, buffers.address, tasks)
         assert (counts[:tasks] == rounds).all()
 
     callers = [threading.Thread(target=many, args=(50,)) for _ in range(3)]
@@ -63,16 +83,36 @@ def test_each_task_is_done_once(tasks: int, threads: int, monkeypatch: pytest.Mo
     assert workers is not None
 
 
+def test_no_task_begins_when_a_handler_has_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the thread that has the pool, nor in those that find it taken."""
+    monkeypatch.setenv("VOLTA_NUM_THREADS", "1")
+    (share_address, work, reset), (task, _, ends) = pool_and_task()
+    workers = Workers(work, reset)
+    share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
+
+    def launch() -> None:
+        for _ in range(1000):
+            counts = np.zeros(8, np.int64)
+            buffers = Buffers(counts, ends)
+            share(task, buffers.address, counts.size)
+            assert counts.tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+
+    with ThreadPoolExecutor(3) as threads:
+        for outcome in [threads.submit(launch) for _ in range(3)]:
+            outcome.result()
+    assert workers is not None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say on which CPU a thread may run")
 def test_workers_wake_up_beside_who_wakes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on the same CPU, where there is another; on the one that was forbidden before, when the caller has left it."""
     monkeypatch.setenv("VOLTA_NUM_THREADS", "3")
     threads_before = threads_of_process()
-    (share_address, work, reset), task = pool_and_task()
+    (share_address, work, reset), (task, nothing, _) = pool_and_task()
     workers = Workers(work, reset)
     share = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(share_address)
     counts = np.zeros(8, np.int64)
-    buffers = np.array([counts.ctypes.data], np.int64)
+    buffers = Buffers(counts, nothing)
     allowed = os.sched_getaffinity(0)
     try:
         for cpu in sorted(allowed)[:2]:
@@ -80,7 +120,7 @@ def test_workers_wake_up_beside_who_wakes_them(monkeypatch: pytest.MonkeyPatch) 
             deadline = time.monotonic() + 30
             while True:
                 time.sleep(0.002)  # by then, workers sleep, unless the machine is busy
-                share(task, buffers.ctypes.data, len(counts))
+                share(task, buffers.address, len(counts))
                 found = [os.sched_getaffinity(thread) for thread in threads_of_process() - threads_before]
                 if found == [allowed - {cpu} or allowed] * 2:
                     break

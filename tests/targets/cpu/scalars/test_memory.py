@@ -10,6 +10,7 @@ from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES, reduction_of
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu import scalars
+from volta_fn.targets.cpu.scalars.convert import convert
 
 pytest.importorskip("llvmlite")
 
@@ -88,6 +89,30 @@ def test_masked_and_strided_store(dtype, stride):
             for k in range(count):
                 expected[first + k * stride] = source[k]
             np.testing.assert_array_equal(out, expected)
+
+
+NARROW = [dtype for dtype in DTYPES if dtype.itemsize < 8]
+
+
+@pytest.mark.parametrize("source", [np.dtype(name) for name in ("int64", "int32", "uint16", "float64", "float32", "bool")], ids=str)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_a_masked_store_of_converted_numbers_writes_nothing_beyond_them(dtype, source):
+    """LLVM knows literal counts, finds out others, and has converted lanes in wider registers."""
+    counts = [(lanes, count) for lanes in (2, 8, 16, 64, 256) for count in sorted({0, 1, 2, lanes // 4 + 1, lanes // 2 + 1, lanes})]
+    cases = [(*case, literal) for case in counts for literal in (False, True)]
+    out = np.full((len(cases), 257 * dtype.itemsize), 0xA5, np.uint8)
+    numbers_ = numbers(source, 256)
+
+    def body(f, pointers, n):
+        for row, (lanes, count, literal) in enumerate(cases):
+            x = convert(f, scalars.load(f, source, pointers[0], lanes), dtype)
+            some = i64(count) if literal else f.intrinsic("llvm.smin.i64", "i64", i64(count), i64(1 << 20))
+            scalars.store(f, x, f.at(pointers[1], "i8", i64(row * out.shape[1])), count=some)
+
+    compile_body(body)(address_list([numbers_, out]), 0)
+    for row, (_, count, _) in zip(out, cases, strict=True):
+        np.testing.assert_array_equal(row[: count * dtype.itemsize].view(dtype), numbers_[:count].astype(dtype))
+        assert (row[count * dtype.itemsize :] == 0xA5).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,12 @@ from tests.compiler.ir.oracle import fuse_function
 from tests.targets.wgsl.loops.kernels import DEVICES, agrees, run_kernel
 from tests.targets.wgsl.running import run_routine
 from volta_fn import lax
+from volta_fn.codegen.loops.passes import Pass
+from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops import plan, routine, schedule, tiles
+from volta_fn.errors import JaxprError
+from volta_fn.targets.wgsl.loops import plan, routine, rows, schedule, tiles
 
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
 LENGTHS = [3, 16, 65, 300, 5000]
@@ -125,6 +129,14 @@ def test_few_long_rows_are_reduced_in_chunks(function: Callable[..., Any], args:
     (kernel,) = kernels_of(function, *args)
     assert len(routine(kernel, TargetCapabilities()).dispatches) == dispatches
     agrees(kernel, inputs_of(kernel), "chunks", 8.0)
+
+
+@pytest.mark.parametrize("size", [100_003, 123_457])
+def test_long_rows_of_counters_are_reduced_in_chunks(size: int) -> None:
+    """Chunks are neighbours in memory, and the last one is shorter."""
+    for kernel in kernels_of(lambda x: (jnp.arange(size, dtype="uint32") ^ x).max(), shaped(dtype="uint32")):
+        assert len(routine(kernel, DEVICES[0]).dispatches) == 2
+        agrees(kernel, [np.array([5], np.uint32)], "counters")
 
 
 def test_a_split_kernel_binds_no_more_buffers_than_there_are() -> None:
@@ -237,3 +249,15 @@ def test_shapes(shape: list[int], program: Callable[..., Any], device: TargetCap
         inputs = inputs_of(kernel)
         for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
             np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=1e-4, atol=1e-4)
+
+
+def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rows.passes_of
+
+    def forgetful(analysis: KernelAnalysis) -> list[Pass]:
+        return [replace(one, stores=[]) for one in whole(analysis)]
+
+    monkeypatch.setattr(rows, "passes_of", forgetful)
+    (kernel,) = kernels_of(lambda x: (x * 2, (x * 2).sum(1)), shaped(4, 300))
+    with pytest.raises(JaxprError, match="no code was generated"):
+        routine(kernel, DEVICES[0])

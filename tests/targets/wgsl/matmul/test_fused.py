@@ -11,14 +11,28 @@ import pytest
 
 import volta_fn.numpy as jnp
 from tests.compiler.ir.oracle import SimpleTarget
-from tests.targets.contractions import attention, check_results, gelu_layer, inputs_of, kernels_in
+from tests.targets.contractions import (
+    CONVERTED,
+    SUMS,
+    attention,
+    check_results,
+    converted_product,
+    gelu_layer,
+    inputs_of,
+    kernels_in,
+    outer_product_and_sum,
+    products_and_more,
+)
+from tests.targets.wgsl.loops.kernels import agrees
 from tests.targets.wgsl.running import capabilities, run_routine
+from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul import contraction, contracts
 
 #: What every device has, but for 64-bit numbers where this one has them.
 PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)
+PRODUCTS_AND_MORE = products_and_more()
 TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, contracts=partial(contracts, device=PLAIN))
 
 
@@ -113,3 +127,29 @@ def test_what_is_left_to_others() -> None:
     kernels = kernels_of(lambda x, w: x[:, ::2] @ w, [(4, 10), (5, 6)])
     assert [contracts(kernel, PLAIN) for kernel in kernels] == [False, True]
     assert contraction(kernels[0], PLAIN) is None
+
+
+@pytest.mark.parametrize("more", [*PRODUCTS_AND_MORE])
+def test_what_a_product_stores_beside_functions_of_its_sums_is_left_to_loops(more: str) -> None:
+    kernel = PRODUCTS_AND_MORE[more]
+    assert not contracts(kernel, PLAIN)
+    assert contraction(kernel, PLAIN) is None
+    agrees(kernel, inputs_of(kernel), more)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 2), (16, 8, 8), (5, 33, 70)])
+def test_an_outer_product_beside_its_sum(shape: tuple[int, int, int]) -> None:
+    k, m, n = shape
+    (kernel,) = kernels_of(outer_product_and_sum, [(k, m), (k, n)])
+    assert contraction(kernel, PLAIN) is None
+    agrees(kernel, inputs_of(kernel), "an outer product", 4.0)
+
+
+@pytest.mark.parametrize(("operand", "sums"), SUMS)
+def test_sums_of_any_dtype_are_converted_to_any_other(operand: str, sums: str | None) -> None:
+    for result in CONVERTED:
+        kernel, inputs = converted_product(operand, sums, result, TARGET)
+        routine = contraction(kernel, PLAIN)
+        assert routine is not None
+        (got,) = run_routine(routine, inputs, [(s.shape, b.dtype) for s, b in zip(kernel.stores, kernel.outputs, strict=True)])
+        assert got.tobytes() == interpret(kernel, *inputs)[0].tobytes(), result

@@ -20,9 +20,6 @@ from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation
 from volta_fn.primitives.attention import Axes
 
-#: Equations that weights may pass on the way to the product with the values.
-_CHANGES = ("reshape", "convert_element_type")
-
 
 class Match(NamedTuple):
     """The variables of a program that play the roles of attention."""
@@ -44,7 +41,7 @@ def match(program: Lookup, division: Equation) -> Match | None:
     x = softmax_operand(program, division)
     logits = None if x is None else logits_of(program, x)
     found = None if logits is None else product_of(program, logits.product)
-    consumers = [*program.final_consumers(division.outvars[0], *_CHANGES)]
+    consumers = [*program.final_consumers(division.outvars[0])]
     if logits is None or found is None or len(consumers) != 1 or consumers[0] is None:
         return None
     shape, made, (rows, columns) = division.outvars[0].aval.shape, _rows_first(*found), found[1]

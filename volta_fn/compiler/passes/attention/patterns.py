@@ -7,13 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.compiler.ir.nodes import DefUse
 from volta_fn.compiler.passes.rewriting import numbers_of
+from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.primitives.attention import Axes
 
 #: Less than any logit to be expected, so that its weight is negligible.
 _LEAST_LOGIT = -0.7 * float(np.finfo(np.float32).max)
+
+#: Dtypes of numbers along an axis that do not wrap.
+_INDICES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 class Lookup(DefUse):
@@ -30,18 +35,30 @@ class Lookup(DefUse):
             atom = eqn.invars[0]
         return atom
 
-    def final_consumers(self, var: Var, *names: str) -> Iterator[tuple[Equation, Var] | None]:
+    def before_changes(self, atom: Atom) -> Atom:
+        """Return the atom that an atom is, under another shape or width of floats."""
+        while (eqn := self.producer(atom, "reshape", "convert_element_type")) is not None and _is_change(eqn):
+            atom = eqn.invars[0]
+        return atom
+
+    def final_consumers(self, var: Var) -> Iterator[tuple[Equation, Var] | None]:
         """Yield the consumers of a variable, each with the variable that it reads.
 
-        Yield None if the variable is an output. Equations of these names are looked through.
+        Yield None if the variable is an output. Changes of shape, and of a float's width, are looked through.
         """
         if var in self.outputs:
             yield None
         for eqn in self.users(var):
-            if eqn.primitive.name in names:
-                yield from self.final_consumers(eqn.outvars[0], *names)
+            if _is_change(eqn):
+                yield from self.final_consumers(eqn.outvars[0])
             else:
                 yield eqn, var
+
+
+def _is_change(eqn: Equation) -> bool:
+    """Return True for a reshape, and for a conversion between floats."""
+    floats = all(v.aval.dtype in dtypes.FLOATS for v in (*eqn.invars, *eqn.outvars))
+    return eqn.primitive.name == "reshape" or (eqn.primitive.name == "convert_element_type" and floats)
 
 
 def number(atom: Atom) -> float | None:
@@ -55,7 +72,7 @@ def softmax_operand(program: Lookup, division: Equation) -> Var | None:
     top, bottom = division.invars
     exponential = program.producer(top, "exp")
     total = program.producer(program.before(bottom, "reshape"), "reduce_sum")
-    if exponential is None or total is None or total.invars[0] is not top or not _along_rows(total):
+    if exponential is None or total is None or total.invars[0] is not top or not _along_rows(total) or not _is_per_row(bottom, top):
         return None
     difference = program.producer(exponential.invars[0], "sub")
     if difference is None:
@@ -69,15 +86,25 @@ def _along_rows(eqn: Equation) -> bool:
     return eqn.params["axes"] == (eqn.invars[0].aval.ndim - 1,)
 
 
+def _is_per_row(atom: Atom, x: Atom) -> bool:
+    """Return True if a reduction along rows of x broadcasts to its rows."""
+    return atom.aval.shape == (*x.aval.shape[:-1], 1)
+
+
 def _is_largest(program: Lookup, shift: Atom, x: Var) -> bool:
     """Return True if a shift is the largest element of each row.
 
     Or 0 where that is not finite.
     """
+    if not _is_per_row(shift, x):
+        return False
     shift = program.before(shift, "reshape", "stop_gradient")
     chosen = program.producer(shift, "select_n")
-    if chosen is not None and program.producer(chosen.invars[0], "is_finite") is not None:
+    finite = None if chosen is None else program.producer(chosen.invars[0], "is_finite")
+    if chosen is not None and finite is not None:
         shift = program.before(chosen.invars[2], "reshape")
+        if program.before(finite.invars[0], "reshape") is not shift or number(chosen.invars[1]) != 0:
+            return False
     floor = program.producer(shift, "max")
     if floor is not None and number(floor.invars[1]) == -float("inf"):
         shift = floor.invars[0]
@@ -111,20 +138,20 @@ def sides(eqn: Equation) -> tuple[Side, Side] | None:
 
 
 def product_of(program: Lookup, atom: Atom) -> tuple[Equation, tuple[Side, Side]] | None:
-    """Return the product that an atom is, under another shape or dtype.
+    """Return the product that an atom is, under another shape or width.
 
     Then return its operands: the one with the rows first, then the one with the columns.
     """
-    changes = "reshape", "convert_element_type"
-    atom = program.before(atom, *changes)
+    atom = program.before_changes(atom)
     transposed = program.producer(atom, "transpose")
-    last = atom.aval.ndim - 1
+    shape, last = atom.aval.shape, atom.aval.ndim - 1
     if transposed is not None and transposed.params["permutation"] == (*range(last - 1), last, last - 1):
-        atom = program.before(transposed.invars[0], *changes)
+        shape = transposed.invars[0].aval.shape
+        atom = program.before_changes(transposed.invars[0])
     else:
         transposed = None
     eqn = program.producer(atom, "dot_general")
-    pair = None if eqn is None else sides(eqn)
+    pair = sides(eqn) if eqn is not None and (transposed is None or atom.aval.shape == shape) else None
     return None if eqn is None or pair is None else (eqn, pair if transposed is None else pair[::-1])
 
 
@@ -182,7 +209,7 @@ def logits_of(program: Lookup, x: Var) -> Logits | None:
         seen, other, value = chosen.invars[0], number(chosen.invars[1]), chosen.invars[2] if len(chosen.invars) == 3 else x
         if other is None or seen.aval.dtype != np.bool_ or value.aval.shape != x.aval.shape:
             return None
-        causal, mask = _visible(program, seen)
+        causal, mask = _visible(program, seen, x.aval.shape[-2:])
         if causal and other > -1e30 and np.isfinite(other):  # not so small that causal blocks may be left out
             causal, mask = False, seen
         if not np.isfinite(other) and not (causal and mask is None and other < 0):  # a query might see nothing
@@ -202,25 +229,28 @@ def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
     return x, 1.0
 
 
-def _visible(program: Lookup, seen: Atom) -> tuple[bool, Atom | None]:
-    """Return whether query t sees keys up to t only, and the additional mask."""
+def _visible(program: Lookup, seen: Atom, sizes: Shape) -> tuple[bool, Atom | None]:
+    """Return whether query t sees keys up to t only, and the additional mask.
+
+    There are `sizes` queries and keys.
+    """
     chosen = program.producer(seen, "select_n")
     if chosen is not None and [number(v) for v in chosen.invars[1:]] == [0, 1]:
         seen = chosen.invars[0]
-    if _is_causal(program, seen):
+    if _is_causal(program, seen, sizes):
         return True, None
     both = program.producer(seen, "and")
     if both is not None:
         for one, other in (both.invars, both.invars[::-1]):
-            if _is_causal(program, one):
+            if _is_causal(program, one, sizes):
                 return True, other
     return False, seen
 
 
-def _is_causal(program: Lookup, seen: Atom) -> bool:
-    """Return True if an array compares columns with rows: column <= row."""
+def _is_causal(program: Lookup, seen: Atom, sizes: Shape) -> bool:
+    """Return True if matrices of these sizes compare indices: column <= row."""
     eqn = program.producer(seen, "le", "lt", "ge", "gt")
-    if eqn is None or seen.aval.ndim < 2:
+    if eqn is None or seen.aval.shape[-2:] != sizes:
         return False
     name = eqn.primitive.name
     low, high = eqn.invars if name in ("le", "lt") else eqn.invars[::-1]
@@ -234,10 +264,10 @@ def _is_causal(program: Lookup, seen: Atom) -> bool:
 def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
     """Return an integer array as an axis, counted from the last as 1, plus a number.
 
-    None if its elements are no indices along an axis.
+    None if its elements are no indices along an axis. Narrow and unsigned integers might wrap.
     """
     eqn = program.producer(atom, "iota", "reshape", "broadcast_in_dim", "add", "sub", "convert_element_type")
-    if eqn is None or atom.aval.dtype.kind not in "iu":
+    if eqn is None or atom.aval.dtype not in _INDICES:
         return None
     name, params = eqn.primitive.name, eqn.params
     if name == "iota":
@@ -251,6 +281,8 @@ def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
         step = number(eqn.invars[1])
         return None if step is None else (axis, more + int(step) if name == "add" else more - int(step))
     if name == "broadcast_in_dim":
+        if inner.shape[-axis] != atom.aval.shape[params["broadcast_dimensions"][inner.ndim - axis]]:
+            return None
         return atom.aval.ndim - params["broadcast_dimensions"][inner.ndim - axis], more
     if name == "reshape":
         long = [a for a, n in enumerate(atom.aval.shape) if n != 1]

@@ -64,6 +64,7 @@ def sums_after(scan: ScanView) -> list[Equation]:
         scan.stack(var)
     taken = [s for s in sums if s in products or not scan.bytes_to_stack(s.operands)]
     scan.carry = [c for c in scan.carry if not any(c is s.carry for s in taken)]
+    scan.drop_dead()
     return [_after(scan, s) for s in taken]
 
 

@@ -45,6 +45,7 @@ def products_before(scan: ScanView) -> list[Equation]:
     call = scan.call(moved, inputs, results, stacks, "products before a loop")
     scan.eqns = [e for e in scan.eqns if e not in products]
     scan.rows.update(zip(results, stacks, strict=True))
+    scan.drop_dead()
     return [call]
 
 

@@ -113,6 +113,11 @@ class ScanView:
                 live.update(eqn.invars)
         return live
 
+    def drop_dead(self) -> None:
+        """Drop equations whose results nothing needs, as what they read may have left."""
+        live = self.live(self.outputs)
+        self.eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
+
     def joined(self) -> Equation:
         """Return the scan as it is now."""
         invars = [*self.consts, *[c.var for c in self.carry], *self.rows]

@@ -5,8 +5,9 @@ Correlations of one tap are matrix products: outputs by channels with channels b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,13 +15,13 @@ from volta_fn.compiler.contractions.correlation import Correlation, correlations
 from volta_fn.compiler.contractions.matmul_problem import Operand, Problem, merged
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Module
-from volta_fn.targets.cpu.convolution.direct import Direct, direct
+from volta_fn.targets.cpu.convolution.direct import Direct, direct_plans
 from volta_fn.targets.cpu.convolution.igemm import Igemm
 from volta_fn.targets.cpu.convolution.igemm_plan import igemm_plan
 from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros
 from volta_fn.targets.cpu.convolution.winograd import Winograd
-from volta_fn.targets.cpu.convolution.winograd_plan import scheme_for, time_of, winograd_plan
-from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tiling_of
+from volta_fn.targets.cpu.convolution.winograd_plan import schemes_for, time_of, winograd_plan
+from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tilings_of
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided
 from volta_fn.targets.cpu.matmul.gemm import Gemm
@@ -58,7 +59,7 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
         if c.taps == 0:
             write_zeros(builder)
         else:
-            _write(builder, algorithm)
+            fastest(algorithms(builder), algorithm).write()
         workspace = builder.workspace
         builders.append(builder)
     return assembled(module, builders, workspace)
@@ -71,28 +72,42 @@ def _by_spectra(c: Correlation) -> bool:
     return fft_is_faster(x, w, (c.groups, c.images, c.outputs, *(axis.positions for axis in c.axes)))
 
 
-def _write(builder: CorrelationBuilder, algorithm: str) -> None:
-    """Write one correlation's code, by the algorithm asked for or the fastest one."""
+class Algorithm(NamedTuple):
+    """A way to compute a correlation.
+
+    Attributes:
+        name: what a convolution's parameter `algorithm` calls it.
+        nanoseconds: the estimated time; infinite if it is not chosen unless it is asked for.
+        write: what writes the code.
+    """
+
+    name: str
+    nanoseconds: float
+    write: Callable[[], None]
+
+
+def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algorithm]:
+    """Return the ways to compute a correlation; the `slow` ones, too, which are never the fastest."""
     c, work = builder.c, builder.work
-    scheme, tiling = scheme_for(c, work), tiling_of(c, work)
-    way, blocks = direct(c, work, builder.w_dtype), igemm_plan(c, work, builder.room)
-    times = {"igemm": max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _OVERHEAD)}
-    if scheme:
-        times["winograd"] = time_of(c, scheme)
-    if tiling:
-        times["winograd sums"] = tiling.nanoseconds
-    if way and 1.3 * c.outputs <= -(-c.outputs // work.lanes) * work.lanes:  # else vectors along the outputs are full
-        times["direct"] = way.cycles * _CYCLE * 1.2
-    candidates = [name for name in times if algorithm == "auto" or name.startswith(algorithm)]
-    wanted = min(candidates, key=lambda name: times[name], default=algorithm)
-    if wanted == "winograd" and scheme:
-        Winograd(builder, winograd_plan(c, work, scheme)).write()
-    elif wanted == "winograd sums" and tiling:
-        WinogradSums(builder, tiling).write()
-    elif wanted == "direct" and way:
-        Direct(builder, way).write()
-    else:
-        Igemm(builder, blocks).write()
+    found = []
+    for other in (False, True) if slow else (False,):
+        if blocks := igemm_plan(c, work, builder.room, other=other):
+            time = inf if other else max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _OVERHEAD)
+            found.append(Algorithm("igemm", time, lambda blocks=blocks: Igemm(builder, blocks).write()))
+    for scheme in schemes_for(c, work):
+        time = time_of(c, scheme)
+        found.append(Algorithm("winograd", time, lambda scheme=scheme: Winograd(builder, winograd_plan(c, work, scheme)).write()))
+    for tiling in tilings_of(c, work):
+        found.append(Algorithm("winograd", tiling.nanoseconds, lambda tiling=tiling: WinogradSums(builder, tiling).write()))
+    full = 1.3 * c.outputs > -(-c.outputs // work.lanes) * work.lanes  # vectors along the outputs
+    for way in direct_plans(c, work, builder.w_dtype):
+        found.append(Algorithm("direct", inf if full else way.cycles * _CYCLE * 1.2, lambda way=way: Direct(builder, way).write()))
+    return found
+
+
+def fastest(found: Sequence[Algorithm], wanted: str) -> Algorithm:
+    """Return the fastest way by the algorithm asked for, or by any if that is "auto" or does not apply."""
+    return min([a for a in found if a.name == wanted] or found, key=lambda a: a.nanoseconds)
 
 
 #: The numbers of the routine's buffers.

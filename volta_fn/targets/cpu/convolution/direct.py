@@ -61,12 +61,11 @@ class DirectPlan:
         return self.tile.cycles * self.c.channels * self.c.taps * prod(self.grid)
 
 
-def direct(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> DirectPlan | None:
-    """Choose how to compute a correlation directly; None if vectors suit no axis."""
+def direct_plans(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> list[DirectPlan]:
+    """Return how to compute a correlation directly: a plan for each axis that vectors suit."""
     if not is_itself(work, w_dtype):
-        return None
-    found = [way for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (way := _along(c, work, along)) is not None]
-    return min(found, key=lambda way: way.cycles, default=None)
+        return []
+    return [way for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (way := _along(c, work, along)) is not None]
 
 
 def _along(c: Correlation, work: ComputeType, along: str) -> DirectPlan | None:

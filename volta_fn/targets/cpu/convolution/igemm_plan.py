@@ -83,12 +83,19 @@ class IgemmPlan:
         return self.blocks.images * prod(self.blocks.positions) * self.panel_block * self.width
 
 
-def igemm_plan(c: Correlation, work: ComputeType, room: int) -> IgemmPlan:
-    """Choose how to compute a correlation with `room` bytes of workspace."""
-    blocks, packed = position_blocks(c), True
-    outputs = -(-c.outputs // work.lanes) * work.lanes
-    if not blocks.covers_sum(c) or c.groups * outputs * c.channels * c.taps * work.itemsize > room // 2 or c.taps > 8 * c.positions:
-        blocks, packed = sum_blocks(c), False
+def igemm_plan(c: Correlation, work: ComputeType, room: int, *, other: bool = False) -> IgemmPlan | None:
+    """Choose how to compute a correlation with `room` bytes of workspace.
+
+    Panels of w are packed once, if blocks have all terms of their sums, there is room, and it pays; or else again for every block. `other`
+    asks for the one of the two that is not chosen; None if it does not apply.
+    """
+    blocks, outputs = position_blocks(c), -(-c.outputs // work.lanes) * work.lanes
+    possible = blocks.covers_sum(c) and c.groups * outputs * c.channels * c.taps * work.itemsize <= room // 2
+    packed = (possible and c.taps <= 8 * c.positions) != other
+    if packed and not possible:
+        return None
+    if not packed:
+        blocks = sum_blocks(c)
     rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.positions))]
     steps = blocks.channels * prod(blocks.taps)
     adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]

@@ -49,12 +49,11 @@ class Scheme(NamedTuple):
         return (self.points * self.segments) ** 2
 
 
-def scheme_for(c: Correlation, work: ComputeType) -> Scheme | None:
-    """Choose the scheme that takes the least time; None if none applies."""
+def schemes_for(c: Correlation, work: ComputeType) -> list[Scheme]:
+    """Return the schemes that apply."""
     if len(c.axes) != 2 or any(axis.stride != 1 for axis in c.axes) or c.axes[0].taps != c.axes[1].taps:
-        return None
-    found = [scheme for scheme in _schemes(c.axes[0].taps) if _fits(c, work, scheme)]
-    return min(found, key=lambda scheme: time_of(c, scheme), default=None)
+        return []
+    return [scheme for scheme in _schemes(c.axes[0].taps) if _fits(c, work, scheme)]
 
 
 def _schemes(taps: int) -> list[Scheme]:

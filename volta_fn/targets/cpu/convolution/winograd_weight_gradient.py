@@ -103,12 +103,11 @@ class WinogradSumsPlan:
         return self.points**2 * (self.depth * 0.7 * (images + outputs) + images * outputs * (0.2 + self.depth * NANOSECONDS * 1.1))
 
 
-def tiling_of(c: Correlation, work: ComputeType) -> WinogradSumsPlan | None:
-    """Choose the tiling of a correlation; None if this does not apply."""
+def tilings_of(c: Correlation, work: ComputeType) -> list[WinogradSumsPlan]:
+    """Return the tilings of a correlation; none if this does not apply."""
     if c.groups > 1 or len(c.axes) != 2 or any((axis.positions, axis.stride, axis.dilation) != (_POSITIONS, 1, 1) for axis in c.axes):
-        return None
-    tilings = [tiling for points in (6, 4) if (tiling := WinogradSumsPlan(c, work, points)).bytes <= SPREAD]
-    return min(tilings, key=lambda tiling: tiling.nanoseconds, default=None)
+        return []
+    return [tiling for points in (6, 4) if (tiling := WinogradSumsPlan(c, work, points)).bytes <= SPREAD]
 
 
 class WinogradSums:

@@ -86,5 +86,5 @@ def stack_routine(
         writer.launch(1, 0.0, threads.begin)
     writer.launch(tasks, stack * each, task)
     if threads:
-        writer.launch(1, 0.0, threads.end)
+        writer.launch(1, 0.0, threads.end, restores=True)
     return writer.routine(tasks * sum(rounded))

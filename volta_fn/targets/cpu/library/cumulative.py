@@ -17,7 +17,7 @@ from typing import Any
 from volta_fn.codegen.geometry.cumulative import cumulative_op
 from volta_fn.core.aval import ShapedArray
 from volta_fn.dtypes import accumulator
-from volta_fn.runtime.llvm.index_arith import counting, greatest, nest
+from volta_fn.runtime.llvm.index_arith import counting, nest
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.numbers import lanes_for
@@ -85,23 +85,24 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
     def run(counts: list[Value | None]) -> None:
         def step(i: Value, carried: list[Value]) -> list[Value]:
             start = f.plus(base, f.times(_turned(f, scan, i), scan.columns))
-            positions = [f.plus(start, i64(k * lanes)) for k in range(vectors)]
+            positions = [f.plus(start, i64(k * lanes)) for k in range(len(counts))]
             read = [scan.read(f, pointers[0], position, lanes, count) for position, count in zip(positions, counts, strict=True)]
             totals = [scan.extend(f, i, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
             for total, position, count in zip(totals, positions, counts, strict=True):
                 scan.write(f, total, pointers[1], position, count)
             return [p for total in totals for p in total.components]
 
-        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * vectors, step, once=True)
+        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * len(counts), step, once=True)
 
     def full() -> None:
         run([None] * vectors)
 
-    def partly() -> None:
-        there = f.minus(i64(scan.columns), first)
-        run([greatest(f, i64(0), f.minus(there, i64(k * lanes))) for k in range(vectors)])
+    rest = scan.columns % (vectors * lanes)
 
-    if scan.columns % (vectors * lanes) == 0:
+    def partly() -> None:
+        run([*[None] * (rest // lanes), *([i64(rest % lanes)] if rest % lanes else [])])
+
+    if not rest:
         full()
     else:
         f.branch(f.compare("icmp sle", first, i64(scan.columns - vectors * lanes)), full, partly)

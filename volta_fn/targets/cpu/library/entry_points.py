@@ -24,7 +24,7 @@ class RoutineWriter:
         self._buffers = buffers
         self._phases: list[Launch] = []
 
-    def launch(self, tasks: int, cost: float, body: Body, suffix: str = "") -> None:
+    def launch(self, tasks: int, cost: float, body: Body, suffix: str = "", *, restores: bool = False) -> None:
         """Add an entry point."""
         parameters = [Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")]
         symbol = f"{self._name}_{len(self._phases)}{suffix}"
@@ -37,7 +37,7 @@ class RoutineWriter:
 
         f.loop(begin, end, 1, [], iteration)
         f.finish()
-        self._phases.append(Launch(symbol, tasks, cost))
+        self._phases.append(Launch(symbol, tasks, cost, restores))
 
     def routine(self, workspace: int = 0) -> Routine:
         """Return the routine. `buffers` includes the workspace, if there is one."""

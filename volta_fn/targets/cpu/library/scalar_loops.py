@@ -16,13 +16,15 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Literal
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.entry_points import RoutineWriter
-from volta_fn.targets.cpu.routine import Routine
+from volta_fn.targets.cpu.routine import Routine, handle_signals, signals_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store, supports
 
 #: Scalar operations in the programs of a loop, at most.
 _MOST_NODES = 256
 #: The estimated nanoseconds of a while loop, whose number of iterations is unknown.
 _LONG = 1e6
+#: Iterations from one handling of signals to the next: some milliseconds, as an iteration takes up to a few microseconds.
+_BETWEEN_LOOKS = 4096
 
 
 class ScalarProgram(NamedTuple):
@@ -107,22 +109,16 @@ def _while(avals: Sequence[ShapedArray], sizes: dict[str, int], programs: Sequen
 
     def write(f: Function, pointers: list[Value]) -> None:
         fixed = _loaded(f, dtypes[:consts], pointers[:consts])
-        cells = [f.alloca(f"[{dtype.itemsize} x i8]", align=16) for dtype in dtypes[consts:]]
-        for number, cell in zip(_loaded(f, dtypes[consts:], pointers[consts : len(avals)]), cells, strict=True):
-            store(f, number, cell)
-        again, iteration, over = f.fresh("again"), f.fresh("iteration"), f.fresh("over")
-        f.do(f"br label %{again}")
-        f.label(again)
-        carry = _loaded(f, dtypes[consts:], cells)
-        (goes_on,) = condition.emit(f, [*fixed[:first], *carry])
-        f.do(f"br {goes_on.value}, label %{iteration}, label %{over}")
-        f.label(iteration)
-        for number, cell in zip(body.emit(f, [*fixed[first:], *carry]), cells, strict=True):
-            store(f, number, cell)
-        f.do(f"br label %{again}")
-        f.label(over)
-        for number, pointer in zip(carry, pointers[len(avals) :], strict=True):
-            store(f, number, pointer)
+        cells = _cells(f, _loaded(f, dtypes[consts:], pointers[consts : len(avals)]))
+
+        def goes_on(number: Value) -> Value:
+            return condition.emit(f, [*fixed[:first], *_loaded(f, dtypes[consts:], cells)])[0].value
+
+        def iteration(number: Value) -> None:
+            _store_all(f, body.emit(f, [*fixed[first:], *_loaded(f, dtypes[consts:], cells)]), cells)
+
+        _repeat(f, goes_on, iteration)
+        _store_all(f, _loaded(f, dtypes[consts:], cells), pointers[len(avals) :])
 
     return _routine("while", 2 * len(avals) - consts, _LONG, write)
 
@@ -134,19 +130,19 @@ def _scan(avals: Sequence[ShapedArray], sizes: dict[str, int], programs: Sequenc
 
     def write(f: Function, pointers: list[Value]) -> None:
         before = _loaded(f, body.dtypes[:rows], pointers[:rows])
-        fixed, start = before[:consts], before[consts:]
+        fixed, cells = before[:consts], _cells(f, before[consts:])
 
-        def iteration(i: Value, carried: list[Value]) -> list[Value]:
+        def iteration(i: Value) -> None:
             number = f.minus(i64(length - 1), i) if sizes["reverse"] else i
             row = [_row(f, dtype, p, number) for dtype, p in zip(body.dtypes[rows:], pointers[rows:inputs], strict=True)]
-            outs = body.emit(f, [*fixed, *_joined(start, carried), *_loaded(f, body.dtypes[rows:], row)])
+            carry = _loaded(f, body.dtypes[consts:rows], cells)
+            outs = body.emit(f, [*fixed, *carry, *_loaded(f, body.dtypes[rows:], row)])
             for out, pointer in zip(outs[carries:], pointers[inputs + carries :], strict=True):
                 store(f, out, _row(f, out.dtype, pointer, number))
-            return _components(outs[:carries])
+            _store_all(f, outs[:carries], cells)
 
-        last = f.loop(i64(0), i64(length), 1, _components(start), iteration)
-        for number, pointer in zip(_joined(start, last), pointers[inputs : inputs + carries], strict=True):
-            store(f, number, pointer)
+        _repeat(f, lambda i: f.compare("icmp slt", i, i64(length)), iteration)
+        _store_all(f, _loaded(f, body.dtypes[consts:rows], cells), pointers[inputs : inputs + carries])
 
     nodes = sum([len(kernel.nodes) for kernel, _ in body.kernels])
     return _routine("scan", inputs + len(body.outputs), float(length * (nodes + 1)), write)
@@ -156,11 +152,37 @@ def _row(f: Function, dtype: Any, pointer: Value, number: Value) -> Value:
     return f.at(pointer, f"[{dtype.itemsize} x i8]", number)
 
 
-def _components(numbers: Sequence[Number]) -> list[Value]:
-    return [component for number in numbers for component in number.components]
+def _cells(f: Function, numbers: Sequence[Number]) -> list[Value]:
+    """Emit variables that hold numbers; LLVM keeps them in registers."""
+    cells = [f.alloca(f"[{number.dtype.itemsize} x i8]", align=16) for number in numbers]
+    _store_all(f, numbers, cells)
+    return cells
 
 
-def _joined(like: Sequence[Number], components: Sequence[Value]) -> list[Number]:
-    """Make numbers of components, of the dtypes of others."""
-    given = iter(components)
-    return [Number(number.dtype, tuple([next(given) for _ in number.components])) for number in like]
+def _store_all(f: Function, numbers: Sequence[Number], pointers: Sequence[Value]) -> None:
+    for number, pointer in zip(numbers, pointers, strict=True):
+        store(f, number, pointer)
+
+
+def _repeat(f: Function, goes_on: Callable[[Value], Value], iteration: Callable[[Value], None]) -> None:
+    """Emit iterations as long as `goes_on` is true of their numbers.
+
+    They also end when the handler of a signal raises.
+    """
+    signals, count = signals_of(f, f.parameters[0]), f.alloca("i64", align=8)
+    f.store(i64(0), count, 8)
+    again, inside, look, over = (f.fresh(name) for name in ("again", "inside", "look", "over"))
+    f.do(f"br label %{again}")
+    f.label(again)
+    number = f.load("i64", count, 8)
+    f.do(f"br {goes_on(number)}, label %{inside}, label %{over}")
+    f.label(inside)
+    iteration(number)
+    following = f.plus(number, i64(1))
+    f.store(following, count, 8)
+    due = f.compare("icmp eq", f.binary("and", following, i64(_BETWEEN_LOOKS - 1)), i64(0))
+    f.do(f"br {due}, label %{look}, label %{again}")
+    f.label(look)
+    good = f.compare("icmp eq", handle_signals(f, signals), i64(0))
+    f.do(f"br {good}, label %{again}, label %{over}")
+    f.label(over)

@@ -87,11 +87,18 @@ def _described(
     if not candidates:
         return _Scatter(starts, layout, operand, dtype, combines, None, 1)
     dim = max(candidates, key=lambda d: operand.shape[d])
-    # To look at a window of another task costs some nanoseconds: there are as many tasks as make that a small part of the work.
-    most = min(_MOST_TASKS, int(window / 48), updates.size * operand.dtype.itemsize // (TASK_BYTES // 4), operand.shape[dim])
-    tasks = 1 << max(0, most.bit_length() - 1)
+    tasks = _task_count(window, updates.size * operand.dtype.itemsize, operand.shape[dim])
     shift = max(0, (63 // (strides[dim] * operand.dtype.itemsize)).bit_length())
     return _Scatter(starts, layout, operand, dtype, combines, (dim, shift), tasks)
+
+
+def _task_count(window: int, updates: int, most: int) -> int:
+    """Return a power of two, at most `most`, for the bytes of a window and of all updates.
+
+    To look at a window of another task costs some nanoseconds: there are as many tasks as make that a small part of the work.
+    """
+    count = min(_MOST_TASKS, int(window / 48), updates // (TASK_BYTES // 4), most)
+    return 1 << max(0, count.bit_length() - 1)
 
 
 def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from volta_fn.codegen.geometry.strides import row_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.index_arith import nest
+from volta_fn.runtime.llvm.index_arith import least, nest
 from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
 from volta_fn.targets.cpu.library.copy_ops import alignment, unit
 from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
@@ -158,7 +158,7 @@ class _Chosen:
     def _walk(self, f: Function, pointers: list[Value], row: Value, begin: Value, end: Value, best: Value) -> None:
         """Keep the best of some elements of a row."""
         self._clear(f, best)
-        first = f.plus(begin, i64(self.k))
+        first = least(f, f.plus(begin, i64(self.k)), end)  # the last chunk may be short
         nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (begin, first))
         vector_end = f.plus(first, f.times(f.quotient(f.minus(end, first), self.wide), self.wide))
         f.loop(first, vector_end, self.wide, [], lambda i, _: self._look(f, pointers, row, i, best))

@@ -7,4 +7,5 @@ In the order in which to read: `passes` (what each pass over a row keeps), `emit
 divided), `emit` (a schedule as one launch), `split` (as two), `routine`.
 """
 
+from volta_fn.targets.cpu.loops.routine import options_of as options_of
 from volta_fn.targets.cpu.loops.routine import routine as routine

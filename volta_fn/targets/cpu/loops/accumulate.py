@@ -26,6 +26,8 @@ class Accumulator(BaseAccumulator[State]):
     """The carried state of one reduction, in a function being written."""
 
     f: Function
+    #: Whether elements come in the order of their numbers, so that of equal ones the first is the best.
+    ordered: bool = True
 
     @property
     def _at(self) -> np.dtype:
@@ -65,6 +67,9 @@ class Accumulator(BaseAccumulator[State]):
     def _found(self, state: State, x: Value, index: Value) -> State:
         f, (best, at, *nan) = self.f, state
         better = self._is_better(x, best)
+        if not self.ordered:
+            earlier = f.compare("icmp slt" if self._at.kind == "i" else "icmp ult", index, at)
+            better = f.binary("or", better, f.binary("and", self._is_equal(x, best), earlier))
         nan = [f.select(f.compare("fcmp uno", x, x), self._lesser(first, index), first) for first in nan]
         return f.select(better, x, best), f.select(better, index, at), *nan
 
@@ -100,7 +105,7 @@ class Accumulator(BaseAccumulator[State]):
             some = Lanes(f, reduce(partial(f.binary, "or"), nans)).any()
             best = f.select(some, constant(f, np.array(np.nan, self.dtype), 1).value, best)
         best = f.splat(best, lanes)
-        there = [f.compare("fcmp oeq" if nans else "icmp eq", value, best) for value, *_ in states]
+        there = [self._is_equal(value, best) for value, *_ in states]
         there = [f.binary("or", *both) for both in zip(there, nans, strict=True)] if nans else there
         positions = [position(f, i64(k * lanes * stride), stride, self._at, lanes).value for k in range(len(states))]
         indices = [f.binary("add", self._index(state), at) for state, at in zip(states, positions, strict=True)]
@@ -129,6 +134,9 @@ class Accumulator(BaseAccumulator[State]):
         for first in nan:  # NaN is better than any number
             index = self.f.select(self.f.compare("icmp ne", first, self._none(lanes_of(index.type))), first, index)
         return index
+
+    def _is_equal(self, x: Value, y: Value) -> Value:
+        return self.f.compare("fcmp oeq" if self.dtype in dtypes.FLOATS else "icmp eq", x, y)
 
     def _is_better(self, x: Value, y: Value) -> Value:
         sign = "fcmp o" if self.dtype in dtypes.FLOATS else "icmp s" if self.dtype in dtypes.SIGNED else "icmp u"

@@ -25,6 +25,7 @@ class Copies:
     def emit(self, scope: VectorScope, start: Value, stop: Value) -> None:
         """Emit the copies between two positions along the axis."""
         f: Function = scope.nest.f
+        scope.nest.pending.discard(0)
         f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         for segment, source in zip(self.vectors.segments, self.sources, strict=True):
             low = greatest(f, start, i64(segment.start))
@@ -34,13 +35,17 @@ class Copies:
             f.run("llvm.memcpy.p0.p0.i64", here.pointer(("store", 0)), here.pointer(("load", source)), size, Value("i1", "false"))
 
 
-def copies_of(analysis: KernelAnalysis, vectors: Vectors) -> Copies | None:
-    """Return what copies a kernel's elements; None if not all are copies."""
+def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = None) -> Copies | None:
+    """Return what copies a kernel's elements; None if not all are copies.
+
+    Unless it is said whether copies are `wanted`, long ones are.
+    """
     kernel = analysis.kernel
-    if analysis.reduces or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
+    if analysis.reduction_axes or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
         return None
     itemsize = kernel.nodes[kernel.stores[0].value].dtype.itemsize
-    if max(segment.end - segment.start for segment in vectors.segments) * itemsize < _LONG:
+    long = max(segment.end - segment.start for segment in vectors.segments) * itemsize >= _LONG
+    if not (long if wanted is None else wanted):
         return None
     sources = [source for segment in vectors.segments if (source := _source(analysis, vectors.axis, segment)) is not None]
     return Copies(vectors, sources, itemsize) if len(sources) == len(vectors.segments) else None

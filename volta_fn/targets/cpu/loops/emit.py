@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.index import along
+from volta_fn.compiler.ir.kernel import PendingStores
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -27,7 +28,7 @@ Body = Callable[[Value, Value, Value], None]
 def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     """Return the launch of a kernel whose rows are independent tasks."""
     analysis = schedule.analysis
-    nest = nest._replace(analysis=analysis, streams=analysis.streams(schedule.axis))
+    nest = nest._replace(analysis=analysis, streams=streams_of(schedule))
     root = VectorScope(nest, (), {}, None)
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
@@ -38,8 +39,15 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     else:
         body = _by_columns(schedule, root)
     over_tasks(nest.f, schedule.cut, body)
+    nest.pending.check()
     nest.f.finish()
     return Launch(nest.f.name, schedule.cut.tasks, schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))))
+
+
+def streams_of(schedule: LoopSchedule) -> frozenset[int]:
+    """Return the loads that are prefetched."""
+    prefetch = schedule.options.prefetch
+    return frozenset() if prefetch is False else schedule.analysis.streams(schedule.axis, at_any_length=prefetch is True)
 
 
 def entry(module: Module, symbol: str) -> Function:
@@ -54,7 +62,7 @@ def nest_of(f: Function, analysis: KernelAnalysis) -> LoopNest:
     """
     count = len(analysis.kernel.inputs)
     pointers = [buffer(f, n) for n in range(count + len(analysis.kernel.stores))]
-    return LoopNest(f, analysis, pointers[:count], pointers[count:], {}, set())
+    return LoopNest(f, analysis, pointers[:count], pointers[count:], {}, set(), PendingStores(analysis.kernel))
 
 
 def buffer(f: Function, number: int) -> Value:
@@ -96,7 +104,7 @@ def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for rows whose elements are the lanes."""
     analysis, nest = schedule.analysis, root.nest
     _make_slots(schedule, nest)
-    code = RowCode(nest, schedule.passes, schedule.vectors)
+    code = RowCode(nest, schedule.passes, schedule.vectors, schedule.options.resident)
     rows = tuple(range(analysis.kernel.parallel))
     root.prepare(_first_targets(schedule))
     return lambda number, start, stop: code.row(rows_in(root, rows, number))
@@ -108,7 +116,7 @@ def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, vectors)
     rows = tuple([a for a in range(analysis.kernel.parallel) if a != vectors.axis])
-    copies = copies_of(analysis, vectors)
+    copies = copies_of(analysis, vectors, schedule.options.copies)
     if copies is not None:
         return lambda number, start, stop: copies.emit(rows_in(root, rows, number), start, stop)
     root.prepare(_first_targets(schedule))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from volta_fn.codegen.loops.scope import Scope
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, Position
-from volta_fn.runtime.llvm.text import Function, Value, i64, lanes_of
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, PendingStores, Position
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
 
 Key = tuple[str, int]
@@ -51,6 +51,7 @@ class LoopNest(NamedTuple):
     #: Where nodes are kept, and those of them that are there already.
     slots: dict[int, Slot]
     kept: set[int]
+    pending: PendingStores
     #: Loads of long arrays from end to end, which memory had better be told of in advance.
     streams: frozenset[int] = frozenset()
 
@@ -268,12 +269,13 @@ class VectorScope(Scope[Value, Number]):
         """Emit a store."""
         analysis = self.nest.analysis
         value, offset = analysis.kernel.stores[number].value, analysis.store_offsets[number]
+        self.nest.pending.discard(number)
         pointer = self.pointer(("store", number))
         if self.is_vector(offset.axes):
             assert self.lane is not None
             store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(offset, self.lane.axis))
         else:
-            store(self.nest.f, self.number(value), pointer)
+            store(self.nest.f, first_lane(self.nest.f, self.number(value)), pointer)
 
     # hoisting
 
@@ -335,6 +337,13 @@ def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
     offset = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.run("llvm.prefetch.p0", offset, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))
+
+
+def first_lane(f: Function, x: Number) -> Number:
+    """Emit the first lane, where all have the same number."""
+    if x.lanes == 1:
+        return x
+    return Number(x.dtype, tuple([f.let(element_of(v.type), f"extractelement {v}, i64 0") for v in x.components]))
 
 
 def reversed_lanes(f: Function, x: Number) -> Number:

@@ -62,6 +62,7 @@ class InterleavedStores:
             results = [_interleaved(scope.nest.f, [cell.spread(target) for cell in cells]) for target in self.targets]
             wide = None if count is None else scope.nest.f.times(count, len(cells))
             for number, result in enumerate(results):
+                scope.nest.pending.discard(number)
                 store(scope.nest.f, result, cells[0].pointer(("store", number)), count=wide)
 
 

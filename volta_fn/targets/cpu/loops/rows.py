@@ -113,7 +113,7 @@ def _is_search(here: Pass, accumulators: Sequence[Accumulator]) -> bool:
 class RowCode:
     """Writes the passes over a row, or over rows side by side."""
 
-    def __init__(self, nest: LoopNest, passes: Sequence[Pass], vectors: Vectors) -> None:
+    def __init__(self, nest: LoopNest, passes: Sequence[Pass], vectors: Vectors, resident: bool | None = None) -> None:
         #: From where to where inner axes go, where that is not all of them.
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
@@ -126,11 +126,13 @@ class RowCode:
         #: The inner axes that are loops around that of the vectors.
         self.loops = [a for a in self.analysis.kernel.reduction_axes if a != vectors.axis]
         count = -(-sizes[vectors.axis] // vectors.lanes) if sizes else 1
-        self.resident = self.inside and not self.loops and len(vectors.segments) == 1 and count <= _RESIDENT * host().vector_registers // 16
+        can_be_resident = self.inside and not self.loops and len(vectors.segments) == 1
+        self.resident = can_be_resident and resident is not False and count <= _RESIDENT * host().vector_registers // 16
 
     def accumulators(self, here: Pass) -> list[Accumulator]:
         """Return the reductions of a pass."""
-        return [Accumulator(node, dtype, self.f) for node, dtype in reductions(self.analysis, here.reduces)]
+        ordered = not self.inside or self.vectors.axis == max(self.analysis.reduction_axes)
+        return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, here.reduces)]
 
     # a row whose elements are the lanes
 

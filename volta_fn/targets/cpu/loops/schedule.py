@@ -1,8 +1,13 @@
-"""Schedules of kernels: the axis and lanes of vectors, passes, and tasks."""
+"""Schedules of kernels: the axis and lanes of vectors, passes, and tasks.
+
+`schedule_of` makes the choices that are expected to be fastest. `LoopOptions` force other ones, and `legal_options` lists those that a
+kernel may have, so that tests run it in every way.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from volta_fn import dtypes
@@ -32,6 +37,9 @@ _DEAR = 0.4
 #: The most segments of an axis.
 _MOST_SEGMENTS = 8
 
+#: The most nodes that are emitted side by side.
+_MOST_STATEMENTS = 120
+
 
 class Grid(NamedTuple):
     """Tasks: blocks of rows, or single rows with another axis in chunks."""
@@ -53,6 +61,36 @@ class Grid(NamedTuple):
         return -(-self.rows // self.rows_per_task) * self.chunks
 
 
+class LoopOptions(NamedTuple):
+    """Choices of a schedule that are forced; None where the schedule makes its own."""
+
+    #: The axis of the vectors.
+    axis: int | None = None
+    #: Whether vectors have one lane.
+    scalar: bool = False
+    #: Vectors that go side by side.
+    unroll: int | None = None
+    #: Whether passes keep what is expensive to compute again.
+    keeping: bool | None = None
+    #: Whether short rows stay in registers from pass to pass.
+    resident: bool | None = None
+    #: Whether loads that cross the vectors' axis are transposed in tiles, and results of a short last axis interleaved.
+    tiles: bool | None = None
+    interleaved: bool | None = None
+    #: Whether the C library copies what is a copy.
+    copies: bool | None = None
+    #: Whether loads of arrays that are read in order are prefetched.
+    prefetch: bool | None = None
+    #: Whether reductions are split into two launches, and whether the first one reads rows of a matrix in full.
+    split: bool | None = None
+    wide: bool | None = None
+    #: Nanoseconds that a task should take.
+    grain: float = GRAIN
+
+
+PREFERRED = LoopOptions()
+
+
 class LoopSchedule(NamedTuple):
     """The schedule of a kernel."""
 
@@ -67,6 +105,7 @@ class LoopSchedule(NamedTuple):
     interleaved: int | None
     #: The tasks, if rows are not cut.
     cut: Grid
+    options: LoopOptions
 
     @property
     def axis(self) -> int:
@@ -74,25 +113,65 @@ class LoopSchedule(NamedTuple):
         return self.vectors.axis
 
 
-def schedule_of(analysis: KernelAnalysis) -> LoopSchedule:
+def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel that has axes."""
-    axis = _vector_axis(analysis)
+    axis = _vector_axis(analysis) if options.axis is None else options.axis
     if axis in analysis.parallel_axes and any(axis not in analysis.depends[n] for n in analysis.reduces):
         analysis = KernelAnalysis(
             analysis.kernel, each=frozenset({axis})
         )  # rows are lanes, each of which reduces, although all reduce the same
     lanes = lanes_of(analysis)
     segments = segments_of(analysis, axis)
-    if segments is None or analysis.kernel.sizes[axis] == 1:
+    if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
         lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
-    passes = passes_of(analysis, keeping=True)
+    passes = passes_of(analysis, keeping=options.keeping is not False)
     kept = sum(analysis.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
     if kept * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
         passes = passes_of(analysis, keeping=False)
-    vectors = Vectors(axis, lanes, _unroll(analysis, axis, lanes, passes), segments)
-    found, iteration_cost = crossing(analysis, axis, lanes), iteration_cost_of(analysis)
-    inner = interleaved_axis(analysis, axis, lanes) if found is None else None
-    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, _cut(analysis, vectors, found, inner, iteration_cost))
+    vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
+    found, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
+    inner = interleaved_axis(analysis, axis, lanes) if found is None and options.interleaved is not False else None
+    cut = _cut(analysis, vectors, found, inner, iteration_cost * GRAIN / options.grain)
+    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, cut, options)
+
+
+def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
+    """Yield options that force every choice both ways, for every axis of the vectors.
+
+    Several choices are forced together. Vectors of rows side by side share the memory of what passes keep.
+    """
+    yield PREFERRED
+    for axis in range(len(analysis.kernel.sizes)):
+        yield LoopOptions(axis)
+        schedule = schedule_of(analysis, LoopOptions(axis))
+        if schedule.vectors.lanes > 1:
+            yield LoopOptions(axis, scalar=True, grain=1.0)
+        most = max(1, _MOST_STATEMENTS // len(analysis.kernel.nodes))
+        keeping = None if axis in analysis.reduction_axes else False
+        yield LoopOptions(axis, unroll=1, prefetch=True, keeping=False, interleaved=False)
+        yield LoopOptions(axis, unroll=min(2, most), keeping=keeping, tiles=False, copies=True, resident=False, grain=1.0)
+        yield LoopOptions(axis, unroll=min(4, most), keeping=keeping, tiles=False, interleaved=False, copies=False, grain=1.0)
+        yield LoopOptions(axis, unroll=min(8, most), keeping=keeping, prefetch=True, grain=1.0)
+        if can_split(schedule):
+            yield LoopOptions(axis, split=False)
+            yield LoopOptions(axis, split=True, wide=False, grain=1.0)
+            yield LoopOptions(axis, split=True, wide=can_be_wide(schedule), unroll=1)
+            if can_be_wide(schedule):
+                yield LoopOptions(axis, split=True, wide=True, scalar=True, grain=1.0)
+
+
+def can_split(schedule: LoopSchedule) -> bool:
+    """Return True if reductions can be split into two launches.
+
+    They need one pass, and no index of an element.
+    """
+    once = schedule.analysis.passes == 2 and not schedule.passes[1].has_iterations
+    return once and not any(reduce.is_index for reduce in schedule.analysis.reduces.values())
+
+
+def can_be_wide(schedule: LoopSchedule) -> bool:
+    """Return True if the reduction is that of a matrix along its rows' number."""
+    return schedule.analysis.parallel_axes == {schedule.axis} and len(schedule.analysis.reduction_axes) == 1
 
 
 def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float) -> Grid:
@@ -174,7 +253,7 @@ def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[Pass])
     wanted = 2 if heavy and not chained else 4
     if reduces and axis not in analysis.reduction_axes:
         wanted = 1 if any(p.keeps for p in passes) else 8
-    while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(analysis.kernel.nodes) * wanted > 120):
+    while wanted > 1 and (wanted * reduces > 16 or wanted * lanes > size or len(analysis.kernel.nodes) * wanted > _MOST_STATEMENTS):
         wanted //= 2
     return wanted
 

@@ -15,14 +15,14 @@ from volta_fn.codegen.loops.subkernels import Nodes, closure
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import Affine, along
-from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, operands
+from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, PendingStores, operands
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import rounded_down
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, write
+from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, streams_of, write
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorAxis, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment
-from volta_fn.targets.cpu.loops.schedule import GRAIN, Grid, LoopSchedule, grid, schedule_of
+from volta_fn.targets.cpu.loops.schedule import GRAIN, Grid, LoopSchedule, can_be_wide, can_split, grid, schedule_of
 from volta_fn.targets.cpu.routine import Launch, Routine
 from volta_fn.targets.cpu.scalars import load, store
 
@@ -35,23 +35,18 @@ _TOGETHER = 4
 
 def is_split(schedule: LoopSchedule) -> bool:
     """Return True if rows are to be split: much to do in few tasks and one pass."""
-    analysis = schedule.analysis
-    once = analysis.passes == 2 and not schedule.passes[1].has_iterations
-    found = any(reduce.is_index for reduce in analysis.reduces.values())
+    if not can_split(schedule) or schedule.options.split is not None:
+        return bool(schedule.options.split) and can_split(schedule)
     few = schedule.cut.tasks < _FEW or is_wide(schedule)
-    return once and not found and few and schedule.iteration_cost * analysis.size(range(len(analysis.kernel.sizes))) > 3 * GRAIN
+    return few and schedule.iteration_cost * schedule.analysis.size(range(len(schedule.analysis.kernel.sizes))) > 3 * GRAIN
 
 
 def is_wide(schedule: LoopSchedule) -> bool:
     """Return True if a matrix is so wide that its rows are best read in full."""
     analysis, axis = schedule.analysis, schedule.axis
-    sizes = analysis.kernel.sizes
-    return (
-        analysis.parallel_axes == {axis}
-        and len(analysis.reduction_axes) == 1
-        and sizes[axis] > 8 * schedule.vectors.lanes
-        and analysis.size(analysis.reduction_axes) >= 64
-    )
+    if not can_be_wide(schedule) or schedule.options.wide is not None:
+        return bool(schedule.options.wide) and can_be_wide(schedule)
+    return analysis.kernel.sizes[axis] > 8 * schedule.vectors.lanes and analysis.size(analysis.reduction_axes) >= 64
 
 
 class Split:
@@ -68,11 +63,12 @@ class Split:
         self.order = tuple(outer if self.inside else [*outer, schedule.axis])
         self.rows = self.analysis.size(self.order)
         rest = self.analysis.size(self.analysis.reduction_axes) // kernel.sizes[self.axis]
+        iteration_cost = schedule.iteration_cost * GRAIN / schedule.options.grain
         unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
         if self.inside:
-            self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, schedule.iteration_cost * rest)
+            self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, iteration_cost * rest)
         else:
-            self.cut = grid(1, kernel.sizes[self.axis], unit, schedule.iteration_cost * rest * self.rows)
+            self.cut = grid(1, kernel.sizes[self.axis], unit, iteration_cost * rest * self.rows)
         self.row_number: Affine = row_major(tuple(map(along, self.order)), tuple([kernel.sizes[a] for a in self.order]))
         #: The offset in the workspace of every reduction's partial results.
         self.offsets: dict[int, int] = {}
@@ -91,16 +87,20 @@ class Split:
         """Emit the address of the workspace."""
         return buffer(f, len(self.analysis.kernel.inputs) + len(self.analysis.kernel.stores))
 
+    @property
+    def later(self) -> list[int]:
+        """The stores that the second launch does."""
+        return [s for s in range(len(self.analysis.kernel.stores)) if s not in self.schedule.passes[0].stores]
+
     # chunks
 
     def first(self, module: Module) -> Launch:
         """Return the launch that reduces the chunks."""
         schedule, f = self.schedule, entry(module, "chunks")
         here = replace(schedule.passes[0], row_stores=[], keeps=[])
-        nest = nest_of(f, self.analysis)._replace(streams=self.analysis.streams(schedule.axis))
+        nest = nest_of(f, self.analysis)._replace(streams=streams_of(schedule))
         root = VectorScope(nest, (), {}, None)
-        code = RowCode(nest, [here], schedule.vectors)
-        code.resident = False
+        code = RowCode(nest, [here], schedule.vectors, resident=False)
         memory = self.memory(f)
         root.prepare(here.targets(self.analysis))
 
@@ -123,6 +123,7 @@ class Split:
                 self.columns(code, root)
 
         over_tasks(f, self.cut, body)
+        nest.pending.check(self.later)
         f.finish()
         iterations = self.analysis.size(range(len(self.analysis.kernel.sizes)))
         return Launch(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
@@ -208,7 +209,8 @@ class Split:
         memory = self.memory(f)
         addresses = [f.at(memory, "i8", i64(self.offsets[n])) for n in self.analysis.reduces]
         inputs = [*[buffer(f, n) for n in range(count)], *addresses]
-        return write(LoopNest(f, analysis, inputs, [buffer(f, count + s) for s in numbers], {}, set()), schedule_of(analysis))
+        outputs = [buffer(f, count + s) for s in numbers]
+        return write(LoopNest(f, analysis, inputs, outputs, {}, set(), PendingStores(analysis.kernel)), schedule_of(analysis))
 
     def combining(self) -> tuple[Kernel, list[int]]:
         """Return the kernel of the second launch, and the numbers of its stores.
@@ -216,7 +218,7 @@ class Split:
         Its inputs are the old ones and the partial results of every reduction.
         """
         old = self.analysis.kernel
-        numbers = [s for s in range(len(old.stores)) if s not in self.schedule.passes[0].stores]
+        numbers = self.later
         targets, nodes = [old.stores[s].value for s in numbers], Nodes(old)
         needed = closure(old, targets, self.analysis.reduces)
         for k, (n, node) in enumerate(self.analysis.reduces.items()):

@@ -8,6 +8,7 @@ selects among them for equations and for kernels.
 """
 
 from volta_fn.targets.cpu.matmul.choice import contraction as contraction
+from volta_fn.targets.cpu.matmul.choice import contraction_options as contraction_options
 from volta_fn.targets.cpu.matmul.choice import contracts as contracts
 from volta_fn.targets.cpu.matmul.choice import dot_general as dot_general
 

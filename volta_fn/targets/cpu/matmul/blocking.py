@@ -6,6 +6,7 @@ All of it follows from the shape alone, so that sums are formed in the same orde
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
@@ -93,6 +94,25 @@ class Blocking(NamedTuple):
         return (self.block_elements + rows) * itemsize <= _STACK_BYTES
 
 
+class BlockingOptions(NamedTuple):
+    """Choices of a blocking that are forced; None where the blocking makes its own."""
+
+    #: The most rows of a register tile, and its vectors.
+    tile: tuple[int, int] | None = None
+    #: k in a block, a multiple of 8, and the splits of the sum.
+    depth: int | None = None
+    splits: int | None = None
+    #: Whether rows and columns make as many tasks as there are panels.
+    many_tasks: bool = False
+    pack_rows: Packing | None = None
+    pack_columns: Packing | None = None
+    #: Whether a kernel that follows from the sums waits for all columns of a task.
+    strips: bool | None = None
+
+
+CHOSEN = BlockingOptions()
+
+
 def choose_blocking(
     work: ComputeType,
     sizes: tuple[int, int, int, int],
@@ -100,6 +120,7 @@ def choose_blocking(
     rhs: tuple[int, int] | None,
     *,
     transposed: bool = False,
+    options: BlockingOptions = CHOSEN,
 ) -> Blocking:
     """Choose the blocking for ``(batch, m, n, k)``.
 
@@ -107,22 +128,57 @@ def choose_blocking(
     along m, not along k.
     """
     batch, m, n, k = sizes
-    rows, vectors = _tile(work, m, n)
+    rows, vectors = options.tile or _tile(work, m, n)
     row_panels = max(1, -(-m // rows))
     width = vectors * work.lanes
     column_panels = max(1, -(-n // width))
-    depth, blocks = _depth(k)
+    depth, blocks = _depth(k) if options.depth is None else (options.depth, -(-k // options.depth))
     splits, split_blocks = _splits(batch * row_panels * column_panels, rows * vectors * depth, blocks)
+    if options.splits is not None:
+        split_blocks = -(-blocks // options.splits)
+        splits = -(-blocks // split_blocks)
     panels = row_panels, column_panels
     group = max(1, min(_GROUP, _GROUP_BYTES // max(1, (rows + 3) * depth * work.itemsize))) if transposed else 1
-    packed = not _near(work, rhs, row_panels)
+    packed = not _near(work, rhs, row_panels) if options.pack_columns is None else options.pack_columns is not Packing.NONE
     row_tasks, column_tasks = _tasks(work, batch * splits, panels, (rows, vectors), depth, split_blocks, packed=packed)
-    pack_rows = _pack_rows(work, lhs, panels, rows, group, transposed=transposed)
-    pack_columns = Packing.NONE if not packed else Packing.TASK if row_tasks == 1 else Packing.AHEAD
+    if options.many_tasks:
+        row_tasks, column_tasks = panels
+    pack_rows = options.pack_rows or _pack_rows(work, lhs, panels, rows, group, transposed=transposed)
+    ahead = row_tasks > 1 or options.pack_columns is Packing.AHEAD
+    pack_columns = Packing.NONE if not packed else Packing.AHEAD if ahead else Packing.TASK
     return Blocking(
         batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, split_blocks,
         row_tasks, column_tasks, pack_rows, pack_columns, group,
     )  # fmt: skip
+
+
+def legal_blockings(
+    work: ComputeType,
+    sizes: tuple[int, int, int, int],
+    lhs: tuple[int, int] | None,
+    rhs: tuple[int, int] | None,
+    *,
+    transposed: bool,
+) -> Iterator[BlockingOptions]:
+    """Yield options that differ from what is chosen.
+
+    The arguments are those of `choose_blocking`.
+    """
+    plan = choose_blocking(work, sizes, lhs, rhs, transposed=transposed)
+    packings = [Packing.TASK] if lhs is None else [Packing.TASK, Packing.NONE, *([Packing.AHEAD] if transposed else [])]
+    columns = [Packing.TASK, Packing.AHEAD, *([] if rhs is None or rhs[0] > 1 else [Packing.NONE])]
+    yield CHOSEN
+    yield BlockingOptions(many_tasks=True)
+    yield BlockingOptions(strips=False)
+    yield from [BlockingOptions(pack_rows=rows, pack_columns=packing) for rows in packings for packing in columns]
+    tiles = [(1, 1), (4, 1), *[(rows, wide) for wide, rows in tile_shapes().items()]]
+    yield from [BlockingOptions(tile=(rows, min(wide, -(-plan.n // work.lanes))), many_tasks=wide % 2 == 0) for rows, wide in tiles]
+    for depth in [d for d in (8, 24) if d < plan.k]:
+        blocks = -(-plan.k // depth)
+        yield from [BlockingOptions(tile=(4, 1), depth=depth, splits=splits) for splits in dict.fromkeys([1, 2, min(blocks, 5)])]
+        yield from [
+            BlockingOptions(tile=(3, 2), depth=depth, splits=1, pack_rows=rows, pack_columns=p) for rows in packings for p in columns
+        ]
 
 
 def unpacked_blocking(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Blocking:
@@ -185,6 +241,7 @@ def _tasks(
     """Return how many tasks there are along the rows and along the columns."""
     row_panels, column_panels = panels
     rows, vectors = shape
+    stack = max(stack, 1)  # of no products
     panel = max(depth, 1) * vectors * work.lanes * work.itemsize
     few = row_panels <= _FEW or row_panels * rows * max(depth, 1) * work.itemsize <= _NEAR_BYTES
     columns = max(1, min(column_panels, (_STACK_BYTES if packed and few and panel <= _STACK_BYTES else _BLOCK_BYTES) // panel))

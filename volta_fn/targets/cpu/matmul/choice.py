@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from volta_fn.compiler.contractions.matmul_problem import Operand, merged, problem_of
 from volta_fn.compiler.ir.contraction import Contraction, contraction_of
@@ -10,15 +11,19 @@ from volta_fn.compiler.ir.kernel import Apply, Kernel
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
-from volta_fn.targets.cpu.matmul.dot_products import DotProducts
+from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions
+from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable, rounds_to
+from volta_fn.targets.cpu.matmul.dot_products import DotProducts, is_possible
 from volta_fn.targets.cpu.matmul.dot_products import suits as few_rows
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided, StoreSums
 from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue
-from volta_fn.targets.cpu.matmul.gemm import Gemm
+from volta_fn.targets.cpu.matmul.gemm import Gemm, gemm_options
 from volta_fn.targets.cpu.matmul.gemv import gemv
 from volta_fn.targets.cpu.matmul.gemv import suits as one_row
 from volta_fn.targets.cpu.routine import Routine
+
+#: The most terms of a sum that cannot be split: splits are multiples of as many.
+_LEAST_SPLIT = 64
 
 
 def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
@@ -57,20 +62,57 @@ def _is_packable(operand: Operand) -> bool:
     return along and min(steps, default=0) >= 0
 
 
-def contraction(kernel: Kernel) -> Routine | None:
+class ProductOptions(NamedTuple):
+    """Choices of a contraction's routine that are forced.
+
+    None stands for the routine's own choice.
+    """
+
+    #: Whether the operands are swapped.
+    swapped: bool | None = None
+    #: Whether the epilogue is a kernel, even if it only stores the sums.
+    fused: bool | None = None
+    #: Whether dot products are summed without packing, and the splits of their sums.
+    dots: bool | None = None
+    splits: int | None = None
+    blocking: BlockingOptions = CHOSEN
+
+
+CHOSEN_ROUTINE = ProductOptions()
+
+
+def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Routine | None:
     """Generate the routine of a contraction; None for other kernels."""
     found = contraction_of(kernel)
     if found is None or not contracts(kernel):
         return None
-    found = _oriented(found)
+    found = _oriented(found) if options.swapped is None else found.swapped() if options.swapped else found
     problem = found.problem()
     work = compute_type(problem.dtype)
     assert work is not None
     operands, buffers = (found.lhs.input, found.rhs.input), len(kernel.inputs) + len(kernel.stores)
-    epilogue = _strided_epilogue(work, found) or FusedEpilogue(work, found)
-    if few_rows(problem):
-        return DotProducts(work, problem, epilogue, buffers, "product", operands).routine()
-    return Gemm(work, problem, operands, epilogue, buffers, "product").routine()
+    epilogue = (None if options.fused else _strided_epilogue(work, found)) or FusedEpilogue(work, found)
+    if few_rows(problem) if options.dots is None else options.dots:
+        return DotProducts(work, problem, epilogue, buffers, "product", operands, options.splits).routine()
+    return Gemm(work, problem, operands, epilogue, buffers, "product", options.blocking).routine()
+
+
+def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
+    """Yield the options that `contraction` takes for a kernel."""
+    found = contraction_of(kernel)
+    if found is None or not contracts(kernel):
+        return
+    yield CHOSEN_ROUTINE
+    for swapped in (False, True):
+        problem = (found.swapped() if swapped else found).problem()
+        work = compute_type(problem.dtype)
+        assert work is not None
+        if is_possible(problem):
+            yield from [ProductOptions(swapped, splits == 2, True, splits) for splits in ((1, 2) if problem.k > _LEAST_SPLIT else (1,))]
+        for number, blocking in enumerate(gemm_options(work, problem)):
+            yield ProductOptions(swapped, None, False, None, blocking)
+            if number % 3 == int(swapped):
+                yield ProductOptions(swapped, True, False, None, blocking)
 
 
 def _oriented(found: Contraction) -> Contraction:
@@ -82,14 +124,17 @@ def _oriented(found: Contraction) -> Contraction:
 
 def _strided_epilogue(work: ComputeType, found: Contraction) -> StoreStrided | None:
     """Return the epilogue that only stores the sums; None if there is more to do."""
-    kernel = found.kernel
-    value = kernel.nodes[kernel.stores[0].value]
-    total = value.operands[0] if isinstance(value, Apply) and value.op == "convert_element_type" else kernel.stores[0].value
-    if len(kernel.stores) > 1 or total != found.total or not readable(value.dtype):
+    kernel, number = found.kernel, found.kernel.stores[0].value
+    value, total = kernel.nodes[number], kernel.nodes[found.total]
+    if number != found.total and not (isinstance(value, Apply) and value.op == "convert_element_type" and value.operands == (found.total,)):
+        return None
+    if len(kernel.stores) > 1 or not rounds_to(total.dtype, value.dtype):
         return None
     index = row_major(kernel.stores[0].index, kernel.stores[0].shape)
     steps = dict(index.terms)
-    walks = [merged([kernel.sizes[a] for a in axes], [[steps[a] for a in axes]])[0] for axes in (found.batch, found.rows, found.columns)]
+    walks = [
+        merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0] for axes in (found.batch, found.rows, found.columns)
+    ]
     if walks[2].stride != 1 or index.offset:
         return None
     return StoreStrided(work, value.dtype, walks[0], walks[1], found.size(found.columns), len(kernel.inputs))

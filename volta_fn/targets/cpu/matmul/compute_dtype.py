@@ -79,6 +79,18 @@ def is_itself(work: ComputeType, dtype: np.dtype) -> bool:
     return stored_as(dtype) == work.type and dtype != np.bool_
 
 
+def rounds_to(dtype: np.dtype, other: np.dtype) -> bool:
+    """Return True if `write` to another dtype converts sums of a dtype.
+
+    It rounds, or drops high bits. Other conversions need the sums in their own dtype first.
+    """
+    if dtype == other:
+        return True
+    if dtype.kind in "iu":
+        return other.kind in "iu" and other.itemsize <= dtype.itemsize
+    return readable(other) and ((dtype == np.float32 and _half(other)) or (dtype == np.float64 and other == np.float32))
+
+
 def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
     """Load `lanes` adjacent numbers in the compute type; zero where masked out."""
     found = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)

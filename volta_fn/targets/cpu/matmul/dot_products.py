@@ -27,8 +27,13 @@ _NEAR = 1 << 20  # bytes that a core's caches hold
 
 def suits(problem: Problem) -> bool:
     """Return True if a product is best done so."""
+    return is_possible(problem) and problem.k >= _SHORT
+
+
+def is_possible(problem: Problem) -> bool:
+    """Return True if a product can be done so."""
     lhs, rhs = problem.lhs.inner.stride, problem.rhs.inner.stride
-    return lhs == rhs == 1 and min(problem.m, problem.n) <= _FEW and problem.k >= _SHORT and problem.batch * problem.m * problem.n > 0
+    return lhs == rhs == 1 and min(problem.m, problem.n) <= _FEW and problem.batch * problem.m * problem.n * problem.k > 0
 
 
 class _TileSize(NamedTuple):
@@ -42,7 +47,14 @@ class DotProducts:
     """Writes the routine of such a product; `operands` are the buffers' numbers."""
 
     def __init__(
-        self, work: ComputeType, problem: Problem, epilogue: Epilogue, buffers: int, name: str, operands: tuple[int, int] = (0, 1)
+        self,
+        work: ComputeType,
+        problem: Problem,
+        epilogue: Epilogue,
+        buffers: int,
+        name: str,
+        operands: tuple[int, int] = (0, 1),
+        splits: int | None = None,
     ) -> None:
         self.operands = operands
         self.work, self.problem, self.epilogue, self.buffers, self.name = work, problem, epilogue, buffers, name
@@ -53,7 +65,8 @@ class DotProducts:
         self.full = _TileSize(few, many) if m <= n else _TileSize(many, few)
         self.groups = -(-max(m, n) // many)
         steps = few * many * -(-k // work.lanes)
-        splits = -(-k // _LONG) if problem.batch * self.groups < 16 else 1
+        if splits is None:
+            splits = -(-k // _LONG) if problem.batch * self.groups < 16 else 1
         self.split_depth = -(-k // splits)
         self.split_depth += -self.split_depth % 64 if splits > 1 else 0
         self.plan: Blocking = unpacked_blocking(problem.batch, m, n, k, splits=-(-k // self.split_depth), width=work.lanes)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from volta_fn.compiler.ir.analysis import KernelAnalysis
 from volta_fn.compiler.ir.contraction import Contraction
 from volta_fn.compiler.ir.index import along
-from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.kernel import Kernel, PendingStores
 from volta_fn.compiler.ir.views import row_major
 from volta_fn.runtime.llvm.index_arith import least
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
@@ -88,7 +88,8 @@ class FusedEpilogue:
         analysis = KernelAnalysis(kernel)
         first = len(self.contraction.kernel.inputs)
         loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
-        nest = LoopNest(f, analysis, loads, [buffer(f, first + number) for number in range(len(kernel.stores))], {}, set())
+        outputs = [buffer(f, first + number) for number in range(len(kernel.stores))]
+        nest = LoopNest(f, analysis, loads, outputs, {}, set(), PendingStores(kernel))
         root = VectorScope(nest, (), {}, None)
         targets = [store.value for store in kernel.stores]
         root.prepare(targets)
@@ -99,6 +100,7 @@ class FusedEpilogue:
             self._columns(f, rows_in(stack, self.contraction.rows, number), kernel, strip)
 
         each(f, strip.row, f.plus(strip.row, strip.rows), row)
+        nest.pending.check()
         f.finish()
 
     def _base(self, f: Function, strip: Strip) -> Value:

@@ -8,13 +8,13 @@ panels, `epilogues` what follows from the sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from volta_fn.compiler.contractions.matmul_problem import Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Packing, choose_blocking
+from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions, Packing, choose_blocking, legal_blockings
 from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
 from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
 from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue, Strip
@@ -27,6 +27,13 @@ from volta_fn.targets.cpu.routine import Launch, Routine
 _GROUP = 8  # panels that are packed together
 _ELEMENT = 0.1  # nanoseconds that packing a number takes
 _STEP = 0.2  # nanoseconds that a multiplication of vectors takes
+
+
+def gemm_options(work: ComputeType, problem: Problem) -> Iterator[BlockingOptions]:
+    """Yield the options that `Gemm` takes for a problem."""
+    lhs, rhs = [StridedOperand(work, operand, 0) for operand in problem[:2]]
+    sizes = problem.batch, problem.m, problem.n, problem.k
+    yield from legal_blockings(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None)
 
 
 class Task(NamedTuple):
@@ -44,11 +51,20 @@ class Task(NamedTuple):
 class Gemm:
     """Writes the routine of a product, whose workspace is the last buffer."""
 
-    def __init__(self, work: ComputeType, problem: Problem, operands: tuple[int, int], epilogue: Epilogue, buffers: int, name: str) -> None:
+    def __init__(
+        self,
+        work: ComputeType,
+        problem: Problem,
+        operands: tuple[int, int],
+        epilogue: Epilogue,
+        buffers: int,
+        name: str,
+        options: BlockingOptions = CHOSEN,
+    ) -> None:
         """Take a problem whose operands are these buffers."""
         lhs, rhs = [StridedOperand(work, operand, buffer) for operand, buffer in zip(problem[:2], operands, strict=True)]
         sizes = problem.batch, problem.m, problem.n, problem.k
-        plan = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None)
+        plan = choose_blocking(work, sizes, lhs.in_place(), rhs.in_place(), transposed=lhs.chunk is not None, options=options)
         self.work, self.plan, self.lhs, self.rhs, self.epilogue, self.name = work, plan, lhs, rhs, epilogue, name
         self.workspace_buffer = buffers
         self.module = Module()
@@ -62,7 +78,7 @@ class Gemm:
         self.packed_rows = self._reserve(plan.batch * plan.blocks * plan.row_panels * self._rows_elements * work.itemsize * rows_ahead)
         self.partial = self._partial()
         columns = rhs.in_place() if plan.pack_columns is Packing.NONE else None
-        self.tiles = TileWriter(work, plan, self.a_strides, columns[1] if columns else None, epilogue, self.partial)
+        self.tiles = TileWriter(work, plan, self.a_strides, columns[1] if columns else None, epilogue, self.partial, options.strips)
 
     def routine(self) -> Routine:
         """Write the code."""

@@ -38,14 +38,21 @@ class TileWriter:
     """Writes the tiles of a product."""
 
     def __init__(
-        self, work: ComputeType, plan: Blocking, a_strides: tuple[int, int], b_inner: int | None, epilogue: Epilogue, partial: PartialSums
+        self,
+        work: ComputeType,
+        plan: Blocking,
+        a_strides: tuple[int, int],
+        b_inner: int | None,
+        epilogue: Epilogue,
+        partial: PartialSums,
+        strips: bool | None = None,
     ) -> None:
         """Take A's strides in elements, and B's along k, or None where it is packed."""
         self.work, self.plan, self.a_strides, self.b_inner, self.epilogue, self.partial = work, plan, a_strides, b_inner, epilogue, partial
         self.strip_width = plan.task_columns * plan.width
         short = plan.tallest * self.strip_width * work.itemsize <= _STRIP_BYTES
         #: The epilogue, if it runs when all columns of some rows are done.
-        self.strips = epilogue if isinstance(epilogue, FusedEpilogue) and short else None
+        self.strips = epilogue if isinstance(epilogue, FusedEpilogue) and short and strips is not False else None
         self.direct = epilogue if isinstance(epilogue, StoreSums | StoreStrided) and epilogue.direct else None
 
     def write(self, f: Function, rows: int, count: int, arguments: TileArguments) -> None:

@@ -9,11 +9,13 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from volta_fn.compiler.program import RoutineKey
+from volta_fn.errors import CompilerError
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.runtime.recent import Recent
 from volta_fn.runtime.threads import run_together, thread_count
 from volta_fn.targets.cpu.runtime import disk_cache
+from volta_fn.targets.cpu.runtime.executor import Mode
 
 #: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
 _WORTH_SHARING = 20_000.0
@@ -26,7 +28,7 @@ class LoadedLaunch(NamedTuple):
 
     address: int
     tasks: int
-    shared: bool
+    mode: int
     symbol: str
     #: The name of the object's entry on disk.
     entry: str
@@ -41,6 +43,17 @@ class LoadedRoutine(NamedTuple):
     workspace: int
     #: Estimated nanoseconds on one thread.
     cost: float
+
+
+class RefusedRoutine(Exception):
+    """A routine that LLVM refuses, by its key.
+
+    Who has the program knows the equations.
+    """
+
+    def __init__(self, key: RoutineKey, error: CompilerError) -> None:
+        super().__init__(error.message)
+        self.key, self.error = key.key, error
 
 
 class SharedCode:
@@ -117,21 +130,28 @@ class CodeCache:
         name = disk_cache.name_of(repr(key.key))
         found = disk_cache.read_compiled(name)
         if found is None or not all(map(self._shared.has, found.shared)):
+            return self._generated(key, name)
+        return name, found
+
+    def _generated(self, key: RoutineKey, name: str) -> tuple[str, disk_cache.Compiled] | None:
+        try:
             routine = key.make()
             if routine is None:
                 return None
             suffix = f"_{name}"  # so that the routines of a program can be loaded together
-            launches = tuple([(p.symbol + suffix, p.tasks, p.cost) for p in routine.launches])
+            launches = tuple([(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
             shared = tuple([self._shared.compile(function) for function in routine.shared])
-            found = disk_cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
-            disk_cache.write_compiled(name, found)
-        return name, found
+            compiled = disk_cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
+        except CompilerError as error:
+            raise RefusedRoutine(key, error) from error
+        disk_cache.write_compiled(name, compiled)
+        return name, compiled
 
     def _load(self, entries: Mapping[str, disk_cache.Compiled]) -> dict[str, LoadedRoutine]:
         """Load routines at once, with what they share: little slower than loading one."""
         if not entries:
             return {}
-        symbols = [symbol for compiled in entries.values() for symbol, _, _ in compiled.launches]
+        symbols = [symbol for compiled in entries.values() for symbol, *_ in compiled.launches]
         shared = dict.fromkeys([name for compiled in entries.values() for name in compiled.shared])
         codes = [*[compiled.code for compiled in entries.values()], *self._shared.codes(shared)]
         loaded = load_objects(codes, symbols)
@@ -140,11 +160,18 @@ class CodeCache:
 
 
 def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
+    restored = [*[restores for *_, restores in compiled.launches[1:]], False][: len(compiled.launches)]  # none of results without elements
     launches = [
-        LoadedLaunch(addresses[symbol], tasks, tasks > 1 and cost > _WORTH_SHARING, symbol, entry, code)
-        for symbol, tasks, cost in compiled.launches
+        LoadedLaunch(addresses[symbol], tasks, _mode(tasks, cost, restores, before_restoring), symbol, entry, code)
+        for (symbol, tasks, cost, restores), before_restoring in zip(compiled.launches, restored, strict=True)
     ]
-    return LoadedRoutine(tuple(launches), compiled.workspace, sum(cost for _, _, cost in compiled.launches))
+    return LoadedRoutine(tuple(launches), compiled.workspace, sum(cost for _, _, cost, _ in compiled.launches))
+
+
+def _mode(tasks: int, cost: float, restores: bool, before_restoring: bool) -> int:
+    long = cost > _WORTH_SHARING
+    ends = (long or restores) and not before_restoring
+    return (Mode.SHARED if long and tasks > 1 else 0) | (Mode.ENDS if ends else 0)
 
 
 CODE_CACHE = CodeCache()

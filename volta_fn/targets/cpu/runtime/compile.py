@@ -6,7 +6,7 @@ buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,11 +16,13 @@ from volta_fn.compiler.buffers.emit import ProgramWriter
 from volta_fn.compiler.buffers.memory_layout import Output
 from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.program import Item, LoweredProgram
+from volta_fn.compiler.verification import memory
+from volta_fn.compiler.verification.memory import SlotUses, fail_item
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.runtime.threads import on_own_thread
-from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, LoadedLaunch, LoadedRoutine
+from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, LoadedLaunch, LoadedRoutine, RefusedRoutine
 from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Op
 from volta_fn.targets.cpu.runtime.host_calls import HostCall, equation_call, kernel_call
 from volta_fn.targets.cpu.runtime.program_cache import Artifact, layout_of
@@ -35,6 +37,10 @@ ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], B
 
 #: Nanoseconds that a call of NumPy costs at least.
 _HOST_COST = 10_000.0
+
+
+#: The words of commands of a fixed length, without what they hold: the numbers of words of a switch's bodies are further words.
+_WORDS = {Op.HOST: 2, Op.COPY: 4, Op.POINT: 3, Op.SWAP: 3, Op.ROW: 5, Op.LOOP: 6, Op.WHILE: 4, Op.SWITCH: 3}
 
 
 class CommandWriter(ProgramWriter):
@@ -79,7 +85,7 @@ class CommandWriter(ProgramWriter):
             self.slots.touch(slot, block)
         for launch in loaded.launches:
             if launch.tasks:
-                self.words += [Op.RUN, launch, launch.tasks, int(launch.shared), len(buffers), *buffers]
+                self.words += [Op.RUN, launch, launch.tasks, launch.mode, len(buffers), *buffers]
         self.slots.time += 1
 
     def host(self, item: Item, call: HostCall, touched: Sequence[Slot], block: Block) -> None:
@@ -93,6 +99,35 @@ class CommandWriter(ProgramWriter):
         """Copy an array."""
         if to is not source and size:
             self.command(block, [to, source], Op.COPY, to, source, size)
+
+    def uses(self) -> SlotUses:
+        """Return when the commands use each slot, as the executor will."""
+        uses, hosts = SlotUses(), iter(self.hosts)
+        self._add_uses(uses, hosts, 0, len(self.words))
+        return uses
+
+    def _add_uses(self, uses: SlotUses, hosts: Iterator[HostCall], at: int, end: int) -> None:
+        words: list[Any] = self.words
+        while at < end:
+            op = words[at]
+            begin, size = uses.time, _WORDS.get(op, 0)
+            if op == Op.RUN:
+                size = 5 + words[at + 4]
+                uses.command(words[at + 5 : at + size])
+            elif op == Op.HOST:
+                uses.command(next(hosts).slots)
+            else:
+                uses.command([word for word in words[at + 1 : at + size] if isinstance(word, Slot)])
+            at += size
+            if op in (Op.LOOP, Op.WHILE):
+                inside = words[at - 1] + (words[at - 2] if op == Op.WHILE else 0)
+                self._add_uses(uses, hosts, at, at + inside)
+                uses.loop(begin)
+                at += inside
+            elif op == Op.SWITCH:
+                lengths = words[at : at + words[at - 1]]
+                self._add_uses(uses, hosts, at + len(lengths), at + len(lengths) + sum(lengths))
+                at += len(lengths) + sum(lengths)
 
     # the end
 
@@ -239,7 +274,20 @@ def build(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> B
 def loaded_routines(program: LoweredProgram) -> dict[Any, LoadedRoutine | None]:
     """Return a program's routines by their keys, compiled where they have to be."""
     keys = program.routine_keys()
-    return dict(zip([k.key for k in keys], CODE_CACHE.load(keys), strict=True))
+    try:
+        return dict(zip([k.key for k in keys], CODE_CACHE.load(keys), strict=True))
+    except RefusedRoutine as refusal:
+        _fail(program, refusal)
+        raise refusal.error from None
+
+
+def _fail(program: LoweredProgram, refusal: RefusedRoutine) -> None:
+    """Raise the error of a refused routine, with an item that has it."""
+    for item in program.items:
+        if item.key is not None and item.key.key == refusal.key:
+            fail_item(refusal.error.stage, refusal.error.message.partition(": ")[2], program, item)
+        for inner in item.programs:
+            _fail(inner, refusal)
 
 
 def written(program: LoweredProgram, donated: Sequence[bool], writer: CommandWriter) -> Built:
@@ -248,6 +296,10 @@ def written(program: LoweredProgram, donated: Sequence[bool], writer: CommandWri
     outputs = tuple([_on_host(output) for output in program.outputs()])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in program.results])
     layout = layout_of(writer.slots)
+    if writer.verifier is not None:
+        offsets = layout.offsets.tolist()
+        extents = {slot: memory.Extent(0, offset, slot.size) for slot, offset in zip(writer.slots.arena, offsets, strict=True)}
+        memory.verify_extents("layout of the arena", writer.uses(), extents, writer.verifier.writers)
     words, launch_words, launches = writer.code()
     artifact = Artifact(words, launch_words, layout, bool(writer.cost > _LONG), outputs, specs, program.reusable(donated))
     return Built(artifact, launches, writer.hosts)

@@ -41,11 +41,11 @@ _SETTLED = 2.0
 class Compiled(NamedTuple):
     """A routine's object code, launches, workspace and shared code.
 
-    A launch is (symbol, tasks, cost); shared code is by entries' names.
+    A launch is (symbol, tasks, cost, whether it restores); shared code is by entries' names.
     """
 
     code: bytes
-    launches: tuple[tuple[str, int, float], ...] = ()
+    launches: tuple[tuple[str, int, float, bool], ...] = ()
     workspace: int = 0
     shared: tuple[str, ...] = ()
 
@@ -116,7 +116,7 @@ def read_compiled(name: str) -> Compiled | None:
     """Return a routine from the disk, or None."""
 
     def parse(said: Any, code: bytes) -> Compiled:
-        return Compiled(code, tuple([(s, t, c) for s, t, c in said["launches"]]), said["workspace"], tuple(said["shared"]))
+        return Compiled(code, tuple([(s, t, c, r) for s, t, c, r in said["launches"]]), said["workspace"], tuple(said["shared"]))
 
     return read(name, parse)
 

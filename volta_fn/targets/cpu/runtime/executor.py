@@ -4,7 +4,7 @@ A program works on a *table* of pointers, whose entries are *slots*: the caller'
 (the *arena*), and slots whose pointers commands set. Commands follow one another; those that hold others say how many words these take.
 
 ====== ==========================================================================================================================
-RUN    function, tasks, shared, n, slot…: run a launch of a routine; on several threads if `shared`.
+RUN    function, tasks, mode, n, slot…: run a launch of a routine, as `Mode` says.
 HOST   function: call ``i64 function(ptr table)``; a result other than 0 ends the program.
 COPY   to, from, bytes: copy memory.
 POINT  to, from: make a slot point to where another does.
@@ -21,10 +21,11 @@ A *counter* is a slot too, which holds a number instead of a pointer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 from volta_fn.runtime.internals.array_calls import INTERRUPTED
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.routine import SignalWord
 
 
 class Op(IntEnum):
@@ -41,11 +42,20 @@ class Op(IntEnum):
     SWITCH = 8
 
 
+class Mode(IntFlag):
+    """How a launch runs: by itself on the calling thread, unless these say otherwise."""
+
+    #: Other threads help.
+    SHARED = 1
+    #: It takes so long that signals are handled after it, and a handler that raised ends the program.
+    ENDS = 2
+
+
 #: The most buffers of a routine.
 MOST_BUFFERS = 512
 
 
-_CODE, _END, _TABLE = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table")
+_CODE, _END, _TABLE, _SIGNALS = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table"), Value("ptr", "%signals")
 _OK = i64(0)
 #: Iterations of a loop from one look at the clock to the next, which costs a few nanoseconds.
 _BETWEEN_LOOKS = 8
@@ -57,20 +67,21 @@ def write_executor(module: Module) -> None:
     The status is 0, that of the host function that ended the program, or `INTERRUPTED`.
     """
     module.declare("memcpy", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    _write_execute(module)
     for op, write in _WRITERS.items():
         _Command(module, op.name.lower(), write).finish()
-    _write_execute(module)
+    _write_commands(module)
     _write_attend(module)
 
 
 class _Command(Function):
-    """The function of one kind of command: ``i64 @do_<name>(code, table, after)``.
+    """The function ``i64 @do_<name>(code, table, after, signals)`` of a command.
 
     It stores in `after` where the next command is.
     """
 
     def __init__(self, module: Module, name: str, write: Callable[[_Command], Value]) -> None:
-        parameters = [_CODE, _TABLE, Value("ptr", "%after")]
+        parameters = [_CODE, _TABLE, Value("ptr", "%after"), _SIGNALS]
         super().__init__(module, f"do_{name}", parameters, "i64", "nounwind")
         self.status = write(self)
 
@@ -102,33 +113,33 @@ class _Command(Function):
 
     def execute(self, start: Value, end: Value) -> Value:
         """Emit the execution of commands, and return their status."""
-        return self.call("execute", "i64", start, end, _TABLE)
+        return self.call("commands", "i64", start, end, _TABLE, _SIGNALS)
 
     def until_failure(self, status: Value, more: Callable[[], Value]) -> Value:
         """Emit `more` if the status so far is good, and return its status."""
         good = self.compare("icmp eq", status, _OK)
         return self.branch(good, lambda: [more()], lambda: [status])[0]
 
-    def attend(self, iteration: Value, second: Value) -> Value:
-        """Emit the handling of signals, once a second, and return its status.
-
-        `second` is the address of the second in which signals were last handled.
-        """
+    def attend(self, iteration: Value) -> Value:
+        """Emit the handling of signals in some iterations; return its status."""
         due = self.compare("icmp eq", self.binary("and", iteration, i64(_BETWEEN_LOOKS - 1)), i64(0))
-        return self.branch(due, lambda: [self.call("attend", "i64", second)], lambda: [_OK])[0]
+        return self.branch(due, lambda: [self.call("attend", "i64", _SIGNALS)], lambda: [_OK])[0]
 
 
 def _run(f: _Command) -> Value:
     function = f.cast("inttoptr", f.word(1), "ptr")
-    tasks, shared, count = f.word(2), f.word(3), f.word(4)
-    buffers = f.alloca("ptr", MOST_BUFFERS, 8)
+    tasks, mode, count = f.word(2), f.word(3), f.word(4)
+    buffers = f.at(f.alloca("ptr", MOST_BUFFERS + 1, 8), "ptr", i64(1))
+    f.store(_SIGNALS, f.at(buffers, "ptr", i64(-1)), 8)
 
     def gather(i: Value, _: list[Value]) -> None:
         pointer = f.pointer(f.word(f.binary("add", i, i64(5))))
         f.store(pointer, f.at(buffers, "ptr", i), 8)
 
     f.loop(i64(0), count, 1, [], gather)
-    together = f.compare("icmp ne", shared, i64(0))
+
+    def has(flag: Mode) -> Value:
+        return f.compare("icmp ne", f.binary("and", mode, i64(flag)), i64(0))
 
     def share() -> None:
         f.run("share", function, buffers, tasks)
@@ -136,9 +147,9 @@ def _run(f: _Command) -> Value:
     def alone() -> None:
         f.do(f"call void {function.name}({buffers}, i64 0, {tasks})")
 
-    f.branch(together, share, alone)
+    f.branch(has(Mode.SHARED), share, alone)
     f.leave(f.binary("add", count, i64(5)))
-    return _OK
+    return f.branch(has(Mode.ENDS), lambda: [f.call("attend", "i64", _SIGNALS)], lambda: [_OK])[0]
 
 
 def _host(f: _Command) -> Value:
@@ -180,27 +191,30 @@ def _row(f: _Command) -> Value:
 def _loop(f: _Command) -> Value:
     count, counter, first, step, words = f.word(1), f.slot(f.word(2)), f.word(3), f.word(4), f.word(5)
     start, end = f.words(i64(6), words)
-    second = _now(f)
-
-    def iteration(i: Value, carried: list[Value]) -> list[Value]:
-        (status,) = carried
-
-        def body() -> Value:
-            f.store(f.binary("add", first, f.binary("mul", i, step)), counter, 8)
-            return f.until_failure(f.attend(i, second), lambda: f.execute(start, end))
-
-        return [f.until_failure(status, body)]
-
-    status = f.loop(i64(0), count, 1, [_OK], iteration)[0]
+    status, number = f.alloca("i64", align=8), f.alloca("i64", align=8)
+    f.store(_OK, status, 8)
+    f.store(i64(0), number, 8)
+    again, iteration, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
+    f.do(f"br label %{again}")
+    f.label(again)
+    i = f.load("i64", number, 8)
+    good = f.compare("icmp eq", f.load("i64", status, 8), _OK)
+    f.do(f"br {f.binary('and', good, f.compare('icmp slt', i, count))}, label %{iteration}, label %{over}")
+    f.label(iteration)
+    f.store(f.binary("add", first, f.binary("mul", i, step)), counter, 8)
+    f.store(f.until_failure(f.attend(i), lambda: f.execute(start, end)), status, 8)
+    f.store(f.binary("add", i, i64(1)), number, 8)
+    f.do(f"br label %{again}")
+    f.label(over)
     f.leave(f.binary("add", words, i64(6)))
-    return status
+    return f.load("i64", status, 8)
 
 
 def _while(f: _Command) -> Value:
     slot, condition_words, body_words = f.word(1), f.word(2), f.word(3)
     condition, body = f.words(i64(4), condition_words)
     _, end = f.words(f.binary("add", condition_words, i64(4)), body_words)
-    status, count, second = f.alloca("i64", align=8), f.alloca("i64", align=8), _now(f)
+    status, count = f.alloca("i64", align=8), f.alloca("i64", align=8)
     f.store(i64(0), count, 8)
     again, over, iteration = f.fresh("again"), f.fresh("over"), f.fresh("turn")
     f.do(f"br label %{again}")
@@ -212,7 +226,7 @@ def _while(f: _Command) -> Value:
     f.label(iteration)
     number = f.binary("add", f.load("i64", count, 8), i64(1))
     f.store(number, count, 8)
-    done = f.until_failure(f.attend(number, second), lambda: f.execute(body, end))
+    done = f.until_failure(f.attend(number), lambda: f.execute(body, end))
     f.store(done, status, 8)
     f.do(f"br {f.compare('icmp eq', done, _OK)}, label %{again}, label %{over}")
     f.label(over)
@@ -242,13 +256,6 @@ def _switch(f: _Command) -> Value:
     return status
 
 
-def _now(f: Function) -> Value:
-    """Emit a variable with the present second, and return its address."""
-    second = f.alloca("i64", align=8)
-    f.store(f.call("time", "i64", Value("ptr", "null")), second, 8)
-    return second
-
-
 _WRITERS: dict[Op, Callable[[_Command], Value]] = {
     Op.RUN: _run,
     Op.HOST: _host,
@@ -263,9 +270,19 @@ _WRITERS: dict[Op, Callable[[_Command], Value]] = {
 
 
 def _write_execute(module: Module) -> None:
+    """Define ``i64 @execute(code, end, table)``, which makes a record of signals."""
+    f = Function(module, "execute", [_CODE, _END, _TABLE], "i64")
+    signals = f.alloca("i64", len(SignalWord), 8)
+    for word, value in ((SignalWord.HANDLE, Value("ptr", "@attend")), (SignalWord.STATUS, _OK), (SignalWord.SECOND, i64(0))):
+        f.store(value, f.at(signals, "i64", i64(word)), 8)
+    f.finish(f.call("commands", "i64", _CODE, _END, _TABLE, signals))
+
+
+def _write_commands(module: Module) -> None:
+    """Define ``i64 @commands(code, end, table, signals)``, which returns a status."""
     doers = ", ".join(f"ptr @do_{op.name.lower()}" for op in Op)
     module.declare("doers", f"@doers = internal constant [{len(Op)} x ptr] [{doers}]")
-    f = Function(module, "execute", [_CODE, _END, _TABLE], "i64")
+    f = Function(module, "commands", [_CODE, _END, _TABLE, _SIGNALS], "i64")
     here = f.alloca("ptr", align=8)
     status = f.alloca("i64", align=8)
     f.store(_CODE, here, 8)
@@ -278,14 +295,14 @@ def _write_execute(module: Module) -> None:
     f.do(f"br {f.binary('and', good, f.compare('icmp ult', code, _END))}, label %{iteration}, label %{over}")
     f.label(iteration)
     doer = f.load("ptr", f.at(Value("ptr", "@doers"), "ptr", f.load("i64", code, 8)), 8)
-    f.store(f.let("i64", f"call i64 {doer.name}({code}, {_TABLE}, {here})"), status, 8)
+    f.store(f.let("i64", f"call i64 {doer.name}({code}, {_TABLE}, {here}, {_SIGNALS})"), status, 8)
     f.do(f"br label %{again}")
     f.label(over)
     f.finish(f.load("i64", status, 8))
 
 
 def _write_attend(module: Module) -> None:
-    """Define ``i64 @attend(ptr second)``, which has Python handle signals.
+    """Define ``i64 @attend(ptr signals)``, which has Python handle signals.
 
     It does so when the second has changed, since Python's lock may have to be waited for. The status is `INTERRUPTED` if a handler raised.
     """
@@ -293,16 +310,20 @@ def _write_attend(module: Module) -> None:
         module.declare(name, f"declare {signature}")
     module.declare("check", "declare i32 @PyErr_CheckSignals()")
     module.declare("release", "declare void @PyGILState_Release(i32)")
-    second = Value("ptr", "%second")
-    f = Function(module, "attend", [second], "i64")
-    now = f.call("time", "i64", Value("ptr", "null"))
+    f = Function(module, "attend", [_SIGNALS], "i64")
+    second, status = (f.at(_SIGNALS, "i64", i64(word)) for word in (SignalWord.SECOND, SignalWord.STATUS))
+    now, before = f.call("time", "i64", Value("ptr", "null")), f.load("i64", second, 8)
 
-    def handle() -> list[Value]:
-        f.store(now, second, 8)
+    def handle() -> None:
         state = f.call("PyGILState_Ensure", "i32")
         raised = f.call("PyErr_CheckSignals", "i32")
         f.run("PyGILState_Release", state)
-        return [f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(INTERRUPTED))]
+        found = f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(INTERRUPTED))
+        f.do(f"store atomic {found}, {status} monotonic, align 8")
 
-    same = f.compare("icmp eq", now, f.load("i64", second, 8))
-    f.finish(f.branch(same, lambda: [_OK], handle)[0])
+    def next_second() -> None:
+        f.store(now, second, 8)
+        f.branch(f.compare("icmp ne", before, i64(0)), handle)  # the program has just begun
+
+    f.branch(f.compare("icmp ne", now, before), next_second)
+    f.finish(f.load("i64", status, 8))

@@ -68,6 +68,7 @@ class HostCall:
         self.into = into
         #: The bytes that it needs for itself.
         self.workspace = workspace
+        self.slots = [slot for slot, _, _ in (*operands, *results)]
         self._operands = [_array_at(*operand) for operand in operands]
         self._results = [_array_at(*result) for result in results]
         self.function = _FUNCTION(self._run)

@@ -10,6 +10,8 @@ where they do little more than read: what a core has prefetched at a task's end,
 
 A worker says that it is busy before it looks whether a launch is open; the announcer closes the launch before it looks whether a worker is
 busy. So no worker works on a launch whose announcer has gone on.
+
+The thread with a launch handles signals between tasks. No task begins after a handler has raised.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from volta_fn.runtime.internals.affinity import reset_affinity, write_affinity
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.runtime.threads import thread_count
+from volta_fn.targets.cpu.routine import handle_signals, signal_status, signals_of
 
 #: Words of the pool's record, in separate cache lines (8 words) where different threads write to them.
 _TAKEN, _FUNCTION, _BUFFERS, _TASKS, _CHUNKS, _OPEN, _ROUND, _BUSY = 0, 8, 9, 10, 11, 16, 24, 32
@@ -95,11 +98,15 @@ def _start_of(f: Function, chunk: Value, tasks: Value, chunks: Value) -> Value:
 
 
 def _write_take(module: Module) -> None:
-    """Define ``@take(mine)``: do tasks one at a time, first those of the chunk `mine`."""
+    """Define ``@take(mine)``: do tasks one at a time, first those of the chunk `mine`.
+
+    Chunk 0 is that of the thread with the launch, which handles signals.
+    """
     mine = Value("i64", "%mine")
     f = Function(module, "take", [mine], attributes="nounwind")
     function = f.load(_PTR, _word(_FUNCTION), 8)
     buffers = f.load(_PTR, _word(_BUFFERS), 8)
+    signals, announces = signals_of(f, buffers), f.compare("icmp eq", mine, i64(0))
     tasks, chunks = f.load("i64", _word(_TASKS), 8), f.load("i64", _word(_CHUNKS), 8)
 
     def chunk(iteration: Value, _: list[Value]) -> list[Value]:
@@ -109,7 +116,13 @@ def _write_take(module: Module) -> None:
         def one() -> Value:
             begin = f.let("i64", f"atomicrmw add {next_task}, i64 1 seq_cst")
             some = f.compare("icmp slt", begin, stop)
-            f.branch(some, lambda: f.do(f"call void {function.name}({buffers}, {begin}, {f.binary('add', begin, i64(1))})"))
+            some = f.binary("and", some, f.compare("icmp eq", signal_status(f, signals), i64(0)))
+
+            def run() -> None:
+                f.do(f"call void {function.name}({buffers}, {begin}, {f.binary('add', begin, i64(1))})")
+                f.branch(announces, lambda: [handle_signals(f, signals)], lambda: [i64(0)])
+
+            f.branch(some, run)
             return some
 
         _repeat(f, one)
@@ -138,7 +151,18 @@ def _write_share(module: Module) -> None:
         _write(f, _TAKEN, i64(0))
 
     def alone() -> None:
-        f.do(f"call void {function.name}({buffers}, i64 0, {tasks})")
+        signals, task = signals_of(f, buffers), f.alloca("i64", align=8)
+        f.store(i64(0), task, 8)
+
+        def one() -> Value:
+            begin = f.load("i64", task, 8)
+            end = f.binary("add", begin, i64(1))
+            f.do(f"call void {function.name}({buffers}, {begin}, {end})")
+            f.store(end, task, 8)
+            good = f.compare("icmp eq", handle_signals(f, signals), i64(0))
+            return f.binary("and", good, f.compare("icmp slt", end, tasks))
+
+        f.branch(f.compare("icmp sgt", tasks, i64(0)), lambda: _repeat(f, one))
 
     f.branch(free, together, alone)
     f.finish()

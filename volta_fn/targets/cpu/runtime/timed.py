@@ -90,7 +90,7 @@ class TimedWriter(CommandWriter):
         code = _stamp()
         self.items: list[tuple[LoweredProgram, Item] | None] = [None]
         self._log = log
-        self._launch = LoadedLaunch(code.addresses[0], 1, False, "volta_fn_stamp", "", code)
+        self._launch = LoadedLaunch(code.addresses[0], 1, 0, "volta_fn_stamp", "", code)
         #: The numbers of the items that are being written, from the outermost to the innermost, and the programs that they belong to.
         self._outer = [0]
         self._programs: list[LoweredProgram] = []

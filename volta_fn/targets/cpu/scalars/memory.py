@@ -18,6 +18,9 @@ from volta_fn.targets.cpu.scalars.values import Lanes, overload
 #: Strides up to which vectors of neighbours are shuffled, which takes less time than reading numbers one by one.
 _SHUFFLED = 4
 
+#: The most lanes of a mask that fits a general register.
+_HIDDEN = 64
+
 
 class _Stride(NamedTuple):
     """Where the numbers of a vector lie: lane k at `first + k * step`.
@@ -164,7 +167,8 @@ def masked_load(f: Function, vector: str, pointer: Value, align: int, mask: Valu
 def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Value) -> None:
     """Store the lanes of a vector that the mask has.
 
-    LLVM (22) makes of a truncation and a store with a mask of one known lane a store of the untruncated number, beyond the lane's bytes.
+    LLVM (22, for AVX-512) makes of a truncation and a store with a mask of one known lane a store of the untruncated number, beyond the
+    lane's bytes. So a lane known here is extracted, and masks of narrow integers that LLVM may find out later are hidden from it.
     """
     known = _known(mask)
     if sum(known) == 1:
@@ -173,9 +177,25 @@ def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Va
     elif known and host().vector_registers < 32 and known == sorted(known, reverse=True):  # AMD's take ten cycles for a masked store of AVX
         _store_first(f, value, pointer, align, sum(known))
     else:
+        if not known and host().vector_bytes == 64 and element_of(value.type) in ("i8", "i16", "i32"):
+            if (lanes := lanes_of(mask.type)) > _HIDDEN:
+                for start in range(0, lanes, _HIDDEN):
+                    chunk = range(start, min(start + _HIDDEN, lanes))
+                    there = f.at(pointer, element_of(value.type), i64(start))
+                    masked_store(f, f.taken(value, chunk), there, align, f.taken(mask, chunk))
+                return
+            mask = _hidden(f, mask)
         name = f"llvm.masked.store.{overload(value.type)}.p0"
         f.module.declare(name, f"declare void @{name}({value.type}, ptr, {mask.type})")
         f.do(f"call void @{name}({value}, ptr align {align} {pointer.name}, {mask})")
+
+
+def _hidden(f: Function, mask: Value) -> Value:
+    """Emit a mask of which LLVM knows nothing; it passes through a general register."""
+    bits = f"i{lanes_of(mask.type)}"
+    word = f.cast("zext", f.cast("bitcast", mask, bits), "i64")
+    hidden = f.let("i64", f'call i64 asm "", "=r,0"({word}) nounwind memory(none)')
+    return f.cast("bitcast", f.cast("trunc", hidden, bits), mask.type)
 
 
 def first_of(count: int, lanes: int) -> Value:

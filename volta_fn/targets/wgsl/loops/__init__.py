@@ -8,4 +8,5 @@ axes walked as one), `emit_values` (code for the values of nodes), `accumulate` 
 rows), `plan` (a kernel's steps), `routine`, and `horizontal` (small kernels as one dispatch).
 """
 
+from volta_fn.targets.wgsl.loops.routine import options_of as options_of
 from volta_fn.targets.wgsl.loops.routine import routine as routine

@@ -13,7 +13,7 @@ import numpy as np
 from volta_fn.codegen.loops.scope import Scope
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Position
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, PendingStores, Position
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.loops.linear_index import GROUP, LANES, AxisSpan, Texts
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
@@ -31,6 +31,7 @@ class LoopNest(NamedTuple):
     analysis: KernelAnalysis
     inputs: Mapping[int, Array]
     outputs: Sequence[Array]
+    pending: PendingStores
 
 
 class LaneScope(Scope[Texts, Numbers]):
@@ -157,6 +158,7 @@ class LaneScope(Scope[Texts, Numbers]):
         It is done only where the axes that it does not depend on are 0.
         """
         nest, array = self.nest, self.nest.outputs[number]
+        nest.pending.discard(number)
         offset, values = nest.analysis.store_offsets[number], self.number(nest.analysis.kernel.stores[number].value)
         if is_store_in_fours(nest.analysis, self.span, number):
             vector = self.vector(offset)
@@ -302,7 +304,7 @@ def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], 
         number, b = buffers.inputs[i], kernel.inputs[i]
         if number not in by_number:
             by_number[number] = shader.buffer(number, b.dtype, size=b.size if i in fours else 0, lanes=lanes)
-    return LoopNest(shader, analysis, {i: by_number[buffers.inputs[i]] for i in present}, outputs)
+    return LoopNest(shader, analysis, {i: by_number[buffers.inputs[i]] for i in present}, outputs, PendingStores(kernel))
 
 
 def _within(index: str, size: int) -> str:

@@ -11,7 +11,7 @@ from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.kernel_step import KernelStep
-from volta_fn.targets.wgsl.loops.schedule import BUSY, cut_of, rows_or_columns
+from volta_fn.targets.wgsl.loops.schedule import BUSY, PREFERRED, LoopOptions, cut_of, rows_or_columns
 from volta_fn.targets.wgsl.loops.split import Split
 from volta_fn.targets.wgsl.routine import Workspaces
 
@@ -22,7 +22,9 @@ def analysis_of(kernel: Kernel) -> KernelAnalysis:
     return KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
 
 
-def steps_of(step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool) -> list[KernelStep]:
+def steps_of(
+    step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = PREFERRED
+) -> list[KernelStep]:
     """Return the steps of a kernel.
 
     Stores may be done by `separate` steps if none of them writes what another reads.
@@ -30,14 +32,13 @@ def steps_of(step: KernelStep, device: TargetCapabilities, workspaces: Workspace
     kernel = simplified(step.kernel)
     analysis = analysis_of(kernel)
     if not analysis.reduces:
-        return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), separate)
-    cut = cut_of(analysis, rows_or_columns(analysis, device))
+        return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), separate, options)
+    cut = cut_of(analysis, rows_or_columns(analysis, device, options), options.chunk)
     if cut is not None:
         steps = Split(analysis, cut, step.buffers, workspaces).steps()
         if all(s.bindings <= device.buffers for s in steps):
-            return [
-                one for s in steps for one in (elementwise_steps(_simple(s), separate) if not s.kernel.reduction_axes else [_simple(s)])
-            ]
+            simple = [(_simple(s), bool(s.kernel.reduction_axes)) for s in steps]
+            return [one for s, reduces in simple for one in ([s] if reduces else elementwise_steps(s, separate, options))]
         workspaces.sizes.clear()
     return [step._replace(kernel=kernel)]
 
@@ -46,14 +47,15 @@ def _simple(step: KernelStep) -> KernelStep:
     return step if step.number is not None else step._replace(kernel=simplified(step.kernel))
 
 
-def elementwise_steps(step: KernelStep, separate: bool) -> list[KernelStep]:
+def elementwise_steps(step: KernelStep, separate: bool, options: LoopOptions = PREFERRED) -> list[KernelStep]:
     """Return a step without reduction axes as one for each set of axes of its stores.
 
     Packed arrays in different orders in memory are also separate.
     """
     analysis = analysis_of(step.kernel)
     stores = range(len(step.kernel.stores))
-    if not separate or len(stores) == 1 or analysis.size(analysis.parallel_axes) < BUSY:
+    worth = analysis.size(analysis.parallel_axes) >= BUSY if options.separate is None else options.separate
+    if not separate or len(stores) == 1 or not worth:
         return [step]
     packed = [s for s in stores if step.kernel.outputs[s].dtype.itemsize < 4]
     classes: dict[tuple[Axes, object], list[int]] = {}

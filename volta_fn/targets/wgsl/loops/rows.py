@@ -56,7 +56,9 @@ def write(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step
 
 def write_rows(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> None:
     """Emit the code of a step, for workgroups of a shader under construction."""
-    _RowEmitter(arrays(shader, analysis, (schedule.lanes,), step.buffers), schedule, step).write()
+    nest = arrays(shader, analysis, (schedule.lanes,), step.buffers)
+    _RowEmitter(nest, schedule, step).write()
+    nest.pending.check()
 
 
 class _RowEmitter:
@@ -272,4 +274,5 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
             inside = scope.child({})
             for s in stores:
                 inside.store(s)
+    root.nest.pending.check()
     return shader.dispatch(-(-rows.groups // (width * unroll)))

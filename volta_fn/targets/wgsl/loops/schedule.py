@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from volta_fn.codegen.loops.passes import passes_of
 from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
@@ -46,18 +47,69 @@ _LEAST_ELEMENTS = 8
 #: Where there are few columns: how many groups of them a workgroup has at least, and how many workgroups are wanted.
 _NARROW = 4
 
+#: Sizes that tests force: invocations per row, and elements of a chunk.
+_TEAMS, _CHUNKS = (1, 4, 32), (4, 7)
+
 _NOTHING = AxisSpan((), ())
 
 
-def elementwise(analysis: KernelAnalysis, device: TargetCapabilities) -> LoopSchedule:
+class LoopOptions(NamedTuple):
+    """Choices of a kernel's steps that are forced; None where a step makes its own."""
+
+    #: The axis along which rows, or columns, are neighbours in memory.
+    axis: int | None = None
+    #: Whether elements are taken in fours, and in groups of 16 bytes, where memory allows.
+    lanes: bool | None = None
+    wide: bool | None = None
+    #: Invocations per row, and whether they go along it by loops.
+    per_row: int | None = None
+    loops: bool = False
+    #: Elements, or groups of lanes, that an invocation of a kernel without reductions has.
+    unroll: int | None = None
+    #: Whether loads that cross the stores' axis go through squares in workgroup memory.
+    tiles: bool | None = None
+    #: Elements of a chunk of a row; 0: rows are not cut.
+    chunk: int | None = None
+    #: Whether stores along different sets of axes are steps of their own.
+    separate: bool | None = None
+
+
+PREFERRED = LoopOptions()
+
+
+def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Iterator[LoopOptions]:
+    """Yield options that differ from what is preferred, each in turn.
+
+    Those of reductions are for every axis.
+    """
+    yield PREFERRED
+    if not analysis.reduces:
+        yield from (
+            LoopOptions(lanes=False),
+            LoopOptions(wide=True),
+            LoopOptions(unroll=2),
+            LoopOptions(unroll=4),
+            LoopOptions(tiles=False),
+            LoopOptions(tiles=True),
+        )
+        yield LoopOptions(separate=True)
+        return
+    for axis in range(len(analysis.kernel.sizes)):
+        yield from (LoopOptions(axis, chunk=0), LoopOptions(axis, chunk=0, lanes=False), LoopOptions(axis, chunk=0, loops=True))
+        for per_row in _TEAMS:
+            yield from (LoopOptions(axis, per_row=per_row, chunk=0), LoopOptions(axis, per_row=per_row, chunk=0, loops=True))
+    yield from [LoopOptions(chunk=chunk) for chunk in _CHUNKS]
+
+
+def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel without reduction axes."""
     sizes = analysis.kernel.sizes
     offset = max(enumerate(analysis.store_offsets), key=lambda p: (_is_packed(analysis, p[0]), analysis.size(p[1].axes), -p[0]))[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(offset, a)) or math.inf, -a), reverse=True)
-    rows = _wider(analysis, _in_lanes(analysis, AxisSpan(tuple(order), tuple([sizes[a] for a in order])), unaligned=True))
-    return LoopSchedule(
-        rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, _unroll_elementwise(analysis, rows), True
-    )
+    span = AxisSpan(tuple(order), tuple([sizes[a] for a in order]))
+    rows = _wider(analysis, _in_lanes(analysis, span, options, unaligned=True), options.wide)
+    unroll = options.unroll or _unroll_elementwise(analysis, rows)
+    return LoopSchedule(rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, unroll, True)
 
 
 def _group(invocations: int) -> int:
@@ -84,10 +136,10 @@ def _is_packed(analysis: KernelAnalysis, store: int) -> bool:
     return analysis.kernel.outputs[store].dtype.itemsize < 4
 
 
-def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, unaligned: bool) -> AxisSpan:
+def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, options: LoopOptions, unaligned: bool) -> AxisSpan:
     """Return the span walked by lanes, if memory is then accessed by vectors of four."""
     wide = span._replace(lanes=LANES)
-    if span.total < LANES or not (wide.is_aligned or unaligned):
+    if options.lanes is False or span.total < LANES or not (wide.is_aligned or unaligned):
         return span
     fours = [b for p, b in _accesses(analysis) if wide.vector(p) is not None]
     if any(b.dtype.itemsize < 4 or (b.dtype.itemsize == 4 and b.size % LANES == 0) for b in fours):
@@ -101,12 +153,15 @@ def _accesses(analysis: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
     return [*loads, *zip(analysis.store_offsets, kernel.outputs, strict=True)]
 
 
-def _wider(analysis: KernelAnalysis, span: AxisSpan) -> AxisSpan:
-    """Return a long span walked by lanes of 16 bytes, if all accesses are that narrow."""
+def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> AxisSpan:
+    """Return a long span walked by lanes of 16 bytes, if all accesses are that narrow.
+
+    A span of any length is where that is `wanted`.
+    """
     accessed = [(p, b) for p, b in _accesses(analysis) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
     wide = span._replace(lanes=max(16 // width, LANES))
-    if span.lanes == 1 or wide.groups < 2 * BUSY or wide.lanes * len(analysis.kernel.nodes) > _ELEMENT_STATEMENTS:
+    if span.lanes == 1 or (wide.groups < 2 * BUSY and not wanted) or wide.lanes * len(analysis.kernel.nodes) > _ELEMENT_STATEMENTS:
         return span
     fits = span.total % wide.lanes == 0 and all(
         b.dtype.itemsize == width and b.size % wide.lanes == 0 and wide.vector(p) is not None for p, b in accessed
@@ -114,10 +169,10 @@ def _wider(analysis: KernelAnalysis, span: AxisSpan) -> AxisSpan:
     return wide if fits else span
 
 
-def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, loops: bool = False) -> LoopSchedule:
-    """Return the schedule of a kernel with reductions; `loops` asks for loops."""
-    axis = contiguous_axis(analysis)
-    return columns(analysis, device, axis, loops) if axis in analysis.parallel_axes else rows(analysis, device, axis, loops)
+def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
+    """Return the schedule of a kernel with reductions."""
+    axis = contiguous_axis(analysis) if options.axis is None else options.axis
+    return columns(analysis, device, axis, options) if axis in analysis.parallel_axes else rows(analysis, device, axis, options)
 
 
 def contiguous_axis(analysis: KernelAnalysis) -> int:
@@ -142,20 +197,22 @@ def _span(analysis: KernelAnalysis, axes: Sequence[int], last: int | None) -> Ax
     return AxisSpan(tuple(order), tuple([analysis.kernel.sizes[a] for a in order]))
 
 
-def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
+def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are contiguous in memory."""
-    row = _in_lanes(analysis, _span(analysis, analysis.kernel.reduction_axes, axis), unaligned=False)
+    row = _in_lanes(analysis, _span(analysis, analysis.kernel.reduction_axes, axis), options, unaligned=False)
     outer = _span(analysis, range(analysis.kernel.parallel), None)
     statements = _per_element(analysis) * row.lanes
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
     invocations = min(device.invocations, 1024)
-    for per_row in _powers(_invocations_per_row(device, row, outer.total, most), 0 if loops else invocations):
+    first = options.per_row or _invocations_per_row(device, row, outer.total, most)
+    for per_row in _powers(first, 0 if options.loops else options.per_row or invocations):
         unroll = -(-row.groups // per_row)
         if unroll <= most:
             few = outer.total * per_row >= BUSY and unroll * row.lanes <= _FEW_VALUES
             rows_per_group = _rows_per_group(device, per_row, outer.total, few)
             return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, False, unroll, True))
-    return _fitted(analysis, device, LoopSchedule(outer, row, min(256, invocations), 1, False, _unroll(analysis, row.lanes), False))
+    per_row = options.per_row or min(256, invocations)
+    return _fitted(analysis, device, LoopSchedule(outer, row, per_row, 1, False, _unroll(analysis, row.lanes), False))
 
 
 def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
@@ -188,9 +245,9 @@ def _unroll(analysis: KernelAnalysis, lanes: int) -> int:
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, loops: bool) -> LoopSchedule:
+def columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are columns in memory."""
-    outer = _in_lanes(analysis, _span(analysis, range(analysis.kernel.parallel), axis), unaligned=False)
+    outer = _in_lanes(analysis, _span(analysis, range(analysis.kernel.parallel), axis), options, unaligned=False)
     row = _span(analysis, analysis.kernel.reduction_axes, None)
     rows_per_group = min(32, power_above(outer.groups))
     width = power_above(-(-outer.sizes[-1] // outer.lanes))
@@ -204,13 +261,15 @@ def columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, loo
         and outer.groups * per_row < BUSY
     ):
         per_row *= 2
+    if options.per_row is not None:
+        per_row, rows_per_group = options.per_row, min(rows_per_group, _GROUP // options.per_row)
     if per_row == 1:
         rows_per_group = min(_group(outer.groups), power_above(outer.groups))
     statements = _per_element(analysis) * outer.lanes
     unroll = -(-row.total // per_row)
     again = sum(here.has_iterations for here in passes_of(analysis)) > 1
     most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
-    if unroll <= most and not loops:
+    if unroll <= most and not options.loops:
         return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, True, unroll, True))
     return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, True, _unroll(analysis, outer.lanes), False))
 
@@ -228,22 +287,30 @@ def spread(schedule: LoopSchedule) -> LoopSchedule:
     return schedule._replace(per_row=per_row, rows_per_group=rows_per_group)
 
 
-def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule) -> Cut | None:
-    """Return how to cut rows that are long and few; None: not at all."""
+def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule, chunk: int | None = None) -> Cut | None:
+    """Return how to cut rows that are long and few; None: not at all.
+
+    Rows of any length are cut in chunks of a given size; 0 stands for no cut.
+    """
     invocations = schedule.rows.groups * schedule.per_row
     unroll = schedule.row.groups // schedule.per_row
+    sizes = analysis.kernel.sizes
+    axis = max(analysis.reduction_axes, key=lambda a: (sizes[a], a), default=0)
+    if chunk is not None:
+        return _cut(axis, sizes[axis], chunk) if chunk and analysis.reduction_axes else None
     if unroll < _LONG or invocations >= BUSY // 2:
         return None
-    sizes = analysis.kernel.sizes
-    axis = max(analysis.reduction_axes, key=lambda a: (sizes[a], a))
     alone = schedule.columns and schedule.rows.groups <= schedule.rows_per_group  # workgroups have full rows: half as many are enough
     chunks = min((BUSY if alone else 2 * BUSY) // invocations, unroll // _CHUNK, sizes[axis])
-    size = -(-sizes[axis] // chunks)
-    if sizes[axis] % LANES:
+    return _cut(axis, sizes[axis], -(-sizes[axis] // chunks))
+
+
+def _cut(axis: int, length: int, size: int) -> Cut | None:
+    if length % LANES:
         size |= 1  # lanes must be on one side of the row's end
     else:
         size = -(-size // LANES) * LANES
-    chunks = -(-sizes[axis] // size)
+    chunks = -(-length // size)
     return Cut(axis, chunks, size) if chunks > 1 else None
 
 

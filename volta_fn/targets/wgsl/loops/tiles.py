@@ -46,10 +46,13 @@ class Crossing(NamedTuple):
     sides: tuple[int, int]
 
 
-def crossing(analysis: KernelAnalysis, axis: int) -> Crossing | None:
-    """Return the loads that cross the stores' axis; None if squares do not help."""
+def crossing(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) -> Crossing | None:
+    """Return the loads that cross the stores' axis; None if squares do not help.
+
+    Unless it is said whether they are `wanted`, they are in large kernels.
+    """
     sizes, store_steps = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
-    if store_steps < _LEAST or sizes[axis] < LANES:
+    if not (store_steps >= _LEAST if wanted is None else wanted) or sizes[axis] < LANES:
         return None
     found = crossing_loads(analysis, axis, LANES, backward=True)
     if found is None:
@@ -101,6 +104,7 @@ class _Tiles:
         shader.emit("workgroupBarrier();")
         for store_step in self.store_steps(outer, corner):
             self.store(store_step, tiles)
+        self.root.nest.pending.check()
         return shader.dispatch(squares.total)
 
     def read(self, outer: LaneScope, corner: dict[int, str], tiles: dict[int, Array], block: tuple[str, str]) -> None:

@@ -8,6 +8,7 @@ them), `split_k_combine` (adding up split sums), `tiles` (the shader), `elements
 
 from volta_fn.targets.wgsl.matmul.dot import dot_general as dot_general
 from volta_fn.targets.wgsl.matmul.fused import contraction as contraction
+from volta_fn.targets.wgsl.matmul.fused import contraction_options as contraction_options
 from volta_fn.targets.wgsl.matmul.fused import contracts as contracts
 from volta_fn.targets.wgsl.matmul.fused import is_little as is_little
 from volta_fn.targets.wgsl.matmul.fused import split_k as split_k

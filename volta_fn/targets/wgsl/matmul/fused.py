@@ -6,7 +6,7 @@ Operands are read through their index maps, and the kernel's elementwise operati
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from volta_fn.compiler.contractions import index_maps
 from volta_fn.compiler.contractions.matmul_problem import Operand, merged
@@ -20,7 +20,7 @@ from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.loops.linear_index import LANES, AxisSpan, Texts
 from volta_fn.targets.wgsl.matmul.choice import LITTLE, choose
 from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
-from volta_fn.targets.wgsl.matmul.contract import contract, is_tiled
+from volta_fn.targets.wgsl.matmul.contract import CHOSEN, ProductOptions, contract, is_tiled, legal_options
 from volta_fn.targets.wgsl.matmul.epilogues import ResultStore, SumIndex
 from volta_fn.targets.wgsl.matmul.indices import digits
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers
@@ -52,23 +52,35 @@ def _is_near(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0) -> Routine | None:
+def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0, options: ProductOptions = CHOSEN) -> Routine | None:
     """Return the routine of a kernel that `contracts`; None for others."""
     if not contracts(kernel, device):
         return None
-    found = _oriented(kernel)
+    found = _oriented(kernel, options.swapped)
     epilogue = Fused(found)
     count = len(found.kernel.inputs)
     buffers = BufferNumbers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
-    may_split = len({*epilogue.inputs}) + len(found.kernel.stores) + 1 <= device.buffers
-    return contract(_maps(found, epilogue), device, buffers, epilogue, may_split=may_split, batch_products=batch_products)
+    c, may_split = _maps(found, epilogue), epilogue.may_split(device)
+    return contract(c, device, buffers, epilogue, may_split=may_split, batch_products=batch_products, options=options)
+
+
+def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[ProductOptions]:
+    """Yield the options that `contraction` takes for a kernel."""
+    if not contracts(kernel, device):
+        return
+    for swapped in (None, True, False):
+        found = _oriented(kernel, swapped)
+        epilogue = Fused(found)
+        for options in legal_options(_maps(found, epilogue), device, epilogue.may_split(device)):
+            if swapped is not None or options == CHOSEN:
+                yield options._replace(swapped=swapped)
 
 
 def split_k(kernel: Kernel, device: TargetCapabilities) -> int:
     """Return the split-K factor of a kernel; 1 if it is no product."""
     if not contracts(kernel, device):
         return 1
-    found = _oriented(kernel)
+    found = _oriented(kernel, None)
     c = _maps(found, Fused(found))
     return choose(c, working(c.target.dtype), device).fitted(c).splits if is_tiled(c) else 1
 
@@ -83,10 +95,15 @@ def _maps(found: Contraction, epilogue: Fused) -> index_maps.IndexedContraction:
     return index_maps.IndexedContraction(lhs, rhs, epilogue.target())
 
 
-def _oriented(kernel: Kernel) -> Contraction:
-    """Return a contraction whose columns are the contiguous axis of the first result."""
+def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
+    """Return a contraction whose columns are the contiguous axis of the first result.
+
+    Or it is `swapped`, or not, as is asked for.
+    """
     found = contraction_of(kernel)
     assert found is not None
+    if swapped is not None:
+        return found.swapped() if swapped else found
     store = found.kernel.stores[0]
     side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
     return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
@@ -101,6 +118,10 @@ class Fused:
         self.analysis = KernelAnalysis(kernel)
         #: The node that loads a sum.
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
+
+    def may_split(self, device: TargetCapabilities) -> bool:
+        """Return whether the device can bind partial sums and the kernel's buffers."""
+        return len({*self.inputs}) + len(self.found.kernel.stores) + 1 <= device.buffers
 
     def target(self) -> index_maps.ResultMap:
         """Return where the first result's elements are."""

@@ -37,7 +37,12 @@ _TOGETHER = 16
 
 def is_thin(c: IndexedContraction, work: Working) -> bool:
     """Return whether a contraction is such a product."""
-    return work.lanes == 4 and c.k >= _TERMS and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
+    return c.k >= _TERMS and can_be_thin(c, work)
+
+
+def can_be_thin(c: IndexedContraction, work: Working) -> bool:
+    """Return whether a contraction can be computed so, however short its sums are."""
+    return work.lanes == 4 and c.k > 0 and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
 
 
 def thin(

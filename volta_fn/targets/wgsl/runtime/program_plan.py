@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from volta_fn.compiler.buffers.memory_layout import Lifetime, Output
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
 from volta_fn.compiler.target import CommandPass
+from volta_fn.compiler.verification.memory import Extent, verify_extents
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.targets.wgsl.routine import Routine
@@ -20,6 +21,7 @@ from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, While, ru
 from volta_fn.targets.wgsl.runtime.control_flow import CONTROL_FLOW
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, size_class
 from volta_fn.targets.wgsl.runtime.horizontal_fusion import longest, stays_alone
+from volta_fn.targets.wgsl.runtime.verification import uses_of, verify_commands, verify_order
 from volta_fn.targets.wgsl.runtime.writer import Writer
 from volta_fn.targets.wgsl.target import WgslTarget
 
@@ -167,13 +169,20 @@ def plan_program(
     writer.write(program, reuse)
     commands = writer.commands
     for command_pass in [p for p in target.passes() if isinstance(p, CommandPass)]:
-        commands = command_pass.run(commands, writer.slots, target.capabilities, most)
+        before, commands = commands, command_pass.run(commands, writer.slots, target.capabilities, most)
+        if writer.verifier is not None:
+            verify_order(command_pass.name, before, commands)
     for run in runs(commands):
         begin(*run.key)
     for number, slot in enumerate(writer.regions, len(writer.slots.ordered())):
         slot.number = number
     lifetimes = writer.slots.lifetimes()
     blocks, block_of = share_blocks(lifetimes)
+    if writer.verifier is not None:
+        verify_commands(target.capabilities, commands)
+        arena = zip(writer.slots.arena, block_of, strict=True)
+        extents = {slot: Extent(number, 0, max(slot.size, blocks[number])) for slot, number in arena}
+        verify_extents("blocks of memory", uses_of(commands), extents, writer.verifier.writers)
     return ProgramPlan(
         program,
         tuple(closed.in_avals),

@@ -1,0 +1,316 @@
+"""A program evaluated equation by equation in float64, and how far rounding may move its results.
+
+Every floating-point value is a float64 array, whatever dtype the program gives it. What rounding in those dtypes explains is measured: the
+program runs again, several times, and every result that its dtype would round is changed at random by as much. A sum changes by the
+rounding of its accumulator times the sum of its terms' absolute values. Values beyond a dtype's range become infinite; those below its
+normal numbers may become zero. Where a comparison, an index or a conversion to integers depends on the last digits, such runs disagree, and
+the bound covers both outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, called_program
+from volta_fn.jit.eager import PIPELINE
+from volta_fn.runtime.internals.errstate import silenced
+from volta_fn.targets.numpy.backend import make_kernel
+
+#: Primitives whose results are exact for operands of any dtype.
+_EXACT = frozenset(
+    {
+        "reshape", "transpose", "broadcast_in_dim", "squeeze", "rev", "iota", "slice", "concatenate", "pad", "gather", "select_n", "clamp",
+        "max", "min", "reduce_max", "reduce_min", "neg", "abs", "sign", "floor", "ceil", "round", "round_half_even", "rem", "sort", "top_k",
+        "dynamic_slice", "dynamic_update_slice", "scatter", "scatter_min", "scatter_max", "cummax", "cummin", "stop_gradient",
+        "optimization_barrier", "real", "imag", "conj", "complex", "reduce_window_max", "reduce_window_min", "bitcast_convert_type",
+        "nextafter",
+    }
+)  # fmt: skip
+#: Primitives that add up products of their operands. Those in the second set round each partial sum to their own dtype.
+_SUMS = frozenset({"reduce_sum", "dot_general", "conv_general_dilated", "cumsum", "reduce_window_sum", "fft"})
+_SUMS_IN_PLACE = frozenset({"scatter_add", "select_and_scatter_add", "select_and_gather_add"})
+#: Primitives that multiply, or raise to a power: relative errors add up.
+_PRODUCTS = frozenset({"reduce_prod", "cumprod", "scatter_mul", "integer_pow", "pow"})
+#: Primitives that depend on the dtype of their operands.
+_IN_OWN_DTYPE = frozenset({"bitcast_convert_type", "nextafter", "reduce_precision", "random_bits"})
+
+#: How many times as far as it moved in the perturbed runs a result may be: functions err by some units in the last place, and the largest
+#: of a few random changes falls short of the largest possible one.
+_FACTOR = 16.0
+#: Perturbed runs before a difference is believed: those of every program, then more and stronger ones where a result seems to be wrong.
+_RUNS = ((1.0,) * 3, (1.0, 2.0, 4.0) * 4, (1.0, 2.0, 4.0, 8.0) * 12)
+
+
+class Difference(NamedTuple):
+    """A result that differs from the float64 evaluation by more than rounding explains."""
+
+    output: int
+    element: tuple[int, ...]
+    result: Any
+    expected: Any
+    bound: float
+    count: int
+
+    def __str__(self) -> str:
+        where = f"output {self.output} element {self.element} is {self.result}"
+        return f"{where} instead of {self.expected} ± {self.bound:.3g} ({self.count} elements)"
+
+
+class Reference:
+    """What a program should give for some arguments."""
+
+    def __init__(self, closed: ClosedJaxpr, arguments: Sequence[np.ndarray], seed: int = 0) -> None:
+        self._evaluator = Evaluator(np.random.default_rng(seed))
+        self._closed, self._arguments = closed, arguments
+        self.values = self._evaluator.program(closed, arguments)
+        self._spreads = [np.zeros(value.shape) for value in self.values]
+        self._level = 0
+
+    def difference(self, results: Sequence[np.ndarray]) -> Difference | None:
+        """Return how results differ from these by more than rounding explains."""
+        while True:
+            difference = None if self._level == 0 else self._compare(results)
+            if self._level and (difference is None or self._level == len(_RUNS)):
+                return difference
+            for scale in _RUNS[self._level]:
+                self._perturb(scale)
+            self._level += 1
+
+    def _perturb(self, scale: float) -> None:
+        self._evaluator.scale = scale
+        for spread, other, value in zip(self._spreads, self._evaluator.program(self._closed, self._arguments), self.values, strict=True):
+            np.fmax(spread, _distance(other, value) / scale, out=spread)
+
+    def _compare(self, results: Sequence[np.ndarray]) -> Difference | None:
+        for number, (result, value, spread, aval) in enumerate(
+            zip(results, self.values, self._spreads, self._closed.out_avals, strict=True)
+        ):
+            if (result.shape, result.dtype) != (value.shape, aval.dtype):
+                return Difference(number, (), f"{result.dtype}{result.shape}", f"{aval}", 0.0, result.size)
+            bound = _FACTOR * spread
+            wrong = ~(_distance(wide(result), value) <= bound)
+            if wrong.any():
+                where = tuple(map(int, np.argwhere(wrong)[0]))
+                return Difference(number, where, result[where], value[where], float(bound[where]), int(wrong.sum()))
+        return None
+
+
+def slope_difference(
+    loss: ClosedJaxpr, arguments: Sequence[np.ndarray], positions: Sequence[int], gradient: Sequence[np.ndarray], seed: int = 0
+) -> str | None:
+    """Return how a gradient differs from a loss's slope along a random direction, by differences in float64.
+
+    Three steps of different lengths tell how exact the slope is, and whether the loss has a kink or a jump nearby.
+    """
+    rng = np.random.default_rng(seed)
+    evaluator = Evaluator(rng)
+    directions = [rng.standard_normal(g.shape) for g in gradient]
+
+    def moved(step: float) -> float:
+        values = [wide(x) for x in arguments]
+        for position, direction in zip(positions, directions, strict=True):
+            values[position] = values[position] + step * direction
+        return float(evaluator.program(loss, values)[0])
+
+    slopes = [(moved(h) - moved(-h)) / (2 * h) for h in (1e-4, 5e-5, 2.5e-5)]
+    products = [float((g * d).sum()) for g, d in zip(gradient, directions, strict=True)]
+    size = abs(moved(0.0)) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)])
+    bound = 8 * (max(slopes) - min(slopes)) + 1e-6 * size
+    if not np.isfinite([*slopes, *products]).all() or abs(sum(products) - slopes[-1]) <= bound:
+        return None
+    return f"output: the slope is {slopes[-1]:.9g} along a direction in which the gradient gives {sum(products):.9g} ± {bound:.3g}"
+
+
+def wide(value: Any) -> np.ndarray:
+    """Return a value in float64 or complex128 if it is inexact."""
+    array = np.asarray(value)
+    return array.astype(_wide_dtype(array.dtype), copy=False)
+
+
+def _wide_dtype(dtype: np.dtype) -> np.dtype:
+    if dtype in dtypes.COMPLEX:
+        return np.dtype(np.complex128)
+    return np.dtype(np.float64) if dtype in dtypes.INEXACT else dtype
+
+
+def _step(dtype: np.dtype) -> float:
+    """Return by how much one operation may change its result, relative to it.
+
+    Operations on 16-bit floats are computed in float32 and rounded once, so that their error is half a unit in the last place, and no more.
+    """
+    return float(dtypes.finfo(dtype).eps) * (0.25 if dtype.itemsize == 2 else 1.0)
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return how far apart values are: infinite where only one is finite, or a number."""
+    if a.dtype.kind == "V":  # the tangents of integers
+        return np.zeros(a.shape)
+    if a.dtype.kind in "biu":
+        return np.abs(a.astype(np.float64) - b.astype(np.float64))
+    with np.errstate(all="ignore"):
+        difference = np.abs(a - b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
+
+
+class Evaluator:
+    """Evaluates programs in float64; with a `scale` above zero, with random roundings of that size."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.scale = 0.0
+        self._rng = rng
+        self._kernels: dict[int, tuple[Equation, Callable[..., Any]]] = {}
+        self._programs: dict[int, tuple[Equation, ClosedJaxpr | None]] = {}
+
+    def program(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
+        """Return a program's results."""
+        jaxpr = closed.jaxpr
+        values: dict[Var, np.ndarray] = dict(zip(jaxpr.constvars, map(wide, closed.consts), strict=True))
+        values.update(zip(jaxpr.invars, map(wide, arguments), strict=True))
+
+        def read(atom: Any) -> np.ndarray:
+            return wide(np.asarray(atom.val)) if isinstance(atom, Literal) else values[atom]
+
+        for eqn in jaxpr.eqns:
+            values.update(zip(eqn.outvars, self._equation(eqn, [read(v) for v in eqn.invars]), strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def _equation(self, eqn: Equation, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
+        name = eqn.primitive.name
+        if name in _CONTROL_FLOW:
+            return _CONTROL_FLOW[name](self, operands, **eqn.params)
+        if id(eqn) not in self._programs:
+            self._programs[id(eqn)] = (eqn, called_program(eqn))
+        called = self._programs[id(eqn)][1]
+        if called is not None:
+            return self.program(called, operands)
+        if name == "convert_element_type":
+            return [self._converted(eqn, operands[0])]
+        results = self._apply(eqn, operands)
+        return [self._rounded(eqn, operands, result, v.aval) for result, v in zip(results, eqn.outvars, strict=True)]
+
+    def _apply(self, eqn: Equation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        own = eqn.primitive.name in _IN_OWN_DTYPE
+        if own:
+            operands = [x.astype(v.aval.dtype) for x, v in zip(operands, eqn.invars, strict=True)]
+        if id(eqn) not in self._kernels:
+            avals = tuple([ShapedArray(x.shape, x.dtype) for x in operands])
+            params = eqn.params
+            if params.get("preferred_element_type") is not None and not own:
+                params = params | {"preferred_element_type": _wide_dtype(np.dtype(params["preferred_element_type"]))}
+            self._kernels[id(eqn)] = (eqn, silenced(make_kernel(eqn.primitive, avals, params, PIPELINE)))
+        results = self._kernels[id(eqn)][1](*operands)
+        return [wide(result) for result in (results if eqn.primitive.multiple_results else (results,))]
+
+    def _converted(self, eqn: Equation, operand: np.ndarray) -> np.ndarray:
+        before, after = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
+        if after not in dtypes.INEXACT:
+            return self._apply(eqn, [operand])[0]
+        with np.errstate(all="ignore"):
+            if before not in dtypes.INEXACT:
+                return wide(operand.astype(after))
+            result = operand.astype(_wide_dtype(after), copy=False)
+        if dtypes.finfo(before).eps <= dtypes.finfo(after).eps and before != after:
+            result = self._perturbed(result, np.abs(result) * _step(after))
+        return self._in_range(result, after)
+
+    def _rounded(self, eqn: Equation, operands: Sequence[np.ndarray], result: np.ndarray, aval: Any) -> np.ndarray:
+        """Return a result in the range of its dtype, and perturbed if its primitive rounds."""
+        if aval.dtype not in dtypes.INEXACT:
+            return result
+        if self.scale and eqn.primitive.name not in _EXACT:
+            with np.errstate(all="ignore"):
+                result = self._perturbed(result, self._error(eqn, operands, result, aval.dtype))
+        return self._in_range(result, aval.dtype)
+
+    def _error(self, eqn: Equation, operands: Sequence[np.ndarray], result: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """Return by how much rounding may change a result."""
+        name = eqn.primitive.name
+        error = _step(dtype) * np.abs(result)
+        if name == "reduce_precision":
+            return np.maximum(error, 2.0 ** -eqn.params["mantissa_bits"] * np.abs(result))
+        if name in _SUMS or name in _SUMS_IN_PLACE:
+            accumulator = dtype if name in _SUMS_IN_PLACE else dtypes.accumulator(dtype)
+            terms = self._apply(eqn, [np.abs(x) if x.dtype.kind == "f" else x for x in operands])[0]
+            if name == "conv_general_dilated":  # fast algorithms err relative to the largest sum of a neighbourhood
+                terms = np.broadcast_to(4 * np.max(terms, initial=0.0), terms.shape)
+            return error + float(dtypes.finfo(accumulator).eps) * np.abs(terms)
+        if name in _PRODUCTS:
+            return error * max(1.0, (operands[0].size / max(1, result.size)) ** 0.5, abs(eqn.params.get("y", 1)))
+        if name in ("logaddexp", "cumlogsumexp"):
+            largest = max([float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in operands])
+            return error + float(dtypes.finfo(dtype).eps) * (1 + largest)
+        return error
+
+    def _perturbed(self, result: np.ndarray, error: np.ndarray) -> np.ndarray:
+        if not self.scale or not result.size:
+            return result
+        with np.errstate(all="ignore"):
+            step = self._rng.uniform(0.5, 1.0, result.shape) * self._rng.choice((-self.scale, self.scale), result.shape)
+            return np.where(np.isfinite(result), result + step * np.where(np.isfinite(error), error, 0.0), result)
+
+    def _in_range(self, result: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        if result.dtype.kind == "c" or not result.size:
+            return result
+        info = dtypes.finfo(dtype)
+        size = np.abs(result)
+        with np.errstate(all="ignore"):
+            if not size.max() <= float(info.max):
+                result = np.where(size > float(info.max) * (1 + float(info.eps) / 4), np.copysign(np.inf, result), result)
+            tiny = float(info.tiny)
+            if self.scale and ((size < tiny) & (size > 0)).any():
+                small = (size < tiny) & (size > 0)
+                step = tiny if dtype != np.float16 else float(info.smallest_subnormal)
+                moved = result + step * self._rng.uniform(-1.0, 1.0, result.shape)
+                result = np.where(small, np.where(self._rng.random(result.shape) < 0.5, 0.0 if step == tiny else moved, moved), result)
+        return result
+
+
+def _scan(
+    evaluator: Evaluator,
+    operands: Sequence[np.ndarray],
+    *,
+    jaxpr: ClosedJaxpr,
+    length: int,
+    reverse: bool,
+    num_consts: int,
+    num_carry: int,
+    unroll: int,
+) -> list[np.ndarray]:
+    consts, carry, rows = operands[:num_consts], [*operands[num_consts : num_consts + num_carry]], operands[num_consts + num_carry :]
+    stacked = [np.empty((length, *a.shape), _wide_dtype(a.dtype)) for a in jaxpr.out_avals[num_carry:]]
+    for step in reversed(range(length)) if reverse else range(length):
+        results = evaluator.program(jaxpr, [*consts, *carry, *[row[step] for row in rows]])
+        carry = results[:num_carry]
+        for stack, value in zip(stacked, results[num_carry:], strict=True):
+            stack[step] = value
+    return [*carry, *stacked]
+
+
+def _while(
+    evaluator: Evaluator,
+    operands: Sequence[np.ndarray],
+    *,
+    cond_jaxpr: ClosedJaxpr,
+    body_jaxpr: ClosedJaxpr,
+    cond_nconsts: int,
+    body_nconsts: int,
+) -> list[np.ndarray]:
+    first = cond_nconsts + body_nconsts
+    cond_consts, body_consts, carry = operands[:cond_nconsts], operands[cond_nconsts:first], [*operands[first:]]
+    while bool(evaluator.program(cond_jaxpr, [*cond_consts, *carry])[0]):
+        carry = evaluator.program(body_jaxpr, [*body_consts, *carry])
+    return carry
+
+
+def _cond(evaluator: Evaluator, operands: Sequence[np.ndarray], *, branches: Sequence[ClosedJaxpr]) -> list[np.ndarray]:
+    index, *rest = operands
+    return evaluator.program(branches[min(max(int(index), 0), len(branches) - 1)], rest)
+
+
+_CONTROL_FLOW: dict[str, Callable[..., list[np.ndarray]]] = {"scan": _scan, "while": _while, "cond": _cond}

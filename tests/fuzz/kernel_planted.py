@@ -1,0 +1,246 @@
+"""Faults planted in the code generators, each with a kernel that shows it; `python -m tests.fuzz kernel_planted` looks for such kernels.
+
+Each is a mistake of a kind that compilers make. A check of kernels that finds none of them is worth nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from tests.fuzz import kernel_machine_code
+from tests.fuzz.kernel_drawing import drawn
+from tests.fuzz.kernels import attempted, machine_of
+from volta_fn.compiler.ir.contraction import contraction_of
+from volta_fn.compiler.ir.kernel import Constant
+from volta_fn.runtime.llvm.text import Value, i64
+from volta_fn.targets.cpu.loops import accumulate, emit, emit_values, interleaved, rows, schedule, split, tiles
+from volta_fn.targets.cpu.matmul import fused_epilogue, gemm
+from volta_fn.targets.cpu.scalars import memory
+from volta_fn.targets.wgsl.loops import linear_index, plan
+from volta_fn.targets.wgsl.loops import tiles as squares
+from volta_fn.targets.wgsl.scalars import shader
+
+#: Seeds among which a fault is looked for.
+_SEEDS = 600
+
+Planting = AbstractContextManager[Any]
+
+
+def _dropped_axis() -> Planting:
+    """Rows are numbered along all axes but the first."""
+    real = emit.rows_in
+
+    def rows_in(scope: Any, axes: tuple[int, ...], number: Value) -> Any:
+        return real(scope, axes, number) if len(axes) < 2 else real(scope, axes, number).child({axes[0]: i64(0)})
+
+    return patch.object(emit, "rows_in", rows_in)
+
+
+def _early_overwrite() -> Planting:
+    """A result lies in the memory of an operand that is read elsewhere, too."""
+
+    def overwritable(kernel: Any, output: int) -> list[int]:
+        result = kernel.outputs[output]
+        return [i for i, b in enumerate(kernel.inputs) if (b.size, b.dtype) == (result.size, result.dtype)]
+
+    return patch.object(kernel_machine_code, "overwritable", overwritable)
+
+
+def _whole_last_vector() -> Planting:
+    """The last vector of an axis is stored in full."""
+    real = emit_values.VectorAxis
+    return patch.object(rows, "VectorAxis", lambda axis, lanes, valid=None: real(axis, lanes, None))
+
+
+def _lost_remainder() -> Planting:
+    """The last chunk of an axis has no task if it is smaller than the others."""
+    return patch.object(schedule.Grid, "chunks", property(lambda grid: max(1, grid.size // grid.chunk)))
+
+
+def _wrong_mask() -> Planting:
+    """A known mask has a lane too few."""
+    real = memory.first_of
+    return patch.object(memory, "first_of", lambda count, lanes: real(max(count - 1, 1), lanes))
+
+
+def _wrong_segment() -> Planting:
+    """A condition holds for one index more than it should."""
+    real = schedule._bounds
+
+    def bounds(condition: Any, size: int) -> tuple[int, int]:
+        low, high = real(condition, size)
+        return low, min(high + 1, size)
+
+    return patch.object(schedule, "_bounds", bounds)
+
+
+def _wrong_identity() -> Planting:
+    """Minima begin at zero."""
+    real = accumulate.Accumulator.start
+
+    def start(self: Any, lanes: int) -> Any:
+        if self.node.op != "reduce_min":
+            return real(self, lanes)
+        return accumulate.constant(self.f, Constant.of(0, self.dtype).value, lanes).components
+
+    return patch.object(accumulate.Accumulator, "start", start)
+
+
+def _unordered_extremes() -> Planting:
+    """The last of equal extremes is taken where rows are transposed."""
+    real = accumulate.Accumulator
+    return patch.object(rows, "Accumulator", lambda node, dtype, f, ordered: real(node, dtype, f))
+
+
+def _not_reversed() -> Planting:
+    """A vector that is read backwards is left as it is."""
+    return patch.object(emit_values, "reversed_lanes", lambda f, x: x)
+
+
+def _vector_for_one() -> Planting:
+    """What all lanes share is stored by all of them."""
+    return patch.object(emit_values, "first_lane", lambda f, x: x)
+
+
+def _wrong_strip() -> Planting:
+    """An epilogue reads the sums of the next column."""
+    real = fused_epilogue.FusedEpilogue._base
+
+    def base(self: Any, f: Any, strip: Any) -> Value:
+        return real(self, f, strip._replace(column=f.plus(strip.column, i64(-1))))
+
+    return patch.object(fused_epilogue.FusedEpilogue, "_base", base)
+
+
+def _short_block() -> Planting:
+    """A block of a sum that has several lacks its last term."""
+    real = gemm.Gemm._block
+
+    def block(self: Any, f: Any, number: Value) -> tuple[Value, Value]:
+        first, depth = real(self, f, number)
+        return first, f.binary("sub", depth, i64(int(self.plan.blocks > 1)))
+
+    return patch.object(gemm.Gemm, "_block", block)
+
+
+def _first_partial_result() -> Planting:
+    """A sum adds up the first chunk's partial results only."""
+    real = split.Split.chunk_result
+
+    def chunk_result(self: Any, dtype: Any, number: int) -> Any:
+        load = real(self, dtype, number)
+        return type(load)(load.dtype, load.input, load.shape, (load.index[0].times(0), load.index[1]), (), load.fill)
+
+    return patch.object(split.Split, "chunk_result", chunk_result)
+
+
+def _turned_interleaving() -> Planting:
+    """Interleaved results begin with the second."""
+    real = interleaved._interleaved
+    return patch.object(interleaved, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
+
+
+def _short_tile() -> Planting:
+    """Tiles of a transpose are taken for full."""
+    return patch.object(tiles.TransposeTiles, "is_full", property(lambda self: True))
+
+
+def _missing_barrier() -> Planting:
+    real = shader.Shader.emit
+    return patch.object(shader.Shader, "emit", lambda self, text: None if text == "workgroupBarrier();" else real(self, text))
+
+
+def _lost_lanes() -> Planting:
+    """The last group of lanes is lost if it is not full."""
+    real = linear_index.AxisSpan.groups.fget  # type: ignore[attr-defined]
+    return patch.object(linear_index.AxisSpan, "groups", property(lambda span: max(1, real(span) - (span.total % span.lanes != 0))))
+
+
+def _clamped_square() -> Planting:
+    """The last row of a square is the one before."""
+    real = squares._Tiles.within
+    return patch.object(squares._Tiles, "within", lambda self, number, count, axis: real(self, number, max(count - 1, 1), axis))
+
+
+def _lost_stores() -> Planting:
+    """Of stores that are steps of their own, the last is forgotten."""
+    real = plan.elementwise_steps
+    return patch.object(plan, "elementwise_steps", lambda *args: real(*args)[:-1] or real(*args))
+
+
+class Fault(NamedTuple):
+    """A planted fault, and the seed of a kernel that shows it."""
+
+    plant: Callable[[], Planting]
+    seed: int
+    gpu: bool = False
+
+
+FAULTS = (
+    Fault(_dropped_axis, 1),
+    Fault(_early_overwrite, 21),
+    Fault(_whole_last_vector, 0),
+    Fault(_lost_remainder, 1),
+    Fault(_wrong_mask, 0),
+    Fault(_wrong_segment, 3),
+    Fault(_wrong_identity, 0),
+    Fault(_unordered_extremes, 52),
+    Fault(_not_reversed, 37),
+    Fault(_vector_for_one, 16),
+    Fault(_wrong_strip, 14),
+    Fault(_short_block, 255),
+    Fault(_first_partial_result, 10),
+    Fault(_turned_interleaving, 6),
+    Fault(_short_tile, 60),
+    Fault(_missing_barrier, 0, gpu=True),
+    Fault(_lost_lanes, 2, gpu=True),
+    Fault(_clamped_square, 35, gpu=True),
+    Fault(_lost_stores, 2, gpu=True),
+)
+
+
+@contextmanager
+def planted(fault: Fault) -> Iterator[None]:
+    """Plant a fault; what was derived of kernels before is forgotten."""
+    contraction_of.cache_clear()
+    with fault.plant():
+        yield
+    contraction_of.cache_clear()
+
+
+def shown(fault: Fault, seed: int) -> str:
+    """Return what is wrong with a seed's kernel while a fault is planted, in a process of its own: it may crash."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        machine = machine_of(fault.gpu)
+        kernel = drawn(seed, machine.supports)
+        with planted(fault):
+            os.write(writer, str(attempted(kernel, seed, machine) or "").encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as text:
+        report = text.read()
+    _, status = os.waitpid(process, 0)
+    return f"ended by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--search", action="store_true", help="look for other kernels where those here show nothing")
+    options = parser.parse_args(argv)
+    missing = 0
+    for fault in FAULTS:
+        seeds = (fault.seed, *(range(_SEEDS) if options.search else ()))
+        seed, report = next(((seed, text) for seed in seeds if (text := shown(fault, seed))), (None, "not found"))
+        missing += seed is None
+        print(f"{fault.plant.__name__.strip('_')}, seed {seed}: {report.partition(chr(10))[0].removeprefix('# ')}", flush=True)
+    print(f"{len(FAULTS) - missing} of {len(FAULTS)} planted faults found")
+    return bool(missing)

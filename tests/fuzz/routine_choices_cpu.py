@@ -1,0 +1,209 @@
+"""The choices that are made about routines of machine code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tests.fuzz.routine_choices import FAMILY_OF, Choice, Choices, Counted, Replacement, alternatives, constant, each, nth, together
+from tests.fuzz.routine_problems import Problem
+from volta_fn.targets.cpu.matmul.micro_kernel import tile_shapes
+from volta_fn.targets.cpu.target import ROUTINES
+
+_BIG = 1 << 30
+
+
+def _function(name: str) -> Replacement:
+    """Another function of the module."""
+    return Replacement(lambda module: getattr(module, name))
+
+
+# sorts
+
+_BY_RADIX = {"library.sort:sort_by_numpy": constant(None), "library.sort:SHORT": 0}
+_IN_CHUNKS = {"library.sort:_FEW": _BIG, "library.sort:_LONG": 1, "library.sort:_CHUNK": 64}
+_LIST = {"library.top_k:_FEW": _BIG, "library.top_k:_OF_MANY": 1}
+_NO_LIST = {"library.top_k:_FEW": 0, "library.top_k:SHORT": 0}
+
+# products
+
+_TILES_ONLY = {"matmul.choice:few_rows": constant(False), "matmul.choice:one_row": constant(False)}
+_SMALL_TASKS = {"_TASK_STEPS": 1, "_MOST_TASKS": 1 << 20, "_TASKS": 1 << 20}
+_MANY_ROWS = {"_FEW": 0, "_PANELS": 1, "_NEAR_BYTES": 0}
+
+
+def _tile(k: int) -> Choice:
+    """The k-th register tile of products: the largest ones, and those of a row less."""
+
+    def options() -> list[dict[int, int]]:
+        shapes = list(tile_shapes().items())
+        return [{wide: rows} for wide, rows in shapes] + [{wide: rows - 1} for wide, rows in shapes if rows > 1] + [{1: 1}]
+
+    return nth("tile", k, "matmul.blocking:tile_shapes", options, _TILES_ONLY)
+
+
+def _packing(number: int, in_place: bool) -> Choice:
+    """How rows are packed (not, by tasks, ahead), and whether columns are read in place, as far as operands can be."""
+
+    def rows(module: Any) -> Any:
+        none, task, ahead = module.Packing
+
+        def chosen(work: Any, strides: Any, panels: Any, rows: int, group: int, *, transposed: bool) -> Any:
+            possible = {none: strides is not None, task: True, ahead: transposed and strides is not None}
+            wanted = (none, task, ahead)[number]
+            return wanted if possible[wanted] else task
+
+        return chosen
+
+    def near(work: Any, strides: Any, row_panels: int) -> bool:
+        return strides is not None and strides[0] <= 1 and in_place
+
+    label = f"rows packed {('not', 'by tasks', 'ahead')[number]}, columns {'in place' if in_place else 'packed'}"
+    return Choice(label, {"matmul.blocking:_pack_rows": Replacement(rows), "matmul.blocking:_near": near, **_TILES_ONLY})
+
+
+def _three_splits(tiles: int, steps: int, blocks: int) -> tuple[int, int]:
+    split = -(-blocks // min(blocks, 3))
+    return -(-blocks // split), split
+
+
+def _blocked(label: str, **constants: Any) -> Choice:
+    return together(label, _TILES_ONLY, matmul__blocking=constants)
+
+
+# convolutions
+
+_SMALL_BLOCKS = {
+    **{f"convolution.{name}": 64 for name in ("blocking:TILE", "direct:TILE", "igemm_plan:SUMS", "winograd_plan:TILE")},
+    "convolution.blocking:SUMS": 128,
+    "convolution.blocking:STEPS": 4,
+    "convolution.winograd_plan:_BLOCK": 1,
+    "convolution.winograd_plan:_TILES": 1,
+}
+
+
+def _algorithm(k: int, label: str = "algorithm", others: Mapping[str, Any] = MappingProxyType({})) -> Choice:
+    """The k-th algorithm of a convolution."""
+    changes = {
+        "convolution.choice:algorithms": Replacement(lambda module: functools.partial(module.algorithms, slow=True)),
+        "convolution.choice:_by_spectra": constant(False),
+        "convolution.choice:is_product": constant(False),
+    }
+    return nth(label, k, "convolution.choice:fastest", lambda found, wanted: found, changes | dict(others))
+
+
+CHOICES: dict[str, Choices] = {
+    "cumulative": [
+        *each("library.cumulative", _CHUNK=(64, 192), _TASK=(1, 100), _VECTORS=(1, 2, 3), _CHAINS=(1, 3)),
+        Choice("one by one", {"library.cumulative:_along": _function("_one_by_one")}),
+        Choice("across", {"library.cumulative:_along": _function("_across")}),
+        together("many tasks of one vector", library__cumulative={"_VECTORS": 1, "_TASK": 1}),
+    ],
+    "sort": [
+        *each("library.sort", SHORT=(0, 300), _TASK=(1,)),
+        *each("library.numpy_sort", _TASK=(1,), _TOGETHER=(1, 3)),
+        together("ranked", _BY_RADIX, library__sort={"SHORT": 600}),
+        Choice("radix", _BY_RADIX),
+        together("radix of wide digits", _BY_RADIX, library__sort={"_WIDE": 0}),
+        together("radix of narrow digits", _BY_RADIX, library__sort={"_WIDE": _BIG}),
+        together("radix in chunks", _BY_RADIX, _IN_CHUNKS),
+        together("radix in chunks of wide digits", _BY_RADIX, _IN_CHUNKS, library__sort={"_WIDE": 0}),
+        together("radix in many tasks", _BY_RADIX, library__sort={"_TASK": 1}),
+    ],
+    "top_k": [
+        *each("library.top_k", _TASK=(1,), SHORT=(0, 600)),
+        Choice("a list", _LIST),
+        together("a list for each chunk", _LIST, library__top_k={"_LONG": 1, "_ROWS": _BIG, "_CHUNK": 64}),
+        together("ranked", library__top_k={"_FEW": 0, "SHORT": 600}),
+        Choice("sorted", _NO_LIST),
+        together("sorted in chunks", _NO_LIST, _IN_CHUNKS),
+        together("sorted by wide digits", _NO_LIST, library__sort={"_WIDE": 0}),
+    ],
+    "window": [
+        *each("library.pooling", _TILE=(1, 40), _MOST_BYTES=(1, 256), _VECTORS=(1, 2), _TASK=(1,)),
+        *each("library.window_argmax", _TASK=(1,)),
+        *each("library.pooling_cotangents", _TASK=(1,)),
+        *each("library.strided", _NEAR=(0, 1)),
+        *each("library.windows", _UNROLLED=(0, _BIG)),
+    ],
+    "gather": [
+        *each("library.gather", _BLOCK=(1, 3), _UNROLLED=(2, 4), TASK_BYTES=(1, 64)),
+        together("small blocks of small tasks", library__gather={"_BLOCK": 3, "TASK_BYTES": 1}),
+    ],
+    "scatter": [
+        *each("library.scatter", _FETCHED=(range(0), range(1, _BIG)), TASK_BYTES=(4,)),
+        *[Choice(f"{count} tasks", {"library.scatter:_task_count": constant(count)}) for count in (1, 2, 8)],
+        *each("library.dynamic_slices", TASK_BYTES=(1,)),
+    ],
+    "dynamic_slice": [*each("library.dynamic_slices", TASK_BYTES=(1, 64))],
+    "product": [
+        Choice("tiles", _TILES_ONLY),
+        together("dot products", matmul__dot_products={"_SHORT": 1, "_FEW": 24}),
+        together("dot products in splits", matmul__dot_products={"_SHORT": 1, "_LONG": 64, "_TASK_STEPS": 1}),
+        together("sums of rows", {"matmul.choice:few_rows": constant(False)}, matmul__gemv={"_NARROW": 1, "_RUN": 32, "_TOGETHER": 3}),
+        Counted(_tile),
+        *[_packing(number, in_place) for number in range(3) for in_place in (False, True)],
+        _blocked("short blocks", _DEPTH=8, _UNBLOCKED_DEPTH=8),
+        _blocked("blocks of one", _DEPTH=1, _UNBLOCKED_DEPTH=1),
+        _blocked("split sums", _DEPTH=8, _UNBLOCKED_DEPTH=8, _splits=_three_splits),
+        _blocked("many tasks", **_SMALL_TASKS),
+        _blocked("many tasks of rows", **_SMALL_TASKS, **_MANY_ROWS),
+        _blocked("small blocks", _BLOCK_BYTES=1, _STACK_BYTES=1),
+        _blocked("rows packed one by one", _GROUP=1, _SET=4),
+        _blocked("rows packed in groups", _GROUP=3, _GROUP_BYTES=_BIG, _SET=1),
+        together(
+            "columns packed by many", _TILES_ONLY, matmul__packing={"_TASK_BYTES": 64},
+            matmul__blocking={"_near": constant(False), **_SMALL_TASKS, **_MANY_ROWS},
+        ),
+        *each("matmul.gemm", _GROUP=(1, 3)),
+        *each("matmul.macro_kernel", _STRIP_BYTES=(64,)),
+    ],
+    "convolution": [
+        Counted(_algorithm),
+        Counted(functools.partial(_algorithm, label="in small blocks algorithm", others=_SMALL_BLOCKS)),
+        *each("convolution.stages", _TASKS=(1, 1 << 20)),
+        *each("convolution.choice", ROOM=(1 << 12, 1 << 16), _VECTORS=(0,)),
+        *each("convolution.blocking", TILE=(64, 1 << 10), SUMS=(64, 1 << 10), STEPS=(1, 16)),
+        *each("convolution.igemm_plan", _FEW=(1, 64), SUMS=(64,)),
+        *each("convolution.winograd_plan", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,)),
+        *each("convolution.winograd_plan", SPREAD=(0,), MANY=(0, 1 << 20), _TAPS=(0,)),
+        *each("convolution.winograd_weight_gradient", _TERMS=(1, 7)),
+        *each("convolution.loop_nest", _UNROLLED=(1,)),
+        *each("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
+    ],
+    "fourier": [
+        *each("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20)),
+        *each("fourier.long_signals", _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
+        *each("fourier.pairs", _MOST_TASKS=(1, 1 << 20)),
+        *each("fourier.passes", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
+        *each("fourier.primes", _REGISTERS=(1, 2)),
+    ],
+    "linalg": [
+        *each("lapack.stacks", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
+        *each("lapack.triangular", LARGE=(0,)),
+    ],
+}  # fmt: skip
+
+#: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, limits of what is computed
+#: elsewhere.
+NO_CHOICES = {
+    *(f"convolution.{name}" for name in ("choice:_CYCLE", "choice:_OVERHEAD", "stages:NANOSECONDS")),
+    *(f"fourier.{name}" for name in ("long_signals:_PASS", "pairs:_NUMBER", "passes:_LONGEST_PRIME", "passes:_LONGEST_UNROLLED")),
+    *(f"lapack.stacks:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
+    "library.scalar_loops",  # which are no routines of primitives
+    "convolution.winograd_weight_gradient:_POSITIONS",
+    "library.scatter:_MOST_TASKS",  # the function that it is for is replaced
+}
+
+
+def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
+    """The routines of a problem, each by the choice that first gives it; None: NumPy computes it; an exception: none could be generated."""
+
+    def made(choice: Choice) -> list[tuple[str, Any]]:
+        maker = ROUTINES.get(problem.name)
+        with choice.applied("cpu"):
+            return [(choice.label, None if maker is None else maker(problem.avals, problem.params))]
+
+    return alternatives(CHOICES[FAMILY_OF[problem.name]], made)

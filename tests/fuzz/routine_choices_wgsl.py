@@ -1,0 +1,154 @@
+"""The choices that are made about routines in WGSL."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.routine_choices import DEFAULT, FAMILY_OF, Choice, Choices, Counted, alternatives, constant, each, nth, together
+from tests.fuzz.routine_problems import Problem
+from tests.targets.wgsl.running import capabilities, known_width
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.attention import schedule as attention_schedule
+from volta_fn.targets.wgsl.matmul import choice as products
+from volta_fn.targets.wgsl.routines import ROUTINES
+from volta_fn.targets.wgsl.scalars.number import is_supported
+
+_BIG = 1 << 30
+_SMALL_TILES = {"_LONG": 1, "_EACH": 4, "_EACH_OF_MANY": 4}
+_SORTED = {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}}
+_BY_POINTS = {"_DISPATCH": -(1 << 40)}  # which seem to cost nothing then
+_BY_TILES = {"convolution.choice:shape_of": constant(None), "convolution.choice:is_narrow": constant(False)}
+
+#: Schedules of attention with less unrolled, which a GPU in software compiles sooner.
+_BRIEF = {f"attention.schedule:{name}": getattr(attention_schedule, name)._replace(unroll=4) for name in ("_FORWARD", "_WIDE")}
+
+
+def _schedules(c: Any, work: Any, device: TargetCapabilities, batch_products: int = 0) -> list[Any]:
+    """Of all tiles and splits, and all variations of the first, one in eight: others for products of other sizes."""
+    some = products.candidates(c, work, device, 1000, batch_products)
+    return (some + products.variations(some[0], work, device))[(c.m + 3 * c.n + 5 * c.k) % 8 :: 8]
+
+
+def _schedule(k: int, others: Mapping[str, Any] = MappingProxyType({})) -> Choice:
+    """The k-th schedule of a product."""
+    tiled = {f"matmul.contract:{name}": constant(False) for name in ("is_of_few_terms", "is_of_few_results", "is_thin")}
+    return nth("schedule", k, "matmul.contract:choose", _schedules, tiled | dict(others))
+
+
+CHOICES: dict[str, Choices] = {
+    "cumulative": [
+        *each("library.cumulative", _LONG=(1, _BIG), _EACH=(4,), _FEW_TILES=(0,), _CHUNK=(1, 7), _ENOUGH=(_BIG,), _MOST_CHUNKS=(2,)),
+        *each("library.cumulative", _STRETCH=(16, 100)),
+        together("small tiles", library__cumulative=_SMALL_TILES),
+        together("small tiles of many", library__cumulative={**_SMALL_TILES, "_FEW_TILES": 0}),
+        together("short stretches of rows", library__cumulative={"_LONG": _BIG, "_STRETCH": 16}),
+    ],
+    "sort": [
+        *each("library.small_sort", _VERY_SHORT=(0, 100), _KEYS=(4,), _ELEMENTS=(4, 16)),
+        *each("library.radix", SHORT=(0, 64), _FEW_TILES=(0, 1 << 20), _MUCH=(0,), _DIGIT=(4,), _SUMMED=(1,)),
+        together("large tiles", library__radix={"SHORT": 0, "_MUCH": 0, "_FEW_TILES": 0}),
+        together("long rows", library__radix={"SHORT": 0, "_FEW_TILES": 0}),
+    ],
+    "top_k": [
+        *each("library.top_k", SHORT=(0, _BIG), _LEAST=(1 << 11,), _MANY=(1,)),
+        *each("library.small_sort", _VERY_SHORT=(0, 100)),
+        *each("library.radix", SHORT=(0,)),
+    ],
+    "window": [*each("library.pooling", _AT_ONCE=(1, 2), _FEW=(0, 1 << 20))],
+    "gather": [],
+    "scatter": [
+        *each("library.scatter", _FEW=(0, 1 << 20), _FEW_ELEMENTS=(0, 1 << 20), _ROWS_OF_GROUP=(0, 1)),
+        together("in groups", library__scatter={"_FEW": 0, "_ROWS_OF_GROUP": 1}),
+        Choice("sorted", _SORTED),
+        together("sorted, in chunks", _SORTED, library__segment_reduce={"_SHORTEST": 1, "_LONG": 1}),
+        *each("library.segment_reduce", _SHORTEST=(1, 4), _LONG=(1, 1 << 20), _BUSY=(1,), _AT_ONCE=(1, 3), _WALKED=((1, 4),)),
+    ],
+    "dynamic_slice": [],
+    "pad": [],
+    "product": [
+        *[
+            Choice(f"{name}={value}", {f"matmul.contract:{name}": constant(value)})
+            for name in ("is_of_few_terms", "is_of_few_results")
+            for value in (False, True)
+        ],
+        *each("matmul.direct", _WRITTEN_OUT=(1,), _TOGETHER=(1, 4), _TOO_FEW=(0, _BIG), _CHUNK=(16,)),
+        *each("matmul.thin", _TERMS=(1,), _FEW=(0, _BIG), _CHUNK=(16,), _TOGETHER=(4,)),
+        Counted(_schedule),
+    ],
+    "convolution": [
+        Choice("not narrow", {"convolution.choice:is_narrow": constant(False)}),
+        Choice("not by points", {"convolution.choice:shape_of": constant(None)}),
+        Choice("by tiles", _BY_TILES),
+        together("by 4 points", convolution__winograd_schedule={"_POINTS": {(3, 3): (4,)}, **_BY_POINTS}),
+        together("by 6 points", convolution__winograd_schedule={"_POINTS": {(3, 3): (6,), (5, 5): (6,)}, **_BY_POINTS}),
+        *each("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(12,)),
+        Counted(functools.partial(_schedule, others=_BY_TILES)),
+    ],
+    "linalg": [
+        *each("library.linalg.iteration_budget", _MULTIPLICATIONS=(64,), _TOGETHER=(1,), _MANY=(1,)),
+        *each("library.linalg.triangular", SMALL=(2, 100), _COLUMNS=(1, 4)),
+        *each("library.linalg.small_lu", _LARGEST=(0,)),
+        *each("library.linalg.block_rotations", _SIZES=((8,),)),
+        *each("library.linalg.blocked_lu", _GROUPS=(2,)),
+        *each("library.linalg.rotations", _MANY=(256, 1 << 20)),
+    ],
+    "attention": [
+        together("much work", _BRIEF, attention__schedule={"_MANY": 0}),
+        together("much work by few", _BRIEF, attention__schedule={"_MANY": 0, "_ENOUGH": 0}),
+        together("little work by few", _BRIEF, attention__schedule={"_MANY": _BIG, "_ENOUGH": 0}),
+    ],
+}
+
+#: Numbers that choose nothing: estimates of time, numbers of buffers, sizes that shaders are written for, and limits of what is computed.
+NO_CHOICES = {
+    *(f"attention.{name}" for name in ("__init__:_SHORTEST", "__init__:_WIDEST", "backward:_INVOCATIONS", "schedule:_MOST_BYTES")),
+    *(f"convolution.{name}" for name in ("choice:_MUCH", "narrow:_INVOCATIONS", "narrow:_TAPS", "winograd:_INVOCATIONS")),
+    *(f"convolution.winograd_schedule:{name}" for name in ("_BYTE", "_MANY")),
+    *(f"library.ballot_sort:{name}" for name in ("_BITS", "_DIGITS_OF_LANE")),
+    *(f"library.copy_units:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),
+    *(f"library.segment_reduce:{name}" for name in ("_INDICES", "_RESULT", "_SPACES", "_UPDATES")),
+    *(f"library.{name}" for name in ("pooling:_NONE", "radix:_LARGE_ROOM", "scatter:_GROUP", "tile_sort:BITS")),
+    *(f"library.top_k_threshold:{name}" for name in ("_FOURS", "_SAMPLED_SHARE")),
+    *(f"library.linalg.{name}" for name in ("block_reflections:_COLUMNS", "block_rotations:SWEEPS", "block_scaling:_TOGETHER")),
+    *(f"library.linalg.blocked_{name}" for name in ("lu:_COLUMNS", "lu:_EACH_LOOP", "lu:_ROWS", "qr:_ROWS")),
+    *(f"library.linalg.blocks:{name}" for name in ("COUNTERS", "INVOCATIONS")),
+    *(f"library.linalg.rotations:{name}" for name in ("LARGEST", "SEVERAL", "SWEEPS")),
+    *(f"library.linalg.small_{name}" for name in ("lu:_INVOCATIONS", "svd:_BANKS", "svd:_LANES", "svd:_ROWS")),
+    "library.linalg.triangular:LARGEST",
+}
+
+
+@functools.cache
+def devices() -> list[tuple[str, TargetCapabilities]]:
+    """What shaders may use: what every device has, what this one has, and that with subgroups of one known width."""
+    known = capabilities()
+    some = [("least", TargetCapabilities(float64=known.float64, int64=known.int64)), ("device", known)]
+    return [*some, ("known subgroups", known_width())] if known.subgroups else some
+
+
+def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
+    """The routines of a problem, each by the choice that first gives it; None: NumPy computes it; an exception: none could be generated.
+
+    What is chosen is tried with all that devices can do, every other choice with one of these in turn.
+    """
+
+    def made(choice: Choice) -> list[tuple[str, Any]]:
+        turn = (sum(map(ord, choice.label)) + problem.operands[0].seed) % len(devices())
+        found = []
+        for name, device in devices() if choice is DEFAULT else devices()[turn : turn + 1]:
+            if problem.name in ROUTINES and all(is_supported(dtype, device) for dtype in _wide_dtypes(problem)):
+                with choice.applied("wgsl"):
+                    found.append((f"{choice.label}, {name}", ROUTINES[problem.name](problem.avals, problem.params, device)))
+        return found
+
+    return alternatives(CHOICES[FAMILY_OF[problem.name]], made)
+
+
+def _wide_dtypes(problem: Problem) -> set[np.dtype]:
+    """The dtypes that runtimes refuse on devices without them."""
+    return {d for d in (*[a.dtype for a in problem.avals], *[d for _, d in problem.outputs]) if d.itemsize in (8, 16)}

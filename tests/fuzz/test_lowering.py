@@ -1,0 +1,141 @@
+"""A sample of the programs of `lowering.py`, what was once wrong, and the faults that the evaluation in float64 tells from rounding."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as jnp
+from tests.fuzz import lowered, lowering
+from tests.fuzz.evaluation import Difference, Reference
+from tests.stress.amount import rounds
+
+CORPUS = [block for block in (Path(__file__).parent / "lowering.txt").read_text().split("\n\n") if block.strip()]
+TARGETS = (lowering.SLOPES, "native", lowering.DONATED, "numpy", *lowered.TARGETS)
+PARTS = 16
+
+
+def first_seed() -> int:
+    """Return a seed that follows from the commit, so that each one tries other programs."""
+    command = ["git", "rev-parse", "--short=7", "HEAD"]
+    commit = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return int(commit.stdout.strip()[:7] or "0", 16)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_programs_agree_with_float64(part: int) -> None:
+    count = rounds(10)
+    first = first_seed() + part * count
+    done, reports = lowering.check(range(first, first + count), TARGETS)
+    assert done > 2 * count  # of four ways each, but for derivatives that do not exist
+    assert reports == []
+
+
+@pytest.mark.parametrize("block", CORPUS, ids=[block.strip().split("\n")[0].removeprefix("# ") for block in CORPUS])
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_was_once_wrong_is_right(block: str, target: str) -> None:
+    assert lowering.Case(lowering.Program.parse(block)).fault(target) is None
+
+
+def test_programs_are_read_as_they_are_written() -> None:
+    for program in lowering.drawn(3, 4):
+        assert str(lowering.Program.parse(str(program))) == str(program)
+
+
+def difference(function: Callable[..., Any], wrong: Callable[..., Any], *arguments: Any) -> Difference | None:
+    """Return how what one function gives differs from what another should."""
+    reference = Reference(vf.make_jaxpr(function)(*arguments), [np.asarray(x) for x in arguments])
+    return reference.difference([np.asarray(x) for x in vf.tree.leaves(wrong(*arguments))])
+
+
+def softmax(x: Any) -> Any:
+    """Return the softmax of rows."""
+    weights = jnp.exp(x - x.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_rounding_is_no_fault(dtype: Any) -> None:
+    x = jnp.asarray(lowering.normal(0, (5, 33)), dtype)
+    for function in (softmax, lambda x: x @ x.T, lambda x: jnp.var(x, -1), lambda x: jnp.cumsum(x, 1), lambda x: x.sum(1)):
+        assert difference(function, function, x) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: softmax(x).at[3, 7].multiply(1 + 1e-4),  # one element
+        lambda x: softmax(x.at[0, 0].add(1e-4)),  # one row
+        lambda x: softmax(x[:, ::-1])[:, ::-1].at[:, -1].set(0),  # a tail
+        lambda x: softmax(x.astype(jnp.bfloat16).astype(jnp.float32)),  # too narrow a dtype
+        lambda x: softmax(x).at[1, 1].set(jnp.nan),
+    ],
+)
+def test_small_faults_are_told_from_rounding(wrong: Callable[..., Any]) -> None:
+    assert difference(softmax, wrong, jnp.asarray(lowering.normal(0, (5, 33)))) is not None
+
+
+def test_sums_are_as_exact_as_their_accumulators() -> None:
+    """A sum of bfloat16 numbers accumulates in float32, so that one rounded after each term is off."""
+    x = jnp.ones((4, 600), jnp.bfloat16)
+
+    def rounded_terms(x: Any) -> Any:
+        return vf.lax.scan(lambda total, term: (total + term, None), jnp.zeros(4, jnp.bfloat16), x.T)[0]
+
+    assert difference(lambda x: x.sum(1), rounded_terms, x) is not None
+
+
+def test_near_ties_may_go_either_way_and_others_not() -> None:
+    near = np.float32([[1.0, 1.0 + 1e-7, 0.0]])
+    for values, accepted in ((near, True), (np.float32([[1.0, 1.1, 0.0]]), False)):
+        found = difference(lambda x: jnp.argmax(x * 3, -1), lambda x: jnp.argmax(x * 3, -1) - 1, values)
+        assert (found is None) is accepted
+
+
+def test_values_beyond_a_dtype_are_infinite() -> None:
+    x = jnp.asarray([300.0], jnp.float16)
+    assert difference(lambda x: x * x, lambda x: x * x, x) is None
+    assert difference(lambda x: x * x, lambda x: jnp.full(1, 6e4, jnp.float16), x) is not None
+
+
+def test_control_flow_is_evaluated() -> None:
+    def loop(x: Any) -> Any:
+        last, stacked = vf.lax.scan(lambda c, y: (jnp.tanh(c + y), c * y), x[0], x, reverse=True)
+        chosen = vf.lax.cond(last.sum() > 0, lambda v: v * 2, lambda v: v - 1, last)
+        return stacked, vf.lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, chosen))
+
+    x = lowering.normal(0, (4, 3))
+    assert difference(loop, loop, x) is None
+    assert difference(loop, lambda x: vf.tree.map(lambda v: v + 1, loop(x)), x) is not None
+
+
+def test_slopes_tell_wrong_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = lowering.Program.parse("x0 = normal(0, (4, 5))\nv0 = jnp.sin(x0) * x0\nreturn v0\ngrad squares x0")
+    assert lowering.Case(program).fault(lowering.SLOPES) is None
+    monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda x: vf.grad(program.loss(), (0,))(x * 1.001))
+    assert lowering.fault(program, lowering.SLOPES) is not None
+
+
+def test_what_differs_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the program, its other result and its derivative go."""
+    program = lowering.Program.parse(
+        """
+x0 = normal(0, (4, 5))
+x1 = normal(1, (5,))
+v0 = x0 * x1
+v1 = jnp.sin(v0)
+v2 = v1.sum(0)
+v3 = v2 + x1
+return v1, v2, v3
+grad squares x0 x1
+"""
+    )
+    fault = lowering.Case.fault
+    monkeypatch.setattr(lowering.Case, "fault", lambda case, target: "wrong" if "sin" in str(case.program) else fault(case, target))
+    assert str(lowering.minimised(program, "numpy")) == "x2 = normal(0, (4, 5))\nv1 = jnp.sin(x2)\nreturn v1\nplain sum"

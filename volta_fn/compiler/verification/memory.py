@@ -1,0 +1,340 @@
+"""Memory: no value is overwritten before its last use, whatever shares its memory.
+
+Lifetimes are found again from what is executed, not taken from those who assigned memory by them. `verify_plan` follows the values in a
+plan's registers and buffers. `MemoryVerifier` follows those of lowered programs through slots, item by item; `verify_extents` compares the
+uses of slots by commands with the bytes that slots have in blocks of memory.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from volta_fn.compiler.buffers.buffer_assignment import Slot
+from volta_fn.compiler.buffers.plan import Plan, Step
+from volta_fn.compiler.ir.kernel import Kernel, Load, Reduce
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.views import row_major
+from volta_fn.compiler.program import Item, LoweredProgram
+from volta_fn.compiler.verification.kernels import fail_call
+from volta_fn.compiler.verification.programs import describe
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
+from volta_fn.errors import CompilerError
+
+# plans
+
+
+class _Value(NamedTuple):
+    """What a register holds: a variable, and the memory that it may share with others."""
+
+    var: Var
+    memory: frozenset[Any]
+
+
+def verify_plan(plan: Plan, program: ClosedJaxpr, donated: Sequence[bool]) -> None:
+    """Raise `CompilerError` if a step of a plan reads or overwrites a wrong value.
+
+    Memory is a number for each array that is made, and for an array in the plan's block also the bytes that it has there.
+    """
+    jaxpr = program.jaxpr
+    held: dict[int, _Value] = {}
+    for register, var in [*zip(plan.inputs, jaxpr.invars, strict=True), *zip([r for r, _ in plan.constants], jaxpr.constvars, strict=True)]:
+        held[register] = _Value(var, frozenset((var,)))
+    last = {v: number for number, step in enumerate(plan.steps) for v in step.eqn.invars if isinstance(v, Var)}
+    last.update({v: len(plan.steps) for v in jaxpr.outvars if isinstance(v, Var)})
+    writable = {var for var, given in zip(jaxpr.invars, donated, strict=False) if given}
+    readonly = {*jaxpr.invars, *jaxpr.constvars} - writable
+    meeting = _meeting(plan)
+    owners: dict[Any, set[int]] = {}  # the registers whose values may lie in some memory
+    for register, value in held.items():
+        for memory in value.memory:
+            owners.setdefault(memory, set()).add(register)
+    for number, step in enumerate(plan.steps):
+        for operand, atom in zip(step.operands, step.eqn.invars, strict=True):
+            if isinstance(operand, int) and (operand not in held or held[operand].var is not atom):
+                _fail_step(step, f"register {operand} does not hold the operand {atom.aval}, but {_named(held, operand)}")
+        results = _results(step, held)
+        overwritten = {m for value in results for m in value.memory} - set(step.eqn.outvars)
+        if overwritten and not (step.eqn.primitive.views and step.into is None):
+            if not overwritten.isdisjoint(readonly):
+                _fail_step(step, "it overwrites an argument that is not donated, or a constant")
+            for memory in [other for m in overwritten for other in meeting.get(m, (m,))]:
+                for register in owners.get(memory, ()):
+                    value = held.get(register)
+                    if value is not None and memory in value.memory and last.get(value.var, -1) > number:
+                        _fail_step(step, f"its result shares memory with {value.var.aval}, which is read later")
+        for register in step.frees:
+            held.pop(register, None)
+        for register, value in zip(step.results, results, strict=True):
+            if register in held and last.get(held[register].var, -1) > number:
+                _fail_step(step, f"register {register} holds {held[register].var.aval}, which is read later")
+            held[register] = value
+            for memory in value.memory:
+                owners.setdefault(memory, set()).add(register)
+        for register in step.frees:
+            if register in held and last.get(held[register].var, -1) > number:
+                _fail_step(step, f"register {register} is freed, but {held[register].var.aval} is read later")
+            held.pop(register, None)
+    for operand, atom in zip(plan.outputs, jaxpr.outvars, strict=True):
+        if isinstance(operand, int) and (operand not in held or held[operand].var is not atom):
+            raise CompilerError.of(_PLAN, f"register {operand} does not hold an output {atom.aval}, but {_named(held, operand)}")
+        if isinstance(operand, int) and any(isinstance(m, int) for m in held[operand].memory):
+            raise CompilerError.of(_PLAN, f"an output {atom.aval} lies in the block, which ends with the call")
+
+
+_PLAN = "register assignment"
+
+
+def _named(held: Mapping[int, _Value], register: int) -> str:
+    return f"{held[register].var.aval}" if register in held else "nothing"
+
+
+def _fail_step(step: Step, problem: str) -> NoReturn:
+    raise CompilerError.of(_PLAN, problem, describe(step.eqn), step.eqn.source)
+
+
+def _results(step: Step, held: Mapping[int, _Value]) -> list[_Value]:
+    """Return the values of a step's results, with the memory that they get."""
+    eqn, results = step.eqn, []
+    for position, var in enumerate(eqn.outvars):
+        memory: frozenset[Any] = frozenset((var,))
+        if eqn.primitive.views:
+            memory = memory.union(*[held[o].memory for o in step.operands if isinstance(o, int)])
+        if position == 0 and step.into is not None:
+            operand = step.operands[step.into]
+            memory = held[operand].memory if isinstance(operand, int) else memory
+        elif step.buffers and step.buffers[position] is not None:
+            memory = frozenset((step.buffers[position],))
+        results.append(_Value(var, memory))
+    return results
+
+
+def _meeting(plan: Plan) -> dict[int, list[int]]:
+    """Return the numbers of the arrays in a plan's block that share bytes with each."""
+    extents = [(b.offset, b.offset + b.aval.size * b.aval.dtype.itemsize) for b in plan.buffers]
+    order = sorted(range(len(extents)), key=lambda n: extents[n])
+    found: dict[int, list[int]] = {n: [n] for n in order}
+    living: list[int] = []
+    for n in order:
+        first, end = extents[n]
+        if first < 0 or end > plan.block:
+            raise CompilerError.of(_PLAN, f"an array lies at bytes {first} to {end} of a block of {plan.block}")
+        living = [other for other in living if extents[other][1] > first]
+        for other in living:
+            found[n].append(other)
+            found[other].append(n)
+        living.append(n)
+    return found
+
+
+# slots
+
+
+class MemoryVerifier:
+    """Follows the values of programs through slots, while their commands are written.
+
+    A slot holds the roots of the variables that it stands for: several if a caller passes one array twice. Results of an item may be stored
+    in the slot of an operand that dies there only where each iteration of the item's kernel reads just the element that it overwrites.
+    """
+
+    def __init__(self) -> None:
+        #: The item that stored a value in a slot last, with its program.
+        self.writers: dict[Slot, tuple[LoweredProgram, Item]] = {}
+
+    def program(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None]) -> ProgramContents:
+        """Return the contents of a program's slots, before its first item.
+
+        It reads `inputs` and stores outputs at `targets`.
+        """
+        return ProgramContents(self, program, inputs, targets)
+
+
+class ProgramContents:
+    """What the slots of a program hold, from item to item."""
+
+    def __init__(self, verifier: MemoryVerifier, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None]) -> None:
+        self.verifier, self.program, self.targets = verifier, program, targets
+        self.stage = f"slots for {program.target.name}"
+        self.contents: dict[Slot, set[Var]] = {}
+        for var, slot in zip(program.closed.jaxpr.invars, inputs, strict=True):
+            self.contents.setdefault(slot, set()).add(var)
+        self.inputs = frozenset(inputs)
+        self.constants = frozenset(program.closed.jaxpr.constvars)
+        self.last = {program.root(v): n for n, item in enumerate(program.items) for v in item.operands if isinstance(v, Var)}
+        self.last.update({program.root(v): len(program.items) for v in program.closed.jaxpr.outvars if isinstance(v, Var)})
+
+    def item(self, number: int, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
+        """Verify the slots of an item, and note what they hold after it."""
+        item = self.program.items[number]
+        for atom, slot in zip(item.operands, operands, strict=True):
+            if not self._holds(slot, atom):
+                self._fail(item, f"the memory of the operand {atom.aval} {self._story(slot)}")
+        for position, slot in enumerate(results):
+            if not item.results[position].aval.size:
+                continue
+            if slot in self.inputs and slot not in self.targets:
+                self._fail(item, f"the result {item.results[position].aval} overwrites an argument")
+            for other, held in self.contents.items():
+                if other is slot or slot in other.backing or other in slot.backing:
+                    self._verify_overwrite(number, position, other, held, operands, results)
+            self.contents[slot] = {item.results[position]}
+            self.verifier.writers[slot] = self.program, item
+
+    def _verify_overwrite(
+        self, number: int, position: int, slot: Slot, held: Iterable[Var], operands: Sequence[Slot], results: Sequence[Slot]
+    ) -> None:
+        item = self.program.items[number]
+        new = item.results[position].aval
+        for var in held:
+            last = self.last.get(var, -1)
+            if last > number:
+                self._fail(item, f"the result {new} is stored where {var.aval} lies, which {self._reader(last)} reads later")
+            if slot is not results[position] or slot in results[:position]:
+                self._fail(item, f"the results {new} and {var.aval} are stored in the same memory")
+            if last == number:
+                reads = [n for n, other in enumerate(operands) if other is slot]
+                if not reads or any(not may_overwrite(item, n, position, self.program.target.in_place) for n in reads):
+                    self._fail(item, f"the result {new} is stored where the operand {var.aval} lies, before all of that is read")
+
+    def copy(self, target: Slot, source: Slot, atom: Atom) -> None:
+        """Verify and note the copy of an output that has no memory of its own."""
+        if not self._holds(source, atom):
+            raise CompilerError.of(self.stage, f"the memory of the output {atom.aval} {self._story(source)}")
+        self.contents[target] = {self.program.root(atom)} if isinstance(atom, Var) else set()
+
+    def finish(self) -> None:
+        """Verify that all outputs are where they should be."""
+        for atom, target in zip(self.program.closed.jaxpr.outvars, self.targets, strict=True):
+            if (
+                isinstance(atom, Var)
+                and target is not None
+                and atom.aval.size
+                and self.program.root(atom) not in self.contents.get(target, ())
+            ):
+                raise CompilerError.of(self.stage, f"the memory of the output {atom.aval} {self._story(target)}")
+
+    def _holds(self, slot: Slot, atom: Atom) -> bool:
+        if not isinstance(atom, Var) or not atom.aval.size:
+            return True
+        root = self.program.root(atom)
+        return root in self.contents.get(slot, ()) or (root in self.constants and slot.array is not None)
+
+    def _story(self, slot: Slot) -> str:
+        if not self.contents.get(slot):
+            return "holds no value"
+        held = " and ".join(str(var.aval) for var in self.contents[slot])
+        writer = self.verifier.writers.get(slot)
+        return f"holds {held}" + ("" if writer is None else f", which {_name(writer[1])} stored there")
+
+    def _reader(self, number: int) -> str:
+        items = self.program.items
+        return _name(items[number]) if number < len(items) else "the caller"
+
+    def _fail(self, item: Item, problem: str) -> NoReturn:
+        fail_item(self.stage, problem, self.program, item)
+
+
+def _name(item: Item) -> str:
+    return "a kernel" if isinstance(item.node, KernelCall) else str(item.node.primitive)
+
+
+def fail_item(stage: str, problem: str, program: LoweredProgram, item: Item) -> NoReturn:
+    """Raise the error of an item of a lowered program."""
+    if isinstance(item.node, KernelCall):
+        fail_call(stage, problem, program.closed, item.node)
+    raise CompilerError.of(stage, problem, describe(item.node), item.node.source)
+
+
+def may_overwrite(item: Item, operand: int, result: int, in_place: Mapping[str, int]) -> bool:
+    """Return True if an item may store a result in the memory of an operand."""
+    if isinstance(item.node, Equation):
+        return result == 0 and item.key is not None and in_place.get(item.node.primitive.name) == operand
+    kernel = item.node.kernel
+    return not any(isinstance(node, Reduce) for node in kernel.nodes) and all(
+        not load.mask and row_major(load.index, load.shape) == _offset(kernel, result)
+        for load in kernel.nodes
+        if isinstance(load, Load) and load.input == operand
+    )
+
+
+def _offset(kernel: Kernel, result: int) -> Any:
+    store = kernel.stores[result]
+    axes = {axis for affine in store.index for axis in affine.axes}
+    is_own = all(size == 1 or axis in axes for axis, size in enumerate(kernel.sizes))  # no other iteration writes the element
+    return row_major(store.index, store.shape) if is_own else None
+
+
+# blocks of memory
+
+
+class Extent(NamedTuple):
+    """The bytes of a slot, in a block of memory of some number."""
+
+    block: int
+    offset: int
+    size: int
+
+
+class SlotUses:
+    """The commands that use each slot, by their numbers, and the loops among these."""
+
+    def __init__(self) -> None:
+        self.time = 0
+        self.times: dict[Slot, list[int]] = {}
+        self.loops: list[tuple[int, int]] = []
+
+    def command(self, slots: Iterable[Slot]) -> None:
+        """Count a command that uses some slots, and those that they may point into."""
+        pending = [*slots]
+        while pending:
+            slot = pending.pop()
+            self.times.setdefault(slot, []).append(self.time)
+            pending.extend(slot.backing)
+        self.time += 1
+
+    def loop(self, begin: int) -> None:
+        """Note that the commands since `begin` repeat."""
+        self.loops.append((begin, self.time - 1))
+
+    def lifetimes(self) -> dict[Slot, tuple[int, int]]:
+        """Return the first and last time at which each slot holds its value.
+
+        A slot that a loop shares with what is outside holds it in all iterations.
+        """
+        found = {slot: (times[0], times[-1]) for slot, times in self.times.items()}
+        for begin, end in self.loops:  # inner loops first
+            for slot, (first, last) in found.items():
+                if first <= end and last >= begin and not (begin <= first and last <= end):
+                    found[slot] = min(first, begin), max(last, end)
+        return found
+
+
+def verify_extents(stage: str, uses: SlotUses, extents: Mapping[Slot, Extent], writers: Mapping[Slot, tuple[LoweredProgram, Item]]) -> None:
+    """Raise `CompilerError` if slots share bytes while both hold values."""
+    lifetimes = uses.lifetimes()
+    ends: list[tuple[int, int, Extent]] = []
+    living: list[tuple[Extent, int]] = []  # disjoint, in the order of memory
+    slots = sorted((slot for slot in extents if slot in lifetimes), key=lambda slot: lifetimes[slot][0])
+    for number, slot in enumerate(slots):
+        first, last = lifetimes[slot]
+        while ends and ends[0][0] < first:
+            _, dead, extent = heapq.heappop(ends)
+            living.pop(bisect.bisect_left(living, (extent, dead)))
+        extent = extents[slot]
+        position = bisect.bisect_left(living, (extent, number))
+        for other, owner in living[max(position - 1, 0) : position + 1]:
+            if other.block == extent.block and other.offset < extent.offset + extent.size and extent.offset < other.offset + other.size:
+                _fail_extents(stage, slots[owner], slot, writers)
+        living.insert(position, (extent, number))
+        heapq.heappush(ends, (last, number, extent))
+
+
+def _fail_extents(stage: str, old: Slot, new: Slot, writers: Mapping[Slot, tuple[LoweredProgram, Item]]) -> NoReturn:
+    problem = f"{new.size} bytes share memory with {old.size} bytes that are needed later"
+    for slot, whose in ((new, ""), (old, ": those of ")):
+        if slot in writers:
+            program, item = writers[slot]
+            fail_item(stage, problem + (whose + _name(item) if whose else ""), program, item)
+    raise CompilerError.of(stage, problem)

@@ -1,0 +1,266 @@
+"""Verify programs after each pass: bindings, types, effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, Node, reads, writes
+from volta_fn.compiler.program import Item, LoweredProgram
+from volta_fn.compiler.verification.kernels import fail_call, verify_call
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs
+from volta_fn.errors import CompilerError, VoltaError
+
+#: The effectful equations of a program in order, and those of the programs of control flow.
+Effects = tuple[Any, ...]
+
+#: Shape and dtype.
+_Type = tuple[tuple[int, ...], Any]
+
+
+def verify_pass(stage: str, before: ClosedJaxpr | FusedProgram, after: ClosedJaxpr | FusedProgram) -> None:
+    """Raise `CompilerError` unless a pass made a program that may replace the old one.
+
+    It is well formed, and has the same effects and types.
+    """
+    if after is before:
+        return
+    old, new = _program_of(before), _program_of(after)
+    _verify_interface(stage, old, new)
+    if isinstance(before, ClosedJaxpr):  # later passes give fused programs outputs that nodes alone compute
+        verify_program("tracing", old)
+        verify_program(stage, new, old)
+        _verify_effects(stage, effects_of(old), effects_of(new))
+    if isinstance(after, FusedProgram):
+        verify_nodes(stage, after, before.nodes if isinstance(before, FusedProgram) else ())
+
+
+def _program_of(program: ClosedJaxpr | FusedProgram) -> ClosedJaxpr:
+    return program.closed if isinstance(program, FusedProgram) else program
+
+
+def describe(eqn: Equation) -> str:
+    """Return an equation's primitive and types."""
+    return f"{eqn.primitive} {_types(eqn.invars)} -> {_types(eqn.outvars)}"
+
+
+def _types(atoms: Iterable[Atom]) -> str:
+    return " ".join(str(v.aval) for v in atoms) or "()"
+
+
+def _fail(stage: str, problem: str, eqn: Equation) -> NoReturn:
+    raise CompilerError.of(stage, problem, describe(eqn), eqn.source)
+
+
+# programs
+
+
+#: The entry in `ClosedJaxpr.derived` of programs that are verified.
+_VERIFIED = ("verified",)
+
+
+def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None = None) -> None:
+    """Raise `CompilerError` unless a program and those in it are well formed.
+
+    Every variable is bound once, before its uses; every equation's results have the types that its primitive gives them. Equations that
+    the program `before` the pass has, too, were verified with it.
+    """
+    known = frozenset(map(id, before.eqns)) if before is not None else frozenset()
+    pending = [program]
+    while pending:
+        current = pending.pop()
+        if _VERIFIED in current.derived:
+            continue
+        _verify_bindings(stage, current)
+        for eqn in current.eqns:
+            if id(eqn) not in known:
+                _verify_types(stage, eqn)
+                pending.extend(sub_jaxprs(eqn.params))
+        current.derived[_VERIFIED] = (True,)
+
+
+def _verify_bindings(stage: str, program: ClosedJaxpr) -> None:
+    jaxpr = program.jaxpr
+    if [(v.aval.shape, v.aval.dtype) for v in jaxpr.constvars] != [(c.aval.shape, c.aval.dtype) for c in program.consts]:
+        raise CompilerError.of(stage, f"constants {_types(program.consts)} stand for variables {_types(jaxpr.constvars)}")
+    bound: set[Atom] = {*jaxpr.constvars, *jaxpr.invars}
+    if len(bound) < len(jaxpr.constvars) + len(jaxpr.invars):
+        raise CompilerError.of(stage, "an input is bound twice")
+    for eqn in jaxpr.eqns:
+        for atom in eqn.invars:
+            if atom not in bound and type(atom) is Var:
+                _fail(stage, f"an operand {atom.aval} is read before it is computed", eqn)
+        for var in eqn.outvars:
+            if var in bound:
+                _fail(stage, f"a result {var.aval} is computed twice", eqn)
+            bound.add(var)
+    for number, atom in enumerate(jaxpr.outvars):
+        if atom not in bound and not isinstance(atom, Literal):
+            raise CompilerError.of(stage, f"output {number}, {atom.aval}, is not computed")
+
+
+def _verify_types(stage: str, eqn: Equation) -> None:
+    primitive, avals = eqn.primitive, tuple([v.aval for v in eqn.invars])
+    if primitive.arity and len(avals) != primitive.arity:
+        _fail(stage, f"{len(avals)} operands of a primitive that takes {primitive.arity}", eqn)
+    try:
+        derived = primitive.result_avals(avals, eqn.params)
+    except (VoltaError, TypeError) as error:
+        _fail(stage, f"operands that the primitive does not take: {error.args[0]}", eqn)
+    expected: Sequence[ShapedArray] = derived if primitive.multiple_results else (derived,)
+    if [(a.shape, a.dtype) for a in expected] != [(v.aval.shape, v.aval.dtype) for v in eqn.outvars]:
+        _fail(stage, f"results of other types than the primitive's rule gives: {' '.join(map(str, expected))}", eqn)
+
+
+def _verify_interface(stage: str, before: ClosedJaxpr, after: ClosedJaxpr) -> None:
+    for kind, old, new in zip(("inputs", "outputs"), _interface(before), _interface(after), strict=True):
+        if old != new:
+            raise CompilerError.of(stage, f"{kind} of types {_named(old)} became {_named(new)}")
+
+
+def _interface(program: ClosedJaxpr) -> tuple[list[_Type], list[_Type]]:
+    return [(a.shape, a.dtype) for a in program.in_avals], [(a.shape, a.dtype) for a in program.out_avals]
+
+
+def _named(types: Sequence[_Type]) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in types) or "()"
+
+
+# effects
+
+
+@program_cache
+def effects_of(program: ClosedJaxpr) -> Effects:
+    """Return a program's effects.
+
+    Calls count as what they call, loops of one iteration as their body.
+    """
+    return tuple([effect for eqn in program.eqns for effect in _effects(eqn)])
+
+
+def _effects(eqn: Equation) -> Effects:
+    primitive = eqn.primitive
+    if primitive.effectful:
+        return ((primitive.name, _Parameters(eqn.params)),)
+    is_plain = not (primitive.holds_programs or primitive.call_param or primitive.expand)
+    if is_plain or not has_effects(eqn):
+        return ()
+    if (called := called_program(eqn)) is not None:
+        return effects_of(called)
+    inner = tuple([effects_of(sub) for sub in sub_jaxprs(eqn.params)])
+    if "branches" in eqn.params:
+        return ((primitive.name, inner),)
+    length = eqn.params.get("length")
+    if length in (0, 1):
+        return inner[0] * length
+    return ((primitive.name, inner),)
+
+
+class _Parameters:
+    """An effectful equation's parameters, which are equal if all values are."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self.params = dict(params)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Parameters) and self.params == other.params
+
+    __hash__ = None  # type: ignore[assignment]  # values need not be hashable
+
+
+def _verify_effects(stage: str, before: Effects, after: Effects) -> None:
+    if not is_kept(before, after):
+        raise CompilerError.of(stage, f"effects were lost, added or reordered: {_listed(before)} became {_listed(after)}")
+
+
+def is_kept(before: Effects, after: Effects) -> bool:
+    """Return True if effects are the same, but for branches that were chosen."""
+    if before == after:
+        return True
+    if not before:
+        return False
+    first, rest = before[0], before[1:]
+    if after and _is_same(first, after[0]) and is_kept(rest, after[1:]):
+        return True
+    return first[0] == "cond" and any(is_kept((*branch, *rest), after) for branch in first[1])
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    if before == after:
+        return True
+    nested = before[0] == after[0] and isinstance(before[1], tuple) and isinstance(after[1], tuple)
+    return nested and len(before[1]) == len(after[1]) and all(map(is_kept, before[1], after[1]))
+
+
+def _listed(effects: Effects) -> str:
+    return ", ".join(str(effect[0]) for effect in effects) or "none"
+
+
+# fused and lowered programs
+
+
+def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ()) -> None:
+    """Raise `CompilerError` unless nodes compute each value once, before its uses.
+
+    Nodes from `before` the pass were verified with it.
+    """
+    closed = program.closed
+    known = frozenset([*map(id, before), *map(id, closed.eqns)])
+    bound: set[Atom] = {*closed.jaxpr.constvars, *closed.jaxpr.invars}
+    for alias, root in program.roots.items():
+        if (alias.aval.size, alias.aval.dtype) != (root.aval.size, root.aval.dtype):
+            raise CompilerError.of(stage, f"{alias.aval} shares the memory of {root.aval}, which has another size or dtype")
+    for node in program.nodes:
+        for var in program.reads(node):
+            if var not in bound:
+                _fail_node(stage, f"an operand {var.aval} is read before it is computed", closed, node)
+        for var in writes(node):
+            if var in bound or var in program.roots:
+                _fail_node(stage, f"a result {var.aval} is computed twice", closed, node)
+            bound.add(var)
+        if id(node) in known:
+            continue
+        if isinstance(node, KernelCall):
+            verify_call(stage, closed, node)
+        else:
+            _verify_types(stage, node)
+    for number, atom in enumerate(program.outputs):
+        if not isinstance(atom, Literal) and program.root(atom) not in bound:
+            raise CompilerError.of(stage, f"output {number}, {atom.aval}, is not computed")
+    _verify_effects(stage, effects_of(closed), tuple([e for node in program.nodes if isinstance(node, Equation) for e in _effects(node)]))
+
+
+def _fail_node(stage: str, problem: str, closed: ClosedJaxpr, node: Node) -> NoReturn:
+    if isinstance(node, Equation):
+        _fail(stage, problem, node)
+    fail_call(stage, problem, closed, node)
+
+
+def verify_lowered(program: LoweredProgram) -> None:
+    """Raise `CompilerError` unless items are well formed, and lifetimes long enough."""
+    stage = f"lowering for {program.target.name}"
+    roots = program.roots
+    verify_nodes(stage, FusedProgram(program.closed, tuple([item.node for item in program.items]), roots))
+    last: dict[Var, int] = {}
+    for number, item in enumerate(program.items):
+        if tuple(reads(item.node)) != tuple([v for v in item.operands if isinstance(v, Var)]) or tuple(writes(item.node)) != item.results:
+            _fail_node(stage, "an item has other operands or results than its node", program.closed, item.node)
+        last.update({program.root(v): number for v in item.operands if isinstance(v, Var)})
+        for var in item.results:
+            if program.producers.get(var) != number:
+                _fail_node(stage, f"the producer of {var.aval} is another item than is noted", program.closed, item.node)
+        _verify_inner(stage, item)
+    last.update({program.root(v): len(program.items) for v in program.closed.jaxpr.outvars if isinstance(v, Var)})
+    for var, number in last.items():
+        if program.last_use.get(var, -1) < number:
+            reader = program.items[number].node if number < len(program.items) else program.items[-1].node
+            _fail_node(stage, f"{var.aval} is read later than its lifetime says", program.closed, reader)
+
+
+def _verify_inner(stage: str, item: Item) -> None:
+    if not item.programs or not isinstance(item.node, Equation):
+        return
+    known = [_interface(program) for program in sub_jaxprs(item.node.params)]
+    if any(_interface(lowered.closed) not in known for lowered in item.programs):
+        _fail(stage, "a program inside has other inputs or outputs than it was lowered from", item.node)

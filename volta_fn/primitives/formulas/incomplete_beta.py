@@ -1,0 +1,310 @@
+"""The regularised incomplete beta function (the beta distribution function).
+
+A continued fraction (Didonato and Morris, "Significant digit computation of the incomplete beta function ratios", 1992) converges fast for x
+up to the distribution's mean; beyond it that of the complement does. Where the complement leaves no digits, for b < 1, there is a series of
+the difference, and where both parameters are large, an expansion in which the complementary error function is the first term (Temme,
+"Incomplete Laplace integrals: uniform asymptotic expansion with application to the incomplete beta function", 1987). How many terms series
+and fractions need is known beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from volta_fn.primitives.formulas.error import erfc
+from volta_fn.primitives.formulas.exponential import exp, expm1
+from volta_fn.primitives.formulas.gamma import digamma, gamma_positive, lgamma_unit
+from volta_fn.primitives.formulas.logarithm import log, log1p
+from volta_fn.primitives.formulas.powers import pow
+from volta_fn.primitives.formulas.precision import exact_product, exact_sum, in_float64
+from volta_fn.primitives.formulas.stirling import LEAST, beta_quotient, excess, log_rise, log_rise_of_less_than_one, remainder
+from volta_fn.primitives.formulas.values import Values
+
+#: From here on both parameters are large.
+_LARGE = 1e4
+#: Below, powers and gamma functions of parameters do not overflow.
+_DIRECT = 14.0
+
+#: Levels of the fraction are c0 + c1 sqrt(min(p, q)), and for p > q up to c2 more if q < LEAST, up to c3 more if q < 1; terms of the
+#: complement's series c0 - c1 / log y: by width. Measured over all p, q and y, with a margin of some.
+_LEVELS = {32: (10.0, 2.0, 12.0, 22.0), 64: (20.0, 2.8, 30.0, 85.0)}
+_TERMS = {32: (11.0, 18.0), 64: (18.0, 39.0)}
+#: From this p on there are no more levels for small q.
+_MOST_LEVELS_FROM = 120.0
+
+#: (u - log(1 + u) - u^2 / 2) / u^3 near 0: so many terms, by width.
+_CUBIC_TERMS = {32: 8, 64: 17}
+
+
+class _Unit:
+    """Arguments inside the domain; p, q and y of the tail that is computed, z = 1 - y, and what is made of them."""
+
+    def __init__(self, a: Values, b: Values, x: Values) -> None:
+        self.inside = a.above(0.0) & a.below(math.inf) & b.above(0.0) & b.below(math.inf) & x.above(0.0) & x.below(1.0)
+        a, b, x = (self.inside.select(v, default) for v, default in ((a, 1.0), (b, 1.0), (x, 0.5)))
+        quarter = a * 0.25 + 0.25
+        self.beyond = x.above(quarter / (quarter + b * 0.25 + 0.25))
+        less, rest = exact_sum(x.like(1.0), -x)
+        log_x, log_less = log(x), log1p(-x)
+        self.p, self.q = self.beyond.select(b, a), self.beyond.select(a, b)
+        self.y, self.z = self.beyond.select(less, x), self.beyond.select(x, less)
+        self.y_rest, self.z_rest = self.beyond.select(rest, 0.0), self.beyond.select(0.0, rest)
+        self.log_y, self.log_z = self.beyond.select(log_less, log_x), self.beyond.select(log_x, log_less)
+        # x (a + b) - a, whose large terms cancel.
+        first, first_error = exact_product(x, a)
+        second, second_error = exact_product(x, b)
+        total, error = exact_sum(first, second)
+        distance = (total - a) + (error + first_error + second_error)
+        self.distance = self.beyond.select(-distance, distance)
+        self.least, self.most = a.at_most(b), a.at_least(b)
+        self.large = self.least.compare("oge", _LARGE)
+        self.single = self.beyond & ~self.large & self.p.below(1.0)
+
+
+@in_float64
+def betainc(a: Values, b: Values, x: Values) -> Values:
+    """Return the regularised incomplete beta function of x."""
+    u = _Unit(a, b, x)
+    small = _weight(u) / _fraction(u)
+    value = u.single.select(_complement(u), u.beyond.select(1.0 - small, small))
+    value = u.large.select(_expansion(u), value)
+    none, every = a.equals(0.0) | b.equals(math.inf), b.equals(0.0) | a.equals(math.inf)
+    valid = a.compare("oge", 0.0) & b.compare("oge", 0.0) & x.compare("oge", 0.0) & x.compare("ole", 1.0) & ~(none & every)
+    edge = (none & x.above(0.0)).select(1.0, (every & x.below(1.0)).select(0.0, x))
+    return u.inside.select(value, valid.select(edge, math.nan))
+
+
+@in_float64
+def beta_density(a: Values, b: Values, x: Values) -> Values:
+    """Return x^(a - 1) (1 - x)^(b - 1) / B(a, b), the derivative by x; 0 where all is at one point."""
+    u = _Unit(a, b, x)
+    end = a.like(0.0)
+    for power, other, point in ((a, b, 0.0), (b, a, 1.0)):
+        value = power.below(1.0).select(math.inf, power.above(1.0).select(0.0, other))
+        end = x.equals(point).select(value, end)
+    proper = a.above(0.0) & b.above(0.0) & a.below(math.inf) & b.below(math.inf)
+    return u.inside.select(_weight(u) * (u.p / u.y / u.z), _outside(a, b, x, proper.select(end, 0.0)))
+
+
+def _outside(a: Values, b: Values, x: Values, value: Values) -> Values:
+    """Return a value at the edges of the domain, NaN beyond them."""
+    valid = a.compare("oge", 0.0) & b.compare("oge", 0.0) & x.compare("oge", 0.0) & x.compare("ole", 1.0)
+    return valid.select(value, math.nan)
+
+
+def _weight(u: _Unit) -> Values:
+    """Return y^p z^q / (p B(p, q))."""
+    both = u.least.compare("oge", LEAST)
+    p, q = both.select(u.p, LEAST), both.select(u.q, LEAST)
+    change = remainder(p) + remainder(q) - remainder(p + q)
+    by_series = exp(-(_deviance(u, p, q) + change)) * (q / (p + q)).sqrt() / (p.sqrt() * math.sqrt(2.0 * math.pi))
+    direct = u.most.below(_DIRECT)
+    p, q = direct.select(u.p, 1.0), direct.select(u.q, 1.0)
+    plain = _power(u.y, u.y_rest, p) * _power(u.z, u.z_rest, q) * beta_quotient(p, q)
+    mixed = ~(both | direct)
+    least, most = mixed.select(u.least, 1.0), mixed.select(u.most, LEAST)
+    exponent = mixed.select(u.p, 1.0) * u.log_y + mixed.select(u.q, 1.0) * u.log_z + log_rise(most, least)
+    scale = u.p.above(u.q).select(least / most, 1.0) / (least + 1.0).called("gamma_positive", gamma_positive)
+    return both.select(by_series, direct.select(plain, exp(exponent) * scale))
+
+
+def _deviance(u: _Unit, p: Values, q: Values) -> Values:
+    """Return -log of (y (p + q) / p)^p (z (p + q) / q)^q."""
+    near = u.least.compare("oge", LEAST)
+    y, z, distance = near.select(u.y, 0.5), near.select(u.z, 0.5), near.select(u.distance, 0.0)
+    return p * excess(distance / p, y + y * (q / p)) + q * excess(-distance / q, z + z * (p / q))
+
+
+def _power(base: Values, rest: Values, power: Values) -> Values:
+    """Return (base + rest)^power, where the rest is the base's rounding error."""
+    return base.called("pow", pow, power) * (1.0 + power * rest / base)
+
+
+def _levels(u: _Unit, skip_single: bool = False) -> tuple[Values, Values, Values, Values, Values]:
+    """Return how many levels the fraction needs, and its arguments."""
+    first, root, few, many = _LEVELS[u.p.bits]
+    unused = u.large | (u.single if skip_single else u.large)
+    p, q, y, distance = (unused.select(default, v) for v, default in ((u.p, 1.0), (u.q, 1.0), (u.y, 0.25), (u.distance, -0.5)))
+    more = q.below(1.0).select(many, q.below(LEAST).select(few, q.like(0.0))) * (p * (1.0 / _MOST_LEVELS_FROM)).capped(1.0).sqrt()
+    count = (p.at_most(q).sqrt() * root + (first + p.above(q).select(more, 0.0))).ceil()
+    return count, p, q, y, distance
+
+
+def _level(n: Values, p: Values, q: Values, y: Values, distance: Values) -> tuple[Values, Values]:
+    """Return the n-th numerator, n >= 1, and the denominator before it; those of n = 1 over p."""
+    first = n.equals(1.0)
+    below = p + (2.0 * n - 1.0)
+    top = first.select(1.0, p + (n - 1.0)) * n / (below * below) * ((p + q + (n - 1.0)) * y) * ((q - n) * y)
+    k = n - 1.0
+    even = k * ((q - k) * y) / first.select(1.0, below - 2.0)
+    return top, k + even + first.select(1.0, p + k) * ((1.0 - distance) + k * (2.0 - y)) / below
+
+
+def _fraction(u: _Unit) -> Values:
+    """Return b0 + a1 / (b1 + a2 / (b2 + …)), of which y^p z^q / (p B(p, q)) is the multiple that is wanted."""
+    last, p, q, y, distance = _levels(u, skip_single=True)
+
+    def level(k: Values, value: Values) -> Sequence[Values]:
+        n = last - k
+        top, before = _level(n.floored(1.0), p, q, y, distance)
+        return [n.above(0.0).select(before + top / value, value)]
+
+    return y.iterated(last, level, _level(last + 1.0, p, q, y, distance)[1])[0]
+
+
+def _complement(u: _Unit) -> Values:
+    """Return 1 - y^p / (p B(p, q)) (1 + p Σ_n (1 - q)_n y^n / (n! (p + n))) for p < 1."""
+    p, q, y = (u.single.select(v, default) for v, default in ((u.p, 0.5), (u.q, 1.0), (u.y, 0.25)))
+
+    def add(k: Values, power: Values, total: Values) -> Sequence[Values]:
+        n = k + 1.0
+        power = power * (((n - q) * y) / n)
+        return [power, total + power / (p + n)]
+
+    log_y = u.single.select(u.log_y, -1.0)
+    first, factor = _TERMS[y.bits]
+    total = y.iterated(u.single.select((first - factor / log_y).ceil(), 1.0), add, y.like(1.0), y.like(0.0))[1]
+    exponent = p * log_y - lgamma_unit(p) + log_rise_of_less_than_one(q, p)
+    less = expm1(exponent)
+    return -(less + (less + 1.0) * p * total)
+
+
+# both parameters large
+
+
+class _Deviation:
+    """H with H^2/2 = the deviance, Y = the distance from the mean over the deviation, to which H is near, and coefficients.
+
+    1/H - 1/Y = k0 + k1 H + k2 H^2 + …
+    """
+
+    def __init__(self, u: _Unit) -> None:
+        p, q = u.large.select(u.p, _LARGE), u.large.select(u.q, _LARGE)
+        distance = u.large.select(u.distance, 0.0)
+        self.half = u.large.select(_deviance(u, p, q), 0.0)
+        self.h = (2.0 * self.half).sqrt().signed(distance)
+        self.share_p, self.share_q = 1.0 / (1.0 + q / p), 1.0 / (1.0 + p / q)
+        self.variance = p * self.share_q
+        inverse = 1.0 / self.variance.sqrt()
+        a, b = self.share_q, self.share_p
+        s1 = (b * b - a * a) * inverse * (1.0 / 3.0)
+        e2 = 0.5 * inverse * inverse * (a * a * a + b * b * b)
+        e3 = (b * b * b * b - a * a * a * a) * (inverse * inverse * inverse) * 0.4
+        s2 = 0.5 * (e2 - s1 * s1)
+        s3 = 0.5 * e3 - 0.5 * s1 * e2 + 0.5 * s1 * s1 * s1
+        self.k1, self.k2 = s1 * s1 - s2, 3.0 * s1 * s2 - s3 - 2.0 * s1 * s1 * s1
+        # 1/H - 1/Y without cancellation: H^2 / Y^2 - 1 is small.
+        first, second = (v.clamped(-0.9, 1.0) for v in (distance / p, -distance / q))
+        bracket = _cubic(first) * (a * a) - _cubic(second) * (b * b)
+        ratio = 1.0 + 2.0 * (distance.clamped(-1e30, 1e30) * inverse * inverse) * bracket
+        root = ratio.floored(0.01).sqrt()
+        self.k = -2.0 * inverse * bracket / (root * (1.0 + root))
+
+
+def _cubic(u: Values) -> Values:
+    """Return (u - log(1 + u) - u^2 / 2) / u^3."""
+    close = u.abs().below(0.1)
+    near, far = close.select(u, 0.0), close.select(1.0, u)
+    terms = [(-1.0) ** (k + 1) / (k + 3) for k in range(_CUBIC_TERMS[u.bits])]
+    return close.select(near.polynomial(terms[::-1]), (excess(far, far + 1.0) - 0.5 * far * far) / (far * far * far))
+
+
+def _expansion(u: _Unit) -> Values:
+    """Return erfc(-H / sqrt(2)) / 2 and a correction."""
+    d = _Deviation(u)
+    correction = exp(-d.half) * (d.k + 2.0 * d.k2) / (1.0 - d.k1) * (1.0 / math.sqrt(2.0 * math.pi))
+    root = d.half.sqrt().signed(d.h)
+    tail = 0.5 * u.beyond.select(root, -root).called("erfc", erfc)
+    return u.beyond.select(tail - correction, tail + correction)
+
+
+# derivatives by a and b
+
+
+@in_float64
+def betainc_grad_a(a: Values, b: Values, x: Values) -> Values:
+    """Return the derivative of the incomplete beta function by a."""
+    u = _Unit(a, b, x)
+    by_p, by_q = _slopes(u)
+    return u.inside.select(u.beyond.select(-by_q, by_p), _outside(a, b, x, x.like(0.0)))
+
+
+@in_float64
+def betainc_grad_b(a: Values, b: Values, x: Values) -> Values:
+    """Return the derivative of the incomplete beta function by b."""
+    u = _Unit(a, b, x)
+    by_p, by_q = _slopes(u)
+    return u.inside.select(u.beyond.select(-by_p, by_q), _outside(a, b, x, x.like(0.0)))
+
+
+def _slopes(u: _Unit) -> tuple[Values, Values]:
+    """Return the derivatives of the tail that is computed by p and q."""
+    value, by_p, by_q = _fraction_slopes(u)
+    small = _weight(u) / value
+    psi, psi_p, psi_q = (v.called("digamma", digamma) for v in (u.p + u.q, u.p + 1.0, u.q))
+    first, second = u.log_y + (psi - psi_p) - by_p / value, u.log_z + (psi - psi_q) - by_q / value
+    far_p, far_q = _expansion_slopes(u)
+    none = small.equals(0.0)
+    return tuple(  # type: ignore[return-value]
+        u.large.select(far, none.select(0.0, small * near)) for far, near in ((far_p, first), (far_q, second))
+    )
+
+
+def _fraction_slopes(u: _Unit) -> tuple[Values, Values, Values]:
+    """Return the fraction and its derivatives by p and q."""
+    last, p, q, y, distance = _levels(u)
+
+    def level(k: Values, value: Values, by_p: Values, by_q: Values) -> Sequence[Values]:
+        steps = last - k
+        n, more = steps.floored(1.0), steps.above(0.0)
+        top, before = _level(n, p, q, y, distance)
+        top_p, top_q, before_p, before_q = _level_slopes(n, p, q, y, distance)
+        inverse = 1.0 / value
+        return [
+            more.select(before + top * inverse, value),
+            more.select(before_p + (top_p - top * (by_p * inverse)) * inverse, by_p),
+            more.select(before_q + (top_q - top * (by_q * inverse)) * inverse, by_q),
+        ]
+
+    n = last + 1.0
+    start = _level_slopes(n, p, q, y, distance)
+    value, by_p, by_q = y.iterated(last, level, _level(n, p, q, y, distance)[1], start[2], start[3])
+    return value, by_p, by_q
+
+
+def _level_slopes(n: Values, p: Values, q: Values, y: Values, distance: Values) -> tuple[Values, Values, Values, Values]:
+    """Return the derivatives of both results of `_level` by p and q; the distance is y (p + q) - p."""
+    first, k = n.equals(1.0), n - 1.0
+    below = 1.0 / (p + (2.0 * n - 1.0))
+    head = first.select(1.0, p + k)
+    left, right = (p + q + k) * y, (q - n) * y
+    scale = n * below * below
+    top_p = scale * right * (first.select(0.0, left) + head * (y - 2.0 * left * below))
+    top_q = scale * head * y * (left + right)
+    even = first.select(0.0, 1.0 / first.select(1.0, p + (2.0 * k - 1.0)))
+    inner = (1.0 - distance) + k * (2.0 - y)
+    before_p = -k * ((q - k) * y) * even * even + below * (first.select(0.0, inner) + head * ((1.0 - y) - inner * below))
+    return top_p, top_q, before_p, k * y * even - head * y * below
+
+
+def _expansion_slopes(u: _Unit) -> tuple[Values, Values]:
+    """Return the derivatives of the expansion by p and q, but for terms of relative size 1 / p and 1 / q.
+
+    That of the deviance by p is -log(1 + distance / p).
+    """
+    d = _Deviation(u)
+    p, q = u.large.select(u.p, _LARGE), u.large.select(u.q, _LARGE)
+    distance = u.large.select(u.distance, 0.0)
+    density = exp(-d.half) * (1.0 / math.sqrt(2.0 * math.pi))
+    deviation = d.variance.sqrt()
+    total, difference = p + q, d.share_q - d.share_p
+    results = []
+    for sign, parameter in ((1.0, p), (-1.0, q)):
+        step = (sign * distance / parameter).clamped(-0.9, 1.0)
+        centre = step.equals(0.0)
+        safe = centre.select(1.0, step)
+        logarithm = centre.select(1.0, 1.0 - excess(safe, safe + 1.0) / safe)  # of 1 + step, over the step
+        skew = sign / total + difference * (0.5 / parameter + 0.5 / total)
+        results.append(-density * (sign * deviation / parameter * logarithm * (1.0 + d.k1) + skew / (3.0 * deviation)))
+    return results[0], results[1]

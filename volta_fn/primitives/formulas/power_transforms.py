@@ -1,0 +1,37 @@
+"""Box and Cox's power transforms (1964)."""
+
+from __future__ import annotations
+
+import math
+
+from volta_fn.primitives.formulas.exponential import exp, expm1
+from volta_fn.primitives.formulas.logarithm import log, log1p
+from volta_fn.primitives.formulas.precision import in_float64
+from volta_fn.primitives.formulas.values import Values
+
+#: Below it (e^t - 1) / t is 1, by width.
+_NEGLIGIBLE = {32: 2.0**-26, 64: 2.0**-55}
+
+
+@in_float64
+def boxcox(x: Values, power: Values) -> Values:
+    """Return (x^power - 1) / power, and log(x) for the power 0."""
+    return _transform(log(x), power)
+
+
+@in_float64
+def boxcox1p(x: Values, power: Values) -> Values:
+    """Return `boxcox` of 1 + x."""
+    return _transform(log1p(x), power)
+
+
+def _transform(logarithm: Values, power: Values) -> Values:
+    """Return (e^(power log) - 1) / power; e^t may overflow where its quotient does not."""
+    exponent = power.equals(0.0).select(0.0, power * logarithm)
+    close, large = exponent.abs().below(_NEGLIGIBLE[power.bits]), exponent.above(1.0)
+    safe = close.select(1.0, power)
+    root = exp(large.select(exponent * 0.5, 0.0))
+    grown = root / safe * root - 1.0 / safe
+    out = large.select(grown, expm1(large.select(0.0, exponent)) / safe)
+    infinite = logarithm.abs().equals(math.inf) & power.equals(0.0)
+    return infinite.select(logarithm, close.select(logarithm, out))

@@ -1,0 +1,95 @@
+"""Densities and quotients of gamma functions, without large terms that cancel.
+
+lgamma(x) is (x - 1/2) log x - x + log(2 pi)/2 plus a small remainder, for which Stirling has a series.
+"""
+
+from __future__ import annotations
+
+import math
+
+from volta_fn.primitives.formulas.exponential import exp
+from volta_fn.primitives.formulas.gamma import gamma_positive
+from volta_fn.primitives.formulas.logarithm import log, log1p
+from volta_fn.primitives.formulas.powers import pow
+from volta_fn.primitives.formulas.values import Values
+
+#: From here on the remainder's series is exact to the last bit of float64.
+LEAST = 10.0
+
+#: Bernoulli's numbers B_2k / (2k (2k - 1)), k = 7, …, 1 (Abramowitz & Stegun 6.1.41).
+_SERIES = (1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+
+#: Where e^-x x^10 is 0, and e^(-x/2) a normal number, by width.
+_ZERO_FROM = {32: 150.0, 64: 1400.0}
+
+#: Terms of (atanh(s) - s) / s^3 for |s| <= 1/4, by width.
+_ATANH_TERMS = {32: 5, 64: 13}
+
+
+def remainder(x: Values) -> Values:
+    """Return lgamma(x) minus its three large terms, for x >= LEAST."""
+    inverse = 1.0 / x
+    return inverse * (inverse * inverse).polynomial(_SERIES)
+
+
+def excess(u: Values, ratio: Values) -> Values:
+    """Return u - log(1 + u), where 1 + u = `ratio` > 0, to full precision.
+
+    With s = u / (2 + u) the logarithm is 2 atanh(s), and u - 2 s = u s.
+    """
+    close = u.abs().below(0.4)
+    near = close.select(u, 0.0)
+    s = near / (near + 2.0)
+    square = s * s
+    series = square.polynomial([2.0 / (2 * k + 3) for k in reversed(range(_ATANH_TERMS[u.bits]))])
+    return close.select(s * (near - square * series), u - log(close.select(1.0, ratio)))
+
+
+def power_over_gamma(a: Values, x: Values) -> Values:
+    """Return x^a e^-x / gamma(a + 1) for finite a >= 0, x > 0."""
+    far = a.compare("oge", LEAST)
+    base, argument = far.select(a, LEAST), far.select(x, LEAST)
+    mu = (argument - base) / base
+    by_series = exp(-(base * excess(mu, argument / base) + remainder(base))) / (base.sqrt() * math.sqrt(2.0 * math.pi))
+    shape, point = far.select(1.0, a), far.select(1.0, x.capped(_ZERO_FROM[x.bits]))
+    root = exp(point * -0.5)
+    direct = point.called("pow", pow, shape) * root / (shape + 1.0).called("gamma_positive", gamma_positive) * root
+    return far.select(by_series, direct)
+
+
+def log_rise(a: Values, b: Values) -> Values:
+    """Return log(gamma(a + b) / gamma(a)) for a >= LEAST, b >= 0, to full precision for small b."""
+    total = a + b
+    u, v = 1.0 / a, 1.0 / total
+    return (a - 0.5) * log1p(b * u) + b * (log(total) - 1.0) - b * u * v * _remainder_quotient(u, v)
+
+
+def _remainder_quotient(u: Values, v: Values) -> Values:
+    """Return the divided difference of `remainder` as a function of 1 / x at u and v."""
+    first, second = u * u, v * v
+    total, quotient = u.like(_SERIES[0]), u.like(0.0)
+    for coefficient in _SERIES[1:]:
+        quotient = quotient.mad(first, total)
+        total = total.mad(second, coefficient)
+    return total + u * (u + v) * quotient
+
+
+def log_rise_of_less_than_one(a: Values, b: Values) -> Values:
+    """Return log(gamma(a + b) / gamma(a)) for a > 0 and 0 <= b < 1, relative to b.
+
+    Where a < LEAST it is that of a + LEAST, less log of the product of (1 + b / (a + k)), k = 0, 1, …
+    """
+    far = a.compare("oge", LEAST)
+    near = far.select(LEAST, a)
+    product = b.like(0.0)  # less 1
+    for k in range(int(LEAST)):
+        term = b / (near + float(k))
+        product = product + term + product * term
+    by_series = log_rise(far.select(a, a + LEAST), b)
+    return far.select(by_series, by_series - log1p(product))
+
+
+def beta_quotient(p: Values, q: Values) -> Values:
+    """Return gamma(p + q) / (gamma(p + 1) gamma(q)) for p, q > 0 of at most some ten."""
+    top, below, after = ((v + 1.0).called("gamma_positive", gamma_positive) for v in (p + q, p, q))
+    return top / below / after * (q / (p + q))
