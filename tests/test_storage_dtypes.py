@@ -114,3 +114,49 @@ def test_kinds_and_limits() -> None:
 def test_programs_name_them_as_jax_does() -> None:
     text = str(vf.make_jaxpr(lambda x: (x.astype("float8_e4m3fn"), x.astype("int4")))(1.0))
     assert ":f8_e4m3fn[]" in text and ":i4[]" in text
+
+
+def _ties(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return float64 numbers next to all ties between neighbours of a dtype, and those neighbours."""
+    count = 1 << (8 * dtype.itemsize if "float8" in dtype.name or dtype.itemsize > 1 else int(dtype.name[5]))
+    with np.errstate(invalid="ignore"):
+        values = np.arange(count, dtype=f"u{dtype.itemsize}").view(dtype).astype(np.float64)
+    values = np.unique(values[np.isfinite(values)])
+    if dtype.name == "float8_e8m0fnu":
+        values = values[values >= 2.0**-125]  # below, ml_dtypes rounds float32's subnormal numbers up
+    ties = (values[1:] + values[:-1]) / 2
+    return np.concatenate([np.nextafter(ties, -np.inf), np.nextafter(ties, np.inf)]), np.concatenate([values[:-1], values[1:]])
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", [*sorted(dtype.name for dtype in dtypes.STORAGE_FLOATS), "float16", "bfloat16"])
+def test_float64_is_rounded_once(name: str) -> None:
+    numbers, wanted = _ties(dtypes.as_dtype(name))
+    convert = lambda x: x.astype(name)
+    for found in (convert(vnp.asarray(numbers)), vf.jit(convert)(numbers), vnp.asarray(numbers, name), vnp.asarray(numbers.tolist(), name)):
+        np.testing.assert_array_equal(np.asarray(found).astype(np.float64), wanted)
+    for number, rounded in list(zip(numbers.tolist(), wanted.tolist(), strict=True))[:: max(len(numbers) // 50, 1)]:
+        assert float(np.asarray(vnp.asarray(number, name))) == rounded
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint32", "uint64"])
+def test_integers_become_bfloat16_by_one_rounding(kind: str) -> None:
+    rng, largest = np.random.default_rng(0), int(np.iinfo(kind).max)
+    steps = [1 << e for e in range(1, largest.bit_length() - 8)]
+    numbers = [int(m) * step + step // 2 + d for step in steps for m in rng.integers(128, 256, 20) for d in (-1, 0, 1)]
+    numbers = [n for n in numbers if n <= largest] + [-n for n in numbers if n <= largest and kind[0] == "i"]
+
+    def rounded(n: int) -> float:
+        unit = 1 << max(abs(n).bit_length() - 8, 0)
+        low, rest = divmod(abs(n), unit)
+        return float((low + (2 * rest > unit or (2 * rest == unit and low % 2 == 1))) * unit * (1 if n > 0 else -1))
+
+    x = np.array(numbers, kind)
+    for found in (vnp.asarray(x).astype("bfloat16"), vf.jit(lambda x: x.astype("bfloat16"))(x)):
+        np.testing.assert_array_equal(np.asarray(found).astype(np.float64), [rounded(n) for n in numbers])
+
+
+@pytest.mark.wide
+def test_float64_becomes_few_bits_by_truncation() -> None:
+    np.testing.assert_array_equal(vnp.asarray(np.array([2.9999999999999996, -1.0000000000000002])).astype("int4").astype("int32"), [2, -1])

@@ -13,6 +13,7 @@ from collections.abc import Container
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 _INTERNAL = frozenset({"volta_fn", "optree", "functools", "contextlib", "threading", "concurrent"})
 #: Modules that were met, and whether they belong to one of those: tracing asks ten times for each equation.
@@ -42,6 +43,23 @@ class SourceLocation:
         """Return the location of a raw position from `user_code_position`."""
         code, lineno = position
         return cls(code.co_filename, lineno, code.co_qualname, getattr(position, "scope", ""))
+
+
+class CodeName(NamedTuple):
+    """What a raw position needs of a code object, in positions that were pickled."""
+
+    co_filename: str
+    co_qualname: str
+
+
+def portable(position: tuple[CodeType, int] | None) -> Any:
+    """Return a raw position without its code object."""
+    if position is None:
+        return None
+    code, lineno = position
+    named: Any = (CodeName(code.co_filename, code.co_qualname), lineno)
+    scope = getattr(position, "scope", "")
+    return ScopedPosition.of(named, scope) if scope else named
 
 
 #: The names of the blocks that run, joined by slashes.

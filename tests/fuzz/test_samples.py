@@ -11,7 +11,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from tests.fuzz import control, files, interrupts, losses, programs, soak
+from tests.fuzz import control, files, interrupts, losses, numbers, programs, soak
 from tests.fuzz.planted_losses import POINTS, planted
 from tests.stress.amount import rounds
 
@@ -22,6 +22,19 @@ CORPUS = [block for block in (Path(__file__).parent / "corpus.txt").read_text().
 def test_programs_agree_on_all_targets() -> None:
     count, reports = programs.check(range(rounds(12)), programs.lanes())
     assert (count, reports) == (rounds(12), [])
+
+
+@pytest.mark.wide
+def test_edges_of_dtypes_agree_with_numpy() -> None:
+    pytest.importorskip("jax")  # which has the catalogue's names
+    assert [str(difference) for difference in numbers.differences(seed=0, count=rounds(250))] == []
+
+
+def test_an_edge_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    right = jnp.expm1
+    monkeypatch.setattr(jnp, "expm1", lambda x: right(x * 0.5) * 2.0)  # nothing is left of the smallest number
+    assert any("numpy.expm1" in str(difference) for difference in numbers.differences(seed=0, count=20, path="numpy.expm1"))
 
 
 def parsed(block: str) -> programs.Program:

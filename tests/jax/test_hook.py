@@ -134,3 +134,15 @@ def test_raw_keys_may_be_refused_and_keys_have_no_hash() -> None:
         "try:\n    hash(jax.random.key(0))\nexcept TypeError as error:\n    print('unhashable' in str(error))"
     )
     assert found.splitlines() == ["True", "True", "1", "True"]
+
+
+def test_no_constant_of_the_package_exceeds_32_bits() -> None:
+    """Constants with the highest bit of 32 are those of a dtype that holds them."""
+    found = output_of(
+        "import jax, jax.numpy as jnp\nfrom jax import lax\nx = jnp.array([1.001, 3.3])\n"
+        "round = lambda x: lax.reduce_precision(x, 5, 2)\n"
+        "print(round(x), jax.jit(lambda x: lax.reduce_precision(x, 8, 7))(x), jax.grad(lambda x: round(x).sum())(x))\n"
+        "print(lax.full((1,), 2**31, 'uint32'), lax.full_like(jnp.ones(1, 'uint32'), 2**32 - 1), jnp.full(1, 2**31, 'uint32'))\n"
+        "print(lax.convert_element_type(2**32 + 1, 'int32'), lax.full((), 2**40, 'float32'))"
+    )
+    assert found.splitlines() == ["[1.  3.5] [1.       3.296875] [1. 1.]", "[2147483648] [4294967295] [2147483648]", "1 1.0995116e+12"]

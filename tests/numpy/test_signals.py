@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,16 @@ def test_convolve_and_correlate(name, mode):
             # JAX converts integers to floats here; NumPy and volta_fn compute in integers.
             check(lambda xp, a, v: getattr(xp, name)(a, v, mode=mode), a, v, tolerance=1e-5, jax=dtype != np.int32)
     check(lambda xp, a, v: getattr(xp, name)(a, v, mode=mode), sample((4,), np.int8, 1), sample((2,), np.float16, 2))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "int32"])
+def test_every_pair_of_lengths(dtype):
+    """The middle of an even length is another one where the second vector is the longer one."""
+    for name, mode, n, m in itertools.product(["convolve", "correlate"], MODES, range(1, 8), range(1, 10)):
+        x = (np.arange(n) + 1 + (1j * np.arange(n) if dtype == "complex64" else 0)).astype(dtype)
+        y = (np.arange(m) ** 2 - 3 + (2j if dtype == "complex64" else 0)).astype(dtype)
+        found = getattr(vnp, name)(x, y, mode=mode)
+        np.testing.assert_allclose(found, getattr(np, name)(x, y, mode), rtol=1e-6, err_msg=f"{name} {mode} {n} {m}")
 
 
 @pytest.mark.parametrize("name", ["bartlett", "blackman", "hamming", "hanning"])

@@ -16,7 +16,7 @@ from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import deferred
-from volta_fn.source import SourceLocation
+from volta_fn.source import SourceLocation, portable
 
 _HTML = deferred("volta_fn.core.html")
 
@@ -72,6 +72,9 @@ class Equation:
         self.outvars = outvars
         self.params = params
         self.position = position
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Equation, (self.primitive, self.invars, self.outvars, self.params, portable(self.position))
 
     @property
     def source(self) -> SourceLocation | None:
@@ -141,6 +144,9 @@ class ClosedJaxpr:
         self.derived: dict[Any, Any] = {}
         #: Kernels of single equations that hold this program, evaluated eagerly; they must not outlive it.
         self.eager_kernels: dict[Any, Callable[..., Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClosedJaxpr, (self.jaxpr, self.consts)
 
     def replace(
         self, *, invars: Sequence[Var] | None = None, outvars: Sequence[Atom] | None = None, eqns: list[Equation] | None = None

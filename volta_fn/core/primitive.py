@@ -14,7 +14,9 @@ A rule is a plain function. Arrays are positional, parameters are keywords (and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -22,6 +24,7 @@ import numpy as np
 from volta_fn.core.aval import ShapedArray
 from volta_fn.dtypes import INEXACT, accumulator
 from volta_fn.errors import GradientError, VoltaError
+from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 
 Rule = Callable[..., Any]
@@ -70,13 +73,15 @@ class Primitive:
 
     __slots__ = (
         "_results", "abstract", "arity", "batch", "bilinear", "call_param", "combines", "derivatives", "domain", "dtypes", "eager",
-        "effectful", "evaluate", "expand", "formula", "holds_programs", "impl", "inplace", "jvp", "linear", "maps_tangent",
+        "effectful", "evaluate", "expand", "formula", "holds_programs", "impl", "inplace", "jvp", "linear", "maps_tangent", "module",
         "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
     # Given when it is declared.
 
     name: str
+    #: The module that declares it, which programs that were pickled load.
+    module: str
     abstract: Rule
     evaluate: Rule | None
     jvp: Rule | None
@@ -148,7 +153,7 @@ class Primitive:
     ) -> None:
         if name in PRIMITIVES:
             raise VoltaError(f"a primitive named {name!r} exists already")
-        self.name = name
+        self.name, self.module = name, _module_being_imported()
         self.abstract, self.evaluate = abstract, evaluate
         self.jvp, self.transpose, self.batch = jvp, transpose, batch
         self.multiple_results, self.holds_programs = multiple_results, holds_programs
@@ -191,11 +196,26 @@ class Primitive:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PRIMITIVES.__getitem__, (self.name,)
+        return declared, (self.name, self.module)
 
 
 #: Every primitive by its name, in the order of declaration.
 PRIMITIVES: dict[str, Primitive] = {}
+
+
+def _module_being_imported() -> str:
+    """Return the name of the module whose import declares a primitive."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+
+
+def declared(name: str, module: str) -> Primitive:
+    """Return a primitive by its name; load the module that declares it if needed."""
+    if name not in PRIMITIVES:
+        load(module)
+    return PRIMITIVES[name]
 
 
 def reduction_of(name: str) -> Reduction:

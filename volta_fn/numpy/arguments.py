@@ -86,13 +86,16 @@ def converted(function: str, value: Any, dtype: np.dtype, weak: bool = False) ->
 
 
 def wide(x: Array) -> Array:
-    """Return float16 and bfloat16 as float32, where intermediate values may exceed their range; other arrays as they are."""
+    """Return float16 and bfloat16 as float32, for values that may exceed their range.
+
+    Other arrays are returned as they are.
+    """
     dtype = dtypes.accumulator(x.dtype)
     return x if dtype == x.dtype else lax.convert_element_type(x, dtype, x.weak_type)
 
 
 def narrowed(x: Array, like: Array) -> Array:
-    """Return what was computed of `wide(like)` in the precision of `like`: float16 or bfloat16, or as it is."""
+    """Return what was computed of `wide(like)` in the precision of `like`."""
     return x if dtypes.accumulator(like.dtype) == like.dtype else lax.convert_element_type(x, like.dtype, x.weak_type)
 
 

@@ -54,7 +54,10 @@ def _operands(function: str, a: Any, v: Any, preferred_element_type: Any) -> lis
 
 
 def _convolved(function: str, a: Any, v: Any, mode: str, preferred_element_type: Any, late_middle: bool = False) -> Array:
-    """Return the convolution; an even length has two middles, of which "same" takes the first, or the second with `late_middle`."""
+    """Return the convolution.
+
+    An even length has two middles, of which "same" takes the first, or the second with `late_middle`.
+    """
     x, y = _operands(function, a, v, preferred_element_type)
     _check_vectors(function, x, y)
     if x.dtype == BOOL:

@@ -15,6 +15,7 @@ from volta_fn import advice, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.optim.closures import described, restored
 from volta_fn.optim.numerics import safe_increment
 from volta_fn.optim.tree_rules import Rule, count_zero, is_leaf, map_leaves, map_with_state
 
@@ -61,6 +62,14 @@ class GradientTransformation(NamedTuple):
 
     init: Callable[[Params], OptState]
     update: Callable[..., tuple[Updates, OptState]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), described(self.init), described(self.update))
+
+
+def _restored(kind: type[GradientTransformation], init: Any, update: Any) -> GradientTransformation:
+    """Return the transformation that was pickled."""
+    return kind(restored(init), restored(update))
 
 
 # Not in the class, so that type checkers report unknown attributes.

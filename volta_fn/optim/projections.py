@@ -62,7 +62,7 @@ def projection_hypercube(tree: Any, scale: Any = 1) -> Any:
 
 
 def simplex_rows(x: Array, total: Any = 1) -> Array:
-    """Project vectors along the last axis on the positive numbers of a sum, by default that of probabilities.
+    """Project vectors along the last axis on positive numbers of sum `total`.
 
     All elements that stay positive are lowered by one number (Held, Wolfe and Crowder 1974), which only depends on which these are: their
     choice has no derivative.

@@ -152,7 +152,7 @@ def to_a_known_power(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(RULES, "integer_pow")
 def square(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Rewrite x^1 to x, and x^2 to x * x, where these round alike: complex squares have a formula of their own."""
+    """Rewrite x^1 to x, and x^2 to x * x unless x is complex."""
     (x,), power = eqn.invars, eqn.params["y"]
     if power == 1:
         return x

@@ -15,7 +15,7 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.fused import fused
-from volta_fn.numpy.arguments import full_like_scalar, is_complex, promote_inexact
+from volta_fn.numpy.arguments import full_like_scalar, is_complex, narrowed, promote_inexact, wide
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives.declare import promoted
 from volta_fn.primitives.elementwise import exponential
@@ -80,7 +80,8 @@ def sinc(x: Any, /) -> Array:
     >>> jnp.sinc(jnp.array([0.0, 0.5]))
     Array([1.        , 0.63661975], dtype=float32)
     """
-    (value,) = promote_inexact("sinc", x)
+    (operand,) = promote_inexact("sinc", x)
+    value = wide(operand)
     scaled = lax.mul(value, full_like_scalar(value, math.pi))
     # Near zero a Taylor series gives correct derivatives up to the sixth.
     near = lax.lt(lax.abs(scaled), full_like_scalar(lax.abs(scaled), _sinc_radius(lax.abs(scaled).dtype)))
@@ -90,7 +91,7 @@ def sinc(x: Any, /) -> Array:
     for n in (8, 6, 4, 2):
         series = lax.sub(full_like_scalar(scaled, 1.0), lax.mul(lax.div(squared, full_like_scalar(scaled, n * (n + 1))), series))
     sine = lax.sin(safe) if value.dtype in dtypes.COMPLEX else _sine_of_pi_times(value)
-    return lax.select(near, series, lax.div(sine, safe))
+    return narrowed(lax.select(near, series, lax.div(sine, safe)), operand)
 
 
 def _sine_of_pi_times(x: Array) -> Array:

@@ -130,7 +130,10 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
     """
     dtype = dtypes.as_dtype(new_dtype)
     if type(operand) is int and operand.bit_length() > 31:  # which no integer of the default width need hold
-        operand = float(operand) if operand.bit_length() > 64 and dtype in dtypes.INEXACT else np.asarray(operand)
+        if dtype in dtypes.INEXACT and (weak_type or operand.bit_length() > 63):
+            operand = float(operand)
+        elif operand.bit_length() <= 64:
+            return from_host(_convert_evaluate(np.asarray(operand), new_dtype=dtype, weak_type=weak_type), weak_type)
     if (
         isinstance(operand, (np.ndarray, np.generic)) and operand.dtype in dtypes.STORED
     ):  # NumPy's own may be of a dtype that the device lacks

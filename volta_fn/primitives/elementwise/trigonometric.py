@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.core.array import Array
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
+from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.primitives.elementwise.exponential import rsqrt, sqrt
 from volta_fn.primitives.formulas import exponential, logarithm, trigonometric
 from volta_fn.primitives.formulas import numpy_rules as rules
@@ -36,9 +38,18 @@ atan: Elementwise = elementwise(
     "atan", np.arctan, formula=trigonometric.atan, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (1.0 + x * x)],
     doc="The angle in [-pi/2, pi/2] whose tangent is x.",
 )  # fmt: skip
+
+
+def _over_squares(x: Array, y: Array) -> Array:
+    """Return x / (x² + y²), whose squares may be beyond the range."""
+    size = arithmetic.max(arithmetic.abs(x), arithmetic.abs(y))
+    u, v = x / size, y / size
+    return u / (u * u + v * v) / size
+
+
 atan2: Elementwise = elementwise(
     "atan2", np.arctan2, formula=trigonometric.atan2, operands=dtypes.FLOATS, domain=Domain(avoid=(0.0,), margin=0.3),
-    derivatives=[lambda g, out, y, x: g * (x / (x * x + y * y)), lambda g, out, y, x: g * (-y / (x * x + y * y))],
+    derivatives=[lambda g, out, y, x: g * _over_squares(x, y), lambda g, out, y, x: -g * _over_squares(y, x)],
     doc="The angle in [-pi, pi] of the point (x, y), given as (y, x).",
 )  # fmt: skip
 sinh: Elementwise = elementwise(

@@ -53,7 +53,7 @@ class Complex(NamedTuple):
         return Complex(both_zero.select(self.re / zero, re), both_zero.select(self.im / zero, im))
 
     def squared(self) -> Complex:
-        """Return the square by factors, as a difference of squares cancels and may be that of infinities."""
+        """Return the square by factors: a difference of squares cancels, or is inf - inf."""
         re, im = self.re * 0.5, self.im * 0.5
         product = (self.re * self.im).held()  # twice one of the factors may be infinite
         return Complex((re - im) * (re + im) * 4.0, product + product)
@@ -68,7 +68,7 @@ _EXTREMES = {32: (1e15, 1e-15, -66, 96), 64: (1e150, 1e-150, -600, 600)}
 
 
 def _scales(large: Values, share: float = 1.0) -> tuple[Values, Values]:
-    """Return the power of two that moves a number to where squares are exact, and the inverse to a power of `share`."""
+    """Return a power of two that makes a square normal, and its inverse ** `share`."""
     most, least, down, up = _EXTREMES[large.bits]
     huge, tiny = large.above(most), large.below(least)
     one = large.like(1.0)
@@ -151,7 +151,10 @@ _GROWTH = {32: (88.0, 104.0), 64: (709.0, 745.0)}
 
 
 def _times_exp(x: Values, *factors: Values, scale: float = 1.0) -> list[Values]:
-    """Return `scale` e^x times factors of at most 1, where 0 times infinity is 0; e^x alone may be infinite."""
+    """Return `scale` e^x times factors of at most 1; e^x alone may be infinite.
+
+    0 times infinity is 0.
+    """
     most, shift = _GROWTH[x.bits]
     large = x.above(most) & x.below(math.inf)
     power = _of(exponential.exp, large.select(x - shift, x))
@@ -204,7 +207,7 @@ def log(z: Complex) -> Complex:
 
 
 def _less_one(x: Values, y: Values) -> Values:
-    """Return (1 + x)^2 + y^2 - 1 = 2 x + x^2 + y^2, which may be much smaller than its terms."""
+    """Return (1 + x)^2 + y^2 - 1, which may be much smaller than its terms."""
     if x.bits == 32 and x.widens:
         a, b = x.widened(), y.widened()
         return a.fma(a, b.fma(b, a + a)).narrowed()
@@ -239,7 +242,7 @@ def sqrt(z: Complex) -> Complex:
 
 
 def _moderation(large: Values) -> Values:
-    """Return a power of two by which the absolute value of a complex number is a normal number and finite."""
+    """Return a power of two that makes an absolute value normal and finite."""
     return large.above(1e38).select(0.5, large.below(1e-30).select(2.0 ** _RAISED[large.bits], large.like(1.0)))
 
 
@@ -273,7 +276,7 @@ def logistic(z: Complex) -> Complex:
 
 
 def _grown(x: Values, direction: Complex, usual: Complex) -> Complex:
-    """Return a direction times e^|x| / 2 where that may be infinite by itself, else `usual`."""
+    """Return a direction times e^|x| / 2 where that may be infinite, else `usual`."""
     large = x.abs().above(_GROWTH[x.bits][0]) & x.abs().below(math.inf)
     return _select(large, Complex(*_times_exp(x.abs(), direction.re, direction.im, scale=0.5)), usual)
 
@@ -369,7 +372,7 @@ def acosh(z: Complex) -> Complex:
     return Complex(found.im.abs(), found.re.signed(z.im))
 
 
-#: From where on 1 is nothing beside the square.
+#: From where on the square does not change when 1 is added.
 _FAR = {32: 1e7, 64: 1e14}
 
 

@@ -122,8 +122,12 @@ def _exp2_reduced(x: Values) -> tuple[Values, Values]:
 
 @of_numpy(np.expm1)
 def expm1(x: Values) -> Values:
-    """Return e^x - 1, at half the size, since 2^n may overflow alone."""
-    return (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).signed(x)
+    """Return e^x - 1, at half the size, since 2^n may overflow alone.
+
+    Half of a subnormal number is none; of small numbers e^x - 1 is x.
+    """
+    doubled = (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).signed(x)
+    return x.abs().below(1e-30).select(x, doubled)
 
 
 def _half_expm1(x: Values) -> Values:

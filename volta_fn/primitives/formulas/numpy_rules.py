@@ -55,7 +55,7 @@ def sign(x: np.ndarray) -> np.ndarray:
 
 
 def _moderating(x: np.ndarray) -> np.ndarray:
-    """Return factors, powers of two, by which the absolute values of complex numbers are normal numbers and finite."""
+    """Return powers of two that make absolute values normal and finite."""
     size = np.maximum(np.abs(x.real), np.abs(x.imag))
     return np.where(size > 1e38, 0.5, np.where(size < 1e-30, 2.0**64 if size.dtype.itemsize == 8 else 2.0**32, 1.0)).astype(size.dtype)
 
@@ -143,7 +143,7 @@ def log1p(x: np.ndarray) -> np.ndarray:
 
 
 def _less_one(re: np.ndarray, im: np.ndarray) -> np.ndarray:
-    """Return (1 + re)^2 + im^2 - 1 of numbers of ordinary size, which may be much smaller than its terms."""
+    """Return (1 + re)^2 + im^2 - 1, which may be much smaller than its terms."""
     (first, first_rest), (second, second_rest) = _exact_square(re), _exact_square(im)
     total, rest = _exact_sum(2 * re, second)
     total, more = _exact_sum(total, first)
@@ -242,7 +242,7 @@ def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.n
 
 
 def _square(x: np.ndarray) -> np.ndarray:
-    """Return x * x; of complex numbers by factors, as a difference of squares cancels and may be that of infinities."""
+    """Return x * x; of complex x by factors, as a difference of squares cancels."""
     if x.dtype.kind != "c":
         return np.multiply(x, x)
     re, im = x.real * x.real.dtype.type(0.5), x.imag * x.real.dtype.type(0.5)

@@ -35,7 +35,7 @@ _STICKY = ((24, 16), (39, 31), (54, 46))
 
 
 def with_sticky_bits(x: V, signed: bool) -> V:
-    """Replace bits of an integer that float32 would round away by one that lies below all ties of bfloat16.
+    """Replace bits that float32 would round away by one below all ties of bfloat16.
 
     The result is exact in float32, and rounding that to bfloat16 rounds as if it were the first time.
     """

@@ -192,3 +192,11 @@ def test_unsupported_are_refused():
     assert not scalars.supports("erf", (np.dtype(np.complex64),), {})
     assert not scalars.supports("bitcast_convert_type", (FLOAT32,), {"new_dtype": FLOAT64})
     assert not scalars.supports("sort", (FLOAT32,), {})
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
+@pytest.mark.parametrize("op", "expm1 log1p sin tan asin atan sinh tanh asinh atanh".split())
+def test_the_smallest_numbers_are_their_own_results(op, dtype):
+    least = np.finfo(dtype).smallest_subnormal
+    x = np.array([k * least * sign for k in (1, 2, 3, 5, 1001) for sign in (1, -1)], dtype)
+    np.testing.assert_array_equal(run(op, x, out_dtype=dtype), x)

@@ -1,0 +1,52 @@
+"""Optimizers are pickled by structure: unpickled ones make the same steps, in other processes too."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import volta_fn as vf
+from tests.optim.oracle import run
+from tests.optim.test_optimizers import BRANCHING, OPTIMIZERS, STRUCTURAL
+from volta_fn import optim, tree
+from volta_fn.errors import SerializationError
+from volta_fn.optim.closures import Closure, restored
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in (*BRANCHING, *STRUCTURAL)])
+def test_pickled_optimizers_make_the_same_steps(name: str) -> None:
+    optimizer = OPTIMIZERS[name](optim)
+    found, wanted = (run(tx, "float32", 2) for tx in (pickle.loads(pickle.dumps(optimizer)), optimizer))
+    for got, want in zip(tree.leaves(found), tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_another_process_reads_them() -> None:
+    schedule = optim.warmup_cosine_decay_schedule(0.0, 1.0, 2, 10)
+    optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.scale_by_rms(), optim.adamw(schedule, weight_decay=0.1))
+    w = np.float32([1.0, -2.0, 3.0])
+    program = (
+        "import pickle, sys, numpy as np\n"
+        "tx, w = pickle.load(sys.stdin.buffer)\n"
+        "updates, state = tx.update(w, tx.init(w), w)\n"
+        "print(np.asarray(tx.update(w, state, w)[0]).tobytes().hex())"
+    )
+    text = subprocess.run([sys.executable, "-c", program], input=pickle.dumps((optimizer, w)), capture_output=True, check=True).stdout
+    _, state = optimizer.update(w, optimizer.init(w), w)
+    assert text.decode().strip() == np.asarray(optimizer.update(w, state, w)[0]).tobytes().hex()
+
+
+def test_copies_and_mistakes() -> None:
+    optimizer = optim.sgd(optim.linear_schedule(1.0, 0.0, 4))
+    again = copy.deepcopy(optimizer)
+    w = vf.numpy.ones(2)
+    np.testing.assert_array_equal(again.update(w, again.init(w))[0], -w)
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(optim.GradientTransformation(init=lambda params: (), update=eval("lambda u, s, p=None: (u, s)")))
+    with pytest.raises(SerializationError, match=r"volta_fn\.optim\.base\.stateless that is not there.*same version"):
+        restored(Closure("volta_fn.optim.base", "stateless", ((7, "update"),), (), (None, None)))
