@@ -39,7 +39,7 @@ def _machine_code(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
 
 
 def _shaders(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
-    gpu = vf.devices("gpu")[0].backend.gpu
+    gpu = vf.devices("gpu")[0].backend.gpu  # type: ignore[attr-defined]  # of GPUs only
     gpu.pipelines._found.clear()
     gpu.routine = Routines()
     Program(gpu, closed, donated, pipeline, called=False)
@@ -52,7 +52,7 @@ def _plan(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
 FORMS: dict[str, Callable[[ClosedJaxpr, tuple[bool, ...]], None]] = {"machine code": _machine_code, "shaders": _shaders, "NumPy": _plan}
 
 
-def _traced(name: str) -> tuple[Callable[..., Any], list[Any]]:
+def _traced(name: str) -> tuple[Any, list[Any]]:
     case = named(name).case()
     args = map_arrays(lambda x: vf.ShapeDtypeStruct(np.shape(x), vf.numpy.asarray(x).dtype), case.inputs)
     return vf.jit(case.functional(library("volta_fn")), donate_argnums=(0,) if case.stateful else ()), args

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.elementwise.full_width import keeps_number
+from volta_fn.runtime.recent import Recent
 from volta_fn.runtime.repeated import Repeated
 from volta_fn.settings import current as settings
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
@@ -73,9 +74,15 @@ def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
     return _kept_copy(array, device)
 
 
-@lru_cache(maxsize=256)
+#: The last copies of arrays on other devices, each with the array, by the array's identity: arrays have no hash.
+_copies: Recent[tuple[ConcreteArray, ConcreteArray]] = Recent(256)
+
+
 def _kept_copy(array: ConcreteArray, device: Device) -> ConcreteArray:
-    return alias(array, device)
+    entry = _copies.get((id(array), device))
+    if entry is None:
+        entry = _copies.setdefault((id(array), device), (array, alias(array, device)))
+    return entry[1]
 
 
 def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:

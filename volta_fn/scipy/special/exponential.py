@@ -48,13 +48,14 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
     >>> vf.scipy.special.logsumexp(vf.numpy.array([1000.0, 1000.0]))
     Array(1000.6932, dtype=float32)
     """
+    weights = None
     if b is None:
         (values,) = promote_args("logsumexp", (a,), dtypes.INEXACT)
     else:
-        values, weights = promote_args("logsumexp", (a, b), dtypes.INEXACT)
-        values = vnp.where(weights == 0, -math.inf, values)
+        values, factors = promote_args("logsumexp", (a, b), dtypes.INEXACT)
+        values, weights = vnp.where(factors == 0, -math.inf, values), wide(factors)
     narrow = values
-    values, weights = wide(values), None if b is None else wide(weights)
+    values = wide(values)
     if where is not None:
         values = vnp.where(where, values, -math.inf)  # lest their derivatives be NaN
     shift = _shift(values, axis, where)
