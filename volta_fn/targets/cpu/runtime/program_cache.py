@@ -20,6 +20,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.runtime.recent import Recent
+from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import disk_cache
 from volta_fn.targets.cpu.runtime.fingerprint import fingerprint_of
 
@@ -86,8 +87,8 @@ def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     """Return the key of a program; None if it cannot be cached."""
     if disk_cache.cache_dir() is None:
         return None
-    found = fingerprint_of(closed, donated)
-    return None if found is None else Key(disk_cache.name_of(f"program {found.text}"), found.constants)
+    found, kind = fingerprint_of(closed, donated), "verified program" if settings.verify else "program"
+    return None if found is None else Key(disk_cache.name_of(f"{kind} {found.text}"), found.constants)
 
 
 # writing
