@@ -24,7 +24,10 @@ def _is_zero(x: Lanes) -> bool:
 
 
 def _opaque(x: Lanes) -> Lanes:
-    """Return a literal zero as a value that compilers do not know: what they make of a division by it is no number."""
+    """Return a literal zero as a value that compilers do not know.
+
+    A division by a literal zero gives any number.
+    """
     if not _is_zero(x):
         return x
     return x.zero() if x.text[0] != "(" else -x.zero()
@@ -42,8 +45,8 @@ def _addend(x: Lanes) -> Lanes:
     return x.held() if _is_known(x) and not _is_zero(x) and "bitcast" not in x.text else _opaque(x)
 
 
-def _apart(x: Lanes) -> Lanes:
-    """Return a float64 number as one of which compilers do not know that it equals another.
+def _incomparable(x: Lanes) -> Lanes:
+    """Return a float64 number that compilers cannot compare with another.
 
     NVIDIA's takes x - x for 0 and x / x for 1 in float64, though x may be NaN or infinite.
     """
@@ -53,7 +56,7 @@ def _apart(x: Lanes) -> Lanes:
 def _sub(x: Lanes, y: Lanes) -> Lanes:
     if x.text == y.text:
         return _is_finite(x).select(0.0, x.like(float("nan")))
-    return _addend(x) - _apart(_addend(y))
+    return _addend(x) - _incomparable(_addend(y))
 
 
 def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
@@ -144,10 +147,10 @@ _MORE: dict[str, Operation] = {
     "ge": equal(">="),
     "is_finite": _is_finite,
     **_extrema("ogt", "olt"),
-    "add": lambda x, y: _addend(x) + _apart(_addend(y)),
+    "add": lambda x, y: _addend(x) + _incomparable(_addend(y)),
     "sub": _sub,
     "mul": lambda x, y: _opaque(x) * _opaque(y),
-    "div": lambda x, y: _opaque(x) / _apart(_opaque(y)),
+    "div": lambda x, y: _opaque(x) / _incomparable(_opaque(y)),
 }
 
 #: Of float32 and float64, of bfloat16, and of float16, of whose equal zeros NumPy takes the first.

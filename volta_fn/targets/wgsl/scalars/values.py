@@ -269,7 +269,10 @@ class Lanes(Values):
         return self * self.one()
 
     def hidden(self) -> Lanes:
-        """Return the same number, of which compilers know nothing; it passes through an integer."""
+        """Return the same number, of which compilers know nothing.
+
+        It passes through an integer.
+        """
         return self._of_unknown(f"bitcast<u{self.bits}>({self.text})")
 
     def zero(self) -> Lanes:
