@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.fuzz.routine_bounds import Residual, Want, difference, wanted
-from tests.fuzz.routine_choices import FAMILY_OF
+from tests.fuzz.routine_choices import DEFAULT, FAMILY_OF
 from tests.fuzz.routine_problems import FAMILIES, FAMILIES_OF, Problem, text_of
 from tests.fuzz.routine_runs import placements, run_on_cpu
 from volta_fn.errors import VoltaError
@@ -31,6 +31,9 @@ CORPUS = Path(__file__).with_name("routine_corpus.txt")
 
 #: Elements of operands: of most problems, and of some.
 _FEW, _MANY = 1 << 12, 1 << 18
+
+#: Elements of large problems on a GPU.
+_LARGE = 1 << 15
 
 
 class Fault(NamedTuple):
@@ -80,8 +83,13 @@ def _run_cpu(problem: Problem, routine: object, inputs: list[np.ndarray], want: 
     return None
 
 
-def faults(problem: Problem, target: str, tally: Tally | None = None, label: str | None = None) -> Iterator[Fault]:
-    """What is wrong with a problem's routines; only with those of a label, if there is one."""
+def faults(
+    problem: Problem, target: str, tally: Tally | None = None, label: str | None = None, end: float = float("inf")
+) -> Iterator[Fault]:
+    """What is wrong with a problem's routines, until a time; only with those of a label, if there is one.
+
+    On a GPU large problems are only computed as chosen: one in software takes minutes for what is divided in the wrong way.
+    """
     module = importlib.import_module(f"tests.fuzz.routine_choices_{target}")  # the GPU's looks for one
     family = FAMILY_OF[problem.name]
     if tally:
@@ -93,7 +101,9 @@ def faults(problem: Problem, target: str, tally: Tally | None = None, label: str
         yield Fault(problem, "numpy", "", f"{type(error).__name__}: {str(error)[:400]}")
         return
     for name, routine in module.routines(problem):
-        if label not in (None, name):
+        if time.monotonic() > end:
+            return
+        if label not in (None, name) or (target == "wgsl" and problem.size > _LARGE and not name.startswith(DEFAULT.label)):
             continue
         if routine is None:
             if tally:
@@ -179,7 +189,7 @@ def check(
         family = families[number % len(families)]
         rng = np.random.default_rng([number, 3])
         problem = drawn(family, rng, _MANY if rng.integers(many) == 0 else _FEW)
-        for fault in faults(problem, target, tally):
+        for fault in faults(problem, target, tally, end=end):
             wrong.append(smallest(fault, family) if shrink else fault)
             print(f"{number}: {wrong[-1]}", flush=True)
             break  # other choices are likely to be wrong for the same reason

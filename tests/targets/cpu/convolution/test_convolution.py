@@ -223,3 +223,11 @@ def test_one_tap_is_a_product_of_matrices(
     assert routine is not None
     assert routine.launches[-1].symbol == "convolution"
     check(lhs, rhs, params, dtype, tolerance, 3)
+
+
+@pytest.mark.parametrize("algorithm", ["winograd", "im2col"])
+def test_what_does_not_apply_is_computed_by_implicit_gemm(algorithm: str) -> None:
+    avals = ShapedArray((2, 17, 20, 20), np.dtype(np.float32)), ShapedArray((1, 17, 3, 2), np.dtype(np.float32))
+    asked, plain, chosen = [maker(avals, params_of(2, algorithm=name)) for name in (algorithm, "igemm", "auto")]
+    assert asked == plain
+    assert chosen != plain  # vectors along one output are mostly empty

@@ -113,11 +113,13 @@ def _winograd(builder: CorrelationBuilder, scheme: Scheme) -> Winograd:
 
 
 def fastest(found: Sequence[Algorithm], wanted: str) -> Algorithm:
-    """Return the fastest way by the algorithm asked for.
+    """Return the fastest way by the algorithm asked for, or of all for "auto".
 
-    It is the fastest of all if that is "auto", or does not apply.
+    What does not apply is replaced by implicit GEMM.
     """
-    return min([a for a in found if a.name == wanted] or found, key=lambda a: a.nanoseconds)
+    if wanted != "auto":
+        found = [a for a in found if a.name == wanted] or [a for a in found if a.name == "igemm"]
+    return min(found, key=lambda a: a.nanoseconds)
 
 
 #: The numbers of the routine's buffers.
