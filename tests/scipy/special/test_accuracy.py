@@ -69,6 +69,9 @@ def test_slopes(name: str) -> None:
         (vf.numpy.sinc, (3e38,), 0),
         (stats.gamma.logsf, (1.0, 1e-6), -15.332441),
         (stats.chi2.sf, (2.0, 2e-6), 2.1938416e-07),
+        (stats.beta.sf, (0.45898953, 0.028288623, 102.66037), 2.74514e-31),
+        (stats.beta.sf, (0.3, 1e-9, 2.0), 5.039728e-10),
+        (stats.gennorm.cdf, (-0.5523735, 188.82440), 0.2229741),
     ],
 )
 def test_values_at_the_ends(function: Callable[..., Any], args: tuple[float, ...], value: float) -> None:
