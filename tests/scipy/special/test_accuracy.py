@@ -18,10 +18,14 @@ INF, NAN = np.inf, np.nan
 SEED = int(os.environ.get("GITHUB_SHA", "0")[:8], 16)
 
 
+#: Without a compiler the logarithm is NumPy's, which is off by up to 4 units itself.
+LIMITS = {"kl_div": 5.0, "log_ndtr": 5.0, "exprel": 5.0}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_worst_errors(name: str) -> None:
     report = measured(CASES[name], CASES[name].function, 8_000, SEED, decisions=20)
-    assert report.worst <= 4, report
+    assert report.worst <= LIMITS.get(name, 4.0), report
 
 
 #: An exponential of v loses v / 2 units: v is x^2 / 2 in the normal density, and up to 12 log 24 in a power.
