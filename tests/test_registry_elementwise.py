@@ -28,20 +28,9 @@ ELEMENTWISE = [p for p in PRIMITIVES.values() if p.arity]
 #: sign, at infinities where it has limits; hypergeometric series have no value for most extreme parameters. Their edges are elsewhere.
 ELSEWHERE = {"polygamma", "zeta", "faddeeva_real", "faddeeva_imag", "hyp1f1", "hyp2f1"}
 #: SciPy's functions, and plain formulas of densities, are wrong, NaN or end the process at extreme shapes.
-ELSEWHERE |= {
-    "igamma",
-    "igammac",
-    "igamma_grad_a",
-    "random_gamma_grad",
-    "gamma_density",
-    "expn",
-    "beta",
-    "betaln",
-    "comb",
-    "poch",
-    "digamma_rise",
-}
-ELSEWHERE |= {"regularized_incomplete_beta", "betainc_grad_a", "betainc_grad_b", "beta_density", "boxcox", "boxcox1p", "digamma_rise"}
+_BETA = {"regularized_incomplete_beta", "regularized_incomplete_beta_complement", "betainc_grad_a", "betainc_grad_b", "beta_density"}
+_GAMMA = {"igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "gamma_density", "digamma_rise", "expn"}
+ELSEWHERE |= _BETA | _GAMMA | {"beta", "betaln", "comb", "poch", "boxcox", "boxcox1p"}
 ON_EDGES = [p for p in ELEMENTWISE if np.dtype(np.float32) in (p.dtypes or ()) and p.name not in ELSEWHERE]
 
 

@@ -111,6 +111,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "igamma_grad_a": _GAMMAINC_BY_A,
     "random_gamma_grad": lambda a, x: -_GAMMAINC_BY_A(a, x) / _gamma_density(a, x),
     "regularized_incomplete_beta": scipy.special.betainc,
+    "regularized_incomplete_beta_complement": scipy.special.betaincc,
     "beta_density": lambda a, b, x: x ** (a - 1) * (1 - x) ** (b - 1) / scipy.special.beta(a, b),
     "betainc_grad_a": _BETAINC_BY_A,
     "betainc_grad_b": _BETAINC_BY_B,
@@ -160,7 +161,12 @@ DIFFERENTIABLE: dict[str, tuple[int, ...]] = {
 }
 #: Incomplete functions have no second derivatives by their shapes; their first ones have tests of their own.
 DIFFERENTIABLE |= {"expn": (1,), "igamma": (1,), "igammac": (1,), "igamma_grad_a": (1,), "random_gamma_grad": ()}
-DIFFERENTIABLE |= {"regularized_incomplete_beta": (2,), "betainc_grad_a": (2,), "betainc_grad_b": (2,)}
+DIFFERENTIABLE |= {
+    "regularized_incomplete_beta_complement": (2,),
+    "regularized_incomplete_beta": (2,),
+    "betainc_grad_a": (2,),
+    "betainc_grad_b": (2,),
+}
 
 #: Results equal to the last bit in every dtype, where even rounding to float16 leaves no choice.
 EXACT = frozenset({"neg", "floor", "ceil", "round", "round_half_even", "nextafter", "max", "min", "clamp", "abs", "is_finite"})

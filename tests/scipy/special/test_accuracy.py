@@ -18,10 +18,14 @@ INF, NAN = np.inf, np.nan
 SEED = int(os.environ.get("GITHUB_SHA", "0")[:8], 16)
 
 
+#: Without a compiler the logarithm is NumPy's, which is off by up to 4 units itself.
+LIMITS = {"kl_div": 5.0, "log_ndtr": 5.0, "exprel": 5.0}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_worst_errors(name: str) -> None:
     report = measured(CASES[name], CASES[name].function, 8_000, SEED, decisions=20)
-    assert report.worst <= 4, report
+    assert report.worst <= LIMITS.get(name, 4.0), report
 
 
 #: An exponential of v loses v / 2 units: v is x^2 / 2 in the normal density, and up to 12 log 24 in a power.
@@ -69,6 +73,9 @@ def test_slopes(name: str) -> None:
         (vf.numpy.sinc, (3e38,), 0),
         (stats.gamma.logsf, (1.0, 1e-6), -15.332441),
         (stats.chi2.sf, (2.0, 2e-6), 2.1938416e-07),
+        (stats.beta.sf, (0.45898953, 0.028288623, 102.66037), 2.74514e-31),
+        (stats.beta.sf, (0.3, 1e-9, 2.0), 5.039728e-10),
+        (stats.gennorm.cdf, (-0.5523735, 188.82440), 0.2229741),
     ],
 )
 def test_values_at_the_ends(function: Callable[..., Any], args: tuple[float, ...], value: float) -> None:

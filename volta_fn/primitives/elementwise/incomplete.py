@@ -55,6 +55,15 @@ regularized_incomplete_beta: Elementwise = elementwise(
     ],
     domain=_SHARE, doc="The regularised incomplete beta function of x.",
 )  # fmt: skip
+regularized_incomplete_beta_complement: Elementwise = elementwise(
+    "regularized_incomplete_beta_complement", formula=incomplete_beta.betaincc, operands=dtypes.FLOATS,
+    derivatives=[
+        lambda g, out, a, b, x: -g * betainc_grad_a(a, b, x),
+        lambda g, out, a, b, x: -g * betainc_grad_b(a, b, x),
+        lambda g, out, a, b, x: -g * beta_density(a, b, x),
+    ],
+    domain=_SHARE, doc="1 less the regularised incomplete beta function of x, precise if small.",
+)  # fmt: skip
 
 
 def _beta_density_by(g: Array, out: Array, log_x: Array, a: Array, b: Array) -> Array:

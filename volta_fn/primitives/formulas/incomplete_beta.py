@@ -43,7 +43,7 @@ class _Unit:
     That tail has the parameters p and q and ends at y = 1 - z.
     """
 
-    def __init__(self, a: Values, b: Values, x: Values) -> None:
+    def __init__(self, a: Values, b: Values, x: Values, upper: bool = False) -> None:
         self.inside = a.above(0.0) & a.below(math.inf) & b.above(0.0) & b.below(math.inf) & x.above(0.0) & x.below(1.0)
         a, b, x = (self.inside.select(v, default) for v, default in ((a, 1.0), (b, 1.0), (x, 0.5)))
         quarter = a * 0.25 + 0.25
@@ -62,19 +62,31 @@ class _Unit:
         self.distance = self.beyond.select(-distance, distance)
         self.least, self.most = a.at_most(b), a.at_least(b)
         self.large = self.least.compare("oge", _LARGE)
-        self.single = self.beyond & ~self.large & self.p.below(1.0)
+        self.opposite = ~self.beyond if upper else self.beyond  # 1 less the tail that is computed
+        self.single = self.opposite & ~self.large & self.p.below(1.0)
 
 
 @in_float64
 def betainc(a: Values, b: Values, x: Values) -> Values:
     """Return the regularised incomplete beta function of x."""
-    u = _Unit(a, b, x)
+    return _value(a, b, x, upper=False)
+
+
+@in_float64
+def betaincc(a: Values, b: Values, x: Values) -> Values:
+    """Return 1 less the incomplete beta function, precise if small."""
+    return _value(a, b, x, upper=True)
+
+
+def _value(a: Values, b: Values, x: Values, upper: bool) -> Values:
+    u = _Unit(a, b, x, upper)
     small = _weight(u) / _fraction(u)
-    value = u.single.select(_complement(u), u.beyond.select(1.0 - small, small))
+    value = u.single.select(_complement(u), u.opposite.select(1.0 - small, small))
     value = u.large.select(_expansion(u), value)
     none, every = a.equals(0.0) | b.equals(math.inf), b.equals(0.0) | a.equals(math.inf)
     valid = a.compare("oge", 0.0) & b.compare("oge", 0.0) & x.compare("oge", 0.0) & x.compare("ole", 1.0) & ~(none & every)
     edge = (none & x.above(0.0)).select(1.0, (every & x.below(1.0)).select(0.0, x))
+    edge = 1.0 - edge if upper else edge
     return u.inside.select(value, valid.select(edge, math.nan))
 
 
@@ -224,8 +236,8 @@ def _expansion(u: _Unit) -> Values:
     d = _Deviation(u)
     correction = exp(-d.half) * (d.k + 2.0 * d.k2) / (1.0 - d.k1) * (1.0 / math.sqrt(2.0 * math.pi))
     root = d.half.sqrt().signed(d.h)
-    tail = 0.5 * u.beyond.select(root, -root).called("erfc", erfc)
-    return u.beyond.select(tail - correction, tail + correction)
+    tail = 0.5 * u.opposite.select(root, -root).called("erfc", erfc)
+    return u.opposite.select(tail - correction, tail + correction)
 
 
 # derivatives by a and b

@@ -228,11 +228,12 @@ def _divergence(x: Array, y: Array) -> Array:
     """
     total = x + y
     s = vnp.where(total < np.inf, (x - y) / total, (0.5 * x - 0.5 * y) / (0.5 * x + 0.5 * y))
-    close = vnp.abs(s) < 0.5
+    close = vnp.abs(s) < 0.6
     near = vnp.where(close, s, 0.0)
     square = near * near
-    series = rising(square, tuple(1.0 / (2 * k + 3) for k in range(24 if x.dtype == np.float64 else 11)))
-    inner = (x - y) * near * (1.0 + near * (1.0 + near) * series)
+    series = rising(square, tuple(1.0 / (2 * k + 3) for k in range(36 if x.dtype == np.float64 else 16)))
+    first = (x - y) * near
+    inner = first + first * (near * (1.0 + near) * series)
     return vnp.where(close, inner, x * (_log_ratio(x, y) - 1.0) + y)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.primitives.elementwise import incomplete
 from volta_fn.scipy.special.gamma_family import betaln
 from volta_fn.scipy.special.incomplete_beta import betainc
 from volta_fn.scipy.special.stirling import log_beta_weight
@@ -33,9 +34,7 @@ def _log_density(z: Array, a: Array, b: Array) -> Array:
 
 
 def _survival(z: Array, a: Array, b: Array) -> Array:
-    """Return betainc of 1 - z where that is exact, the complement where it is not."""
-    right = z > 0.5
-    return vnp.where(right, betainc(b, a, vnp.where(right, 1.0 - z, 0.5)), 1.0 - betainc(a, b, vnp.where(right, 0.5, z)))
+    return incomplete.regularized_incomplete_beta_complement(*vnp.broadcast_arrays(a, b, z))
 
 
 def _log_distribution(z: Array, a: Array, b: Array) -> Array:

@@ -33,11 +33,12 @@ def _log_density(x: Array, beta: Array) -> Array:
 
 
 def _probability(x: Array, beta: Array) -> Array:
-    """Return half an incomplete gamma function; at 0 its tangent, for the derivative."""
-    at_zero = x == 0
-    tail = 0.5 * gammaincc(1.0 / beta, _power(vnp.where(at_zero, 1.0, x), beta))
-    tangent = 0.5 + x * vnp.exp(_log_density(x, beta))
-    return vnp.where(at_zero, tangent, vnp.where(x < 0, tail, 1.0 - tail))
+    """Return half an incomplete gamma function; its tangent where the power is negligible."""
+    power = _power(x, beta)
+    near = power < 1e-30
+    tail = 0.5 * gammaincc(1.0 / beta, vnp.where(near, 1.0, power))
+    tangent = 0.5 + 0.5 * x * vnp.exp(-gammaln(1.0 + 1.0 / beta))
+    return vnp.where(near, tangent, vnp.where(x < 0, tail, 1.0 - tail))
 
 
 _gennorm = Continuous(_parameters, valid=lambda beta: beta > 0)
