@@ -210,7 +210,7 @@ class PRNGKeyArray(_Base):
             return NotImplemented
         return lax.bitwise_not(self == other)
 
-    __hash__ = None  # type: ignore[assignment]  # keys compare as arrays do
+    __hash__ = None  # keys compare as arrays do
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise ArgumentTypeError("a key is not an array of numbers; volta_fn.random.key_data(key) returns its words")

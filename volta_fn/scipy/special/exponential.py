@@ -48,13 +48,14 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
     >>> vf.scipy.special.logsumexp(vf.numpy.array([1000.0, 1000.0]))
     Array(1000.6932, dtype=float32)
     """
+    weights: Array | None = None
     if b is None:
         (values,) = promote_args("logsumexp", (a,), dtypes.INEXACT)
     else:
         values, weights = promote_args("logsumexp", (a, b), dtypes.INEXACT)
         values = vnp.where(weights == 0, -math.inf, values)
     narrow = values
-    values, weights = wide(values), None if b is None else wide(weights)
+    values, weights = wide(values), None if weights is None else wide(weights)
     if where is not None:
         values = vnp.where(where, values, -math.inf)  # lest their derivatives be NaN
     shift = _shift(values, axis, where)
