@@ -48,7 +48,7 @@ def logsumexp(a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, 
     >>> vf.scipy.special.logsumexp(vf.numpy.array([1000.0, 1000.0]))
     Array(1000.6932, dtype=float32)
     """
-    weights = None
+    weights: Array | None = None
     if b is None:
         (values,) = promote_args("logsumexp", (a,), dtypes.INEXACT)
     else:
