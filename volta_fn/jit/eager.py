@@ -70,12 +70,27 @@ def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
     """Return an array on another device; of the same memory, without a copy."""
     if array.device.backend is device.backend:
         return wrap(array.buffer(), array_spec(array.aval, device))
-    return _kept_copy(array, device)
+    return _kept_copy(_Identity(array), device)
+
+
+class _Identity:
+    """An array as a key, compared by identity: arrays themselves have no hash."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: ConcreteArray) -> None:
+        self.array = array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.array is self.array
 
 
 @lru_cache(maxsize=256)
-def _kept_copy(array: ConcreteArray, device: Device) -> ConcreteArray:
-    return alias(array, device)
+def _kept_copy(key: _Identity, device: Device) -> ConcreteArray:
+    return alias(key.array, device)
 
 
 def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
