@@ -14,7 +14,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, from_host
-from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError, VoltaError
 
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)
 
@@ -196,3 +196,20 @@ def test_values_from_elsewhere() -> None:
 def test_integers_are_asked_for_in_words(call: Any) -> None:
     with pytest.raises(ArgumentTypeError, match="must be an integer"):
         call(jnp.ones(3))
+
+
+def test_copies_of_scalars_for_another_device_are_kept_by_identity() -> None:
+    from volta_fn.jit.eager import _Identity  # the key of those copies
+
+    first, second = jnp.asarray(2.0), jnp.asarray(2.0)
+    assert len({_Identity(first), _Identity(first), _Identity(second)}) == 2
+
+
+def test_scalars_of_the_cpu_meet_arrays_of_a_gpu() -> None:
+    try:
+        device = vf.devices("gpu")[0]
+    except (VoltaError, IndexError):
+        pytest.skip("no GPU, not in software either")
+    x = vf.device_put(np.float32([1.0, 2.0]), device)
+    scalar = vf.device_put(jnp.asarray(2.0), vf.devices("cpu")[0])
+    np.testing.assert_array_equal(x * scalar, [2.0, 4.0])
