@@ -96,7 +96,7 @@ def _task_count(window: int, updates: int, most: int) -> int:
     """Return the number of tasks, a power of two and at most `most`.
 
     `window` and `updates` are the bytes of a window and of all. To look at a window of another task costs some nanoseconds: there are as
-    many tasks as make that a small share of the work.
+    many tasks as make that a small part of the work.
     """
     count = min(_MOST_TASKS, int(window / 48), updates // (TASK_BYTES // 4), most)
     return 1 << max(0, count.bit_length() - 1)
