@@ -39,7 +39,7 @@ Draw = Callable[[np.random.Generator, int], Array]
 
 
 class Case(NamedTuple):
-    """A function, its oracles, the draws of its arguments, and those to differentiate by."""
+    """A function, its oracles, draws of arguments, and arguments of derivatives."""
 
     function: Callable[..., Any]
     scipy: Callable[..., Any]
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 
 def anywhere(rng: np.random.Generator, count: int) -> Array:
-    """Draw from all bit patterns, and as many ordinary numbers, some close to integers."""
+    """Draw from all bit patterns, and as many ordinary numbers and integers."""
     patterns = rng.integers(0, 2**32, count // 2, dtype=np.uint64).astype(np.uint32).view(np.float32)
     middle = np.exp2(rng.uniform(-12, 8, count // 4)) * rng.choice([-1.0, 1.0], count // 4)
     integers = np.round(rng.uniform(-40, 40, count // 8)).astype(np.float32)
@@ -229,7 +229,7 @@ def exactly(case: Case, point: Sequence[float]) -> float:
 
 
 class Report(NamedTuple):
-    """The largest error, its place, the error of one point in a thousand, and seconds."""
+    """The largest error, its arguments, that of one point in a thousand, and seconds."""
 
     worst: float
     at: tuple[float, ...]
