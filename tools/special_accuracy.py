@@ -1,4 +1,4 @@
-"""Write docs/reference/special_accuracy.md, the errors of special functions in float32.
+"""Write docs/reference/special_accuracy.md, errors of special functions.
 
 python tools/special_accuracy.py [--points 1000000]
 
@@ -39,7 +39,7 @@ Draw = Callable[[np.random.Generator, int], Array]
 
 
 class Case(NamedTuple):
-    """A function, SciPy's and mpmath's, how arguments are drawn, and by which it is differentiated."""
+    """A function, its oracles, draws of arguments, and arguments of derivatives."""
 
     function: Callable[..., Any]
     scipy: Callable[..., Any]
@@ -49,12 +49,14 @@ class Case(NamedTuple):
 
 
 def anywhere(rng: np.random.Generator, count: int) -> Array:
-    """Draw from all bit patterns, and as many numbers between 2^-12 and 2^8, integers, and numbers next to integers."""
+    """Draw from all bit patterns, and as many ordinary numbers and integers."""
     patterns = rng.integers(0, 2**32, count // 2, dtype=np.uint64).astype(np.uint32).view(np.float32)
     middle = np.exp2(rng.uniform(-12, 8, count // 4)) * rng.choice([-1.0, 1.0], count // 4)
     integers = np.round(rng.uniform(-40, 40, count // 8)).astype(np.float32)
-    beside = np.nextafter(np.round(rng.uniform(-12, 12, count - count // 2 - count // 4 - count // 8)).astype(np.float32), np.float32(1e9))
-    out = np.concatenate([np.where(np.isfinite(patterns), patterns, np.float32(1.0)), middle, integers, beside]).astype(np.float32)
+    neighbours = np.nextafter(
+        np.round(rng.uniform(-12, 12, count - count // 2 - count // 4 - count // 8)).astype(np.float32), np.float32(1e9)
+    )
+    out = np.concatenate([np.where(np.isfinite(patterns), patterns, np.float32(1.0)), middle, integers, neighbours]).astype(np.float32)
     return rng.permutation(out)
 
 
@@ -119,7 +121,7 @@ def _log_ratio(x: Any, y: Any) -> Any:
 
 
 def _betainc(a: Array, b: Array, x: Array) -> Array:
-    """Return SciPy's, which is NaN for some large parameters; there nearly all is on one side of the mean."""
+    """Return SciPy's, or where that is NaN, for large parameters, 0 or 1."""
     out = ss.betainc(a, b, x)
     return np.where(np.isnan(out) & (a > 0) & (b > 0), np.where(x > a / (a + b), 1.0, 0.0), out)
 
@@ -204,7 +206,10 @@ CASES: dict[str, Case] = {
 
 
 def units(actual: Array, exact: Array) -> Array:
-    """Return |actual - exact| in units in the last place of float32 numbers; infinite where one is NaN or infinite alone."""
+    """Return |actual - exact| in units in the last place of float32.
+
+    It is infinite where one of them alone is NaN or infinite.
+    """
     with np.errstate(all="ignore"):
         rounded = exact.astype(np.float32)
         unit_of = np.spacing(np.minimum(np.abs(rounded), np.float32(LARGEST)) * np.float32(1 - 2**-24)).astype(float)
@@ -224,7 +229,7 @@ def exactly(case: Case, point: Sequence[float]) -> float:
 
 
 class Report(NamedTuple):
-    """The largest error and where it is, the error that a thousandth of the points exceeds, and seconds of a call."""
+    """The largest error, its arguments, that of one point in a thousand, and seconds."""
 
     worst: float
     at: tuple[float, ...]
@@ -238,7 +243,7 @@ def arguments(case: Case, count: int, rng: np.random.Generator) -> list[Array]:
 
 
 def measured(case: Case, evaluate: Callable[..., Any], count: int, seed: int, decisions: int = DECISIONS) -> Report:
-    """Compare a function with SciPy at random points, and with mpmath where they differ."""
+    """Compare a function with SciPy at random points, in doubt with mpmath."""
     rng = np.random.default_rng(seed)
     points = arguments(case, count, rng)
     evaluate(*points)  # compiles
@@ -261,7 +266,7 @@ def measured(case: Case, evaluate: Callable[..., Any], count: int, seed: int, de
 
 
 def slope_error(case: Case, count: int, seed: int) -> float:
-    """Return the largest error of derivatives in units of float32, at ordinary points where mpmath has them."""
+    """Return the largest error of derivatives at ordinary points, in units."""
     rng = np.random.default_rng(seed)
     worst = 0.0
     drawn = [(np.asarray(draw(rng, 64 * count))) for draw in case.draws]
@@ -312,7 +317,7 @@ size v has an error of v / 2 units, subnormal results and arguments are 0, and n
 
 
 def worst_on_target(names: Sequence[str], count: int, seed: int, environment: dict[str, str]) -> dict[str, list[float]]:
-    """Return the worst error of each function, and one that is seldom exceeded, as another process measures them."""
+    """Return the worst error of each function and the seldom one, by another process."""
     command = [sys.executable, __file__, "--errors", "--points", str(count), "--seed", str(seed), *names]
     out = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True).stdout
     return dict(map(json.loads, out.splitlines()))

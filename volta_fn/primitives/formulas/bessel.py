@@ -96,7 +96,7 @@ def bessel_i1(x: Values) -> Values:
 
 
 def _grown(size: Values, scaled: Values) -> Values:
-    """Return e^size times a function that is 0 at infinity; it may be finite where e^size is not."""
+    """Return e^size times a function, also where that power alone is infinite."""
     root = exp(size * 0.5)
     infinite = size.equals(math.inf)
     return infinite.select(size, infinite.select(0.0, root) * scaled * root).signed(scaled)

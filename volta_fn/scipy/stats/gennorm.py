@@ -33,7 +33,7 @@ def _log_density(x: Array, beta: Array) -> Array:
 
 
 def _probability(x: Array, beta: Array) -> Array:
-    """Return half an incomplete gamma function; its tangent where the power is negligible."""
+    """Return half an incomplete gamma function, near 0 its tangent."""
     power = _power(x, beta)
     near = power < 1e-30
     tail = 0.5 * gammaincc(1.0 / beta, vnp.where(near, 1.0, power))
