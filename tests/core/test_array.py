@@ -198,13 +198,6 @@ def test_integers_are_asked_for_in_words(call: Any) -> None:
         call(jnp.ones(3))
 
 
-def test_copies_of_scalars_for_another_device_are_kept_by_identity() -> None:
-    from volta_fn.jit.eager import _Identity  # the key of those copies
-
-    first, second = jnp.asarray(2.0), jnp.asarray(2.0)
-    assert len({_Identity(first), _Identity(first), _Identity(second)}) == 2
-
-
 def test_scalars_of_the_cpu_meet_arrays_of_a_gpu() -> None:
     try:
         device = vf.devices("gpu")[0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.targets.wgsl import running
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader
+from volta_fn.targets.wgsl.scalars import Number, Shader, apply
 from volta_fn.targets.wgsl.shader_module import ShaderModule
 from volta_fn.targets.wgsl.transforms.fuse import fused, fused_size
 
@@ -61,6 +61,23 @@ def test_equal_shaders_are_one_text_that_chooses_its_buffers() -> None:
         np.testing.assert_array_equal(found[k], 3 * arrays[k].reshape(3, 64)[:, ::-1].ravel())
     for k in (0, 4):
         np.testing.assert_array_equal(found[k][:68], 2 * arrays[k][:68])
+
+
+def cosines(invocations: int) -> ShaderModule:
+    """The cosine of each number, whose argument is reduced by adding and subtracting a large number."""
+    shader = Shader(running.capabilities(), invocations)
+    x, y = shader.buffer(0, F32), shader.buffer(1, F32, written=True)
+    place = shader.let("u32", f"{shader.group} * {invocations}u + {shader.local}")
+    y.store(place, apply(shader, "cos", [x.load(place)], F32, {}))
+    return shader.dispatch(1).shader
+
+
+def test_compilers_do_not_simplify_what_equal_shaders_round() -> None:
+    """A one that they know let them cancel the large number."""
+    routine = Routine((Dispatch(fused((cosines(64),) * 3, (1, 1, 1)), (0, 3, 1, 4, 2, 5), frozenset({3, 4, 5}), (3, 1, 1)),))
+    arrays = [np.arange(64, dtype=np.float32) + 10 * k for k in range(3)]
+    for x, result in zip(arrays, running.run_routine(routine, arrays, [((64,), F32)] * 3), strict=True):
+        np.testing.assert_allclose(result, np.cos(x.astype(np.float64)), rtol=1e-5, atol=1e-6)
 
 
 def test_who_waits_for_others_of_a_smaller_workgroup_does_not_go_beside_larger_ones() -> None:
